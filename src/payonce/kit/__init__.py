@@ -1,0 +1,1 @@
+"""Small pure things with no input or output of ours."""
