@@ -1,0 +1,56 @@
+"""What every test run shares: the long runs wait for --full, and nothing is left out without being named."""
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable
+
+import pytest
+
+pytest_plugins = ["payonce.testing.plugin"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--full", action="store_true", help="run the long chaos runs as well")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--full"):
+        return
+    long_runs = [item for item in items if item.get_closest_marker("full")]
+    if long_runs:
+        config.hook.pytest_deselected(items=long_runs)
+        items[:] = [item for item in items if not item.get_closest_marker("full")]
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    # CI promises the whole suite, so what could not run there is a failure.
+    if exitstatus == pytest.ExitCode.OK and in_ci() and skipped(session.config):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    by_reason = skipped(config)
+    if not by_reason:
+        return
+    terminalreporter.section("Not run on this machine")
+    for reason, tests in sorted(by_reason.items()):
+        terminalreporter.line(f"{reason} ({len(tests)})")
+        for test in tests:
+            terminalreporter.line(f"    {test}")
+    if in_ci():
+        terminalreporter.line("In CI every test must run: this is a failure.", red=True)
+
+
+def in_ci() -> bool:
+    return os.environ.get("CI", "").lower() in ("1", "true", "yes")
+
+
+def skipped(config: pytest.Config) -> dict[str, list[str]]:
+    """The tests and modules that were skipped, by the reason they gave."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    reports: Iterable[pytest.TestReport | pytest.CollectReport] = reporter.stats.get("skipped", []) if reporter else []
+    by_reason: defaultdict[str, list[str]] = defaultdict(list)
+    for report in reports:
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        by_reason[reason.removeprefix("Skipped: ")].append(report.nodeid)
+    return by_reason
