@@ -1,0 +1,1 @@
+"""Queues, leases and logs on PostgreSQL. Knows nothing of any service or vendor."""

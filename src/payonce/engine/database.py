@@ -1,0 +1,273 @@
+"""Connections to PostgreSQL: two pools, checked at the start, and the transaction that handlers write in."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Final, cast
+from urllib.parse import urlsplit
+
+import asyncpg
+from asyncpg.pool import PoolConnectionProxy
+
+from payonce.engine.migrate import SERVICE_ROLE, Migration, check_server, status
+from payonce.kit.outcomes import Unavailable
+
+CONNECT_TIMEOUT_S: Final = 10.0
+COMMAND_TIMEOUT_S: Final = 60.0
+LOCK_TIMEOUT_S: Final = 10.0
+COMMIT_QUESTION_WAIT_S: Final = 0.1
+ENGINE_POOL_SIZE: Final = 8
+"""Claims, settles, heartbeats and janitors; apart from the handlers' pool, which handlers may exhaust."""
+
+ENGINE_PLANNER: Final = {"enable_bitmapscan": "off"}
+"""Plain index scans mark dead entries as they pass them; bitmap scans visit them again every time."""
+
+Connection = asyncpg.Connection | PoolConnectionProxy
+
+
+class _Connection(asyncpg.Connection):
+    """Leaves nothing behind in a session, so needs no resetting round trip when it goes back to its pool."""
+
+    def get_reset_query(self) -> str:
+        return ""
+
+
+@dataclass(frozen=True)
+class Database:
+    """`work` serves handlers, `engine` serves the engine itself."""
+
+    url: str
+    work: asyncpg.Pool
+    engine: asyncpg.Pool
+    settings: dict[str, str]
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, url: str, *, work_pool_size: int = 10, shortest_lease_s: float = 30.0,
+                   application_name: str = "payonce") -> AsyncIterator["Database"]:  # fmt: skip
+        settings = await _session_settings(url, shortest_lease_s, application_name)
+        async with (
+            _pool(url, settings, work_pool_size) as work,
+            _pool(url, {**settings, **ENGINE_PLANNER}, ENGINE_POOL_SIZE) as engine,
+        ):
+            yield cls(url, work, engine, settings)
+
+    async def check(self, known: Sequence[Migration]) -> None:
+        """Refuses to serve on a database that is not the one this code was made for."""
+        async with self.engine.acquire() as connection:
+            await _check_schema(connection, known)
+            await _check_role(connection)
+            await _check_clocks(connection)
+
+    async def connect(self, **settings: str) -> asyncpg.Connection:
+        """A connection of its own, outside the pools."""
+        return await connect(self.url, {**self.settings, **settings})
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        """One commit; after a lost answer the server is asked how it ended."""
+        async with self.work.acquire() as connection, settled_transaction(self, connection):
+            yield connection
+
+
+async def connect(url: str, settings: dict[str, str] | None = None) -> asyncpg.Connection:
+    try:
+        return cast(
+            asyncpg.Connection,
+            await asyncpg.connect(
+                url,
+                timeout=CONNECT_TIMEOUT_S,
+                command_timeout=COMMAND_TIMEOUT_S,
+                server_settings=settings or {},
+                connection_class=_Connection,
+            ),
+        )
+    except CONNECT_ERRORS as error:
+        raise Unavailable(f"cannot connect to {described(url)}: {_short(error)}; {_way_out(error)}") from error
+
+
+CONNECT_ERRORS: Final = (
+    OSError,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    TimeoutError,
+    ValueError,
+)
+
+
+def described(url: str) -> str:
+    """A URL as it may be shown: without its password."""
+    parts = urlsplit(url)
+    where = parts.hostname or ("a local socket" if parts.scheme.startswith("postgres") else "an unreadable address")
+    port = f":{_port(url)}" if parts.hostname and _port(url) else ""
+    return f"PostgreSQL at {where}{port}{parts.path}"
+
+
+def is_transient(error: BaseException) -> bool:
+    """True for errors that pass by themselves: a lost connection, a restart, a full disk, a deadlock."""
+    if isinstance(error, asyncpg.PostgresError):
+        code = error.sqlstate or ""
+        return code[:2] in ("08", "53", "57", "58", "40") or code in ("55P03", "25006", "25P03", "XX000", "28000")
+    return isinstance(error, (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError, TimeoutError, Unavailable))
+
+
+@dataclass
+class OpenTransaction:
+    """Whoever learns the transaction's id on the way notes it here and saves asking for it at the end."""
+
+    xact_id: str | None = None
+
+
+@asynccontextmanager
+async def settled_transaction(database: Database, connection: Connection) -> AsyncIterator[OpenTransaction]:
+    """A transaction whose end is known even if the answer to COMMIT is lost."""
+    transaction = connection.transaction()
+    await transaction.start()
+    opened = OpenTransaction()
+    try:
+        yield opened
+        xact_id = opened.xact_id or await connection.fetchval("select pg_current_xact_id_if_assigned()::text")
+    except BaseException:
+        await _roll_back(transaction)
+        raise
+    try:
+        await transaction.commit()
+    except (
+        OSError,
+        asyncpg.InterfaceError,
+        asyncpg.PostgresConnectionError,
+        asyncpg.OperatorInterventionError,
+        TimeoutError,
+    ):
+        if not await committed(database, xact_id):
+            raise
+
+
+async def committed(database: Database, xact_id: str | None) -> bool:
+    """Asks the server how a transaction ended, until it knows."""
+    if xact_id is None:
+        return True
+    while True:
+        connection = await database.connect()
+        try:
+            outcome = await connection.fetchval("select pg_xact_status($1::text::xid8)", xact_id)
+        finally:
+            await connection.close()
+        if outcome != "in progress":
+            return bool(outcome == "committed")
+        await asyncio.sleep(COMMIT_QUESTION_WAIT_S)
+
+
+async def _roll_back(transaction: Any) -> None:
+    # An error here means that the connection is gone, and the transaction with it.
+    with suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        await transaction.rollback()
+
+
+@asynccontextmanager
+async def _pool(url: str, settings: dict[str, str], size: int) -> AsyncIterator[asyncpg.Pool]:
+    pool = asyncpg.create_pool(
+        url,
+        min_size=1,
+        max_size=size,
+        timeout=CONNECT_TIMEOUT_S,
+        command_timeout=COMMAND_TIMEOUT_S,
+        server_settings=settings,
+        connection_class=_Connection,
+        max_inactive_connection_lifetime=300.0,
+    )
+    try:
+        await pool
+    except CONNECT_ERRORS as error:
+        raise Unavailable(f"cannot connect to {described(url)}: {_short(error)}; {_way_out(error)}") from error
+    try:
+        yield pool
+    finally:
+        pool.terminate()
+
+
+async def _session_settings(url: str, shortest_lease_s: float, application_name: str) -> dict[str, str]:
+    settings = {
+        "application_name": application_name,
+        "timezone": "UTC",
+        "lock_timeout": f"{int(min(LOCK_TIMEOUT_S, shortest_lease_s / 2) * 1000)}",
+        # A process that is stopped inside a transaction must let go before its leases end.
+        "idle_in_transaction_session_timeout": f"{int(shortest_lease_s / 2 * 1000)}",
+        "tcp_keepalives_idle": "10",
+        "tcp_keepalives_interval": "5",
+        "tcp_keepalives_count": "3",
+        # The statements here are short and alike; compiling them costs more than it saves.
+        "jit": "off",
+    }
+    connection = await connect(url)
+    try:
+        await check_server(connection)
+        if await connection.fetchval(_MAY_DO_TOO_MUCH) and await connection.fetchval(_HAS_SERVICE_ROLE, SERVICE_ROLE):
+            settings["role"] = SERVICE_ROLE
+    finally:
+        await connection.close()
+    return settings
+
+
+_HAS_SERVICE_ROLE = (
+    "select exists (select from pg_roles where rolname = $1 and pg_has_role(current_user, oid, 'member'))"
+)
+_MAY_DO_TOO_MUCH = """
+    select (select rolsuper from pg_roles where rolname = current_user)
+        or exists (select from pg_namespace where nspname = 'payonce' and nspowner = current_user::regrole)
+"""
+
+
+async def _check_schema(connection: Connection, known: Sequence[Migration]) -> None:
+    pending = (await status(cast(asyncpg.Connection, connection), known)).pending
+    if pending:
+        raise Unavailable(f"the database lacks {len(pending)} migrations, first {pending[0]}; run: payonce db migrate")
+
+
+async def _check_role(connection: Connection) -> None:
+    if await connection.fetchval(_MAY_DO_TOO_MUCH):
+        user = await connection.fetchval("select current_user")
+        raise Unavailable(
+            f"services must not run as {user}, which is a superuser or owns the tables; "
+            f"use a login that is a member of {SERVICE_ROLE}"
+        )
+
+
+async def _check_clocks(connection: Connection) -> None:
+    """A moved clock in production would hand out leases that never end."""
+    genuine = await connection.fetchval(
+        """
+        select count(*) = 2 and bool_and(
+                pg_get_function_sqlbody(p.oid) = 'RETURN statement_timestamp()' and p.provolatile = 's')
+            or (select purpose = 'test' from payonce.installation)
+        from pg_proc p join pg_namespace n on n.oid = p.pronamespace
+        where n.nspname = 'payonce' and p.proname in ('due_now', 'lease_now')
+        """
+    )
+    if not genuine:
+        raise Unavailable(
+            "the clock functions of this database were replaced, and it is not marked as a test database; "
+            "restore payonce.due_now() and payonce.lease_now() from engine/migrations/0001_clocks.sql"
+        )
+
+
+def _short(error: BaseException) -> str:
+    text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return text[:200]
+
+
+def _way_out(error: BaseException) -> str:
+    if isinstance(error, (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError)):
+        return "check the user, password and database name in DATABASE_URL"
+    if isinstance(error, (ValueError, asyncpg.InterfaceError)):
+        return "DATABASE_URL has the form postgresql://user:password@host:5432/database"
+    return "is the server running, and does DATABASE_URL name it?"
+
+
+def _port(url: str) -> int | None:
+    try:
+        return urlsplit(url).port
+    except ValueError:
+        return None

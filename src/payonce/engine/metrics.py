@@ -1,0 +1,70 @@
+"""Counters of this process and gauges read from the store, in Prometheus' terms."""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.registry import Collector
+
+REGISTRY = CollectorRegistry()
+
+_SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_WAITS = (0.5, 1, 5, 15, 60, 300, 900, 3600, 14_400, 86_400)
+
+CLAIMS = Counter("payonce_claims_total", "Messages claimed.", ["queue"], registry=REGISTRY)
+SETTLES = Counter("payonce_settles_total", "Runs ended, by outcome.", ["queue", "outcome"], registry=REGISTRY)
+STALE_SETTLES = Counter("payonce_stale_settles_total", "Settlements that came too late.", ["queue"], registry=REGISTRY)
+RETRIES = Counter("payonce_retries_total", "Runs that will be tried again.", ["queue"], registry=REGISTRY)
+REAPED = Counter("payonce_reaped_total", "Messages taken from dead or stopped workers.", ["queue"], registry=REGISTRY)
+RETRY_LATENCY_SECONDS = Histogram(
+    "retry_latency_seconds", "From the first attempt to the success that followed retries.", ["queue"], buckets=_WAITS,
+    registry=REGISTRY,
+)  # fmt: skip
+LEASE_CHANGES = Counter("payonce_lease_changes_total", "Named leases taken over.", ["name"], registry=REGISTRY)
+DB_WRITES = Counter("payonce_db_writes_total", "Groups of rows written.", ["table", "outcome"], registry=REGISTRY)
+
+DEPTH = Gauge("payonce_queue_depth", "Messages by state, counted up to a bound.", ["queue", "state"], registry=REGISTRY)
+OLDEST_READY_SECONDS = Gauge(
+    "payonce_queue_oldest_ready_seconds", "Age of the oldest message that could run.", ["queue"], registry=REGISTRY
+)
+PAUSED = Gauge("payonce_queue_paused", "1 while the queue is paused.", ["queue"], registry=REGISTRY)
+OLDEST_SNAPSHOT_SECONDS = Gauge(
+    "payonce_oldest_snapshot_seconds", "Age of the oldest transaction that keeps dead rows from being cleaned up.",
+    registry=REGISTRY,
+)  # fmt: skip
+
+
+class Durations(Collector):
+    """A histogram by queue that one observation costs a tenth of prometheus_client's: it is taken for every message."""
+
+    def __init__(self, name: str, documentation: str, bounds_s: tuple[float, ...]) -> None:
+        self._name = name
+        self._documentation = documentation
+        self._bounds_s = bounds_s
+        self._counts: dict[str, list[int]] = {}
+        self._sums_s: dict[str, float] = {}
+        REGISTRY.register(self)
+
+    def observe(self, queue: str, durations_s: Iterable[float]) -> None:
+        counts = self._counts.setdefault(queue, [0] * (len(self._bounds_s) + 1))
+        total_s = 0.0
+        for duration_s in durations_s:
+            counts[bisect_left(self._bounds_s, duration_s)] += 1
+            total_s += duration_s
+        self._sums_s[queue] = self._sums_s.get(queue, 0.0) + total_s
+
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        family = HistogramMetricFamily(self._name, self._documentation, labels=["queue"])
+        labels = [*map(str, self._bounds_s), "+Inf"]
+        for queue, counts in list(self._counts.items()):
+            running = 0
+            buckets = []
+            for label, count in zip(labels, counts, strict=True):
+                running += count
+                buckets.append((label, running))
+            family.add_metric([queue], buckets, self._sums_s[queue])
+        yield family
+
+
+HANDLER_SECONDS = Durations("payonce_handler_seconds", "Time in the handler.", _SECONDS)

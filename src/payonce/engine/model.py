@@ -1,0 +1,257 @@
+"""The vocabulary everything else speaks: messages, claims, settlements and the states they pass."""
+
+import hashlib
+import math
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+
+from payonce.kit.ids import new_id
+from payonce.kit.outcomes import Invalid
+
+PAYLOAD_MAX_BYTES: Final = 256 * 1024
+NAME_MAX_LENGTH: Final = 200
+ERROR_MAX_LENGTH: Final = 4_000
+DELAY_MAX_S: Final = 10 * 366 * 86_400
+"""Ten years: a later time is a mistake in the caller's arithmetic."""
+
+SCHEMA_VERSION: Final = 1
+"""Of the wire envelope. A message that says a higher one is left to a newer worker."""
+
+
+class State(StrEnum):
+    """Where a stored message is. A settled message has no row."""
+
+    READY = "ready"
+    ALONE = "alone"
+    LEASED = "leased"
+    PARKED = "parked"
+
+
+TRANSITIONS: Final[dict[State, frozenset[State]]] = {
+    State.READY: frozenset({State.LEASED}),
+    State.ALONE: frozenset({State.LEASED}),
+    State.LEASED: frozenset({State.READY, State.ALONE, State.PARKED}),
+    State.PARKED: frozenset({State.READY}),
+}
+"""READY and LEASED rows are also deleted: the first by a purge, the second by a settle."""
+
+
+class Ending(StrEnum):
+    """How one run of a message ended."""
+
+    SUCCESS = "success"
+    RETRY = "retry"
+    FAILED = "failed"
+    """A definite end of the business object that is not a success: rejected, or given up by a handler."""
+    PARKED = "parked"
+    RELEASED = "released"
+    """Given back untouched: this worker does not know the action. Not counted, not logged."""
+
+
+class Answer(StrEnum):
+    """What the store says to a settlement."""
+
+    SETTLED = "settled"
+    ALREADY = "already"
+    """The message is settled: by this claim earlier, or by a successor."""
+    STALE = "stale"
+    """The message is somebody else's now. Nothing was changed."""
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The envelope. Wire names are the field names."""
+
+    id: UUID = msgspec.field(default_factory=new_id)
+    queue: str
+    action: str = ""
+    correlation_id: str | None = None
+    idempotency_key: str | None = None
+    trace_id: str | None = None
+    """The request that began it all; a message without one begins a trace of its own id."""
+    created_at: datetime | None = None
+    """Set by the store at put, unless the message brings its own."""
+    attempts: int = 0
+    """Runs that have ended; 0 in the first run."""
+    max_attempts: int | None = None
+    """Overrides the policy; counts executions, the first included."""
+    not_before: datetime | None = None
+    delay_s: float = 0.0
+    """Counted by the store's clock from the put."""
+    lane: str | None = None
+    payload: dict[str, Any] = {}
+    extra: dict[str, Any] = {}
+    """Unknown fields of the wire envelope, kept for the next reader."""
+
+    @property
+    def trace(self) -> str:
+        return self.trace_id or str(self.id)
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """One worker's hold on one message: valid while its token is the newest and its lease has not ended."""
+
+    message: Message
+    token: int
+    crashes: int
+    claimed_at: datetime
+    """By the store's due clock."""
+    first_attempt_at: datetime
+
+
+class Settlement(msgspec.Struct, frozen=True):
+    claim: Claim
+    ending: Ending
+    reason: str | None = None
+    delay_s: float = 0.0
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """A named lease that one holder has; a higher epoch is a newer holding."""
+
+    name: str
+    holder: str
+    epoch: int
+    ttl_s: float
+
+
+_ENVELOPE_FIELDS: Final = frozenset(
+    {"id", "action", "correlation_id", "idempotency_key", "trace_id", "created_at", "attempts", "max_attempts"}
+    | {"not_before", "payload", "lane"}
+)
+_encoder = msgspec.json.Encoder()
+
+
+def encode_payload(message: Message) -> str:
+    """The payload as JSON text; refuses what JSON cannot carry and what is too large to be a message."""
+    try:
+        encoded = _encoder.encode(message.payload)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise Invalid(
+            f"payload of a {message.queue} message is not JSON: {error}; send strings, whole numbers, lists and objects"
+        ) from error
+    if len(encoded) > PAYLOAD_MAX_BYTES:
+        raise Invalid(
+            f"payload of a {message.queue} message has {len(encoded):,} bytes, the limit is "
+            f"{PAYLOAD_MAX_BYTES:,}; store the object elsewhere and send its key"
+        )
+    if b"null" in encoded and not _finite(message.payload):
+        raise Invalid(
+            f"payload of a {message.queue} message holds NaN or Infinity, which JSON cannot carry; "
+            "send amounts as strings or whole minor units"
+        )
+    return encoded.decode()
+
+
+def encode_extra(message: Message) -> str | None:
+    return _encoder.encode(message.extra).decode() if message.extra else None
+
+
+def check_message(message: Message) -> None:
+    """Refuses a message that the store could not keep as it is."""
+    if not isinstance(message.payload, dict):
+        raise Invalid(f"payload must be a JSON object, not {type(message.payload).__name__}; wrap it in one")
+    names = (
+        f"{message.queue}{message.action}{message.correlation_id}"
+        f"{message.idempotency_key}{message.trace_id}{message.lane}"
+    )
+    if len(names) > NAME_MAX_LENGTH or not names.isascii() or "\x00" in names:
+        _check_names(message)
+    if not 0 <= message.delay_s <= DELAY_MAX_S:
+        raise Invalid(f"delay_s is {message.delay_s}; it must be between 0 and {DELAY_MAX_S} seconds")
+    if message.max_attempts is not None and not 1 <= message.max_attempts < 2**31:
+        raise Invalid(f"max_attempts is {message.max_attempts}; it counts the first run, so it must be at least 1")
+    if not 0 <= message.attempts < 2**31:
+        raise Invalid(f"attempts is {message.attempts}; it must be 0 or more")
+    for name, moment in (("created_at", message.created_at), ("not_before", message.not_before)):
+        if moment is not None and moment.tzinfo is None:
+            raise Invalid(f"{name} {moment.isoformat()} has no time zone; give one, such as +00:00")
+
+
+def _check_names(message: Message) -> None:
+    for name in ("queue", "action", "correlation_id", "idempotency_key", "trace_id", "lane"):
+        text = getattr(message, name)
+        if text is not None and (len(text) > NAME_MAX_LENGTH or "\x00" in text or not _encodable(text)):
+            raise Invalid(
+                f"{name} {text[:40]!r} must be at most {NAME_MAX_LENGTH} characters of valid text without NUL"
+            )
+
+
+def message_to_wire(message: Message) -> bytes:
+    """The envelope as JSON with the seed's field names; unknown fields of the original come along."""
+    envelope: dict[str, Any] = dict(message.extra)
+    for name in ("id", "action", "correlation_id", "idempotency_key", "trace_id", "created_at", "attempts"):
+        envelope[name] = getattr(message, name)
+    envelope["trace_id"] = message.trace
+    for name in ("max_attempts", "not_before", "lane"):
+        if getattr(message, name) is not None:
+            envelope[name] = getattr(message, name)
+    envelope["payload"] = message.payload
+    return _encoder.encode(envelope)
+
+
+def message_from_wire(queue: str, body: bytes) -> Message:
+    """Reads an envelope, or wraps a raw object. A raw object gets an id made from its bytes: the same everywhere."""
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Invalid(f"message for {queue} is not JSON: {error}; send one JSON object") from error
+    if not isinstance(value, dict):
+        raise Invalid(f"message for {queue} must be a JSON object, not {type(value).__name__}")
+    if not isinstance(value.get("payload"), dict):
+        return Message(id=_id_of_bytes(body), queue=queue, action=_action_of(value), payload=value)
+    known = {name: value[name] for name in _ENVELOPE_FIELDS & value.keys() if value[name] is not None}
+    known.setdefault("id", str(_id_of_bytes(body)))
+    extra = {name: value[name] for name in value.keys() - _ENVELOPE_FIELDS}
+    try:
+        return msgspec.convert({**known, "queue": queue, "extra": extra}, Message)
+    except msgspec.ValidationError as error:
+        raise Invalid(f"envelope for {queue} is malformed: {error}") from error
+
+
+def clean_text(text: str) -> str:
+    """Text that the store can always keep: no NUL, no lone surrogates, bounded."""
+    text = text.replace("\x00", "\N{SYMBOL FOR NULL}").encode("utf-8", "replace").decode()
+    return text if len(text) <= ERROR_MAX_LENGTH else text[: ERROR_MAX_LENGTH - 1] + "…"
+
+
+def schema_version(message: Message) -> int:
+    version = message.extra.get("schema_version", SCHEMA_VERSION)
+    return version if isinstance(version, int) else SCHEMA_VERSION
+
+
+def utc(moment: datetime) -> datetime:
+    return moment.astimezone(UTC)
+
+
+def _id_of_bytes(body: bytes) -> UUID:
+    digest = bytearray(hashlib.sha256(body).digest()[:16])
+    digest[6] = digest[6] & 0x0F | 0x80
+    digest[8] = digest[8] & 0x3F | 0x80
+    return UUID(bytes=bytes(digest))
+
+
+def _action_of(raw: dict[str, Any]) -> str:
+    action = raw.get("action")
+    return action if isinstance(action, str) else ""
+
+
+def _finite(value: object) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, dict):
+        return all(_finite(item) for item in value.values())
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return all(_finite(item) for item in value)
+    return True
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

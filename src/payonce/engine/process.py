@@ -1,0 +1,167 @@
+"""The loops of one worker process: its queues, its heartbeat, the sweep, and the messages that run alone."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import structlog
+
+from payonce.engine.database import Database, is_transient
+from payonce.engine.metrics import REAPED
+from payonce.engine.policy import Policy
+from payonce.engine.queue import PullQueue
+from payonce.engine.transaction import RingingFeed
+from payonce.engine.work import Handler
+from payonce.engine.worker import LEASE_MARGIN, Bound, Gate, QueueServer, Run
+from payonce.kit.outcomes import Invalid
+from payonce.kit.redact import redact
+
+SWEEP_EVERY_S: Final = 0.5
+"""With the wake-up that follows, a dead worker's message is picked up within a second after its lease."""
+HEARTBEAT_MAX_S: Final = 1.0
+DEFAULT_SLOTS: Final = 100
+DEFAULT_GRACE_S: Final = 20.0
+
+log = structlog.get_logger(__name__)
+
+
+class Worker:
+    """Serves handlers' queues until stopped. One per process."""
+
+    def __init__(
+        self,
+        handlers: Sequence[Handler],
+        database: Database,
+        feed: RingingFeed,
+        open_queue: Callable[[Policy], PullQueue],
+        resources: Sequence[object] = (),
+        slots: int = DEFAULT_SLOTS,
+    ) -> None:
+        self._gate = Gate()
+        self._servers: list[QueueServer] = []
+        for queue_name, bound in _bound_by_queue(handlers, resources).items():
+            policy = next(handler.policy for handler in handlers if handler.policy.queue == queue_name)
+            room = slots if policy.concurrency is None else min(slots, policy.concurrency)
+            self._servers.append(QueueServer(open_queue(policy), bound, database, feed, self._gate, room))
+
+    @property
+    def running(self) -> int:
+        return sum(len(server.runs) for server in self._servers)
+
+    async def run(self) -> None:
+        """Returns after stop(), when everything in flight is settled or left to its lease."""
+        keepers = [asyncio.create_task(loop) for loop in (self._heartbeat(), self._sweep())]
+        try:
+            async with asyncio.TaskGroup() as group:
+                for server in self._servers:
+                    group.create_task(server.serve())
+        finally:
+            for keeper in keepers:
+                keeper.cancel()
+            await asyncio.gather(*keepers, return_exceptions=True)
+
+    async def stop(self, grace_s: float = DEFAULT_GRACE_S) -> None:
+        """No more claims; what runs may finish within the grace, the rest is cancelled and left to its lease."""
+        self._gate.stopping = True
+        tasks = [run.task for server in self._servers for run in server.runs.values() if run.task is not None]
+        for server in self._servers:
+            server.queue.wake()
+        if tasks:
+            await asyncio.wait(tasks, timeout=grace_s)
+        for server in self._servers:
+            for run in list(server.runs.values()):
+                _cancel(run, f"the worker stopped before the run ended ({grace_s:g} s of grace)")
+            server.queue.wake()
+
+    async def _heartbeat(self) -> None:
+        shortest_s = min((server.policy.lease_s for server in self._servers), default=HEARTBEAT_MAX_S)
+        while True:
+            await asyncio.sleep(min(HEARTBEAT_MAX_S, shortest_s / 6))
+            for server in self._servers:
+                try:
+                    await beat(server)
+                except Exception as error:
+                    _tell("heartbeat_failed", server, error)
+
+    async def _sweep(self) -> None:
+        while True:
+            for server in self._servers:
+                try:
+                    if reaped := await server.queue.reap():
+                        REAPED.labels(server.policy.queue).inc(reaped)
+                    await self._run_suspects(server)
+                except Exception as error:
+                    _tell("sweep_failed", server, error)
+            await asyncio.sleep(SWEEP_EVERY_S)
+
+    async def _run_suspects(self, server: QueueServer) -> None:
+        while self._gate.open:
+            sent_at = time.monotonic()
+            claim = await server.queue.claim_alone()
+            if claim is None:
+                return
+            self._gate.closed = True
+            try:
+                await server.run_alone(claim, sent_at, self._quiet)
+            finally:
+                self._gate.closed = False
+                for each in self._servers:
+                    each.queue.wake()
+
+    async def _quiet(self) -> None:
+        """Returns when nothing runs in this process. Bounded: every run ends by its run limit."""
+        while tasks := [run.task for server in self._servers for run in server.runs.values() if run.task is not None]:
+            await asyncio.wait(tasks)
+        for server in self._servers:
+            await server.flushed()
+
+
+async def beat(server: QueueServer) -> None:
+    """Renews leases that are a third used up; cancels runs that are over their limit or whose lease is lost."""
+    policy, now = server.policy, time.monotonic()
+    due = []
+    for run in list(server.runs.values()):
+        if run.task is not None and now - run.started_at > policy.run_limit_s:
+            _cancel(run, f"the run limit of {policy.run_limit_s:g} s was reached")
+        elif now > run.renewed_at + policy.lease_s * (1 - LEASE_MARGIN):
+            _lose(run, "its lease could not be renewed in time", server)
+        elif now - run.renewed_at > policy.lease_s / 3:
+            due.append(run)
+    if not due:
+        return
+    lost = {id(claim) for claim in await server.queue.extend([run.claim for run in due])}
+    for run in due:
+        if id(run.claim) not in lost:
+            run.renewed_at = now
+        elif id(run) in server.runs:
+            _lose(run, "its lease passed to another worker", server)
+
+
+def _cancel(run: Run, because: str) -> None:
+    if run.cancelled_because is None and run.task is not None:
+        run.cancelled_because = because
+        run.task.cancel()
+
+
+def _lose(run: Run, because: str, server: QueueServer) -> None:
+    if not run.lost:
+        run.lost = True
+        log.warning("lease_lost", queue=server.policy.queue, message_id=str(run.claim.message.id), reason=because)
+        _cancel(run, because)
+
+
+def _bound_by_queue(handlers: Sequence[Handler], resources: Sequence[object]) -> dict[str, dict[str | None, Bound]]:
+    bound: dict[str, dict[str | None, Bound]] = {}
+    for handler in handlers:
+        actions = bound.setdefault(handler.policy.queue, {})
+        if handler.action in actions:
+            what = "all actions" if handler.action is None else f"action {handler.action!r}"
+            raise Invalid(f"queue {handler.policy.queue} has two handlers for {what}; keep one")
+        actions[handler.action] = handler.bind(resources)
+    return bound
+
+
+def _tell(event: str, server: QueueServer, error: Exception) -> None:
+    level = log.warning if is_transient(error) else log.error
+    level(event, queue=server.policy.queue, error=redact(str(error)))

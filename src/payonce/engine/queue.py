@@ -1,0 +1,156 @@
+"""The queue ports and what each backend promises. The conformance suite is these promises, run.
+
+1. A message put and committed is handled at least once until settled; kill −9 anywhere loses none.
+2. At most one live lease per message; a stale settle or extend changes nothing and says so.
+3. A dead claimer is replaced after the lease ends. Crashes are counted apart from attempts: after two the message
+   runs alone in a worker, and it is parked only after dying alone. Parked: exactly one copy.
+4. Delays follow the policy by the store's clock; nothing runs early.
+5. Concurrency holds across processes and survives kill −9. Dispatches in any second ≤ rate + burst.
+6. Pause stops claims at once and loses nothing; resume, redrive and purge do what they say. A paused or limited
+   queue never makes a waiter spin.
+7. An idempotency key is accepted once while its message lives (parked included) and for give_up_after + 24 h after;
+   a second put answers with the first id.
+8. Order is by time ready; no message starves; round-robin over lanes where declared.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final, Protocol
+from uuid import UUID
+
+from payonce.engine.database import Connection
+from payonce.engine.model import Answer, Claim, Message, Settlement, State
+from payonce.engine.policy import Policy
+
+POLL_S: Final = 0.25
+"""The longest a waiting worker goes without looking; a wake-up only makes it sooner."""
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """The answer to one round trip that settles and claims."""
+
+    answers: Sequence[Answer] = ()
+    """One per settlement, in order."""
+    claims: Sequence[Claim] = ()
+    rest_s: float | None = None
+    """Set when the queue is paused or limited: do not ask again sooner."""
+
+
+@dataclass(frozen=True)
+class Depth:
+    """Messages of one queue by state. Counts stop at a bound, so that asking stays cheap."""
+
+    queue: str
+    ready: int = 0
+    delayed: int = 0
+    alone: int = 0
+    leased: int = 0
+    parked: int = 0
+    oldest_ready_s: float = 0.0
+    paused: bool = False
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which parked messages a redrive or purge means; everything left empty matches all."""
+
+    ids: Sequence[UUID] = ()
+    action: str | None = None
+    correlation_id: str | None = None
+    error_contains: str | None = None
+    parked_after: datetime | None = None
+    parked_before: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A message as it lies in the store, for people to look at."""
+
+    message: Message
+    state: State
+    ready_at: datetime
+    crashes: int
+    lease_until: datetime | None = None
+    worker: str | None = None
+    last_error: str | None = None
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What a redrive or purge would touch."""
+
+    count: int
+    samples: Sequence[Stored] = field(default_factory=tuple)
+
+
+class Feed(Protocol):
+    """Every backend takes messages."""
+
+    async def put(self, messages: Sequence[Message], within: Connection | None = None) -> list[UUID]:
+        """Stores all or none. Answers with each message's id, or the first id of its idempotency key.
+        `within` an open transaction they become visible with its commit."""
+        ...
+
+
+class PullQueue(Protocol):
+    """One queue that workers take from."""
+
+    policy: Policy
+
+    async def exchange(self, settlements: Sequence[Settlement], limit: int) -> Exchange:
+        """Settles, then claims up to `limit`, in one round trip where the backend can."""
+        ...
+
+    async def claim_alone(self) -> Claim | None:
+        """A message suspected of killing its workers. It is not to run before `mark_alone`."""
+        ...
+
+    async def mark_alone(self, claim: Claim) -> bool:
+        """Records that the claimed message now runs with nothing beside it. False: the claim is lost."""
+        ...
+
+    async def extend(self, claims: Sequence[Claim]) -> list[Claim]:
+        """Renews leases; answers with the claims that are lost."""
+        ...
+
+    async def give_back(self, running: Sequence[Claim]) -> int:
+        """Frees what this worker holds in the store but does not run: claims whose answer was lost."""
+        ...
+
+    async def settle_within(self, connection: Connection, settlement: Settlement) -> str | None:
+        """The fenced end of a run inside its business transaction: its transaction id, or None when stale."""
+        ...
+
+    async def reap(self) -> int:
+        """Takes messages from claimers whose lease ended. Answers how many."""
+        ...
+
+    async def wait(self, timeout_s: float) -> None:
+        """Returns when something may have become claimable, at the latest after the time-out."""
+        ...
+
+    def wake(self) -> None:
+        """Ends a wait of this process."""
+        ...
+
+
+class Admin(Protocol):
+    """What an operator may do to any queue of a backend, by name."""
+
+    async def queues(self) -> list[str]: ...
+
+    async def depth(self, queue: str) -> Depth: ...
+
+    async def peek(self, queue: str, state: State, limit: int, after: UUID | None = None) -> list[Stored]: ...
+
+    async def pause(self, queue: str, reason: str) -> None: ...
+
+    async def resume(self, queue: str) -> None: ...
+
+    async def preview(self, queue: str, state: State, which: Filter) -> Preview: ...
+
+    async def redrive(self, queue: str, which: Filter) -> int: ...
+
+    async def purge(self, queue: str, state: State, which: Filter, by: str) -> int: ...

@@ -1,0 +1,103 @@
+"""What handlers and HTTP routes read and write through."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Any, Protocol
+from uuid import UUID
+
+from payonce.engine.database import Connection, Database, settled_transaction
+from payonce.engine.model import Message
+from payonce.engine.policy import Policy
+from payonce.engine.queue import Feed
+
+
+class RingingFeed(Feed, Protocol):
+    """A feed that takes part in a transaction; its waiters are woken after the commit."""
+
+    def ring(self, queues: set[str]) -> None: ...
+
+
+class Reader:
+    """Autocommit reads: each call borrows a connection and gives it back. No transaction is held open."""
+
+    def __init__(self, database: Database) -> None:
+        self._pool = database.work
+
+    async def fetch(self, sql: str, *arguments: Any) -> list[Any]:
+        rows: list[Any] = await self._pool.fetch(sql, *arguments)
+        return rows
+
+    async def fetchrow(self, sql: str, *arguments: Any) -> Any:
+        return await self._pool.fetchrow(sql, *arguments)
+
+    async def fetchval(self, sql: str, *arguments: Any) -> Any:
+        return await self._pool.fetchval(sql, *arguments)
+
+
+class Tx:
+    """One open transaction: business rows and the messages that follow from them commit together."""
+
+    def __init__(self, connection: Connection, feed: Feed, trace_id: str | None = None) -> None:
+        self._connection = connection
+        self._feed = feed
+        self._trace_id = trace_id
+        self.sent_to: set[str] = set()
+
+    @property
+    def connection(self) -> Connection:
+        return self._connection
+
+    async def execute(self, sql: str, *arguments: Any) -> str:
+        answer: str = await self._connection.execute(sql, *arguments)
+        return answer
+
+    async def fetch(self, sql: str, *arguments: Any) -> list[Any]:
+        rows: list[Any] = await self._connection.fetch(sql, *arguments)
+        return rows
+
+    async def fetchrow(self, sql: str, *arguments: Any) -> Any:
+        return await self._connection.fetchrow(sql, *arguments)
+
+    async def fetchval(self, sql: str, *arguments: Any) -> Any:
+        return await self._connection.fetchval(sql, *arguments)
+
+    async def send(
+        self,
+        to: Policy,
+        payload: dict[str, Any],
+        *,
+        action: str = "",
+        key: str | None = None,
+        correlation_id: str | None = None,
+        trace_id: str | None = None,
+        lane: str | None = None,
+        delay_s: float = 0.0,
+        not_before: datetime | None = None,
+        max_attempts: int | None = None,
+    ) -> UUID:
+        """Puts a message that exists if and only if this transaction commits."""
+        message = Message(
+            queue=to.queue,
+            action=action,
+            payload=payload,
+            idempotency_key=key,
+            correlation_id=correlation_id,
+            trace_id=trace_id or self._trace_id,
+            lane=lane,
+            delay_s=delay_s,
+            not_before=not_before,
+            max_attempts=max_attempts,
+        )
+        [message_id] = await self._feed.put([message], within=self._connection)
+        self.sent_to.add(to.queue)
+        return message_id
+
+
+@asynccontextmanager
+async def begin(database: Database, feed: RingingFeed, trace_id: str | None = None) -> AsyncIterator[Tx]:
+    """A transaction outside any run: an HTTP request, a schedule."""
+    async with database.work.acquire() as connection, settled_transaction(database, connection):
+        tx = Tx(connection, feed, trace_id)
+        yield tx
+    feed.ring(tx.sent_to)

@@ -1,0 +1,296 @@
+"""Claim → handle → settle, for the queues of one process, until told to stop."""
+
+import asyncio
+import time
+import traceback
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final
+from uuid import UUID
+
+import structlog
+
+from payonce.engine import metrics
+from payonce.engine.database import Database, is_transient
+from payonce.engine.model import SCHEMA_VERSION, Answer, Claim, Ending, Settlement, schema_version
+from payonce.engine.policy import Ended, Policy, next_step
+from payonce.engine.queue import POLL_S, Exchange, PullQueue
+from payonce.engine.transaction import Reader, RingingFeed
+from payonce.engine.work import Work
+from payonce.kit.outcomes import NotSent, Refused, Retry, Stale, Unknown
+from payonce.kit.redact import redact
+
+CLAIM_MAX: Final = 500
+SETTLE_MAX: Final = 1_000
+RETRY_CONNECTION_S: Final = 0.2
+RETRY_CONNECTION_MAX_S: Final = 2.0
+FLUSH_LOOK_S: Final = 0.01
+SUCCEEDED: Final = Ended(Ending.SUCCESS)
+LEASE_MARGIN: Final = 0.1
+"""Share of the lease left when an unrenewed run is cancelled: it must be over before somebody else begins."""
+
+Bound = Callable[[Work], Awaitable[None]]
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(eq=False, slots=True)
+class Run:
+    """One claimed message in this process. Deadlines count from before the claim was sent."""
+
+    claim: Claim
+    renewed_at: float
+    started_at: float
+    task: asyncio.Task[None] | None = None
+    cancelled_because: str | None = None
+    lost: bool = False
+
+
+@dataclass
+class Gate:
+    """Closed while a suspected message runs alone, and for good when the process stops."""
+
+    stopping: bool = False
+    closed: bool = False
+
+    @property
+    def open(self) -> bool:
+        return not (self.stopping or self.closed)
+
+
+@dataclass
+class QueueServer:
+    """One queue's loop: acknowledgements go out as soon as the previous ones returned, with the next claim."""
+
+    queue: PullQueue
+    handlers: Mapping[str | None, Bound]
+    database: Database
+    feed: RingingFeed
+    gate: Gate
+    slots: int
+    read: Reader = field(init=False)
+    runs: dict[int, Run] = field(default_factory=dict)
+    ended: list[Settlement] = field(default_factory=list)
+    durations_s: list[float] = field(default_factory=list)
+    settling: int = 0
+    claiming: int = 0
+    rest_until: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.read = Reader(self.database)
+        # While the store settles and claims one half, the handlers of the other half run.
+        self.claim_max = min(CLAIM_MAX, max(1, self.slots // 2))
+
+    @property
+    def policy(self) -> Policy:
+        return self.queue.policy
+
+    @property
+    def idle(self) -> bool:
+        return not (self.runs or self.ended or self.settling or self.claiming)
+
+    async def serve(self) -> None:
+        """Keeps one round trip under way; a second one while there is a backlog, so that neither side waits."""
+        turns: set[asyncio.Task[bool]] = set()
+        failures, busy = 0, False
+        while turns or not (self.gate.stopping and self.idle):
+            while len(turns) < (2 if busy else 1) and (self.ended or self._room()):
+                turns.add(asyncio.create_task(self._turn()))
+                await asyncio.sleep(0)
+            if not turns:
+                await self.queue.wait(self._patience_s())
+                continue
+            done, turns = await asyncio.wait(turns, return_when=asyncio.FIRST_COMPLETED)
+            try:
+                busy = any(turn.result() for turn in done)
+                failures = 0
+            except Exception as error:
+                failures, busy = failures + 1, False
+                await self._recover(error, failures)
+            else:
+                if not (busy or turns or self.ended):
+                    await self.queue.wait(self._patience_s())
+
+    async def _turn(self) -> bool:
+        """One round trip. True when the queue gave all that was asked for: there is more."""
+        batch, room = self.ended[:SETTLE_MAX], self._room()
+        del self.ended[: len(batch)]
+        # Row locks are taken in one order by everybody.
+        batch.sort(key=_message_id)
+        self.settling += len(batch)
+        self.claiming += room
+        sent_at = time.monotonic()
+        try:
+            exchange = await self.queue.exchange(batch, room)
+        except BaseException:
+            self.ended[:0] = batch
+            raise
+        finally:
+            self.settling -= len(batch)
+            self.claiming -= room
+        self._count(batch, exchange)
+        if exchange.rest_s is not None:
+            self.rest_until = time.monotonic() + exchange.rest_s
+        for claim in exchange.claims:
+            self.start(claim, sent_at)
+        return len(exchange.claims) == room > 0
+
+    def start(self, claim: Claim, sent_at: float) -> Run:
+        run = Run(claim, sent_at, sent_at)
+        self.runs[id(run)] = run
+        run.task = asyncio.create_task(self._run(run))
+        return run
+
+    async def run_alone(self, claim: Claim, sent_at: float, quiet: Callable[[], Awaitable[None]]) -> None:
+        """Waits until nothing else runs in this process, records that, and only then runs the message."""
+        waiting = Run(claim, sent_at, sent_at)
+        self.runs[id(waiting)] = waiting
+        try:
+            await quiet()
+            alone = not waiting.lost and await self.queue.mark_alone(claim)
+        finally:
+            del self.runs[id(waiting)]
+        if alone:
+            run = self.start(claim, waiting.renewed_at)
+            assert run.task is not None
+            await asyncio.wait([run.task])
+        await self.flushed()
+
+    async def flushed(self) -> None:
+        """Returns when everything that ended is settled."""
+        while self.ended or self.settling:
+            self.queue.wake()
+            await asyncio.sleep(FLUSH_LOOK_S)
+
+    async def _run(self, run: Run) -> None:
+        work = Work(run.claim, self.queue, self.database, self.feed, self.read)
+        begun = time.monotonic()
+        settlement = None
+        try:
+            ended = await self._handle(run, work)
+            if work.settled_as is None and ended is not None:
+                if ended is SUCCEEDED and not run.claim.message.attempts:
+                    settlement = Settlement(run.claim, Ending.SUCCESS)
+                else:
+                    settlement = await self._settlement(run, work, ended)
+        finally:
+            del self.runs[id(run)]
+            self.durations_s.append(time.monotonic() - begun)
+        if settlement is not None:
+            self.ended.append(settlement)
+        elif work.settled_as is not None:
+            metrics.SETTLES.labels(self.policy.queue, work.settled_as.value).inc()
+        self.queue.wake()
+
+    async def _handle(self, run: Run, work: Work) -> Ended | None:
+        """What the run came to; None when the message is no longer this worker's."""
+        message = run.claim.message
+        handler = self.handlers.get(message.action) or self.handlers.get(None)
+        if handler is None or (message.extra and schema_version(message) > SCHEMA_VERSION):
+            return Ended(Ending.RELEASED, f"no handler here for action {message.action!r}")
+        try:
+            await handler(work)
+            return SUCCEEDED
+        except Retry as outcome:
+            return Ended(Ending.RETRY, redact(outcome.reason), outcome.after_s)
+        except (Unknown, NotSent, Refused) as outcome:
+            return Ended(Ending.RETRY, redact(f"{type(outcome).__name__.lower()}: {outcome.reason}"))
+        except Stale:
+            metrics.STALE_SETTLES.labels(self.policy.queue).inc()
+            return None
+        except asyncio.CancelledError:
+            if run.lost or run.cancelled_because is None:
+                return None
+            # The lease is left to end before anybody tries again: what was in flight may still land.
+            return Ended(Ending.RETRY, run.cancelled_because, max(self._lease_left_s(run), self._backoff_s(run)))
+        except Exception as error:
+            if is_transient(error):
+                return Ended(Ending.RETRY, redact(f"database: {error}"))
+            log.exception("handler_failed", queue=message.queue, message_id=str(message.id), trace_id=message.trace)
+            return Ended(Ending.RETRY, redact(_story(error)))
+
+    async def _settlement(self, run: Run, work: Work, ended: Ended) -> Settlement | None:
+        claim = run.claim
+        now = claim.claimed_at + timedelta(seconds=time.monotonic() - run.started_at)
+        step = next_step(self.policy, claim.message, claim.first_attempt_at, now, ended)
+        ending, reason = step.ending, step.reason
+        if step.give_up and callable(self.policy.on_give_up):
+            try:
+                await self.policy.on_give_up(work)
+                ending = Ending.FAILED
+            except Stale:
+                return None
+            except Exception as error:
+                reason = redact(f"{reason}; and on_give_up failed: {_story(error)}")
+            if work.settled_as is not None:
+                return None
+        if ending is Ending.SUCCESS and claim.message.attempts:
+            metrics.RETRY_LATENCY_SECONDS.labels(self.policy.queue).observe(
+                (now - claim.first_attempt_at).total_seconds()
+            )
+        return Settlement(claim, ending, reason, step.delay_s)
+
+    def _room(self) -> int:
+        if not self.gate.open or time.monotonic() < self.rest_until:
+            return 0
+        return max(0, min(self.claim_max, self.slots - len(self.runs) - self.claiming))
+
+    def _patience_s(self) -> float:
+        rest_s = self.rest_until - time.monotonic()
+        return min(POLL_S, rest_s) if rest_s > 0 else POLL_S
+
+    def _lease_left_s(self, run: Run) -> float:
+        return max(0.0, run.renewed_at + self.policy.lease_s - time.monotonic())
+
+    def _backoff_s(self, run: Run) -> float:
+        return self.policy.backoff.delay_s(run.claim.message.attempts + 1, 0.0)
+
+    def _count(self, batch: Sequence[Settlement], exchange: Exchange) -> None:
+        queue = self.policy.queue
+        for (ending, answer), count in Counter(
+            (settlement.ending, answer) for settlement, answer in zip(batch, exchange.answers, strict=True)
+        ).items():
+            if answer is Answer.STALE:
+                metrics.STALE_SETTLES.labels(queue).inc(count)
+            elif answer is Answer.SETTLED:
+                metrics.SETTLES.labels(queue, ending.value).inc(count)
+                if ending is Ending.RETRY:
+                    metrics.RETRIES.labels(queue).inc(count)
+        if exchange.claims:
+            metrics.CLAIMS.labels(queue).inc(len(exchange.claims))
+        if batch or exchange.claims:
+            metrics.DB_WRITES.labels("messages", "ok").inc()
+        durations_s, self.durations_s = self.durations_s, []
+        metrics.HANDLER_SECONDS.observe(queue, durations_s)
+
+    async def _recover(self, error: Exception, failures: int) -> None:
+        """The store is away or refuses: keep what is to be settled, ask again, less often each time."""
+        metrics.DB_WRITES.labels("messages", "error").inc()
+        level = log.warning if is_transient(error) else log.error
+        level("store_unavailable", queue=self.policy.queue, error=redact(str(error)), failures=failures)
+        await asyncio.sleep(min(RETRY_CONNECTION_S * 2 ** min(failures - 1, 8), RETRY_CONNECTION_MAX_S))
+        if self.gate.stopping and not self.runs and failures > 3:
+            # Leases end by themselves; a process that was told to stop does not wait for a database that is gone.
+            self.ended.clear()
+            return
+        try:
+            # An answer may have been lost on the way: what the store thinks we hold and we do not run goes back.
+            held = [run.claim for run in self.runs.values()] + [settlement.claim for settlement in self.ended]
+            await self.queue.give_back(held)
+        except Exception as again:
+            log.debug("still_unavailable", queue=self.policy.queue, error=redact(str(again)))
+
+
+def _message_id(settlement: Settlement) -> UUID:
+    return settlement.claim.message.id
+
+
+def _story(error: BaseException) -> str:
+    """The exception and where it came from; no local values."""
+    frames = traceback.extract_tb(error.__traceback__)
+    path = " < ".join(
+        f"{frame.name} ({frame.filename.rsplit('/', 1)[-1]}:{frame.lineno})" for frame in reversed(frames[-6:])
+    )
+    return f"{type(error).__name__}: {error} [{path}]"

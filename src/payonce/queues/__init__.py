@@ -1,0 +1,1 @@
+"""Implementations of the ports in engine/queue.py, one folder each."""

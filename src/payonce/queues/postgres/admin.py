@@ -1,0 +1,176 @@
+"""What operators do to queues: look, pause, redrive, purge."""
+
+from typing import Any, Final
+from uuid import UUID
+
+from payonce.engine.bell import Bell
+from payonce.engine.database import Database
+from payonce.engine.model import State, clean_text
+from payonce.engine.queue import Depth, Filter, Preview, Stored
+from payonce.kit.outcomes import Invalid
+from payonce.queues.postgres.rows import MESSAGE_COLUMNS, stored_of
+
+COUNT_MAX: Final = 1_000_000
+"""Depths stop here, so that looking at a queue of ten million stays cheap."""
+CHANGE_BATCH: Final = 1_000
+"""Redrive and purge work in transactions of this many rows."""
+SAMPLES: Final = 5
+PEEK_MAX: Final = 1_000
+
+_STORED_COLUMNS: Final = f"{MESSAGE_COLUMNS}, state, ready_at, crashes, lease_until, worker, last_error"
+
+
+class PostgresAdmin:
+    def __init__(self, database: Database, bell: Bell) -> None:
+        self._pool = database.engine
+        self._bell = bell
+
+    async def queues(self) -> list[str]:
+        return [row["name"] for row in await self._pool.fetch("select name from payonce.queues order by name")]
+
+    async def depth(self, queue: str) -> Depth:
+        row = await self._pool.fetchrow(
+            f"""
+            select q.paused,
+                (select count(*) from (select from payonce.messages where queue = q.name and state = 'ready'
+                    and ready_at <= payonce.due_now() limit {COUNT_MAX}) counted) as ready,
+                (select count(*) from (select from payonce.messages where queue = q.name and state = 'ready'
+                    and ready_at > payonce.due_now() limit {COUNT_MAX}) counted) as delayed,
+                (select count(*) from (select from payonce.messages where queue = q.name and state = 'alone'
+                    limit {COUNT_MAX}) counted) as alone,
+                (select count(*) from (select from payonce.messages where queue = q.name and state = 'leased'
+                    limit {COUNT_MAX}) counted) as leased,
+                (select count(*) from (select from payonce.messages where queue = q.name and state = 'parked'
+                    limit {COUNT_MAX}) counted) as parked,
+                coalesce((select extract(epoch from payonce.due_now() - ready_at)::float8 from payonce.messages
+                    where queue = q.name and state = 'ready' and ready_at <= payonce.due_now()
+                    order by ready_at, id limit 1), 0) as oldest_ready_s
+            from payonce.queues q where q.name = $1
+            """,
+            queue,
+        )
+        if row is None:
+            raise await self._unknown(queue)
+        return Depth(queue, row["ready"], row["delayed"], row["alone"], row["leased"], row["parked"],
+                     row["oldest_ready_s"], row["paused"])  # fmt: skip
+
+    async def peek(self, queue: str, state: State, limit: int, after: UUID | None = None) -> list[Stored]:
+        """In the order they fall due; `after` the given message, for the next page."""
+        await self._known(queue)
+        if not 1 <= limit <= PEEK_MAX:
+            raise Invalid(f"limit is {limit}; it must be between 1 and {PEEK_MAX}")
+        rows = await self._pool.fetch(
+            f"""
+            select {_STORED_COLUMNS} from payonce.messages
+            where queue = $1 and state = $2 and ($4::uuid is null or (ready_at, id) >
+                (select ready_at, id from payonce.messages where id = $4))
+            order by ready_at, id limit $3
+            """,
+            queue, state.value, limit, after,
+        )  # fmt: skip
+        return [stored_of(row) for row in rows]
+
+    async def find(self, message_id: UUID) -> Stored | None:
+        row = await self._pool.fetchrow(f"select {_STORED_COLUMNS} from payonce.messages where id = $1", message_id)
+        return None if row is None else stored_of(row)
+
+    async def pause(self, queue: str, reason: str) -> None:
+        await self._known(queue)
+        await self._pool.execute(
+            "update payonce.queues set paused = true, paused_reason = $2 where name = $1", queue, clean_text(reason)
+        )
+
+    async def resume(self, queue: str) -> None:
+        await self._known(queue)
+        await self._pool.execute(
+            "update payonce.queues set paused = false, paused_reason = null where name = $1", queue
+        )
+        self._bell.ring({queue})
+
+    async def preview(self, queue: str, state: State, which: Filter) -> Preview:
+        await self._known(queue)
+        rows = await self._pool.fetch(
+            f"""
+            select {_STORED_COLUMNS}, count(*) over () as total from payonce.messages
+            where {_MATCHING} order by ready_at, id limit {SAMPLES}
+            """,
+            *_arguments(queue, state, which),
+        )
+        return Preview(rows[0]["total"] if rows else 0, [stored_of(row) for row in rows])
+
+    async def redrive(self, queue: str, which: Filter) -> int:
+        """Parked messages start over: attempts, crashes and age from zero. One that is parked again meanwhile stays."""
+        await self._known(queue)
+        begun_at = await self._pool.fetchval("select payonce.due_now()")
+        count = await self._in_batches(
+            f"""
+            with chosen as (
+                select id from payonce.messages where {_MATCHING} and ready_at <= $9
+                order by id limit {CHANGE_BATCH} for update skip locked
+            )
+            update payonce.messages m
+            set state = 'ready', ready_at = payonce.due_now(), token = m.token + 1, attempts = 0, crashes = 0,
+                first_attempt_at = null, last_error = null
+            from chosen where m.id = chosen.id
+            returning m.id
+            """,
+            *_arguments(queue, State.PARKED, which),
+            begun_at,
+        )
+        if count:
+            self._bell.ring({queue})
+        return count
+
+    async def purge(self, queue: str, state: State, which: Filter, by: str) -> int:
+        """Deletes, and leaves a row in the job log for each: nothing vanishes without a trace."""
+        await self._known(queue)
+        if state is State.LEASED:
+            raise Invalid("messages that are being worked on cannot be purged; pause the queue and let them end")
+        return await self._in_batches(
+            f"""
+            with chosen as (
+                select id from payonce.messages where {_MATCHING}
+                order by id limit {CHANGE_BATCH} for update skip locked
+            ), gone as (
+                delete from payonce.messages m using chosen where m.id = chosen.id
+                returning m.*
+            )
+            insert into payonce.job_logs (queue, message_id, correlation_id, idempotency_key, trace_id, status,
+                                          attempts, last_error, action, created_at, updated_at)
+            select queue, id, correlation_id, idempotency_key, trace_id, 'failed', attempts, 'purged by ' || $9,
+                   action, payonce.due_now(), payonce.due_now()
+            from gone returning message_id
+            """,
+            *_arguments(queue, state, which),
+            clean_text(by),
+        )
+
+    async def _in_batches(self, sql: str, *arguments: Any) -> int:
+        count = 0
+        while rows := await self._pool.fetch(sql, *arguments):
+            count += len(rows)
+        return count
+
+    async def _known(self, queue: str) -> None:
+        if not await self._pool.fetchval("select exists (select from payonce.queues where name = $1)", queue):
+            raise await self._unknown(queue)
+
+    async def _unknown(self, queue: str) -> Invalid:
+        names = await self.queues()
+        listed = f"known are: {', '.join(names)}" if names else "none is declared yet: start a service first"
+        return Invalid(f"there is no queue {queue!r}; {listed}")
+
+
+_MATCHING: Final = """queue = $1 and state = $2
+    and ($3::uuid[] is null or id = any($3))
+    and ($4::text is null or action = $4)
+    and ($5::text is null or correlation_id = $5)
+    and ($6::text is null or position($6 in last_error) > 0)
+    and ($7::timestamptz is null or ready_at >= $7)
+    and ($8::timestamptz is null or ready_at < $8)"""
+
+
+def _arguments(queue: str, state: State, which: Filter) -> tuple[Any, ...]:
+    ids = list(which.ids) or None
+    return (queue, state.value, ids, which.action, which.correlation_id, which.error_contains,
+            which.parked_after, which.parked_before)  # fmt: skip

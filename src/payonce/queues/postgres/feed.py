@@ -1,0 +1,255 @@
+"""Putting messages: one statement per thousand, each idempotency key accepted once."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from payonce.engine.bell import Bell
+from payonce.engine.database import Connection, Database, settled_transaction
+from payonce.engine.model import Message, check_message, encode_extra, encode_payload
+from payonce.engine.policy import Policy
+from payonce.kit.outcomes import Invalid
+
+STATEMENT_MAX_MESSAGES: Final = 1_000
+COPY_MIN_MESSAGES: Final = 100
+"""From here on COPY is worth its extra round trips."""
+
+
+class PostgresFeed:
+    """Stores messages where the queue itself lives, so a put inside a transaction is part of it."""
+
+    def __init__(self, database: Database, bell: Bell) -> None:
+        self._database = database
+        self._bell = bell
+        self._lanes_by_queue: dict[str, bool] = {}
+
+    async def declare(self, policies: Sequence[Policy]) -> None:
+        """Makes queues and their limits known to the store. What an operator set (paused) stays."""
+        async with self._database.engine.acquire() as connection, connection.transaction():
+            for policy in sorted(policies, key=lambda policy: policy.queue):
+                await _declare(connection, policy)
+
+    async def put(self, messages: Sequence[Message], within: Connection | None = None) -> list[UUID]:
+        if not messages:
+            return []
+        for message in messages:
+            check_message(message)
+        if within is not None:
+            await self._know_queues(within, messages)
+            return await self._insert(within, messages, _INSERT_ONCE)
+        async with self._database.engine.acquire() as connection:
+            await self._know_queues(connection, messages)
+            try:
+                if len(messages) >= COPY_MIN_MESSAGES and not any(map(_has_times, messages)):
+                    ids = await self._copy(connection, messages)
+                else:
+                    ids = await self._insert_all(connection, messages, _INSERT_NEW)
+            except asyncpg.UniqueViolationError:
+                # Nothing was stored. Looking for repeated keys and ids costs a quarter of the speed: only now.
+                ids = await self._insert_all(connection, messages, _INSERT_ONCE)
+        self._bell.ring({message.queue for message in messages})
+        return ids
+
+    def ring(self, queues: set[str]) -> None:
+        """For puts within a transaction: call after its commit."""
+        self._bell.ring(queues)
+
+    async def _copy(self, connection: Connection, messages: Sequence[Message]) -> list[UUID]:
+        """For many new messages: twice as fast as statements, and encoded while the store already reads."""
+        keyed = sorted(
+            (message.queue, message.idempotency_key, message.id)
+            for message in messages
+            if message.idempotency_key is not None
+        )
+        async with settled_transaction(self._database, connection):
+            if keyed:
+                await connection.copy_records_to_table(
+                    "idempotency_keys", schema_name="payonce", records=keyed, columns=("queue", "key", "message_id")
+                )
+            await connection.copy_records_to_table(
+                "messages", schema_name="payonce", records=map(self._record, messages), columns=_RECORD_COLUMNS
+            )
+        return [message.id for message in messages]
+
+    def _record(self, message: Message) -> tuple[Any, ...]:
+        return (
+            message.queue,
+            message.id,
+            message.action,
+            encode_payload(message),
+            message.idempotency_key,
+            message.correlation_id,
+            message.trace_id,
+            self._lane(message),
+            message.attempts,
+            message.max_attempts,
+            encode_extra(message),
+        )
+
+    def _lane(self, message: Message) -> str | None:
+        """Where lanes take turns, messages without one share one."""
+        return "" if message.lane is None and self._lanes_by_queue[message.queue] else message.lane
+
+    async def _insert_all(self, connection: Connection, messages: Sequence[Message], statement: str) -> list[UUID]:
+        if len(messages) <= STATEMENT_MAX_MESSAGES:
+            return await self._insert(connection, messages, statement)
+        async with settled_transaction(self._database, connection):
+            return await self._insert(connection, messages, statement)
+
+    async def _insert(self, connection: Connection, messages: Sequence[Message], statement: str) -> list[UUID]:
+        """The next thousand are encoded while the store works on these."""
+        ids: list[UUID] = []
+        columns = self._columns(messages[:STATEMENT_MAX_MESSAGES])
+        for start in range(0, len(messages), STATEMENT_MAX_MESSAGES):
+            part = messages[start : start + STATEMENT_MAX_MESSAGES]
+            following = messages[start + len(part) : start + len(part) + STATEMENT_MAX_MESSAGES]
+            storing = asyncio.ensure_future(connection.fetch(statement, *columns))
+            await asyncio.sleep(0)
+            try:
+                columns = self._columns(following)
+            finally:
+                inserted = await storing
+            if len(inserted) == len(part) or statement is _INSERT_NEW:
+                ids += [message.id for message in part]
+            else:
+                ids += await _first_ids(connection, part, {row[0] for row in inserted})
+        return ids
+
+    def _columns(self, messages: Sequence[Message]) -> list[list[Any] | None]:
+        """The statement's arguments. A column that no message uses is sent as null, which costs nothing."""
+        keyed = sorted(
+            (message.queue, message.idempotency_key, message.id)
+            for message in messages
+            if message.idempotency_key is not None
+        )
+        return [
+            [message.queue for message in messages],
+            [message.id for message in messages],
+            [message.action for message in messages],
+            [encode_payload(message) for message in messages],
+            _used([message.idempotency_key for message in messages]),
+            _used([message.correlation_id for message in messages]),
+            _used([message.trace_id for message in messages]),
+            _used([self._lane(message) for message in messages]),
+            _used([message.delay_s or None for message in messages]),
+            _used([message.not_before for message in messages]),
+            _used([message.created_at for message in messages]),
+            _used([message.attempts or None for message in messages]),
+            _used([message.max_attempts for message in messages]),
+            _used([encode_extra(message) for message in messages]),
+            *(list(column) for column in zip(*keyed, strict=True) if keyed),
+            *([None] * 3 if not keyed else ()),
+        ]
+
+    async def _know_queues(self, connection: Connection, messages: Sequence[Message]) -> None:
+        unknown = {message.queue for message in messages} - self._lanes_by_queue.keys()
+        if unknown:
+            found = await connection.fetch(
+                "select name, coalesce((policy->>'lanes')::boolean, false) from payonce.queues where name = any($1)",
+                list(unknown),
+            )
+            self._lanes_by_queue.update(dict(map(tuple, found)))
+            if missing := unknown - self._lanes_by_queue.keys():
+                raise Invalid(f"there is no queue {min(missing)!r}; declare its policy and start its service first")
+
+
+_RECORD_COLUMNS: Final = (
+    "queue", "id", "action", "payload", "idempotency_key", "correlation_id", "trace_id", "lane", "attempts",
+    "max_attempts", "extra",
+)  # fmt: skip
+
+
+def _has_times(message: Message) -> bool:
+    """COPY leaves the times to the columns' defaults: now, by the store's clock."""
+    return bool(message.delay_s) or message.not_before is not None or message.created_at is not None
+
+
+def _used(column: list[Any]) -> list[Any] | None:
+    return None if column.count(None) == len(column) else column
+
+
+# Keys come sorted, so that two bulk puts with the same keys wait for each other instead of deadlocking.
+_KEYS: Final = "unnest($15::text[], $16::text[], $17::uuid[]) as keyed (queue, key, message_id)"
+
+_INTO_MESSAGES: Final = """
+    insert into payonce.messages (queue, id, action, payload, idempotency_key, correlation_id, trace_id, lane,
+                                  ready_at, created_at, attempts, max_attempts, extra)
+    select queue, id, action, payload, idempotency_key, correlation_id, trace_id, lane,
+           greatest(payonce.due_now(), not_before) + make_interval(secs => coalesce(delay_s, 0)),
+           coalesce(created_at, payonce.due_now()), coalesce(attempts, 0), max_attempts, extra
+    from unnest(
+        $1::text[], $2::uuid[], $3::text[], $4::json[], $5::text[], $6::text[], $7::text[], $8::text[],
+        $9::float8[], $10::timestamptz[], $11::timestamptz[], $12::integer[], $13::integer[], $14::json[]
+    ) as input (queue, id, action, payload, idempotency_key, correlation_id, trace_id, lane,
+                delay_s, not_before, created_at, attempts, max_attempts, extra)"""
+
+_INSERT_NEW: Final = f"""
+    with keys as (
+        insert into payonce.idempotency_keys (queue, key, message_id) select queue, key, message_id from {_KEYS}
+    )
+    {_INTO_MESSAGES}"""
+
+# The first of a key stands for the rest, in the store and in this very batch.
+# A key whose time is over is taken as if it were new.
+_INSERT_ONCE: Final = f"""
+    with fresh as (
+        insert into payonce.idempotency_keys as known (queue, key, message_id)
+        select distinct on (queue, key) queue, key, message_id from {_KEYS} order by queue, key, message_id
+        on conflict (queue, key) do update set message_id = excluded.message_id, expires_at = null
+            where known.expires_at <= payonce.due_now()
+        returning message_id
+    )
+    {_INTO_MESSAGES}
+    where idempotency_key is null or id in (select message_id from fresh)
+    on conflict (id) do nothing
+    returning id"""
+
+
+async def _first_ids(connection: Connection, messages: Sequence[Message], inserted: set[UUID]) -> list[UUID]:
+    """The ids under which repeated keys were first accepted. A repeated id without a key answers with itself."""
+    repeated = [message for message in messages if message.id not in inserted and message.idempotency_key is not None]
+    found = await connection.fetch(
+        """
+        select known.queue, known.key, known.message_id
+        from unnest($1::text[], $2::text[]) as asked (queue, key)
+        join payonce.idempotency_keys known using (queue, key)
+        """,
+        [message.queue for message in repeated],
+        [message.idempotency_key for message in repeated],
+    )
+    first = {(queue, key): message_id for queue, key, message_id in found}
+    return [
+        message.id if message.id in inserted else first.get((message.queue, message.idempotency_key), message.id)
+        for message in messages
+    ]
+
+
+async def _declare(connection: Connection, policy: Policy) -> None:
+    if policy.limit_name is not None:
+        await connection.execute(
+            """
+            insert into payonce.limits as known (name, concurrency, rate, burst) values ($1, $2, $3, $4)
+            on conflict (name) do update
+                set concurrency = excluded.concurrency, rate = excluded.rate, burst = excluded.burst
+                where (known.concurrency, known.rate, known.burst) is distinct from ($2, $3, $4)
+            """,
+            policy.limit_name, policy.concurrency, policy.rate, policy.burst,
+        )  # fmt: skip
+    await connection.execute(
+        """
+        insert into payonce.queues as known (name, limit_name, lease_s, key_retention_s, log, policy)
+        values ($1, $2, $3, $4, $5, $6::json)
+        on conflict (name) do update set limit_name = excluded.limit_name, lease_s = excluded.lease_s,
+            key_retention_s = excluded.key_retention_s, log = excluded.log, policy = excluded.policy
+        """,
+        policy.queue,
+        policy.limit_name,
+        policy.lease_s,
+        policy.key_retention_s,
+        policy.log,
+        msgspec.json.encode(policy.described()).decode(),
+    )

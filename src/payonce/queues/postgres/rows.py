@@ -1,0 +1,58 @@
+"""Rows of payonce.messages as the engine's types."""
+
+import json
+from typing import Any, Final
+
+import msgspec
+from asyncpg import Record
+
+from payonce.engine.model import Claim, Message, State
+from payonce.engine.queue import Stored
+
+MESSAGE_COLUMNS: Final = """id, queue, action, correlation_id, idempotency_key, trace_id, created_at, attempts,
+    max_attempts, lane, payload, extra"""
+
+_decode = msgspec.json.Decoder().decode
+
+
+def message_of(row: Record) -> Message:
+    extra = row["extra"]
+    return Message(
+        id=row["id"],
+        queue=row["queue"],
+        action=row["action"],
+        correlation_id=row["correlation_id"],
+        idempotency_key=row["idempotency_key"],
+        trace_id=row["trace_id"],
+        created_at=row["created_at"],
+        attempts=row["attempts"],
+        max_attempts=row["max_attempts"],
+        lane=row["lane"],
+        payload=_payload(row["payload"]),
+        extra={} if extra is None else _decode(extra),
+    )
+
+
+def claim_of(row: Record) -> Claim:
+    return Claim(message_of(row), row["token"], row["crashes"], row["claimed_at"], row["first_attempt_at"])
+
+
+def stored_of(row: Record) -> Stored:
+    return Stored(
+        message=message_of(row),
+        state=State(row["state"]),
+        ready_at=row["ready_at"],
+        crashes=row["crashes"],
+        lease_until=row["lease_until"],
+        worker=row["worker"],
+        last_error=row["last_error"],
+    )
+
+
+def _payload(text: str) -> dict[str, Any]:
+    try:
+        payload = _decode(text)
+    except msgspec.DecodeError:
+        # A row written by hand may hold JSON that only the lenient parser reads (lone surrogates, huge floats).
+        payload = json.loads(text)
+    return payload if isinstance(payload, dict) else {"value": payload}

@@ -1,0 +1,199 @@
+"""The statements of a queue's life. Each is one round trip; comments say which promise a line keeps.
+
+Settles lock in id order, so that two batches with messages in common cannot deadlock: the caller sorts them.
+"""
+
+from typing import Final
+
+_CLAIMED_COLUMNS: Final = """m.id, m.token, m.queue, m.action, m.correlation_id, m.idempotency_key, m.trace_id,
+        m.created_at, m.attempts, m.max_attempts, m.lane, m.payload, m.extra, m.crashes, m.claimed_at,
+        m.first_attempt_at"""
+
+_LOG_COLUMNS: Final = """queue, message_id, correlation_id, idempotency_key, trace_id, status, attempts, last_error,
+        next_retry_at, action, worker, started_at, created_at, updated_at"""
+
+# Settles $1 (ids) with $2 (tokens); $3 says whether successes are logged. A lease_until says "leased" as the state does
+# (by constraint), but keeps the planner off the index of leased rows, which is full of dead entries under load.
+_SETTLE: Final = f"""
+    gone as (
+        delete from payonce.messages m using unnest($1::uuid[], $2::bigint[]) as s (id, token)
+        where m.id = s.id and m.token = s.token and m.lease_until is not null
+        returning m.id, m.queue, m.correlation_id, m.idempotency_key, m.trace_id, m.attempts, m.action, m.worker,
+                  m.claimed_at
+    ), logged as (
+        insert into payonce.job_logs ({_LOG_COLUMNS})
+        select queue, id, correlation_id, idempotency_key, trace_id, 'success', attempts + 1, null,
+               null, action, worker, claimed_at, payonce.due_now(), payonce.due_now()
+        from gone where $3
+    )"""
+
+# Claims up to $5 of queue $4 for $6 seconds in the name of $7. The last row is no message: it lists what was settled.
+# A locked row cannot move, so its ctid finds it again without the index (a tenth of the statement's cost, measured).
+_CLAIM: Final = f"""
+    claimed as (
+        update payonce.messages m
+        set state = 'leased', token = m.token + 1, worker = $7,
+            lease_until = payonce.lease_now() + make_interval(secs => $6::float8),
+            claimed_at = payonce.due_now(), first_attempt_at = coalesce(m.first_attempt_at, payonce.due_now())
+        from waiting where m.ctid = waiting.ctid
+        returning {_CLAIMED_COLUMNS}
+    )
+    select {_CLAIMED_COLUMNS}, null::uuid[] as settled, null::boolean as paused from claimed m
+    union all
+    select null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null,
+           (select coalesce(array_agg(id), '{{}}') from gone),
+           exists (select from payonce.queues where name = $4 and paused)"""
+
+SETTLE_AND_CLAIM: Final = f"""
+    with {_SETTLE}, waiting as (
+        select ctid from payonce.messages
+        where queue = $4 and state = 'ready' and ready_at <= payonce.due_now()
+          and not exists (select from payonce.queues where name = $4 and paused)
+        order by ready_at, id limit $5 for update skip locked
+    ), {_CLAIM}"""
+
+# Walks at most $5 lanes behind lane $8 by jumping through the index, and takes an equal share of each.
+# The second walk begins anew from the first lane, for when the first one met fewer than it may serve.
+SETTLE_AND_CLAIM_LANES: Final = f"""
+    with recursive {_SETTLE}, behind as (
+        (select lane, 1 as position from payonce.messages
+         where queue = $4 and state = 'ready' and lane > $8 order by lane limit 1)
+        union all
+        select following.lane, behind.position + 1 from behind cross join lateral (
+            select lane from payonce.messages
+            where queue = $4 and state = 'ready' and lane > behind.lane order by lane limit 1
+        ) following where behind.position < $5
+    ), before as (
+        (select lane, 1 as position from payonce.messages
+         where queue = $4 and state = 'ready' and lane >= '' and lane <= $8 and (select count(*) from behind) < $5
+         order by lane limit 1)
+        union all
+        select following.lane, before.position + 1 from before cross join lateral (
+            select lane from payonce.messages
+            where queue = $4 and state = 'ready' and lane > before.lane and lane <= $8 order by lane limit 1
+        ) following where before.position < $5 - (select count(*) from behind)
+    ), lanes as (
+        select lane, position from behind union all select lane, position + $5 from before
+    ), waiting as (
+        select taken.ctid from (select lane, position from lanes order by position) lanes cross join lateral (
+            select m.ctid from payonce.messages m
+            where m.queue = $4 and m.state = 'ready' and m.lane = lanes.lane and m.ready_at <= payonce.due_now()
+              and not exists (select from payonce.queues where name = $4 and paused)
+            order by m.ready_at, m.id limit ceil($5::float8 / (select count(*) from lanes)) for update skip locked
+        ) taken limit $5
+    ), {_CLAIM}"""
+
+# $3 endings, $4 reasons, $5 delays. A run that ended in order clears the suspicion of crashing.
+SETTLE_OTHERS: Final = f"""
+    with mine as (
+        select m.id, s.ending, s.reason, s.delay_s
+        from unnest($1::uuid[], $2::bigint[], $3::text[], $4::text[], $5::float8[])
+            as s (id, token, ending, reason, delay_s)
+        join payonce.messages m on m.id = s.id and m.token = s.token and m.state = 'leased'
+        where s.ending <> 'success'
+        order by m.id for update of m
+    ), back as (
+        update payonce.messages m
+        set state = case mine.ending when 'parked' then 'parked' else 'ready' end,
+            ready_at = payonce.due_now() + make_interval(secs => mine.delay_s),
+            attempts = m.attempts + case mine.ending when 'released' then 0 else 1 end,
+            lease_until = null, running_alone = false, crashes = 0, last_error = mine.reason
+        from mine where m.id = mine.id and mine.ending <> 'failed'
+        returning m.id, m.queue, m.correlation_id, m.idempotency_key, m.trace_id, m.attempts, m.action, m.worker,
+                  m.claimed_at, m.ready_at, mine.ending, mine.reason
+    ), gone as (
+        delete from payonce.messages m using mine where m.id = mine.id and mine.ending = 'failed'
+        returning m.id, m.queue, m.correlation_id, m.idempotency_key, m.trace_id, m.attempts + 1 as attempts,
+                  m.action, m.worker, m.claimed_at, null::timestamptz as ready_at, mine.ending, mine.reason
+    ), ended as (
+        select * from back union all select * from gone
+    ), logged as (
+        insert into payonce.job_logs ({_LOG_COLUMNS})
+        select queue, id, correlation_id, idempotency_key, trace_id, ending, attempts, reason,
+               case ending when 'retry' then ready_at end, action, worker, claimed_at,
+               payonce.due_now(), payonce.due_now()
+        from ended where ending <> 'released'
+    )
+    select id from ended"""
+
+# The fence of a business transaction: with it the row is ours until commit, or there is nothing to commit.
+SETTLE_WITHIN: Final = f"""
+    with gone as (
+        delete from payonce.messages m where m.id = $1 and m.token = $2 and m.state = 'leased'
+        returning m.id, m.queue, m.correlation_id, m.idempotency_key, m.trace_id, m.attempts, m.action, m.worker,
+                  m.claimed_at
+    ), logged as (
+        insert into payonce.job_logs ({_LOG_COLUMNS})
+        select queue, id, correlation_id, idempotency_key, trace_id, $3, attempts + 1, $4,
+               null, action, worker, claimed_at, payonce.due_now(), payonce.due_now()
+        from gone where $5 or $3 <> 'success'
+    )
+    select pg_current_xact_id()::text from gone"""
+
+CLAIM_ALONE: Final = f"""
+    with waiting as (
+        select id from payonce.messages
+        where queue = $1 and state = 'alone' and ready_at <= payonce.due_now()
+          and not exists (select from payonce.queues where name = $1 and paused)
+        order by ready_at, id limit 1 for update skip locked
+    )
+    update payonce.messages m
+    set state = 'leased', token = m.token + 1, worker = $3,
+        lease_until = payonce.lease_now() + make_interval(secs => $2::float8),
+        claimed_at = payonce.due_now(), first_attempt_at = coalesce(m.first_attempt_at, payonce.due_now())
+    from waiting where m.id = waiting.id
+    returning {_CLAIMED_COLUMNS}"""
+
+# SKIP LOCKED: a row that an open commit() holds needs no renewal and must not hold up the others.
+# Answers with the claims that are lost: gone or under another token.
+EXTEND: Final = """
+    with asked as (
+        select * from unnest($1::uuid[], $2::bigint[]) as asked (id, token)
+    ), mine as (
+        select m.id from asked
+        join payonce.messages m on m.id = asked.id and m.token = asked.token and m.state = 'leased'
+        order by m.id for update of m skip locked
+    ), extended as (
+        update payonce.messages m set lease_until = payonce.lease_now() + make_interval(secs => $3::float8)
+        from mine where m.id = mine.id
+    )
+    select asked.id from asked
+    where not exists (
+        select from payonce.messages m where m.id = asked.id and m.token = asked.token and m.state = 'leased')"""
+
+GIVE_BACK: Final = """
+    with orphaned as (
+        select id from payonce.messages
+        where queue = $1 and state = 'leased' and worker = $2 and id <> all($3::uuid[])
+        order by id for update skip locked
+    )
+    update payonce.messages m
+    set state = case when m.crashes >= 2 then 'alone' else 'ready' end,
+        token = m.token + 1, lease_until = null, running_alone = false
+    from orphaned where m.id = orphaned.id
+    returning m.id"""
+
+# The token grows, so that the late claimer finds itself stale. Dying alone parks; dying in company raises suspicion.
+REAP: Final = f"""
+    with dead as (
+        select id, worker, running_alone from payonce.messages
+        where queue = $1 and state = 'leased' and lease_until <= payonce.lease_now()
+        order by lease_until limit $2 for update skip locked
+    ), reaped as (
+        update payonce.messages m
+        set state = case when dead.running_alone then 'parked' when m.crashes + 1 >= 2 then 'alone' else 'ready' end,
+            token = m.token + 1, crashes = m.crashes + 1, lease_until = null, running_alone = false,
+            ready_at = payonce.due_now(),
+            last_error = 'worker ' || coalesce(dead.worker, '?') || ' died or stopped: its lease ended'
+                || case when dead.running_alone then ' while this message ran alone' else '' end
+        from dead where m.id = dead.id
+        returning m.*
+    ), logged as (
+        insert into payonce.job_logs ({_LOG_COLUMNS})
+        select queue, id, correlation_id, idempotency_key, trace_id,
+               case state when 'parked' then 'parked' else 'retry' end, attempts, last_error,
+               case when state <> 'parked' then ready_at end, action, worker, claimed_at,
+               payonce.due_now(), payonce.due_now()
+        from reaped
+    )
+    select id, worker, crashes, state from reaped"""
