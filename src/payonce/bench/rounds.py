@@ -1,0 +1,182 @@
+"""One round of one system: fresh databases, its two processes, the phases in order."""
+
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import msgspec
+
+from payonce.bench import databases
+from payonce.bench.children import Child, peer_process
+from payonce.bench.failure import BenchFailed
+from payonce.bench.journal import Journal
+from payonce.bench.peers.command import Command, Reply
+from payonce.bench.peers.port import Job, Traits, Way
+
+START_LIMIT_S = 30.0
+PHASE_LIMIT_S = 120.0
+
+
+class Sizes(msgspec.Struct, frozen=True):
+    """How much of everything one round does."""
+
+    backlog: int = 20_000
+    singles: int = 1_000
+    idle_jobs: int = 200
+    transactional: int = 5_000
+    # A slow peer's rate is known well enough by then; it is computed from what was acknowledged.
+    drain_limit_s: float = 30.0
+    pickup_limit_s: float = 60.0
+
+
+QUICK = Sizes(backlog=2_000, singles=200, idle_jobs=50, transactional=300, drain_limit_s=5.0, pickup_limit_s=2.0)
+
+
+class Throughput(msgspec.Struct, frozen=True):
+    enqueue_per_s: float
+    bulk_per_s: float
+    drain_per_s: float
+    rss_mb: float
+    traits: Traits
+
+
+class Responsiveness(msgspec.Struct, frozen=True):
+    idle_p50_ms: float
+    idle_p99_ms: float
+    pickup_s: float | None
+
+
+class Stage:
+    """A fresh database with the system installed, its driver open, and a place for its workers' notes."""
+
+    def __init__(self, system: str, server_url: str, folder: Path, stack: ExitStack) -> None:
+        self.system = system
+        self._stack = stack
+        self._server_url = server_url
+        self._journal_path = folder / "journal"
+        self._log = folder / "output"
+        self.journal = Journal.create(self._journal_path)
+        self.url = databases.recreate(server_url, f"bench_{system}", template=_template(system))
+        self.driver = stack.enter_context(peer_process(system, "driver", self.url, self._journal_path, self._log))
+        traits = self.driver.ask(Command("open"), START_LIMIT_S).traits
+        assert traits is not None, "a driver that opened says what it is"
+        self.traits = traits
+
+    def start_worker(self) -> Child:
+        return self._stack.enter_context(peer_process(self.system, "worker", self.url, self._journal_path, self._log))
+
+    def enqueue(self, do: str, job: Job, count: int, first_reference: int = 0, limit_s: float = PHASE_LIMIT_S) -> float:
+        """Jobs per second, with the server's dirty pages written beforehand."""
+        databases.checkpoint(self._server_url)
+        command = Command(do, job=job, count=count, first_reference=first_reference)
+        return count / self.driver.ask(command, limit_s).seconds
+
+    def drain(self, backlog: int, limit_s: float) -> tuple[float, Child]:
+        """Jobs per second from the first handler's start to the last acknowledgement in the store; the worker."""
+        databases.checkpoint(self._server_url)
+        worker = self.start_worker()
+        journal = self.journal
+        worker.must(lambda: journal.handled > 0, "its first job", START_LIMIT_S)
+        in_time = worker.wait_for(lambda: journal.handled >= backlog, "the backlog", limit_s)
+        # A handler that returned proves nothing: what counts is what the store says.
+        if in_time:
+            reply = self.wait_until_empty(START_LIMIT_S)
+        else:
+            reply = self.driver.ask(Command("wait_until_empty", limit_s=0.0), START_LIMIT_S)
+        elapsed_s = (reply.at_ns - journal.first_handled_ns) / 1e9
+        return (backlog - reply.unfinished) / elapsed_s, worker
+
+    def wait_until_empty(self, limit_s: float) -> Reply:
+        reply = self.driver.ask(Command("wait_until_empty", limit_s=limit_s), limit_s + START_LIMIT_S)
+        if reply.unfinished:
+            raise BenchFailed(f"{self.system}: {reply.unfinished} jobs were still unacknowledged after {limit_s:.0f} s")
+        return reply
+
+
+@contextmanager
+def installed(system: str, server_url: str) -> Iterator[None]:
+    """Install the system once into a template; each stage is a copy of it. All of it is dropped at the end."""
+    try:
+        url = databases.recreate(server_url, _template(system))
+        databases.create_business_table(url)
+        with tempfile.TemporaryDirectory(prefix="payonce-bench-") as name:
+            folder = Path(name)
+            Journal.create(folder / "journal")
+            with peer_process(system, "driver", url, folder / "journal", folder / "output") as installer:
+                installer.ask(Command("install"), START_LIMIT_S)
+        yield
+    finally:
+        databases.drop(server_url, _template(system))
+
+
+def _template(system: str) -> str:
+    return f"bench_{system}_template"
+
+
+@contextmanager
+def stage(system: str, server_url: str) -> Iterator[Stage]:
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="payonce-bench-")))
+        # Dropped after the processes ended: callbacks run in reverse order.
+        stack.callback(databases.drop, server_url, f"bench_{system}")
+        yield Stage(system, server_url, folder, stack)
+
+
+def measure_throughput(system: str, server_url: str, sizes: Sizes) -> Throughput:
+    with stage(system, server_url) as at:
+        enqueue_per_s = at.enqueue("put_singly", "noop", sizes.singles)
+        bulk = sizes.backlog - sizes.singles
+        bulk_per_s = at.enqueue("put_in_bulk", "noop", bulk, first_reference=sizes.singles)
+        drain_per_s, worker = at.drain(sizes.backlog, sizes.drain_limit_s)
+        return Throughput(
+            enqueue_per_s=enqueue_per_s,
+            bulk_per_s=bulk_per_s,
+            drain_per_s=drain_per_s,
+            rss_mb=worker.memory_mb(),
+            traits=at.traits,
+        )
+
+
+def measure_responsiveness(system: str, server_url: str, sizes: Sizes, with_pickup: bool) -> Responsiveness:
+    with stage(system, server_url) as at:
+        worker = at.start_worker()
+        at.enqueue("put_singly", "noop", 1)
+        worker.must(lambda: at.journal.handled > 0, "its first job", START_LIMIT_S)
+        at.driver.ask(Command("time_idle", count=sizes.idle_jobs), PHASE_LIMIT_S)
+        latencies_ns = sorted(at.journal.latencies_ns)
+        return Responsiveness(
+            idle_p50_ms=_percentile(latencies_ns, 50) / 1e6,
+            idle_p99_ms=_percentile(latencies_ns, 99) / 1e6,
+            pickup_s=_measure_pickup(at, worker, sizes.pickup_limit_s) if with_pickup else None,
+        )
+
+
+def measure_transactional(system: str, server_url: str, way: Way, sizes: Sizes) -> float:
+    """Jobs per second when each writes one business row; every row must be there, once."""
+    with stage(system, server_url) as at:
+        at.enqueue("put_in_bulk", way.job, sizes.transactional)
+        per_s, _ = at.drain(sizes.transactional, sizes.drain_limit_s)
+        written, handled = databases.count_business_rows(at.url), at.journal.handled
+        if written < handled:
+            raise BenchFailed(f"{system}: {handled} handlers returned but only {written} business rows are there")
+        return per_s
+
+
+def _measure_pickup(at: Stage, worker: Child, limit_s: float) -> float | None:
+    """Seconds from kill -9 in mid-handler until another worker starts the same job; None if not in time."""
+    at.enqueue("put_singly", "slow", 1)
+    worker.must(lambda: at.journal.slow_starts == 1, "the slow job", START_LIMIT_S)
+    worker.kill()
+    killed_ns = time.monotonic_ns()
+    successor = at.start_worker()
+    if not successor.wait_for(lambda: at.journal.slow_starts > 1, "the killed worker's job", limit_s):
+        return None
+    return (at.journal.slow_started_ns - killed_ns) / 1e9
+
+
+def _percentile(ordered: list[int], percent: int) -> int:
+    if not ordered:
+        raise BenchFailed("no idle latency was recorded")
+    return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)]

@@ -1,0 +1,111 @@
+"""How payonce itself behaves under load that peers are not compared on: depth, an old snapshot, idleness."""
+
+import asyncio
+import statistics
+import time
+from contextlib import ExitStack
+
+import msgspec
+
+from payonce.bench import databases
+from payonce.bench.peers import OURS
+from payonce.bench.peers.command import Command
+from payonce.bench.rounds import START_LIMIT_S, Stage, stage
+from payonce.engine.bell import Bell
+from payonce.engine.database import Database
+from payonce.engine.policy import Policy
+from payonce.queues.postgres import PostgresQueue
+
+# Claims that are not counted: the server plans a prepared statement anew for its first five executions.
+WARM_UP_CLAIMS = 6
+CLAIMS = 30
+CLAIM_SIZE = 20
+FILL_LIMIT_S = 300.0
+CHURN_LIMIT_S = 120.0
+# For what a worker allocates at its start to be there.
+SETTLE_S = 1.0
+
+
+class ScalingSizes(msgspec.Struct, frozen=True):
+    waiting_small: int = 1_000
+    waiting_large: int = 1_000_000
+    churn_cycles: int = 4
+    churn_jobs: int = 10_000
+
+
+QUICK_SCALING = ScalingSizes(waiting_large=50_000, churn_cycles=2, churn_jobs=1_000)
+
+
+def measure_scaling(server_url: str, sizes: ScalingSizes) -> dict[str, float | None]:
+    """All of it, as the report prints it. payonce must be `installed` on the server."""
+    small_ms = measure_claim_ms(server_url, sizes.waiting_small)
+    large_ms = measure_claim_ms(server_url, sizes.waiting_large)
+    free_per_s = measure_churn(server_url, sizes, snapshot_open=False)
+    held_per_s = measure_churn(server_url, sizes, snapshot_open=True)
+    return {
+        "waiting_small": sizes.waiting_small,
+        "waiting_large": sizes.waiting_large,
+        "claim_small_ms": round(small_ms, 3),
+        "claim_large_ms": round(large_ms, 3),
+        "claim_ratio": round(large_ms / small_ms, 3),
+        "churn_per_s": round(free_per_s, 1),
+        "churn_with_snapshot_per_s": round(held_per_s, 1),
+        "churn_ratio": round(held_per_s / free_per_s, 3),
+        "idle_worker_rss_mb": round(measure_idle_worker(server_url), 1),
+    }
+
+
+def measure_claim_ms(server_url: str, waiting: int) -> float:
+    """The median claim with so many messages waiting; nothing else runs."""
+    if waiting < (WARM_UP_CLAIMS + CLAIMS) * CLAIM_SIZE:
+        raise ValueError(f"{waiting} waiting messages are too few for {CLAIMS} claims of {CLAIM_SIZE}")
+    with stage(OURS, server_url) as at:
+        at.enqueue("put_in_bulk", "noop", waiting, limit_s=FILL_LIMIT_S)
+        # In production autovacuum has long done so when a queue is this deep.
+        databases.vacuum(at.url)
+        databases.checkpoint(server_url)
+        return asyncio.run(_time_claims(at.url))
+
+
+async def _time_claims(url: str) -> float:
+    async with Database.open(url) as database, Bell.open(database, listen=False) as bell:
+        # Without the limit: its count of live leases is not what depth could slow down.
+        queue = PostgresQueue(database, bell, Policy("bench"), worker="bench-claims")
+        elapsed_ms = []
+        for _ in range(WARM_UP_CLAIMS + CLAIMS):
+            started = time.perf_counter()
+            exchange = await queue.exchange([], CLAIM_SIZE)
+            elapsed_ms.append((time.perf_counter() - started) * 1000)
+            assert len(exchange.claims) == CLAIM_SIZE, "the queue is deep enough for every claim to be full"
+        return statistics.median(elapsed_ms[WARM_UP_CLAIMS:])
+
+
+def measure_churn(server_url: str, sizes: ScalingSizes, snapshot_open: bool) -> float:
+    """Jobs per second, put and settled, in the last of several cycles: dead rows pile up behind an old snapshot."""
+    with ExitStack() as stack:
+        at = stack.enter_context(stage(OURS, server_url))
+        if snapshot_open:
+            stack.enter_context(databases.open_snapshot(at.url))
+        at.start_worker()
+        elapsed_s = 0.0
+        for cycle in range(sizes.churn_cycles):
+            started = time.monotonic()
+            _cycle(at, cycle, sizes.churn_jobs)
+            elapsed_s = time.monotonic() - started
+        return sizes.churn_jobs / elapsed_s
+
+
+def _cycle(at: Stage, cycle: int, jobs: int) -> None:
+    command = Command("put_in_bulk", count=jobs, first_reference=cycle * jobs)
+    at.driver.ask(command, CHURN_LIMIT_S)
+    at.wait_until_empty(CHURN_LIMIT_S)
+
+
+def measure_idle_worker(server_url: str) -> float:
+    """Resident megabytes of a worker that has handled one job and waits for the next."""
+    with stage(OURS, server_url) as at:
+        worker = at.start_worker()
+        at.enqueue("put_singly", "noop", 1)
+        worker.must(lambda: at.journal.handled > 0, "its first job", START_LIMIT_S)
+        time.sleep(SETTLE_S)
+        return worker.memory_mb()
