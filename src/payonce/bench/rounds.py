@@ -51,14 +51,14 @@ class Responsiveness(msgspec.Struct, frozen=True):
 class Stage:
     """A fresh database with the system installed, its driver open, and a place for its workers' notes."""
 
-    def __init__(self, system: str, server_url: str, folder: Path, stack: ExitStack) -> None:
+    def __init__(self, system: str, server_url: str, database: str, folder: Path, stack: ExitStack) -> None:
         self.system = system
         self._stack = stack
         self._server_url = server_url
         self._journal_path = folder / "journal"
         self._log = folder / "output"
         self.journal = Journal.create(self._journal_path)
-        self.url = databases.recreate(server_url, f"bench_{system}", template=_template(system))
+        self.url = databases.recreate(server_url, database, template=_template(system))
         self.driver = stack.enter_context(peer_process(system, "driver", self.url, self._journal_path, self._log))
         traits = self.driver.ask(Command("open"), START_LIMIT_S).traits
         assert traits is not None, "a driver that opened says what it is"
@@ -116,12 +116,14 @@ def _template(system: str) -> str:
 
 
 @contextmanager
-def stage(system: str, server_url: str) -> Iterator[Stage]:
+def stage(system: str, server_url: str, name: str | None = None) -> Iterator[Stage]:
+    """`name` keeps two stages of one system apart."""
+    database = f"bench_{name or system}"
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="payonce-bench-")))
         # Dropped after the processes ended: callbacks run in reverse order.
-        stack.callback(databases.drop, server_url, f"bench_{system}")
-        yield Stage(system, server_url, folder, stack)
+        stack.callback(databases.drop, server_url, database)
+        yield Stage(system, server_url, database, folder, stack)
 
 
 def measure_throughput(system: str, server_url: str, sizes: Sizes) -> Throughput:

@@ -3,7 +3,7 @@
 import asyncio
 import statistics
 import time
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 
 import msgspec
 
@@ -38,8 +38,7 @@ QUICK_SCALING = ScalingSizes(waiting_large=50_000, churn_cycles=2, churn_jobs=1_
 
 def measure_scaling(server_url: str, sizes: ScalingSizes) -> dict[str, float | None]:
     """All of it, as the report prints it. payonce must be `installed` on the server."""
-    small_ms = measure_claim_ms(server_url, sizes.waiting_small)
-    large_ms = measure_claim_ms(server_url, sizes.waiting_large)
+    small_ms, large_ms = measure_claims_ms(server_url, sizes)
     free_per_s = measure_churn(server_url, sizes, snapshot_open=False)
     held_per_s = measure_churn(server_url, sizes, snapshot_open=True)
     return {
@@ -55,29 +54,38 @@ def measure_scaling(server_url: str, sizes: ScalingSizes) -> dict[str, float | N
     }
 
 
-def measure_claim_ms(server_url: str, waiting: int) -> float:
-    """The median claim with so many messages waiting; nothing else runs."""
-    if waiting < (WARM_UP_CLAIMS + CLAIMS) * CLAIM_SIZE:
-        raise ValueError(f"{waiting} waiting messages are too few for {CLAIMS} claims of {CLAIM_SIZE}")
-    with stage(OURS, server_url) as at:
-        at.enqueue("put_in_bulk", "noop", waiting, limit_s=FILL_LIMIT_S)
-        # In production autovacuum has long done so when a queue is this deep.
-        databases.vacuum(at.url)
+def measure_claims_ms(server_url: str, sizes: ScalingSizes) -> tuple[float, float]:
+    """The median claim with few and with many messages waiting, taken in turns; nothing else runs."""
+    if sizes.waiting_small < (WARM_UP_CLAIMS + CLAIMS) * CLAIM_SIZE:
+        raise ValueError(f"{sizes.waiting_small} waiting messages are too few for {CLAIMS} claims of {CLAIM_SIZE}")
+    with stage(OURS, server_url) as small, stage(OURS, server_url, "deep") as large:
+        for at, waiting in ((small, sizes.waiting_small), (large, sizes.waiting_large)):
+            at.enqueue("put_in_bulk", "noop", waiting, limit_s=FILL_LIMIT_S)
+            # In production autovacuum has long done so when a queue is this deep.
+            databases.vacuum(at.url)
         databases.checkpoint(server_url)
-        return asyncio.run(_time_claims(at.url))
+        return asyncio.run(_time_claims(small.url, large.url))
 
 
-async def _time_claims(url: str) -> float:
-    async with Database.open(url) as database, Bell.open(database, listen=False) as bell:
-        # Without the limit: its count of live leases is not what depth could slow down.
-        queue = PostgresQueue(database, bell, Policy("bench"), worker="bench-claims")
-        elapsed_ms = []
+async def _time_claims(small_url: str, large_url: str) -> tuple[float, float]:
+    async with AsyncExitStack() as stack:
+        queues = [await _open_queue(stack, url) for url in (small_url, large_url)]
+        elapsed_ms: list[list[float]] = [[], []]
         for _ in range(WARM_UP_CLAIMS + CLAIMS):
-            started = time.perf_counter()
-            exchange = await queue.exchange([], CLAIM_SIZE)
-            elapsed_ms.append((time.perf_counter() - started) * 1000)
-            assert len(exchange.claims) == CLAIM_SIZE, "the queue is deep enough for every claim to be full"
-        return statistics.median(elapsed_ms[WARM_UP_CLAIMS:])
+            for queue, times_ms in zip(queues, elapsed_ms, strict=True):
+                started = time.perf_counter()
+                exchange = await queue.exchange([], CLAIM_SIZE)
+                times_ms.append((time.perf_counter() - started) * 1000)
+                assert len(exchange.claims) == CLAIM_SIZE, "the queue is deep enough for every claim to be full"
+        small_ms, large_ms = (statistics.median(times_ms[WARM_UP_CLAIMS:]) for times_ms in elapsed_ms)
+        return small_ms, large_ms
+
+
+async def _open_queue(stack: AsyncExitStack, url: str) -> PostgresQueue:
+    database = await stack.enter_async_context(Database.open(url))
+    bell = await stack.enter_async_context(Bell.open(database, listen=False))
+    # Without the limit: its count of live leases is not what depth could slow down.
+    return PostgresQueue(database, bell, Policy("bench"), worker="bench-claims")
 
 
 def measure_churn(server_url: str, sizes: ScalingSizes, snapshot_open: bool) -> float:
