@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Final, cast
 from urllib.parse import urlsplit
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
+from asyncpg.transaction import Transaction
 
 from payonce.engine.migrate import SERVICE_ROLE, Migration, check_server, status
 from payonce.kit.outcomes import Unavailable
@@ -130,7 +131,7 @@ async def settled_transaction(database: Database, connection: Connection) -> Asy
         yield opened
         xact_id = opened.xact_id or await connection.fetchval("select pg_current_xact_id_if_assigned()::text")
     except BaseException:
-        await _roll_back(transaction)
+        await _roll_back(connection, transaction)
         raise
     try:
         await transaction.commit()
@@ -160,10 +161,12 @@ async def committed(database: Database, xact_id: str | None) -> bool:
         await asyncio.sleep(COMMIT_QUESTION_WAIT_S)
 
 
-async def _roll_back(transaction: Any) -> None:
-    # An error here means that the connection is gone, and the transaction with it.
-    with suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+async def _roll_back(connection: Connection, transaction: Transaction) -> None:
+    try:
         await transaction.rollback()
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        # The server has ended the session, and the transaction with it; its pool must not use it again.
+        connection.terminate()
 
 
 @asynccontextmanager
@@ -262,7 +265,7 @@ def _way_out(error: BaseException) -> str:
     if isinstance(error, (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError)):
         return "check the user, password and database name in DATABASE_URL"
     if isinstance(error, (ValueError, asyncpg.InterfaceError)):
-        return "DATABASE_URL has the form postgresql://user:password@host:5432/database"
+        return "DATABASE_URL has the form postgresql://user@host:5432/database"
     return "is the server running, and does DATABASE_URL name it?"
 
 

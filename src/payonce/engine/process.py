@@ -41,7 +41,7 @@ class Worker:
         self._gate = Gate()
         self._servers: list[QueueServer] = []
         for queue_name, bound in _bound_by_queue(handlers, resources).items():
-            policy = next(handler.policy for handler in handlers if handler.policy.queue == queue_name)
+            policy = _policy_of(queue_name, handlers)
             room = slots if policy.concurrency is None else min(slots, policy.concurrency)
             self._servers.append(QueueServer(open_queue(policy), bound, database, feed, self._gate, room))
 
@@ -149,6 +149,13 @@ def _lose(run: Run, because: str, server: QueueServer) -> None:
         run.lost = True
         log.warning("lease_lost", queue=server.policy.queue, message_id=str(run.claim.message.id), reason=because)
         _cancel(run, because)
+
+
+def _policy_of(queue_name: str, handlers: Sequence[Handler]) -> Policy:
+    first, *others = [handler.policy for handler in handlers if handler.policy.queue == queue_name]
+    if any(other != first for other in others):
+        raise Invalid(f"queue {queue_name} is declared with two different policies; keep one in its policies.py")
+    return first
 
 
 def _bound_by_queue(handlers: Sequence[Handler], resources: Sequence[object]) -> dict[str, dict[str | None, Bound]]:

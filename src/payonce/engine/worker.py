@@ -103,15 +103,17 @@ class QueueServer:
                 await self.queue.wait(self._patience_s())
                 continue
             done, turns = await asyncio.wait(turns, return_when=asyncio.FIRST_COMPLETED)
-            try:
-                busy = any(turn.result() for turn in done)
-                failures = 0
-            except Exception as error:
+            if turns and any(turn.exception() for turn in done):
+                # What the other one claims is not known yet, and recovery gives back what nobody knows.
+                done, turns = done | turns, set()
+                await asyncio.wait(done)
+            if errors := [error for turn in done if (error := turn.exception()) is not None]:
                 failures, busy = failures + 1, False
-                await self._recover(error, failures)
-            else:
-                if not (busy or turns or self.ended):
-                    await self.queue.wait(self._patience_s())
+                await self._recover(errors[0], failures)
+                continue
+            failures, busy = 0, any(turn.result() for turn in done)
+            if not (busy or turns or self.ended):
+                await self.queue.wait(self._patience_s())
 
     async def _turn(self) -> bool:
         """One round trip. True when the queue gave all that was asked for: there is more."""
@@ -149,7 +151,7 @@ class QueueServer:
         self.runs[id(waiting)] = waiting
         try:
             await quiet()
-            alone = not waiting.lost and await self.queue.mark_alone(claim)
+            alone = not (waiting.lost or self.gate.stopping) and await self.queue.mark_alone(claim)
         finally:
             del self.runs[id(waiting)]
         if alone:
@@ -265,7 +267,7 @@ class QueueServer:
         durations_s, self.durations_s = self.durations_s, []
         metrics.HANDLER_SECONDS.observe(queue, durations_s)
 
-    async def _recover(self, error: Exception, failures: int) -> None:
+    async def _recover(self, error: BaseException, failures: int) -> None:
         """The store is away or refuses: keep what is to be settled, ask again, less often each time."""
         metrics.DB_WRITES.labels("messages", "error").inc()
         level = log.warning if is_transient(error) else log.error

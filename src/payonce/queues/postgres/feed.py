@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any, Final
 from uuid import UUID
 
@@ -32,6 +33,7 @@ class PostgresFeed:
         async with self._database.engine.acquire() as connection, connection.transaction():
             for policy in sorted(policies, key=lambda policy: policy.queue):
                 await _declare(connection, policy)
+        self._lanes_by_queue.update((policy.queue, policy.lanes) for policy in policies)
 
     async def put(self, messages: Sequence[Message], within: Connection | None = None) -> list[UUID]:
         if not messages:
@@ -60,11 +62,7 @@ class PostgresFeed:
 
     async def _copy(self, connection: Connection, messages: Sequence[Message]) -> list[UUID]:
         """For many new messages: twice as fast as statements, and encoded while the store already reads."""
-        keyed = sorted(
-            (message.queue, message.idempotency_key, message.id)
-            for message in messages
-            if message.idempotency_key is not None
-        )
+        keyed = _keyed(messages)
         async with settled_transaction(self._database, connection):
             if keyed:
                 await connection.copy_records_to_table(
@@ -121,11 +119,7 @@ class PostgresFeed:
 
     def _columns(self, messages: Sequence[Message]) -> list[list[Any] | None]:
         """The statement's arguments. A column that no message uses is sent as null, which costs nothing."""
-        keyed = sorted(
-            (message.queue, message.idempotency_key, message.id)
-            for message in messages
-            if message.idempotency_key is not None
-        )
+        keyed = _keyed(messages)
         return [
             [message.queue for message in messages],
             [message.id for message in messages],
@@ -168,12 +162,24 @@ def _has_times(message: Message) -> bool:
     return bool(message.delay_s) or message.not_before is not None or message.created_at is not None
 
 
+def _keyed(messages: Sequence[Message]) -> list[tuple[str, str, UUID]]:
+    """Keys in order, so that two bulk puts with the same keys wait for each other instead of deadlocking.
+    Messages of one key stay in the order they came: the first counts."""
+    keyed = [
+        (message.queue, message.idempotency_key, message.id)
+        for message in messages
+        if message.idempotency_key is not None
+    ]
+    keyed.sort(key=itemgetter(0, 1))
+    return keyed
+
+
 def _used(column: list[Any]) -> list[Any] | None:
     return None if column.count(None) == len(column) else column
 
 
-# Keys come sorted, so that two bulk puts with the same keys wait for each other instead of deadlocking.
-_KEYS: Final = "unnest($15::text[], $16::text[], $17::uuid[]) as keyed (queue, key, message_id)"
+_KEYS: Final = """unnest($15::text[], $16::text[], $17::uuid[])
+            with ordinality as keyed (queue, key, message_id, position)"""
 
 _INTO_MESSAGES: Final = """
     insert into payonce.messages (queue, id, action, payload, idempotency_key, correlation_id, trace_id, lane,
@@ -198,7 +204,8 @@ _INSERT_NEW: Final = f"""
 _INSERT_ONCE: Final = f"""
     with fresh as (
         insert into payonce.idempotency_keys as known (queue, key, message_id)
-        select distinct on (queue, key) queue, key, message_id from {_KEYS} order by queue, key, message_id
+        select distinct on (queue, key) queue, key, message_id from {_KEYS}
+        order by queue, key, position
         on conflict (queue, key) do update set message_id = excluded.message_id, expires_at = null
             where known.expires_at <= payonce.due_now()
         returning message_id
@@ -253,3 +260,8 @@ async def _declare(connection: Connection, policy: Policy) -> None:
         policy.log,
         msgspec.json.encode(policy.described()).decode(),
     )
+    if policy.lanes:
+        # Messages from before the queue had lanes share one.
+        await connection.execute(
+            "update payonce.messages set lane = '' where queue = $1 and state = 'ready' and lane is null", policy.queue
+        )

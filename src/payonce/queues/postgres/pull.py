@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import asyncpg
 import structlog
+from asyncpg import Record
 
 from payonce.engine.bell import Bell
 from payonce.engine.database import Connection, Database, is_transient
@@ -64,8 +65,21 @@ class PostgresQueue:
         settled: set[Any] = set()
         if len(done) < len(settlements):
             settled |= await self._settle_others(connection, settlements)
+        rows, outcome = await self._fused(connection, done, limit)
+        settled.update(outcome["settled"])
+        if self.policy.lanes and limit:
+            rows += await self._further_lanes(connection, limit - len(rows), outcome)
+        answers = await self._answers(connection, settlements, settled)
+        return Exchange(answers, [claim_of(row) for row in rows], POLL_S if outcome["paused"] else None)
+
+    async def _fused(
+        self, connection: Connection, done: Sequence[Settlement], limit: int, statement: str | None = None
+    ) -> tuple[list[Record], Record]:
+        """The claimed rows, and the row that says what was settled."""
+        if statement is None:
+            statement = statements.SETTLE_AND_CLAIM_LANES if self.policy.lanes else statements.SETTLE_AND_CLAIM
         rows = await connection.fetch(
-            statements.SETTLE_AND_CLAIM_LANES if self.policy.lanes else statements.SETTLE_AND_CLAIM,
+            statement,
             [settlement.claim.message.id for settlement in done],
             [settlement.claim.token for settlement in done],
             self.policy.log == "all",
@@ -73,14 +87,28 @@ class PostgresQueue:
             limit,
             self.policy.lease_s,
             self._worker,
-            *((self._lane_cursor,) if self.policy.lanes else ()),
+            *((self._lane_cursor,) if statement is statements.SETTLE_AND_CLAIM_LANES else ()),
         )
-        outcome = rows.pop()
-        settled.update(outcome["settled"])
-        if self.policy.lanes:
-            self._turn_lanes(rows, limit)
-        answers = await self._answers(connection, settlements, settled)
-        return Exchange(answers, [claim_of(row) for row in rows], POLL_S if outcome["paused"] else None)
+        return rows, rows.pop()
+
+    async def _further_lanes(self, connection: Connection, wanted: int, outcome: Record) -> list[Record]:
+        """Walks on from the last lane visited, at the end from the first lane again, until there is enough or every
+        lane was visited: some may hold only messages that are not due yet."""
+        rows: list[Record] = []
+        begun_behind, self._lane_cursor, wrapped = self._lane_cursor, outcome["lane_cursor"], False
+        while wanted > len(rows) and not outcome["paused"]:
+            if self._lane_cursor == "" or (wrapped and self._lane_cursor >= begun_behind):
+                if wrapped or begun_behind == "":
+                    break
+                wrapped = True
+            more, outcome = await self._fused(connection, (), wanted - len(rows))
+            rows += more
+            self._lane_cursor = outcome["lane_cursor"]
+        if wanted > len(rows):
+            # Put by a process that did not know of the lanes yet.
+            more, _ = await self._fused(connection, (), wanted - len(rows), statements.SETTLE_AND_CLAIM)
+            rows += more
+        return rows
 
     async def _settle_others(self, connection: Connection, settlements: Sequence[Settlement]) -> set[Any]:
         """Everything that is not a plain success: retries, parked, released, failed."""
@@ -196,8 +224,3 @@ class PostgresQueue:
 
     def wake(self) -> None:
         self._rung.set()
-
-    def _turn_lanes(self, claimed: Sequence[Any], limit: int) -> None:
-        """The next claim begins behind the last lane served; at the end of the lanes it begins anew."""
-        lanes = {row["lane"] for row in claimed}
-        self._lane_cursor = max(lanes) if lanes and len(lanes) >= limit else ""

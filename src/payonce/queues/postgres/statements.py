@@ -38,7 +38,7 @@ _CLAIM: Final = f"""
         from waiting where m.ctid = waiting.ctid
         returning {_CLAIMED_COLUMNS}
     )
-    select {_CLAIMED_COLUMNS}, null::uuid[] as settled, null::boolean as paused from claimed m
+    select {_CLAIMED_COLUMNS}, null::uuid[] as settled, null::boolean as paused, null as lane_cursor from claimed m
     union all
     select null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null,
            (select coalesce(array_agg(id), '{{}}') from gone),
@@ -50,38 +50,28 @@ SETTLE_AND_CLAIM: Final = f"""
         where queue = $4 and state = 'ready' and ready_at <= payonce.due_now()
           and not exists (select from payonce.queues where name = $4 and paused)
         order by ready_at, id limit $5 for update skip locked
-    ), {_CLAIM}"""
+    ), {_CLAIM}, null"""
 
 # Walks at most $5 lanes behind lane $8 by jumping through the index, and takes an equal share of each.
-# The second walk begins anew from the first lane, for when the first one met fewer than it may serve.
+# The last row also says behind which lane the next walk begins: '' when this one came to the end.
 SETTLE_AND_CLAIM_LANES: Final = f"""
-    with recursive {_SETTLE}, behind as (
+    with recursive {_SETTLE}, lanes as (
         (select lane, 1 as position from payonce.messages
-         where queue = $4 and state = 'ready' and lane > $8 order by lane limit 1)
+         where queue = $4 and state = 'ready' and lane >= $8 and (lane > $8 or $8 = '') order by lane limit 1)
         union all
-        select following.lane, behind.position + 1 from behind cross join lateral (
+        select following.lane, lanes.position + 1 from lanes cross join lateral (
             select lane from payonce.messages
-            where queue = $4 and state = 'ready' and lane > behind.lane order by lane limit 1
-        ) following where behind.position < $5
-    ), before as (
-        (select lane, 1 as position from payonce.messages
-         where queue = $4 and state = 'ready' and lane >= '' and lane <= $8 and (select count(*) from behind) < $5
-         order by lane limit 1)
-        union all
-        select following.lane, before.position + 1 from before cross join lateral (
-            select lane from payonce.messages
-            where queue = $4 and state = 'ready' and lane > before.lane and lane <= $8 order by lane limit 1
-        ) following where before.position < $5 - (select count(*) from behind)
-    ), lanes as (
-        select lane, position from behind union all select lane, position + $5 from before
+            where queue = $4 and state = 'ready' and lane > lanes.lane order by lane limit 1
+        ) following where lanes.position < $5
     ), waiting as (
-        select taken.ctid from (select lane, position from lanes order by position) lanes cross join lateral (
+        select taken.ctid from lanes cross join lateral (
             select m.ctid from payonce.messages m
             where m.queue = $4 and m.state = 'ready' and m.lane = lanes.lane and m.ready_at <= payonce.due_now()
               and not exists (select from payonce.queues where name = $4 and paused)
             order by m.ready_at, m.id limit ceil($5::float8 / (select count(*) from lanes)) for update skip locked
         ) taken limit $5
-    ), {_CLAIM}"""
+    ), {_CLAIM},
+        (select case when count(*) < $5 then '' else max(lane) end from lanes)"""
 
 # $3 endings, $4 reasons, $5 delays. A run that ended in order clears the suspicion of crashing.
 SETTLE_OTHERS: Final = f"""

@@ -1,0 +1,239 @@
+"""The composition root: the only place that knows every service and backend, and how a process is put together.
+
+Adding a service is one folder with the rooms of its neighbours, and one line in SERVICES.
+"""
+
+import asyncio
+import os
+import secrets
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
+
+import structlog
+
+from payonce import embedded
+from payonce.engine.bell import Bell
+from payonce.engine.database import Database, connect
+from payonce.engine.janitors import Schedule, run_janitors
+from payonce.engine.migrate import Migration, Status, known_migrations, migrate, status
+from payonce.engine.policy import Policy, environment_name, override_from_environment
+from payonce.engine.process import Worker
+from payonce.engine.queue import Admin, PullQueue
+from payonce.engine.transaction import Reader, RingingFeed, Tx, begin
+from payonce.engine.work import Handler
+from payonce.examples import tally
+from payonce.kit.outcomes import Invalid
+from payonce.queues.postgres import PostgresAdmin, PostgresFeed, PostgresQueue
+from payonce.settings import Settings
+
+DEFAULT_LEASE_S: Final = 30.0
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Service:
+    """What a service declares: who handles what, its schema, and what its handlers need from outside."""
+
+    name: str
+    package: str
+    """Has the folder `migrations`."""
+    roles: Mapping[str, Sequence[Handler]]
+    invariants: Mapping[str, str] = field(default_factory=dict)
+    schedules: Sequence[Schedule] = ()
+    resources: Callable[[Settings], AbstractAsyncContextManager[Sequence[object]]] | None = None
+    """Opens what the handlers take as parameters: vendors' clients, keys."""
+
+
+class DeclaringFeed(RingingFeed, Protocol):
+    async def declare(self, policies: Sequence[Policy]) -> None: ...
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A queue backend by its three parts."""
+
+    feed: Callable[[Database, Bell], DeclaringFeed]
+    admin: Callable[[Database, Bell], Admin]
+    queue: Callable[[Database, Bell, Policy, str], PullQueue]
+
+
+SERVICES: Final = (
+    Service("tally", "payonce.examples.tally", tally.ROLES, tally.INVARIANTS),
+)  # fmt: skip
+
+BACKENDS: Final = {
+    "postgres": Backend(PostgresFeed, PostgresAdmin, PostgresQueue),
+}
+DEFAULT_BACKEND: Final = "postgres"
+
+
+def role_names() -> list[str]:
+    return [f"{service.name}.{role}" for service in SERVICES for role in service.roles]
+
+
+def handlers_of(roles: Sequence[str]) -> list[Handler]:
+    """The handlers of these roles, with the environment's changes to their policies."""
+    known = {f"{service.name}.{role}": handlers for service in SERVICES for role, handlers in service.roles.items()}
+    for role in roles:
+        if role not in known:
+            raise Invalid(f"there is no role {role!r}; known are: {', '.join(known)}")
+    chosen = [handler for role in dict.fromkeys(roles) for handler in known[role]]
+    return [replace(handler, policy=override_from_environment(handler.policy)) for handler in chosen]
+
+
+def all_migrations() -> list[Migration]:
+    return known_migrations((service.name, service.package) for service in SERVICES)
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """Where the database is, for the services and for the one who migrates."""
+
+    service: str
+    owner: str
+
+
+async def find_database(settings: Settings) -> Addresses:
+    """The database that the environment names, or the private one, which is started if need be."""
+    if settings.database_url is not None:
+        owner = settings.database_owner_url or settings.database_url
+        return Addresses(settings.database_url.get_secret_value(), owner.get_secret_value())
+    server = await asyncio.to_thread(embedded.start, settings.server_dir)
+    if server.started:
+        log.info("private_postgresql_started", folder=str(server.data_dir), stop_with="payonce db stop")
+    return Addresses(server.service_url, server.owner_url)
+
+
+async def migrate_database(addresses: Addresses) -> list[Migration]:
+    connection = await connect(addresses.owner)
+    try:
+        return await migrate(connection, all_migrations())
+    finally:
+        await connection.close()
+
+
+async def database_status(addresses: Addresses) -> Status:
+    connection = await connect(addresses.owner)
+    try:
+        return await status(connection, all_migrations())
+    finally:
+        await connection.close()
+
+
+class App:
+    """One process: its database, its queues, and, with roles, its workers."""
+
+    def __init__(self, settings: Settings, database: Database, bell: Bell, handlers: Sequence[Handler]) -> None:
+        backend = BACKENDS[DEFAULT_BACKEND]
+        self.settings = settings
+        self.database = database
+        self.bell = bell
+        self.feed = backend.feed(database, bell)
+        self.admin = backend.admin(database, bell)
+        self.read = Reader(database)
+        self.resources: Sequence[object] = ()
+        self.loops: dict[str, asyncio.Task[None]] = {}
+        """What runs for as long as the process does; an ended one means that the process is not well."""
+        self.process_name = _process_name()
+        self._open_queue = lambda policy: backend.queue(database, bell, policy, self.process_name)
+        self._handlers = handlers
+        self._worker: Worker | None = None
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, settings: Settings, roles: Sequence[str] = ()) -> AsyncIterator["App"]:
+        """Refuses, with what to do, a database that is away, too new or not migrated, and roles that do not exist."""
+        handlers = handlers_of(roles)
+        everybody = handlers_of(role_names())
+        _check_environment(everybody)
+        addresses = await find_database(settings)
+        if settings.embedded:
+            await migrate_database(addresses)
+        lease_s = min((handler.policy.lease_s for handler in handlers), default=DEFAULT_LEASE_S)
+        async with AsyncExitStack() as stack:
+            database = await stack.enter_async_context(
+                Database.open(addresses.service, work_pool_size=settings.pool_size, shortest_lease_s=lease_s)
+            )
+            await database.check(all_migrations())
+            bell = await stack.enter_async_context(Bell.open(database, listen=bool(roles)))
+            app = cls(settings, database, bell, handlers)
+            await app._declare(everybody)
+            if handlers:
+                app.resources = await _open_resources(settings, roles, stack)
+            try:
+                yield app
+            finally:
+                await app._end_loops()
+
+    def begin(self, trace_id: str | None = None) -> AbstractAsyncContextManager[Tx]:
+        """A transaction outside any run: an HTTP request, a command."""
+        return begin(self.database, self.feed, trace_id)
+
+    def start(self) -> None:
+        """Begins to work on the queues of the roles, and to keep house."""
+        self._worker = Worker(
+            self._handlers, self.database, self.feed, self._open_queue, self.resources, self.settings.slots
+        )
+        self.loops["worker"] = asyncio.create_task(self._worker.run(), name="worker")
+        self.loops["janitors"] = asyncio.create_task(self._keep_house(), name="janitors")
+
+    async def stop(self) -> None:
+        """No more claims; what runs may finish within the grace, the rest is left to its lease."""
+        if self._worker is not None:
+            await self._worker.stop(self.settings.grace_s)
+            await self.loops["worker"]
+
+    async def _keep_house(self) -> None:
+        """Whichever process leads puts the schedules of all services, whatever roles it runs itself."""
+        await run_janitors(
+            self.database,
+            self.feed,
+            self.admin,
+            holder=self.process_name,
+            schedules=[schedule for service in SERVICES for schedule in service.schedules],
+            keep_days=self.settings.job_log_days,
+            bell=self.bell,
+        )
+
+    async def _end_loops(self) -> None:
+        for task in self.loops.values():
+            task.cancel()
+        await asyncio.gather(*self.loops.values(), return_exceptions=True)
+
+    async def _declare(self, everybody: Sequence[Handler]) -> None:
+        """Our queues as we know them; those of others only where they are missing, for they may run with
+        other settings than ours."""
+        ours = {handler.policy.queue: handler.policy for handler in self._handlers}
+        known = set(await self.admin.queues())
+        missing = {handler.policy.queue: handler.policy for handler in everybody if handler.policy.queue not in known}
+        if wanted := {**missing, **ours}:
+            await self.feed.declare(list(wanted.values()))
+
+
+def _check_environment(everybody: Sequence[Handler]) -> None:
+    """A variable that matches no queue is a slip of the pen, and would otherwise change nothing, silently."""
+    known = sorted({environment_name(handler.policy.queue) for handler in everybody})
+    for name in os.environ:
+        prefix, _, rest = name.partition("__")
+        queue, _, changed = rest.partition("__")
+        if prefix == "QUEUE_POLICY" and (queue not in known or not changed):
+            raise Invalid(f"{name} names no field of a queue; write QUEUE_POLICY__<QUEUE>__<FIELD>, where QUEUE is: "
+                          f"{', '.join(known)}")  # fmt: skip
+
+
+async def _open_resources(settings: Settings, roles: Sequence[str], stack: AsyncExitStack) -> list[object]:
+    wanted = {role.partition(".")[0] for role in roles}
+    found: list[object] = []
+    for service in SERVICES:
+        if service.name in wanted and service.resources is not None:
+            found += await stack.enter_async_context(service.resources(settings))
+    return found
+
+
+def _process_name() -> str:
+    """New with every start: a restarted container has the host name and process id of the one before it."""
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"

@@ -1,0 +1,76 @@
+"""The command line: one file per group of commands.
+
+Modules here import only what is light at the top: `payonce --help` must not wait for a database driver.
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+import typer
+
+from payonce.cli import bench, db, demo, queues, serve, trace
+from payonce.cli.errors import EXIT_INTERRUPTED, EXIT_INVALID, explained, say_error
+from payonce.cli.output import note
+
+# The mark \b keeps the lines of a paragraph as they are.
+HELP: Final = """Money moves once: durable queues and recorded effects on PostgreSQL.
+
+Without DATABASE_URL a private PostgreSQL is started and migrated by itself.
+
+\b
+Examples:
+  payonce demo              watch messages survive killed workers
+  payonce up                run every role in this process, with HTTP on port 8080
+  payonce run tally.worker  run one role; start as many of these as you like
+  payonce queues list       what waits where
+  payonce trace ID          follow one message or payment
+"""
+
+app = typer.Typer(
+    name="payonce",
+    help=HELP,
+    no_args_is_help=True,
+    # Plain help comes in half the time, and keeps the examples' lines.
+    rich_markup_mode=None,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("up")(serve.up)
+app.command("run")(serve.run)
+app.command("demo")(demo.demo)
+app.add_typer(queues.commands, name="queues")
+app.command("trace")(trace.trace)
+app.add_typer(db.commands, name="db")
+app.add_typer(bench.commands, name="bench")
+
+
+def main() -> None:
+    sys.exit(run_command(sys.argv[1:]))
+
+
+def run_command(arguments: Sequence[str]) -> int:
+    """The exit code. What a person can act on is one sentence on stderr; a traceback means a bug of ours."""
+    try:
+        code = app(args=list(arguments), prog_name="payonce", standalone_mode=False)
+    except (KeyboardInterrupt, typer.Abort):
+        return EXIT_INTERRUPTED
+    except Exception as error:
+        if format_usage_error := getattr(error, "format_message", None):
+            said = str(format_usage_error())
+            if said.startswith("Usage:"):
+                # A group without a command answers with its help.
+                note(said)
+            else:
+                say_error(f"{said} (see: {_command_of(error)} --help)")
+            return EXIT_INVALID
+        if (known := explained(error)) is None:
+            raise
+        say_error(known.sentence)
+        return known.exit_code
+    return code if isinstance(code, int) else 0
+
+
+def _command_of(error: Exception) -> str:
+    context = getattr(error, "ctx", None)
+    return "payonce" if context is None else str(context.command_path)

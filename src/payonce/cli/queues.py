@@ -1,0 +1,235 @@
+"""`queues`: what waits where, and the operator's hand on it."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, Final
+from uuid import UUID
+
+import typer
+
+from payonce.cli import changes
+from payonce.cli.output import JsonOption, opened, run_async, show, table
+from payonce.cli.parsing import QueueArgument, StateOption, parsed_id
+from payonce.kit.outcomes import Invalid
+
+if TYPE_CHECKING:
+    from payonce.app import App
+    from payonce.engine.model import Message
+    from payonce.engine.queue import Depth, Stored
+
+INPUT_MAX_BYTES: Final = 1024 * 1024
+"""Of standard input: four times what a payload may have, so that the refusal can name the real limit."""
+PEEK_DEFAULT: Final = 20
+PAYLOAD_SHOWN: Final = 120
+
+HELP: Final = """Look into queues and steer them.
+
+\b
+Examples:
+  payonce queues list
+  payonce queues peek tally-changes --state parked
+  payonce queues redrive tally-changes --error-contains 'is not there yet'
+  echo '{"row_id": 1}' | payonce queues put tally-changes -
+"""
+
+commands = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
+commands.command("redrive")(changes.redrive)
+commands.command("purge")(changes.purge)
+
+
+@commands.command("list")
+def list_queues(as_json: JsonOption = False) -> None:
+    """All queues: messages by state, age of the oldest, paused or not."""
+
+    async def act() -> None:
+        async with opened() as app:
+            depths = [await app.admin.depth(name) for name in await app.admin.queues()]
+        show({"queues": [asdict(depth) for depth in depths]}, as_json, _depth_table(depths))
+
+    run_async(act())
+
+
+@commands.command("show")
+def show_queue(queue: QueueArgument, as_json: JsonOption = False) -> None:
+    """One queue: its depth, why it is paused, and its policy as the services declared it."""
+
+    async def act() -> None:
+        async with opened() as app:
+            depth = await app.admin.depth(queue)
+            declared = await _declared(app, queue)
+        policy = declared["policy"]
+        rows = [(name, value) for name, value in policy.items() if name != "backoff"]
+        rows += [(f"backoff.{name}", value) for name, value in policy.get("backoff", {}).items()]
+        rows += [("paused_reason", declared["paused_reason"])] if depth.paused else []
+        policy_table = table("Policy", ("field", "value"), rows)
+        show({**asdict(depth), **declared}, as_json, _depth_table([depth]), policy_table)
+
+    run_async(act())
+
+
+@commands.command("peek")
+def peek(
+    queue: QueueArgument,
+    state: StateOption = "ready",
+    limit: Annotated[int, typer.Option(help="At most this many, up to 1000.")] = PEEK_DEFAULT,
+    after: Annotated[str | None, typer.Option(help="Continue behind this message id, for the next page.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Messages in the order they fall due, without touching them.
+
+    Example: payonce queues peek tally-changes --state parked --limit 5
+    """
+    from payonce.engine.model import State
+
+    behind = None if after is None else parsed_id(after)
+
+    async def act() -> None:
+        async with opened() as app:
+            found = await app.admin.peek(queue, State(state), limit, behind)
+        following = str(found[-1].message.id) if len(found) == limit else None
+        result = {"queue": queue, "state": state, "messages": described(found), "next_after": following}
+        show(result, as_json, message_table(f"{queue}: {state}", found))
+
+    run_async(act())
+
+
+@commands.command("pause")
+def pause(
+    queue: QueueArgument,
+    reason: Annotated[str, typer.Option(help="Shown to whoever asks why.")] = "paused by an operator",
+    as_json: JsonOption = False,
+) -> None:
+    """Stop claims at once. What is being worked on may end; nothing is lost."""
+    _set_paused(queue, True, reason, as_json)
+
+
+@commands.command("resume")
+def resume(queue: QueueArgument, as_json: JsonOption = False) -> None:
+    """Let a paused queue be worked on again."""
+    _set_paused(queue, False, "", as_json)
+
+
+@commands.command("put")
+def put(
+    queue: QueueArgument,
+    body: Annotated[str, typer.Argument(metavar="JSON|-", help="An envelope or a raw object; - reads standard input.")],
+    delay: Annotated[float | None, typer.Option(help="Seconds until it falls due.")] = None,
+    key: Annotated[str | None, typer.Option(help="Idempotency key: a second put answers with the first id.")] = None,
+    action: Annotated[str | None, typer.Option(help="The action, for queues that have several.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Put one message.
+
+    Example: payonce queues put tally-changes '{"row_id": 1}' --delay 10 --key change:1
+    """
+    message = _message(queue, _read_body(body), {"delay_s": delay, "idempotency_key": key, "action": action})
+
+    async def act() -> None:
+        async with opened() as app:
+            [accepted] = await app.feed.put([message])
+        fresh = accepted == message.id
+        result = {"queue": queue, "id": str(accepted), "accepted": fresh}
+        said = f"put {accepted} into {queue}" if fresh else f"the key was accepted before, as {accepted}"
+        show(result, as_json, said)
+
+    run_async(act())
+
+
+def described(found: "Sequence[Stored]") -> list[dict[str, Any]]:
+    """Stored messages as they may be shown: secrets hidden."""
+    from payonce.logs import without_secrets
+
+    return [
+        {
+            **{name: value for name, value in _plain_message(stored.message).items() if name != "payload"},
+            "state": stored.state.value,
+            "ready_at": stored.ready_at,
+            "crashes": stored.crashes,
+            "lease_until": stored.lease_until,
+            "worker": stored.worker,
+            "last_error": without_secrets(stored.last_error),
+            "payload": without_secrets(stored.message.payload),
+        }
+        for stored in found
+    ]
+
+
+def message_table(title: str, found: "Sequence[Stored]") -> Any:
+    rows = [
+        (
+            one["id"],
+            one["action"],
+            one["ready_at"],
+            one["attempts"],
+            one["crashes"],
+            one["last_error"],
+            str(one["payload"])[:PAYLOAD_SHOWN],
+        )
+        for one in described(found)
+    ]
+    columns = ("id", "action", "due", "attempts", "crashes", "last error", "payload")
+    return table(title, columns, rows, right=("attempts", "crashes"))
+
+
+def _plain_message(message: "Message") -> dict[str, Any]:
+    names = ("id", "queue", "action", "correlation_id", "idempotency_key", "created_at", "attempts", "max_attempts")
+    return {**{name: getattr(message, name) for name in names}, "trace_id": message.trace, "lane": message.lane}
+
+
+def _depth_table(depths: "Sequence[Depth]") -> Any:
+    columns = ("queue", "ready", "delayed", "alone", "leased", "parked", "oldest s", "paused")
+    rows = [
+        (d.queue, d.ready, d.delayed, d.alone, d.leased, d.parked, d.oldest_ready_s, d.paused)
+        for d in depths
+    ]  # fmt: skip
+    return table("Queues", columns, rows, right=columns[1:7])
+
+
+def _set_paused(queue: str, paused: bool, reason: str, as_json: bool) -> None:
+    async def act() -> None:
+        async with opened() as app:
+            await (app.admin.pause(queue, reason) if paused else app.admin.resume(queue))
+        show({"queue": queue, "paused": paused}, as_json, f"{queue} is {'paused' if paused else 'running'}")
+
+    run_async(act())
+
+
+async def _declared(app: "App", queue: str) -> dict[str, Any]:
+    import msgspec
+
+    row = await app.read.fetchrow("select policy, paused_reason from payonce.queues where name = $1", queue)
+    return {"policy": msgspec.json.decode(row["policy"]), "paused_reason": row["paused_reason"]}
+
+
+def _read_body(body: str) -> bytes:
+    if body != "-":
+        return body.encode(errors="surrogateescape")
+    read = sys.stdin.buffer.read(INPUT_MAX_BYTES + 1)
+    if len(read) > INPUT_MAX_BYTES:
+        raise Invalid(
+            f"standard input has more than {INPUT_MAX_BYTES:,} bytes; store the object elsewhere, send its key"
+        )
+    return read
+
+
+def _message(queue: str, body: bytes, given: dict[str, Any]) -> "Message":
+    """Judged before any connection is made, so that bad input writes nothing."""
+    import msgspec
+
+    from payonce.engine.model import check_message, encode_payload, message_from_wire
+    from payonce.kit.ids import new_id
+
+    message = message_from_wire(queue, body)
+    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if _is_made_from_bytes(message.id):
+        # Put twice by hand, the same object means two messages; --key is there for those who mean one.
+        changes["id"] = new_id()
+    message = msgspec.structs.replace(message, **changes)
+    check_message(message)
+    encode_payload(message)
+    return message
+
+
+def _is_made_from_bytes(message_id: UUID) -> bool:
+    return message_id.version == 8

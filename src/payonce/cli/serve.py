@@ -1,0 +1,126 @@
+"""`up` and `run`: worker processes, until a signal asks them to drain."""
+
+import asyncio
+import ctypes
+import os
+import signal
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from payonce.cli.errors import EXIT_INTERRUPTED
+from payonce.cli.output import JsonOption, command_settings, note, run_async, show
+from payonce.kit.outcomes import Unavailable
+
+if TYPE_CHECKING:
+    from payonce.app import App
+    from payonce.settings import Settings
+
+PR_SET_PDEATHSIG: Final = 1
+"""From linux/prctl.h."""
+
+PortOption = Annotated[
+    int | None, typer.Option("--port", help="Port for HTTP; 0 takes any free one.", min=0, max=65535)
+]
+
+
+def up(port: PortOption = None, as_json: JsonOption = False) -> None:
+    """Run every role in this process, with health, metrics and queues over HTTP.
+
+    Example: payonce up --port 9000
+    """
+    from payonce.app import role_names
+
+    settings = command_settings(quiet=False)
+    _run(settings, role_names(), settings.port if port is None else port, as_json)
+
+
+def run(
+    roles: Annotated[list[str], typer.Argument(metavar="ROLE...", help="Such as tally.worker.")],
+    port: PortOption = None,
+    as_json: JsonOption = False,
+    parent: Annotated[int, typer.Option("--die-with", hidden=True)] = 0,
+) -> None:
+    """Run only these roles. Start as many processes as you like, on as many machines.
+
+    SIGTERM or Ctrl-C drains: nothing new is claimed, running work gets PAYONCE_GRACE_S seconds. A second ends at once.
+
+    Example: payonce run tally.worker --port 9001
+    """
+    if parent:
+        _die_with(parent)
+    _run(command_settings(quiet=False), roles, port, as_json)
+
+
+def _run(settings: "Settings", roles: list[str], port: int | None, as_json: bool) -> None:
+    stopped_by = run_async(_serve(settings, roles, port), _loop_factory())
+    show({"roles": roles, "stopped_by": stopped_by.name}, as_json)
+    if stopped_by is signal.SIGINT:
+        raise typer.Exit(EXIT_INTERRUPTED)
+
+
+async def _serve(settings: "Settings", roles: list[str], port: int | None) -> signal.Signals:
+    import structlog
+
+    from payonce.app import App
+
+    log = structlog.get_logger(__name__)
+    told = _first_signal()
+    async with App.open(settings, roles) as app, AsyncExitStack() as stack:
+        if port is not None:
+            from payonce.web import listening
+
+            # Open until the work is drained: a probe must see a live process to the end.
+            await stack.enter_async_context(listening(app, settings.host, port))
+        app.start()
+        log.info("worker_started", roles=roles, process=app.process_name)
+        signalled = await _until_told(app, told)
+        log.info("worker_draining", signal=signalled.name, grace_s=settings.grace_s)
+        await app.stop()
+        log.info("worker_stopped", process=app.process_name)
+    return signalled
+
+
+async def _until_told(app: "App", told: "asyncio.Future[signal.Signals]") -> signal.Signals:
+    """A loop that ends by itself is an error: a process that serves only half its roles looks well and is not."""
+    watched: list[asyncio.Future[Any]] = [told, *app.loops.values()]
+    done, _ = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
+    if told in done:
+        return told.result()
+    for name, task in app.loops.items():
+        if task in done:
+            raise Unavailable(f"the {name} loop ended by itself; restart the process") from task.exception()
+    raise AssertionError("nothing ended")
+
+
+def _first_signal() -> "asyncio.Future[signal.Signals]":
+    """Resolved by the first SIGTERM or SIGINT; the second ends the process where it stands."""
+    loop = asyncio.get_running_loop()
+    told: asyncio.Future[signal.Signals] = loop.create_future()
+
+    def receive(received: signal.Signals) -> None:
+        if told.done():
+            note("told to stop twice: ending at once; what was running is left to its lease")
+            os._exit(128 + received)
+        told.set_result(received)
+
+    for each in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(each, receive, each)
+    return told
+
+
+def _die_with(parent: int) -> None:
+    """Asks the kernel to kill this process when its parent dies: a killed demonstration leaves no workers behind."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        # It died before the kernel was asked.
+        os._exit(128 + signal.SIGKILL)
+
+
+def _loop_factory() -> Any:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop

@@ -1,0 +1,47 @@
+"""`trace`: one message or payment, across queues and runs, in time order."""
+
+from typing import Annotated, Any
+
+import typer
+
+from payonce.cli.errors import EXIT_FAILED
+from payonce.cli.output import JsonOption, note, opened, run_async, show, table
+
+
+def trace(
+    what: Annotated[
+        str, typer.Argument(metavar="ID", help="A trace, message or correlation id, or an idempotency key.")
+    ],
+    as_json: JsonOption = False,
+) -> None:
+    """Follow one message or payment: every ended run, and what is still under way.
+
+    Example: payonce trace 0199a3c4-7d1e-7c3b-9a1f-2f6f1f0e8a11
+    """
+    found = run_async(_trace(what))
+    rows = [
+        (one["at"], one["queue"], one["action"], one["status"], one["attempts"], one["worker"], one["last_error"])
+        for one in found["entries"]
+    ]
+    columns = ("time", "queue", "action", "status", "attempts", "worker", "last error")
+    show(found, as_json, table(f"Trace of {what}", columns, rows, right=("attempts",)))
+    if found["truncated"]:
+        note("older entries were left out")
+    if not found["entries"]:
+        note(f"nothing is known of {what!r}: is it from this database, and younger than PAYONCE_JOB_LOG_DAYS?")
+        raise typer.Exit(EXIT_FAILED)
+
+
+async def _trace(what: str) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from payonce.engine import joblog
+    from payonce.logs import without_secrets
+
+    async with opened() as app:
+        found = await joblog.trace(app.read, what)
+    entries = [
+        {**asdict(entry), "last_error": without_secrets(entry.last_error), "live": entry.live}
+        for entry in found.entries
+    ]
+    return {"what": what, "trace_ids": found.trace_ids, "entries": entries, "truncated": found.truncated}

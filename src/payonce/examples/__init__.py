@@ -1,0 +1,1 @@
+"""Small services to read, copy and break; they have the same rooms as the real ones."""

@@ -1,0 +1,9 @@
+"""Messages that each change one row once, some of them with a fault on board."""
+
+from payonce.examples.tally.handlers import apply_change
+from payonce.examples.tally.invariants import INVARIANTS
+from payonce.examples.tally.policies import CHANGES
+
+ROLES = {"worker": (apply_change,)}
+
+__all__ = ["CHANGES", "INVARIANTS", "ROLES"]

@@ -1,0 +1,12 @@
+"""The queue of the example and its policy."""
+
+from payonce.engine.policy import Exponential, Policy
+
+CHANGES = Policy(
+    "tally-changes",
+    max_attempts=5,
+    backoff=Exponential(base_delay_seconds=0.1, backoff_multiplier=2.0, max_delay_seconds=2.0, jitter_seconds=0.1),
+    # Short, so that the work of a killed worker is taken over while one watches.
+    lease_s=2.0,
+    run_limit_s=10.0,
+)

@@ -1,0 +1,137 @@
+"""The process log, on stderr: JSON for machines, lines with signs on a terminal, secrets taken out of both."""
+
+import logging
+import sys
+from collections.abc import Mapping, MutableMapping
+from typing import Any, Final, Literal, TextIO
+
+import msgspec
+import structlog
+
+from payonce.kit.redact import HIDDEN, redact
+
+LogStyle = Literal["json", "pretty", "auto"]
+
+DEPTH_MAX: Final = 6
+"""Deeper values are shown as text: a log line is not a place for documents."""
+
+LEVEL_SIGNS: Final = {"critical": "❌", "error": "❌", "exception": "❌", "warning": "⚠️"}
+# The first word found in the event's name decides, so the order is from the particular to the general.
+EVENT_SIGNS: Final = {
+    "retry": "🔄",
+    "redrive": "🔄",
+    "restart": "🔄",
+    "start": "🚀",
+    "listening": "🌐",
+    "http": "🌐",
+    "request": "🌐",
+    "vendor": "🌐",
+    "paid": "💰",
+    "payment": "💰",
+    "posted": "💰",
+    "amount": "💰",
+    "encrypt": "🔐",
+    "decrypt": "🔐",
+    "signature": "🔐",
+    "payload": "📦",
+    "message": "📦",
+    "schedule": "⏰",
+    "due": "⏰",
+    "lease": "⏰",
+    "trace": "🆔",
+    "done": "✅",
+    "stopped": "✅",
+    "migrated": "✅",
+    "ready": "✅",
+    "success": "✅",
+}
+NO_SIGN: Final = "·"
+
+
+def configure_logs(style: LogStyle = "auto", *, quiet: bool = False, stream: TextIO | None = None) -> None:
+    """Sends everything, the standard library's logging included, to stderr. `quiet` keeps to warnings."""
+    out = sys.stderr if stream is None else stream
+    pretty = style == "pretty" or (style == "auto" and out.isatty())
+    level = logging.WARNING if quiet else logging.INFO
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True, key="timestamp"),
+            structlog.processors.format_exc_info,
+            take_out_secrets,
+            render_pretty if pretty else render_json,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.WriteLoggerFactory(out),
+        cache_logger_on_first_use=False,
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [_Forward()]
+    root.setLevel(logging.WARNING)
+
+
+def take_out_secrets(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    for key, value in event.items():
+        event[key] = without_secrets(value, key)
+    return event
+
+
+def without_secrets(value: Any, key: str = "", depth: int = DEPTH_MAX) -> Any:
+    """The value as it may be shown: plain, bounded in depth, secrets hidden by what they are or are called."""
+    if key and _names_a_secret(key):
+        return HIDDEN
+    if isinstance(value, str):
+        return redact(value)
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, Mapping) and depth:
+        return {str(name): without_secrets(item, str(name), depth - 1) for name, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)) and depth:
+        return [without_secrets(item, "", depth - 1) for item in value]
+    return redact(str(value))
+
+
+def render_json(logger: Any, method: str, event: MutableMapping[str, Any]) -> str:
+    ordered = {key: event.pop(key) for key in ("timestamp", "level", "event") if key in event}
+    return msgspec.json.encode({**ordered, **event}).decode()
+
+
+def render_pretty(logger: Any, method: str, event: MutableMapping[str, Any]) -> str:
+    """`08:15:02 🚀 worker started  roles=tally.worker`, with a traceback, if any, below it."""
+    time = str(event.pop("timestamp", ""))[11:19]
+    name, level = str(event.pop("event", "")), str(event.pop("level", "info"))
+    story = event.pop("exception", None)
+    values = " ".join(f"{key}={_shown(value)}" for key, value in event.items())
+    line = f"{time} {sign_of(name, level)} {name.replace('_', ' ')}" + (f"  {values}" if values else "")
+    return f"{line}\n{story}" if story else line
+
+
+def sign_of(event: str, level: str) -> str:
+    if level in LEVEL_SIGNS:
+        return LEVEL_SIGNS[level]
+    return next((sign for word, sign in EVENT_SIGNS.items() if word in event.lower()), NO_SIGN)
+
+
+class _Forward(logging.Handler):
+    """What libraries say through the standard library's logging takes the same way out."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            text = record.getMessage()
+        except (TypeError, ValueError):
+            text = str(record.msg)
+        structlog.get_logger(record.name).log(
+            record.levelno, text, logger=record.name, exc_info=record.exc_info or None
+        )
+
+
+def _names_a_secret(key: str) -> bool:
+    """Asks the one judge of secrets, with a value that only its name could give away."""
+    return redact(f"{key}=value") != f"{key}=value"
+
+
+def _shown(value: Any) -> str:
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    text = text.replace("\n", " ⏎ ")
+    return f'"{text}"' if " " in text else text

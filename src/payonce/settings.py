@@ -1,0 +1,142 @@
+"""One frozen Settings from the environment, validated at the start; secrets are never shown.
+
+| variable | meaning | unset |
+|---|---|---|
+| DATABASE_URL | PostgreSQL that the services use | a private one is started |
+| DATABASE_OWNER_URL | the login that migrates | DATABASE_URL |
+| PAYONCE_DATA_DIR | folder of the private PostgreSQL | .payonce of the project, else the user's data folder |
+| PAYONCE_HOST, PAYONCE_PORT | where HTTP listens (PORT is honoured) | 127.0.0.1, 8080 |
+| PAYONCE_SLOTS | messages in work at once, per queue and process | 100 |
+| PAYONCE_POOL_SIZE | database connections for handlers, per process | 10 |
+| PAYONCE_GRACE_S | seconds that running work gets when the process is told to stop | 20 |
+| PAYONCE_LOG | json, pretty or auto (pretty on a terminal) | auto |
+| PAYONCE_JOB_LOG_DAYS | days that the job log is kept | 30 |
+
+QUEUE_POLICY__<QUEUE>__<FIELD> changes one field of one queue's policy; see payonce.engine.policy.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from payonce.kit.outcomes import Invalid
+
+DATA_FOLDER_NAME: Final = ".payonce"
+PROJECT_MARKS: Final = (DATA_FOLDER_NAME, "pyproject.toml", ".git")
+POSTGRES_SCHEMES: Final = ("postgresql", "postgres")
+URL_RULE: Final = "it must be a PostgreSQL address such as postgresql://user@host:5432/database"
+
+
+class Settings(BaseSettings):
+    """Each description completes the sentence that refuses a bad value: what it must be."""
+
+    model_config = SettingsConfigDict(frozen=True, env_ignore_empty=True, extra="ignore", case_sensitive=True)
+
+    database_url: SecretStr | None = Field(None, validation_alias="DATABASE_URL", description=URL_RULE)
+    database_owner_url: SecretStr | None = Field(None, validation_alias="DATABASE_OWNER_URL", description=URL_RULE)
+    data_dir: Path = Field(
+        default_factory=lambda: default_data_dir(Path.cwd(), os.environ),
+        validation_alias="PAYONCE_DATA_DIR",
+        description="it must name a folder",
+    )
+    host: str = Field(
+        "127.0.0.1", validation_alias="PAYONCE_HOST", description="it must be an address of this machine, or 0.0.0.0"
+    )
+    port: int = Field(
+        8080,
+        ge=0,
+        le=65_535,
+        validation_alias=AliasChoices("PAYONCE_PORT", "PORT"),
+        description="it must be a whole number from 0 (any free port) to 65535",
+    )
+    slots: int = Field(
+        100,
+        ge=1,
+        le=10_000,
+        validation_alias="PAYONCE_SLOTS",
+        description="it must be a whole number from 1 to 10000: messages in work at once, per queue",
+    )
+    pool_size: int = Field(
+        10,
+        ge=1,
+        le=1_000,
+        validation_alias="PAYONCE_POOL_SIZE",
+        description="it must be a whole number from 1 to 1000: database connections for handlers",
+    )
+    grace_s: float = Field(
+        20.0,
+        ge=0,
+        le=3_600,
+        allow_inf_nan=False,
+        validation_alias="PAYONCE_GRACE_S",
+        description="it must be a number of seconds from 0 to 3600",
+    )
+    log: Literal["json", "pretty", "auto"] = Field(
+        "auto", validation_alias="PAYONCE_LOG", description="it must be json, pretty or auto"
+    )
+    job_log_days: int = Field(
+        30,
+        ge=1,
+        le=3_660,
+        validation_alias="PAYONCE_JOB_LOG_DAYS",
+        description="it must be a whole number of days from 1 to 3660",
+    )
+
+    @field_validator("database_url", "database_owner_url")
+    @classmethod
+    def _is_postgres(cls, url: SecretStr | None) -> SecretStr | None:
+        if url is not None and urlsplit(url.get_secret_value()).scheme not in POSTGRES_SCHEMES:
+            raise ValueError("not a PostgreSQL address")
+        return url
+
+    @property
+    def embedded(self) -> bool:
+        """True when no database is named, so that a private one serves."""
+        return self.database_url is None
+
+    @property
+    def server_dir(self) -> Path:
+        """Where the private PostgreSQL lives; the data folder itself has room for more."""
+        return self.data_dir / "postgres"
+
+
+def load_settings() -> Settings:
+    """The environment as Settings, or Invalid with the variable, its value and the way out."""
+    owner_alone = os.environ.get("DATABASE_OWNER_URL") and not os.environ.get("DATABASE_URL")
+    if owner_alone:
+        raise Invalid(
+            "DATABASE_OWNER_URL is set and DATABASE_URL is not; set both, or neither for the private database"
+        )
+    try:
+        # The type checker sees required arguments where the environment supplies them.
+        return Settings()  # type: ignore[call-arg]
+    except ValidationError as error:
+        raise Invalid(_sentence(error.errors(include_url=False)[0])) from None
+
+
+def default_data_dir(start: Path, environ: Mapping[str, str]) -> Path:
+    """The project's own folder, so that two projects never share data; outside of one, the user's data folder."""
+    for folder in (start, *start.parents):
+        if any((folder / mark).exists() for mark in PROJECT_MARKS):
+            return folder / DATA_FOLDER_NAME
+    shared = environ.get("XDG_DATA_HOME", "")
+    root = Path(shared) if shared.startswith("/") else Path.home() / ".local" / "share"
+    return root / "payonce"
+
+
+def _sentence(error: Any) -> str:
+    variable = str(error["loc"][0])
+    for name, field in Settings.model_fields.items():
+        aliases = field.validation_alias
+        known = [str(alias) for alias in aliases.choices] if isinstance(aliases, AliasChoices) else [aliases]
+        if variable in (name, *known):
+            shown = next((alias for alias in known if alias in os.environ), variable)
+            secret = field.annotation == SecretStr | None
+            value = "set, its value is not shown" if secret else f"is {error['input']!r}"
+            return f"{shown} {value}; {field.description}"
+    return f"{variable}: {error['msg']}"

@@ -1,0 +1,152 @@
+"""What the tests of the command line share: real processes of `payonce`, and a database for them."""
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from payonce.app import all_migrations
+from payonce.embedded import reset
+from payonce.engine.migrate import migrate
+from payonce.testing import ScratchDatabase, Servers
+
+PATIENCE_S = 30.0
+POLL_S = 0.02
+QUEUE = "tally-changes"
+
+
+@dataclass(frozen=True)
+class Ended:
+    code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def json(self) -> Any:
+        """The object on the last line, with nothing before it."""
+        [line] = self.stdout.splitlines()
+        return json.loads(line)
+
+    @property
+    def sentence(self) -> str:
+        """The one sentence of an error."""
+        [line] = self.stderr.splitlines()
+        assert line.startswith("error: "), line
+        return line.removeprefix("error: ")
+
+
+@dataclass
+class Payonce:
+    """The command, in an environment of its own."""
+
+    environment: dict[str, str]
+    running: "list[subprocess.Popen[str]]" = field(default_factory=list)
+
+    def __call__(self, *arguments: str, stdin: str = "", **variables: str) -> Ended:
+        process = self.start(*arguments, **variables)
+        stdout, stderr = process.communicate(stdin, timeout=100)
+        return Ended(process.returncode, stdout, stderr)
+
+    def start(self, *arguments: str, **variables: str) -> "subprocess.Popen[str]":
+        process = subprocess.Popen(
+            [sys.executable, "-m", "payonce", *arguments],
+            env={**self.environment, **variables},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd="/",
+        )
+        self.running.append(process)
+        return process
+
+    def close(self) -> None:
+        for process in self.running:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+
+
+@pytest.fixture(scope="session")
+def clean_environment() -> dict[str, str]:
+    """This one, without what would lead payonce to somebody's database."""
+    ours = ("DATABASE_", "PAYONCE_", "QUEUE_POLICY__", "PORT")
+    return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+
+
+@pytest.fixture
+def database(servers: Servers) -> Iterator[ScratchDatabase]:
+    with servers.of().lent() as scratch:
+        asyncio.run(_migrate(scratch.owner_url))
+        yield scratch
+
+
+@pytest.fixture
+def payonce(clean_environment: dict[str, str], database: ScratchDatabase) -> Iterator[Payonce]:
+    urls = {"DATABASE_URL": database.service_url, "DATABASE_OWNER_URL": database.owner_url}
+    command = Payonce({**clean_environment, **urls})
+    yield command
+    command.close()
+
+
+@pytest.fixture(scope="module")
+def data_dir() -> Iterator[Path]:
+    """A data folder for the private server; short, and open to the account that runs it."""
+    folder = Path(tempfile.mkdtemp(prefix="payonce-test-"))
+    folder.chmod(0o755)
+    yield folder / "data"
+    reset(folder / "data" / "postgres")
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def private_payonce(clean_environment: dict[str, str], data_dir: Path) -> Iterator[Payonce]:
+    # A killed demonstration leaves its log, which is to vanish with the rest.
+    folders = {"PAYONCE_DATA_DIR": str(data_dir), "TMPDIR": str(data_dir.parent)}
+    command = Payonce({**clean_environment, **folders})
+    yield command
+    command.close()
+
+
+def ask(url: str, statement: str, *arguments: object) -> Any:
+    async def fetch() -> Any:
+        connection = await asyncpg.connect(url)
+        try:
+            return await connection.fetchval(statement, *arguments)
+        finally:
+            await connection.close()
+
+    return asyncio.run(fetch())
+
+
+def message_count(database: ScratchDatabase, state: str) -> int:
+    count: int = ask(database.owner_url, "select count(*) from payonce.messages where state = $1", state)
+    return count
+
+
+def until(condition: Callable[[], Any], what: str) -> Any:
+    """Asks until the answer is truthy; a deadline, not a wait for time to pass."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not (answer := condition()):
+        assert time.monotonic() < deadline, f"{what}: did not happen within {PATIENCE_S:g} s"
+        time.sleep(POLL_S)
+    return answer
+
+
+async def _migrate(owner_url: str) -> None:
+    connection = await asyncpg.connect(owner_url)
+    try:
+        await migrate(connection, all_migrations())
+    finally:
+        await connection.close()

@@ -1,0 +1,104 @@
+"""The process log: JSON or lines with signs, and no secret in either."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from payonce.logs import NO_SIGN, configure_logs, sign_of
+
+
+@pytest.fixture(autouse=True)
+def _restored() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:], root.level = handlers, level
+    structlog.reset_defaults()
+
+
+def logged(style: str, **values: object) -> str:
+    stream = io.StringIO()
+    configure_logs("json" if style == "json" else "pretty", stream=stream)
+    structlog.get_logger("test").info("worker_started", **values)
+    return stream.getvalue()
+
+
+def test_machines_get_one_object_per_line() -> None:
+    said = json.loads(logged("json", roles=["tally.worker"], count=3))
+    assert (said["level"], said["event"], said["roles"], said["count"]) == (
+        "info",
+        "worker_started",
+        ["tally.worker"],
+        3,
+    )
+    assert said["timestamp"].endswith("Z")
+
+
+def test_people_get_a_line_with_a_sign() -> None:
+    assert "🚀 worker started  roles=" in logged("pretty", roles=["tally.worker"])
+
+
+@pytest.mark.parametrize("style", ["json", "pretty"])
+def test_no_secret_gets_through(style: str) -> None:
+    said = logged(
+        style,
+        password="hunter2",
+        api_token=12345678,
+        url="postgresql://someone:hunter2@host/x",
+        nested={"deep": [{"client_secret": "hunter2"}], "card": "4111 1111 1111 1111"},
+        error=ValueError("signing_key=hunter2"),
+    )
+    for secret in ("hunter2", "12345678", "4111"):
+        assert secret not in said
+
+
+def test_a_traceback_is_shown_without_its_secrets() -> None:
+    stream = io.StringIO()
+    configure_logs("json", stream=stream)
+    try:
+        raise RuntimeError("bad token=hunter2")
+    except RuntimeError:
+        structlog.get_logger("test").exception("handler_failed")
+    said = json.loads(stream.getvalue())
+    assert "RuntimeError" in said["exception"]
+    assert "hunter2" not in stream.getvalue()
+
+
+def test_the_standard_librarys_logging_takes_the_same_way() -> None:
+    stream = io.StringIO()
+    configure_logs("json", stream=stream)
+    logging.getLogger("uvicorn.error").warning("password=%s", "hunter2")
+    said = json.loads(stream.getvalue())
+    assert (said["logger"], said["level"], "hunter2" in said["event"]) == ("uvicorn.error", "warning", False)
+
+
+def test_quiet_keeps_to_warnings() -> None:
+    stream = io.StringIO()
+    configure_logs("json", quiet=True, stream=stream)
+    structlog.get_logger("test").info("worker_started")
+    assert stream.getvalue() == ""
+
+
+@pytest.mark.parametrize(
+    ("event", "level", "sign"),
+    [
+        ("worker_started", "info", "🚀"),
+        ("retry_later", "info", "🔄"),
+        ("worker_stopped", "info", "✅"),
+        ("handler_failed", "error", "❌"),
+        ("lease_lost", "warning", "⚠️"),
+        ("lease_acquired", "info", "⏰"),
+        ("listening", "info", "🌐"),
+        ("payment_sent", "info", "💰"),
+        ("signature_checked", "info", "🔐"),
+        ("trace_begun", "info", "🆔"),
+        ("payload_read", "info", "📦"),
+        ("whatever", "info", NO_SIGN),
+    ],
+)
+def test_the_sign_follows_the_event_and_the_level(event: str, level: str, sign: str) -> None:
+    assert sign_of(event, level) == sign

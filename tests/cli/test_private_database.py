@@ -1,0 +1,84 @@
+"""Without DATABASE_URL: a private server by itself, the demonstration on it, and its end."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from payonce.embedded import start
+from tests.cli.conftest import QUEUE, Payonce, ask, until
+
+
+def test_help_comes_before_anything_heavy_is_imported(private_payonce: Payonce) -> None:
+    ended = private_payonce("--help")
+    assert ended.code == 0
+    assert "payonce demo" in ended.stdout
+    heavy = {"asyncpg", "pydantic", "starlette", "structlog", "uvicorn", "msgspec"}
+    script = f"import sys, payonce.cli; print(sorted(set(sys.modules) & {heavy}))"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_the_first_command_starts_and_migrates_a_private_server(private_payonce: Payonce, data_dir: Path) -> None:
+    assert private_payonce("queues", "put", QUEUE, "{}", "--json").json["accepted"] is True
+    status = private_payonce("db", "status", "--json").json
+    assert (status["embedded"], status["data_dir"], status["pending"]) == (True, str(data_dir), [])
+    assert private_payonce("db", "psql", "--json").json["command"][0].endswith("psql")
+    assert private_payonce("db", "stop", "--json").json == {"stopped": True}
+    assert private_payonce("db", "stop", "--json").json == {"stopped": False}
+    [depth] = private_payonce("queues", "list", "--json").json["queues"]
+    assert depth["ready"] == 1
+
+
+def test_the_demonstration_accounts_for_every_message_and_leaves_nothing_behind(
+    private_payonce: Payonce, data_dir: Path
+) -> None:
+    [before] = private_payonce("queues", "list", "--json").json["queues"]
+    killed = private_payonce.start("demo", "queue")
+    until(lambda: len(workers_of(killed.pid)) == 3, "a demonstration has its workers")
+    killed.kill()
+    until(lambda: not workers_of(killed.pid), "its workers die with it")
+
+    ended = private_payonce("demo", "queue", "--json", "--seed", "5", "--messages", "300")
+    figures = ended.json
+    assert ended.code == 0, ended.stderr
+    assert (figures["messages"], figures["lost"], figures["doubled"]) == (300, 0, 0)
+    assert figures["applied"] + figures["parked"] == 300
+    assert figures["parked"] >= figures["poison"] >= 2
+    assert figures["kills"] >= 10
+
+    left = "select count(*) from pg_database where datname like 'payonce_demo_%'"
+    assert ask(start(data_dir / "postgres").superuser_url, left) == 0
+    [after] = private_payonce("queues", "list", "--json").json["queues"]
+    assert after | {"oldest_ready_s": 0} == before | {"oldest_ready_s": 0}
+
+
+def test_ctrl_c_ends_a_demonstration_cleanly(private_payonce: Payonce) -> None:
+    process = private_payonce.start("demo", "queue")
+    until(lambda: len(workers_of(process.pid)) == 3, "a demonstration has its workers")
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=30)
+    assert (process.returncode, stdout, stderr) == (130, "", "")
+    assert not workers_of(process.pid)
+
+
+def test_reset_deletes_only_when_told_so(private_payonce: Payonce, data_dir: Path) -> None:
+    private_payonce("queues", "put", QUEUE, "{}")
+    refused = private_payonce("db", "reset")
+    assert (refused.code, "add --yes" in refused.sentence) == (2, True)
+    assert private_payonce("db", "reset", "--yes", "--json").json["reset"] is True
+    assert not (data_dir / "postgres").exists()
+    [depth] = private_payonce("queues", "list", "--json").json["queues"]
+    assert depth["ready"] == 0
+
+
+def workers_of(pid: int) -> list[str]:
+    """Command lines of the processes that a demonstration started, zombies not counted."""
+    lines = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_text(errors="replace").split("\0")
+        except OSError:
+            continue
+        if "--die-with" in words and str(pid) in words:
+            lines.append(" ".join(words))
+    return lines

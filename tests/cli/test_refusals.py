@@ -1,0 +1,132 @@
+"""Bad input, bad settings and a database that will not do: one sentence, a code other than 0, nothing written."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from payonce.engine.model import PAYLOAD_MAX_BYTES
+from payonce.testing import ScratchDatabase, Servers
+from tests.cli.conftest import QUEUE, Payonce, ask
+
+OVERSIZED = '{"text": "' + "x" * PAYLOAD_MAX_BYTES + '"}'
+
+# What is typed, what comes in by standard input, and a piece of the sentence that refuses it.
+REFUSED_MESSAGES = {
+    "oversized payload": ([QUEUE, "-"], OVERSIZED, "the limit is 262,144"),
+    "far oversized input": ([QUEUE, "-"], "x" * 2_000_000, "standard input has more than"),
+    "invalid JSON": ([QUEUE, '{"row_id": 1'], "", "is not JSON"),
+    "nothing": ([QUEUE, "-"], "", "is not JSON"),
+    "no object": ([QUEUE, "[1]"], "", "must be a JSON object, not list"),
+    "not text": ([QUEUE, b"\xff\xfe".decode(errors="surrogateescape")], "", "is not JSON"),
+    "malformed envelope": ([QUEUE, '{"id": 5, "payload": {}}'], "", "envelope for tally-changes is malformed"),
+    "huge number": ([QUEUE, '{"attempts": 99999999999, "payload": {}}'], "", "attempts is 99999999999"),
+    "negative delay": ([QUEUE, "{}", "--delay", "-1"], "", "delay_s is -1.0; it must be between 0 and"),
+    "no number as delay": ([QUEUE, "{}", "--delay", "nan"], "", "delay_s is nan"),
+    "long key": ([QUEUE, "{}", "--key", "k" * 201], "", "must be at most 200 characters"),
+    "unknown queue": (["nowhere", "{}"], "", "there is no queue 'nowhere'"),
+    "missing argument": ([QUEUE], "", "Missing argument"),
+}
+
+
+def test_a_refused_message_writes_nothing(payonce: Payonce, database: ScratchDatabase) -> None:
+    for name, (arguments, stdin, piece) in REFUSED_MESSAGES.items():
+        ended = payonce("queues", "put", *arguments, "--json", stdin=stdin)
+        assert (ended.code, ended.stdout) == (2, ""), (name, ended)
+        assert piece in ended.sentence, name
+    assert ask(database.owner_url, "select count(*) from payonce.messages") == 0
+    assert ask(database.owner_url, "select count(*) from payonce.idempotency_keys") == 0
+
+
+REFUSED_COMMANDS = {
+    "unknown role": (["run", "tally.nobody"], {}, "there is no role 'tally.nobody'; known are: tally.worker"),
+    "unknown command": (["queues", "empty"], {}, "No such command 'empty'"),
+    "unknown demonstration": (["demo", "opera"], {}, "there is no demonstration 'opera'"),
+    "unknown state": (["queues", "peek", QUEUE, "--state", "lost"], {}, "there is no state 'lost'"),
+    "no id": (["queues", "peek", QUEUE, "--after", "first"], {}, "'first' is not a message id"),
+    "limit too high": (["queues", "peek", QUEUE, "--limit", "1001"], {}, "limit is 1001"),
+    "unknown queue": (["queues", "pause", "nowhere"], {}, "there is no queue 'nowhere'; known are: tally-changes"),
+    "time without zone": (["queues", "redrive", QUEUE, "--after", "2026-01-01"], {}, "has no time zone"),
+    "unconfirmed redrive": (["queues", "redrive", QUEUE, "--json"], {}, "add --yes"),
+    "unconfirmed purge": (["queues", "purge", QUEUE, "--json"], {}, "add --yes"),
+    "purge of running work": (["queues", "purge", QUEUE, "--state", "leased", "--yes"], {}, "cannot be purged"),
+    "reset of a named database": (["db", "reset", "--yes"], {}, "DATABASE_URL names a database"),
+    "stop of a named database": (["db", "stop"], {}, "DATABASE_URL names a database"),
+    "no backup": (["db", "restore", "/etc/hostname"], {}, "is not a backup"),
+    "number in words": (["queues", "list"], {"PAYONCE_SLOTS": "many"}, "PAYONCE_SLOTS is 'many'; it must be a whole"),
+    "port out of range": (["up"], {"PORT": "70000"}, "PORT is '70000'; it must be a whole number"),
+    "unknown policy field": (
+        ["run", "tally.worker"],
+        {"QUEUE_POLICY__TALLY_CHANGES__MAX_TRIES": "3"},
+        "policy of tally-changes has no field 'max_tries'",
+    ),
+    "bad policy value": (
+        ["run", "tally.worker"],
+        {"QUEUE_POLICY__TALLY_CHANGES__LEASE_S": "0"},
+        "lease_s is 0.0; it must be above 0",
+    ),
+    "policy of no queue": (
+        ["run", "tally.worker"],
+        {"QUEUE_POLICY__TALLY__MAX_RETRIES": "3"},
+        "QUEUE_POLICY__TALLY__MAX_RETRIES names no field of a queue",
+    ),
+    "owner alone": (["db", "status"], {"DATABASE_URL": ""}, "DATABASE_OWNER_URL is set and DATABASE_URL is not"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_COMMANDS)
+def test_a_refused_command_says_what_to_do(payonce: Payonce, name: str) -> None:
+    arguments, variables, piece = REFUSED_COMMANDS[name]
+    ended = payonce(*arguments, **variables)
+    assert (ended.code, ended.stdout) == (2, "")
+    assert piece in ended.sentence
+
+
+def test_a_password_is_never_shown(payonce: Payonce) -> None:
+    for url in ("mysql://someone:hunter2@host/x", "postgresql://someone:hunter2@127.0.0.1:1/x"):
+        ended = payonce("queues", "list", DATABASE_URL=url)
+        assert ended.code != 0
+        assert "DATABASE_URL" in ended.sentence
+        assert "hunter2" not in ended.stderr
+
+
+def test_an_unreachable_database_is_named(payonce: Payonce) -> None:
+    ended = payonce("run", "tally.worker", DATABASE_URL="postgresql://someone@127.0.0.1:1/payments")
+    assert ended.code == 1
+    assert "cannot connect to PostgreSQL at 127.0.0.1:1/payments" in ended.sentence
+
+
+def test_a_database_that_is_newer_than_the_code_is_left_alone(payonce: Payonce, database: ScratchDatabase) -> None:
+    insert = """
+        insert into payonce.migrations (component, number, name, checksum, applied_at)
+        values ('engine', 9999, 'from_the_future', 'x', payonce.due_now())
+    """
+    ask(database.owner_url, insert)
+    for command in (["run", "tally.worker"], ["queues", "list"], ["db", "migrate"], ["queues", "put", QUEUE, "{}"]):
+        ended = payonce(*command)
+        assert ended.code == 1
+        assert "9999_from_the_future, which this payonce does not know; upgrade payonce" in ended.sentence
+    assert ask(database.owner_url, "select count(*) from payonce.messages") == 0
+
+
+def test_a_database_without_migrations_names_the_command_that_adds_them(payonce: Payonce, servers: Servers) -> None:
+    server = servers.of()
+    empty = server.empty_database()
+    try:
+        urls = {"DATABASE_URL": empty.service_url, "DATABASE_OWNER_URL": empty.owner_url}
+        assert payonce("queues", "list", **urls).sentence.endswith("run: payonce db migrate")
+        migrated = payonce("db", "migrate", "--json", **urls)
+        assert "tally 0001_tally" in migrated.json["applied"]
+        assert payonce("db", "status", "--json", **urls).json["pending"] == []
+    finally:
+        server.drop(empty)
+
+
+def test_a_data_folder_that_cannot_be_written_is_named(private_payonce: Payonce, tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    # Permissions do not hold root up, but /proc does.
+    folder = Path("/proc/payonce") if os.geteuid() == 0 else tmp_path / "data"
+    ended = private_payonce("queues", "list", PAYONCE_DATA_DIR=str(folder))
+    tmp_path.chmod(0o700)
+    assert ended.code == 1
+    assert f"data folder {folder}/postgres cannot be written" in ended.sentence

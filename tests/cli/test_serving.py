@@ -1,0 +1,130 @@
+"""Worker processes: draining on a signal, health over HTTP."""
+
+import http.client
+import json
+import signal
+import socket
+import subprocess
+from typing import Any
+
+import pytest
+
+from payonce.testing import ScratchDatabase
+from tests.cli.conftest import QUEUE, Payonce, ask, message_count, until
+
+
+def started(process: "subprocess.Popen[str]", event: str = "worker_started") -> dict[str, Any]:
+    """The log line that says so."""
+    assert process.stderr is not None
+    while line := process.stderr.readline():
+        said: dict[str, Any] = json.loads(line)
+        if said["event"] == event:
+            return said
+    raise AssertionError(f"the process ended without saying {event}")
+
+
+def put_slow_change(payonce: Payonce, database: ScratchDatabase, takes_ms: int) -> None:
+    ask(database.owner_url, "insert into tally.rows (id) values (1)")
+    payonce("queues", "put", QUEUE, f'{{"row_id": 1, "takes_ms": {takes_ms}}}')
+
+
+@pytest.mark.parametrize(("told", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_signal_drains_running_work(
+    payonce: Payonce, database: ScratchDatabase, told: signal.Signals, code: int
+) -> None:
+    put_slow_change(payonce, database, takes_ms=1_500)
+    worker = payonce.start("run", "tally.worker", "--json")
+    until(lambda: message_count(database, "leased") == 1, "the message is in work")
+    worker.send_signal(told)
+    stdout, stderr = worker.communicate(timeout=30)
+    assert worker.returncode == code, stderr
+    assert json.loads(stdout) == {"roles": ["tally.worker"], "stopped_by": told.name}
+    assert "Traceback" not in stderr
+    assert ask(database.owner_url, "select value from tally.rows") == 1
+    assert ask(database.owner_url, "select count(*) from payonce.messages") == 0
+
+
+def test_work_that_outlives_the_grace_is_given_back_by_its_lease(payonce: Payonce, database: ScratchDatabase) -> None:
+    put_slow_change(payonce, database, takes_ms=9_000)
+    worker = payonce.start("run", "tally.worker", PAYONCE_GRACE_S="0.1")
+    until(lambda: message_count(database, "leased") == 1, "the message is in work")
+    worker.terminate()
+    worker.communicate(timeout=30)
+    assert worker.returncode == 0
+    assert ask(database.owner_url, "select value from tally.rows") == 0
+    assert ask(database.owner_url, "select count(*) from payonce.messages") == 1
+
+
+def test_a_second_signal_ends_at_once(payonce: Payonce, database: ScratchDatabase) -> None:
+    put_slow_change(payonce, database, takes_ms=9_000)
+    worker = payonce.start("run", "tally.worker")
+    until(lambda: message_count(database, "leased") == 1, "the message is in work")
+    worker.terminate()
+    started(worker, "worker_draining")
+    worker.terminate()
+    worker.communicate(timeout=5)
+    assert worker.returncode == 128 + signal.SIGTERM
+    assert message_count(database, "leased") == 1
+
+
+def test_health_readiness_queues_and_metrics_are_served(payonce: Payonce, database: ScratchDatabase) -> None:
+    process = payonce.start("up", "--port", "0")
+    port = int(started(process, "listening")["url"].rpartition(":")[2])
+    started(process)
+    assert get(port, "/healthz") == (200, {"status": "alive"})
+    assert get(port, "/readyz") == (200, {"status": "ready", "loops": ["janitors", "web", "worker"]})
+    payonce("queues", "pause", QUEUE)
+    payonce("queues", "put", QUEUE, "{}")
+    code, body = get(port, "/v1/health/queues")
+    [depth] = body["queues"]
+    assert (code, depth["ready"], depth["paused"]) == (200, 1, True)
+    assert depth["oldest_ready_s"] >= 0
+    assert "payonce_claims_total" in fetch(port, "/metrics")[1]
+    code, problem = get(port, "/nowhere")
+    assert (code, problem["status"], problem["title"]) == (404, 404, "Not Found")
+
+
+def test_a_process_on_a_foreign_schema_is_alive_and_not_ready(payonce: Payonce, database: ScratchDatabase) -> None:
+    process = payonce.start("run", "tally.worker", "--port", "0")
+    port = int(started(process, "listening")["url"].rpartition(":")[2])
+    ask(database.owner_url, "update payonce.migrations set checksum = 'other' where component = 'tally'")
+    code, problem = get(port, "/readyz")
+    assert (code, problem["status"]) == (503, 503)
+    assert "was changed after it was applied" in problem["detail"]
+    assert get(port, "/healthz")[0] == 200
+
+
+def test_bad_requests_are_never_a_server_error(payonce: Payonce) -> None:
+    process = payonce.start("up", "--port", "0")
+    port = int(started(process, "listening")["url"].rpartition(":")[2])
+    for raw in (
+        b"\x00\x01\r\n\r\n",
+        b"GET /%ff%00 HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"POST /readyz HTTP/1.1\r\nhost: x\r\n\r\n",
+    ):
+        with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+            connection.sendall(raw)
+            assert connection.recv(12).startswith(b"HTTP/1.1 4"), raw
+
+
+def test_a_taken_port_is_named(payonce: Payonce) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ended = payonce("up", "--port", str(port))
+    assert ended.code == 1
+    assert f"cannot listen on 127.0.0.1 port {port}" in ended.sentence
+
+
+def get(port: int, path: str) -> tuple[int, Any]:
+    code, body = fetch(port, path)
+    return code, json.loads(body)
+
+
+def fetch(port: int, path: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()

@@ -1,0 +1,77 @@
+"""Settings from the environment: defaults, the data folder, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from payonce.kit.outcomes import Invalid
+from payonce.settings import default_data_dir, load_settings
+
+VARIABLES = (
+    *("DATABASE_URL", "DATABASE_OWNER_URL", "PORT"),
+    *(
+        f"PAYONCE_{name}"
+        for name in ("DATA_DIR", "HOST", "PORT", "SLOTS", "POOL_SIZE", "GRACE_S", "LOG", "JOB_LOG_DAYS")
+    ),
+)
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_defaults_serve_without_any_variable() -> None:
+    settings = load_settings()
+    assert (settings.embedded, settings.host, settings.port, settings.log) == (True, "127.0.0.1", 8080, "auto")
+
+
+def test_port_is_honoured_and_our_own_name_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PORT", "9000")
+    assert load_settings().port == 9000
+    monkeypatch.setenv("PAYONCE_PORT", "9001")
+    assert load_settings().port == 9001
+
+
+def test_an_empty_variable_is_an_unset_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_URL", "")
+    assert load_settings().embedded
+
+
+def test_addresses_are_secrets_and_settings_cannot_be_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_URL", "postgresql://someone:hunter2@host/x")
+    settings = load_settings()
+    assert "hunter2" not in repr(settings) + str(settings.model_dump())
+    with pytest.raises(ValueError, match="frozen"):
+        settings.port = 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PAYONCE_SLOTS", "0"),
+        ("PAYONCE_POOL_SIZE", "1.5"),
+        ("PAYONCE_GRACE_S", "nan"),
+        ("PAYONCE_GRACE_S", "-1"),
+        ("PAYONCE_LOG", "loud"),
+        ("PAYONCE_JOB_LOG_DAYS", "0"),
+        ("PORT", "eighty"),
+    ],
+)
+def test_a_bad_value_is_named_with_the_way_out(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(Invalid, match=f"^{name} is '{value}'; it must be "):
+        load_settings()
+
+
+def test_the_data_folder_is_the_projects_own(tmp_path: Path) -> None:
+    inside = tmp_path / "shop" / "src"
+    inside.mkdir(parents=True)
+    (tmp_path / "shop" / "pyproject.toml").touch()
+    assert default_data_dir(inside, {}) == tmp_path / "shop" / ".payonce"
+
+
+def test_outside_a_project_it_is_the_users_data_folder(tmp_path: Path) -> None:
+    assert default_data_dir(tmp_path, {"XDG_DATA_HOME": "/data"}) == Path("/data/payonce")
+    assert default_data_dir(tmp_path, {"XDG_DATA_HOME": "relative"}) == Path.home() / ".local/share/payonce"
