@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-pytest_plugins = ["payonce.testing.plugin"]
+pytest_plugins = ["payonce.testing.plugin", "pytester"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
