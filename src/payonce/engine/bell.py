@@ -103,19 +103,22 @@ class Bell:
 
     async def _listen_for_ever(self) -> None:
         while True:
-            gone = asyncio.Event()
             try:
                 connection = await self._database.connect()
-                connection.add_termination_listener(lambda _, gone=gone: gone.set())
-                await connection.add_listener(CHANNEL, self._heard)
+                try:
+                    await self._listen(connection)
+                finally:
+                    connection.terminate()
             except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError, Unavailable) as error:
                 _warn("bell_not_listening", error)
                 await asyncio.sleep(RECONNECT_WAIT_S)
-                continue
-            try:
-                await gone.wait()
-            finally:
-                connection.terminate()
+
+    async def _listen(self, connection: asyncpg.Connection) -> None:
+        """Until the connection ends."""
+        gone = asyncio.Event()
+        connection.add_termination_listener(lambda _: gone.set())
+        await connection.add_listener(CHANNEL, self._heard)
+        await gone.wait()
 
 
 def _warn(event: str, error: BaseException) -> None:

@@ -18,11 +18,16 @@ CONNECT_TIMEOUT_S: Final = 10.0
 COMMAND_TIMEOUT_S: Final = 60.0
 LOCK_TIMEOUT_S: Final = 10.0
 COMMIT_QUESTION_WAIT_S: Final = 0.1
+COMMIT_QUESTION_LIMIT_S: Final = 300.0
 ENGINE_POOL_SIZE: Final = 8
 """Claims, settles, heartbeats and janitors; apart from the handlers' pool, which handlers may exhaust."""
 
-ENGINE_PLANNER: Final = {"enable_bitmapscan": "off"}
-"""Plain index scans mark dead entries as they pass them; bitmap scans visit them again every time."""
+ENGINE_PLANNER: Final = dict.fromkeys(
+    ("enable_bitmapscan", "enable_seqscan", "enable_sort", "enable_hashjoin", "enable_mergejoin"), "off"
+)
+"""Every statement of the engine has its index, and locks rows in the order it is given their ids. Plain index scans
+also mark the dead entries they pass; the other scans visit them again every time, and a planner misled by a table that
+swings between 0 and millions would choose them."""
 
 Connection = asyncpg.Connection | PoolConnectionProxy
 
@@ -147,18 +152,27 @@ async def settled_transaction(database: Database, connection: Connection) -> Asy
 
 
 async def committed(database: Database, xact_id: str | None) -> bool:
-    """Asks the server how a transaction ended, until it knows."""
+    """Asks the server how a transaction ended, until it knows: answers are lost above all when it restarts."""
     if xact_id is None:
         return True
-    while True:
-        connection = await database.connect()
-        try:
-            outcome = await connection.fetchval("select pg_xact_status($1::text::xid8)", xact_id)
-        finally:
-            await connection.close()
-        if outcome != "in progress":
-            return bool(outcome == "committed")
-        await asyncio.sleep(COMMIT_QUESTION_WAIT_S)
+    async with asyncio.timeout(COMMIT_QUESTION_LIMIT_S):
+        while True:
+            try:
+                outcome = await _ask_how_it_ended(database, xact_id)
+            except (Unavailable, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+                outcome = "in progress"
+            if outcome != "in progress":
+                return outcome == "committed"
+            await asyncio.sleep(COMMIT_QUESTION_WAIT_S)
+
+
+async def _ask_how_it_ended(database: Database, xact_id: str) -> str:
+    connection = await database.connect()
+    try:
+        outcome: str = await connection.fetchval("select pg_xact_status($1::text::xid8)", xact_id)
+        return outcome
+    finally:
+        await connection.close()
 
 
 async def _roll_back(connection: Connection, transaction: Transaction) -> None:
@@ -243,7 +257,7 @@ async def _check_clocks(connection: Connection) -> None:
     genuine = await connection.fetchval(
         """
         select count(*) = 2 and bool_and(
-                pg_get_function_sqlbody(p.oid) = 'RETURN statement_timestamp()' and p.provolatile = 's')
+                coalesce(pg_get_function_sqlbody(p.oid), '') = 'RETURN statement_timestamp()' and p.provolatile = 's')
             or (select purpose = 'test' from payonce.installation)
         from pg_proc p join pg_namespace n on n.oid = p.pronamespace
         where n.nspname = 'payonce' and p.proname in ('due_now', 'lease_now')

@@ -1,6 +1,7 @@
 """How long an idempotency key outlives its message: found when the message is gone, forgotten when its time is over.
 
 Off the hot path: a settle does not touch the key of its message. A key that is found late lives longer, never shorter.
+The walk goes by the primary key; an index of unexpired keys alone would cost a quarter of a bulk put's time, measured.
 """
 
 from dataclasses import dataclass
@@ -11,9 +12,9 @@ from payonce.engine.database import Database
 RETENTION_DEFAULT_S: Final = 86_400.0
 """For keys of a queue that nobody declares any more."""
 SLICE_KEYS: Final = 10_000
-"""Keys looked at by one statement: some 30 ms when all their messages live."""
+"""Keys looked at by one statement: 70 to 160 ms among a million whose messages live, measured."""
 SLICES_MAX: Final = 20
-"""Slices in a row while there is much to find: 200,000 keys a tick keep pace with any put rate of one server."""
+"""Slices in a row while there is much to find: 200,000 keys took 6 to 8 s, measured: 10,000 a second with rests."""
 SLICE_WORTHWHILE: Final = SLICE_KEYS // 100
 """A slice with fewer finds ends the tick, so that a million waiting messages cost one slice at a time."""
 FORGET_KEYS: Final = 5_000
@@ -62,12 +63,12 @@ async def _expire_slice(database: Database, walk: Walk) -> int:
     row = await database.engine.fetchrow(
         """
         with slice as (
-            select queue, key, message_id from payonce.idempotency_keys
-            where expires_at is null and (queue, key) > ($1, $2)
+            select queue, key, message_id, expires_at from payonce.idempotency_keys
+            where (queue, key) > ($1, $2)
             order by queue, key limit $3
         ), gone as (
             select queue, key, message_id from slice
-            where not exists (select from payonce.messages m where m.id = slice.message_id)
+            where expires_at is null and not exists (select from payonce.messages m where m.id = slice.message_id)
         ), mine as (
             select known.queue, known.key from gone
             join payonce.idempotency_keys known on known.queue = gone.queue and known.key = gone.key

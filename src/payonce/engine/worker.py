@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
-from uuid import UUID
 
 import structlog
 
@@ -119,8 +118,6 @@ class QueueServer:
         """One round trip. True when the queue gave all that was asked for: there is more."""
         batch, room = self.ended[:SETTLE_MAX], self._room()
         del self.ended[: len(batch)]
-        # Row locks are taken in one order by everybody.
-        batch.sort(key=_message_id)
         self.settling += len(batch)
         self.claiming += room
         sent_at = time.monotonic()
@@ -283,10 +280,6 @@ class QueueServer:
             await self.queue.give_back(held)
         except Exception as again:
             log.debug("still_unavailable", queue=self.policy.queue, error=redact(str(again)))
-
-
-def _message_id(settlement: Settlement) -> UUID:
-    return settlement.claim.message.id
 
 
 def _story(error: BaseException) -> str:

@@ -76,5 +76,43 @@ create table payonce.idempotency_keys (
 
 create index idempotency_keys_expiry on payonce.idempotency_keys (expires_at) where expires_at is not null;
 
+-- How many may be claimed now under a limit, and for how long to rest when none may. Takes the limit's lock, so claims
+-- under one limit follow each other. Being volatile it looks again after the lock was granted, and so sees what the
+-- previous holder claimed: concurrency is counted from live leases, never from a counter that a kill could leave behind.
+create function payonce.allowance(
+    name_of_limit text, wanted integer, out allowed integer, out rest_s double precision
+)
+    language plpgsql volatile
+as $$
+declare
+    bound payonce.limits;
+    debt_s double precision;
+begin
+    allowed := wanted;
+    select * into bound from payonce.limits where name = name_of_limit for update;
+    if not found then
+        return;
+    end if;
+    if bound.concurrency is not null then
+        allowed := least(allowed, bound.concurrency - (
+            select count(*) from payonce.queues q join payonce.messages m on m.queue = q.name and m.state = 'leased'
+            where q.limit_name = name_of_limit));
+        if allowed <= 0 then
+            -- A slot that becomes free elsewhere is not announced.
+            rest_s := 0.05;
+        end if;
+    end if;
+    if bound.rate is not null then
+        debt_s := extract(epoch from greatest(bound.arrival_at - payonce.due_now(), interval '0'));
+        -- A hair of tolerance: 0.1 s of debt at 10/s is one dispatch, not 1.0000000001.
+        if bound.burst - debt_s * bound.rate + 1e-6 < 1 then
+            rest_s := greatest(rest_s, debt_s - (bound.burst - 1) / bound.rate);
+        end if;
+        allowed := least(allowed, floor(bound.burst - debt_s * bound.rate + 1e-6)::integer);
+    end if;
+    allowed := greatest(allowed, 0);
+end
+$$;
+
 grant select, insert, update, delete on payonce.messages, payonce.queues, payonce.limits, payonce.idempotency_keys
     to payonce_service;

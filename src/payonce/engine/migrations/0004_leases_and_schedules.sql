@@ -16,8 +16,5 @@ create table payonce.schedules (
     last_at timestamptz
 );
 
--- What the janitor of idempotency keys walks: keys whose message may still live, however many are waiting to expire.
-create index idempotency_keys_unexpired on payonce.idempotency_keys (queue, key) where expires_at is null;
-
 grant select, insert, update on payonce.leases to payonce_service;
 grant select, insert, update, delete on payonce.schedules to payonce_service;

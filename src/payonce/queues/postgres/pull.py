@@ -1,8 +1,11 @@
 """Taking messages: batch claims with SKIP LOCKED, fused with the settling of finished ones."""
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final, TypeVar
+from uuid import UUID
 
 import asyncpg
 import structlog
@@ -14,10 +17,11 @@ from payonce.engine.model import Answer, Claim, Ending, Settlement, State, clean
 from payonce.engine.policy import Policy
 from payonce.engine.queue import POLL_S, Exchange
 from payonce.queues.postgres import statements
-from payonce.queues.postgres.limits import allowance, spend
 from payonce.queues.postgres.rows import claim_of
 
 REAP_BATCH: Final = 200
+
+T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
 
@@ -35,42 +39,35 @@ class PostgresQueue:
         bell.subscribe(policy.queue, self._rung)
 
     async def exchange(self, settlements: Sequence[Settlement], limit: int) -> Exchange:
+        # Everybody locks in this order, so that two batches with messages in common cannot deadlock.
+        ordered = sorted(settlements, key=_message_id)
+        done = [settlement for settlement in ordered if settlement.ending is Ending.SUCCESS]
+        others = [settlement for settlement in ordered if settlement.ending is not Ending.SUCCESS]
         async with self._database.engine.acquire() as connection:
+            settled = await self._bisect(others, partial(self._settle_others, connection))
+            if done and limit and self.policy.limit_name is not None:
+                # What this very exchange settles is free to be claimed under the limit only once it is committed.
+                settled |= await self._bisect(done, partial(self._settle_done, connection))
+                done = []
             try:
-                if self.policy.limit_name is None or limit == 0:
-                    return await self._settle_and_claim(connection, settlements, limit)
-                answers = (await self._settle_and_claim(connection, settlements, 0)).answers if settlements else ()
+                claimed, just_settled = await self._settle_and_claim(connection, done, limit)
+                settled |= just_settled
             except asyncpg.PostgresError as error:
-                if is_transient(error) or not settlements:
+                if is_transient(error) or not done:
                     raise
-                log.warning("settle_bisected", queue=self.policy.queue, count=len(settlements), error=str(error))
-                return Exchange(await self._bisect(connection, settlements))
-            claimed = await self._claim_limited(connection, self.policy.limit_name, limit)
-            return Exchange(answers, claimed.claims, claimed.rest_s)
-
-    async def _claim_limited(self, connection: Connection, limit_name: str, limit: int) -> Exchange:
-        """One claimer at a time per limit; what was settled before is already free."""
-        async with connection.transaction():
-            allowed = await allowance(connection, limit_name, limit)
-            if not allowed.count:
-                return Exchange(rest_s=allowed.rest_s)
-            claimed = await self._settle_and_claim(connection, (), allowed.count)
-            await spend(connection, limit_name, allowed, len(claimed.claims))
-            return claimed
+                settled |= await self._bisect(done, partial(self._settle_done, connection))
+                claimed = Exchange()
+            return replace(claimed, answers=await self._answers(connection, settlements, settled))
 
     async def _settle_and_claim(
-        self, connection: Connection, settlements: Sequence[Settlement], limit: int
-    ) -> Exchange:
-        done = [settlement for settlement in settlements if settlement.ending is Ending.SUCCESS]
-        settled: set[Any] = set()
-        if len(done) < len(settlements):
-            settled |= await self._settle_others(connection, settlements)
+        self, connection: Connection, done: Sequence[Settlement], limit: int
+    ) -> tuple[Exchange, set[UUID]]:
         rows, outcome = await self._fused(connection, done, limit)
-        settled.update(outcome["settled"])
+        settled = set(outcome["settled"])
         if self.policy.lanes and limit:
             rows += await self._further_lanes(connection, limit - len(rows), outcome)
-        answers = await self._answers(connection, settlements, settled)
-        return Exchange(answers, [claim_of(row) for row in rows], POLL_S if outcome["paused"] else None)
+        rest_s = POLL_S if outcome["paused"] else outcome["rest_s"]
+        return Exchange((), [claim_of(row) for row in rows], rest_s), settled
 
     async def _fused(
         self, connection: Connection, done: Sequence[Settlement], limit: int, statement: str | None = None
@@ -87,6 +84,7 @@ class PostgresQueue:
             limit,
             self.policy.lease_s,
             self._worker,
+            self.policy.limit_name if limit else None,
             *((self._lane_cursor,) if statement is statements.SETTLE_AND_CLAIM_LANES else ()),
         )
         return rows, rows.pop()
@@ -110,9 +108,11 @@ class PostgresQueue:
             rows += more
         return rows
 
-    async def _settle_others(self, connection: Connection, settlements: Sequence[Settlement]) -> set[Any]:
+    async def _settle_done(self, connection: Connection, done: Sequence[Settlement]) -> set[UUID]:
+        return (await self._settle_and_claim(connection, done, 0))[1]
+
+    async def _settle_others(self, connection: Connection, others: Sequence[Settlement]) -> set[UUID]:
         """Everything that is not a plain success: retries, parked, released, failed."""
-        others = [settlement for settlement in settlements if settlement.ending is not Ending.SUCCESS]
         rows = await connection.fetch(
             statements.SETTLE_OTHERS,
             [settlement.claim.message.id for settlement in others],
@@ -124,43 +124,37 @@ class PostgresQueue:
         return {row["id"] for row in rows}
 
     async def _answers(
-        self, connection: Connection, settlements: Sequence[Settlement], settled: set[Any]
+        self, connection: Connection, settlements: Sequence[Settlement], settled: set[UUID]
     ) -> list[Answer]:
         if len(settled) == len(settlements):
             return [Answer.SETTLED] * len(settlements)
-        missed = [
-            settlement.claim.message.id for settlement in settlements if settlement.claim.message.id not in settled
-        ]
-        rows = await connection.fetch("select id from payonce.messages where id = any($1)", missed)
-        alive = {row["id"] for row in rows}
+        asked = [settlement.claim.message.id for settlement in settlements]
+        missed = [message_id for message_id in asked if message_id not in settled]
+        alive = {row["id"] for row in await connection.fetch(statements.ALIVE, missed)}
         return [
             Answer.SETTLED if message_id in settled else Answer.STALE if message_id in alive else Answer.ALREADY
-            for message_id in (settlement.claim.message.id for settlement in settlements)
+            for message_id in asked
         ]
 
-    async def _bisect(self, connection: Connection, settlements: Sequence[Settlement]) -> list[Answer]:
-        """One row that the store refuses must not hold up the rest of its batch."""
+    async def _bisect(self, batch: Sequence[T], act: Callable[[Sequence[T]], Awaitable[set[UUID]]]) -> set[UUID]:
+        """One row that the store refuses must not hold up the rest of its batch: halve until it stands alone."""
+        if not batch:
+            return set()
         try:
-            return list((await self._settle_and_claim(connection, settlements, 0)).answers)
+            return await act(batch)
         except asyncpg.PostgresError as error:
             if is_transient(error):
                 raise
-            if len(settlements) == 1:
-                message_id = settlements[0].claim.message.id
-                log.error("settle_refused", queue=self.policy.queue, message_id=str(message_id), error=str(error),
-                          next="its lease ends, then it runs again")  # fmt: skip
-                return [Answer.STALE]
-        middle = len(settlements) // 2
-        return await self._bisect(connection, settlements[:middle]) + await self._bisect(
-            connection, settlements[middle:]
-        )
+            if len(batch) == 1:
+                log.error("row_refused", queue=self.policy.queue, row=str(batch[0])[:200], error=str(error))
+                return set()
+        middle = len(batch) // 2
+        return await self._bisect(batch[:middle], act) | await self._bisect(batch[middle:], act)
 
     async def claim_alone(self) -> Claim | None:
         async with self._database.engine.acquire() as connection:
-            row = await connection.fetchrow(
-                statements.CLAIM_ALONE, self.policy.queue, self.policy.lease_s, self._worker
-            )
-        return None if row is None else claim_of(row)
+            rows, _ = await self._fused(connection, (), 1, statements.CLAIM_ALONE)
+        return claim_of(rows[0]) if rows else None
 
     async def mark_alone(self, claim: Claim) -> bool:
         async with self._database.engine.acquire() as connection:
@@ -206,13 +200,26 @@ class PostgresQueue:
 
     async def reap(self) -> int:
         async with self._database.engine.acquire() as connection:
-            rows = await connection.fetch(statements.REAP, self.policy.queue, REAP_BATCH)
+            rows = await connection.fetch(statements.DEAD, self.policy.queue, REAP_BATCH)
+            if not rows:
+                return 0
+            reaped = await self._bisect([row["id"] for row in rows], partial(self._reap, connection))
+        return len(reaped)
+
+    async def _reap(self, connection: Connection, dead: Sequence[UUID]) -> set[UUID]:
+        rows = await connection.fetch(statements.REAP, dead)
         for row in rows:
-            log.warning("lease_ended", queue=self.policy.queue, message_id=str(row["id"]), worker=row["worker"],
-                        crashes=row["crashes"], now=row["state"])  # fmt: skip
+            log.warning(
+                "lease_ended",
+                queue=self.policy.queue,
+                message_id=str(row["id"]),
+                worker=row["worker"],
+                crashes=row["crashes"],
+                now=row["state"],
+            )
         if any(row["state"] != State.PARKED for row in rows):
             self._bell.ring({self.policy.queue})
-        return len(rows)
+        return {row["id"] for row in rows}
 
     async def wait(self, timeout_s: float) -> None:
         try:
@@ -224,3 +231,7 @@ class PostgresQueue:
 
     def wake(self) -> None:
         self._rung.set()
+
+
+def _message_id(settlement: Settlement) -> UUID:
+    return settlement.claim.message.id

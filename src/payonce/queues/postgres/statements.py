@@ -27,7 +27,19 @@ _SETTLE: Final = f"""
         from gone where $3
     )"""
 
-# Claims up to $5 of queue $4 for $6 seconds in the name of $7. The last row is no message: it lists what was settled.
+_ALLOWANCE: Final = "allowance as materialized (select allowed, rest_s from payonce.allowance($8, $5))"
+
+# Moves a rate's arrival time by what was dispatched (GCRA).
+_SPEND: Final = """
+    spent as (
+        update payonce.limits
+        set arrival_at = greatest(arrival_at, payonce.due_now()) + make_interval(secs => claimed.count / rate)
+        from (select count(*) from claimed) claimed
+        where name = $8 and rate is not null and claimed.count > 0
+    )"""
+
+# Claims up to $5 of queue $4 for $6 seconds in the name of $7, as far as limit $8 allows.
+# The last row is no message: it lists what was settled.
 # A locked row cannot move, so its ctid finds it again without the index (a tenth of the statement's cost, measured).
 _CLAIM: Final = f"""
     claimed as (
@@ -37,27 +49,35 @@ _CLAIM: Final = f"""
             claimed_at = payonce.due_now(), first_attempt_at = coalesce(m.first_attempt_at, payonce.due_now())
         from waiting where m.ctid = waiting.ctid
         returning {_CLAIMED_COLUMNS}
-    )
-    select {_CLAIMED_COLUMNS}, null::uuid[] as settled, null::boolean as paused, null as lane_cursor from claimed m
+    ), {_SPEND}
+    select {_CLAIMED_COLUMNS},
+           null::uuid[] as settled, null::boolean as paused, null::float8 as rest_s, null as lane_cursor
+    from claimed m
     union all
     select null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null,
            (select coalesce(array_agg(id), '{{}}') from gone),
-           exists (select from payonce.queues where name = $4 and paused)"""
+           exists (select from payonce.queues where name = $4 and paused), (select rest_s from allowance)"""
 
-SETTLE_AND_CLAIM: Final = f"""
-    with {_SETTLE}, waiting as (
+
+def _claim_by_time(state: str) -> str:
+    return f"""
+    with {_SETTLE}, {_ALLOWANCE}, waiting as (
         select ctid from payonce.messages
-        where queue = $4 and state = 'ready' and ready_at <= payonce.due_now()
+        where queue = $4 and state = '{state}' and ready_at <= payonce.due_now()
           and not exists (select from payonce.queues where name = $4 and paused)
-        order by ready_at, id limit $5 for update skip locked
+        order by ready_at, id limit (select allowed from allowance) for update skip locked
     ), {_CLAIM}, null"""
 
-# Walks at most $5 lanes behind lane $8 by jumping through the index, and takes an equal share of each.
+
+SETTLE_AND_CLAIM: Final = _claim_by_time("ready")
+CLAIM_ALONE: Final = _claim_by_time("alone")
+
+# Walks at most $5 lanes behind lane $9 by jumping through the index, and takes an equal share of each.
 # The last row also says behind which lane the next walk begins: '' when this one came to the end.
 SETTLE_AND_CLAIM_LANES: Final = f"""
-    with recursive {_SETTLE}, lanes as (
+    with recursive {_SETTLE}, {_ALLOWANCE}, lanes as (
         (select lane, 1 as position from payonce.messages
-         where queue = $4 and state = 'ready' and lane >= $8 and (lane > $8 or $8 = '') order by lane limit 1)
+         where queue = $4 and state = 'ready' and lane >= $9 and (lane > $9 or $9 = '') order by lane limit 1)
         union all
         select following.lane, lanes.position + 1 from lanes cross join lateral (
             select lane from payonce.messages
@@ -69,7 +89,7 @@ SETTLE_AND_CLAIM_LANES: Final = f"""
             where m.queue = $4 and m.state = 'ready' and m.lane = lanes.lane and m.ready_at <= payonce.due_now()
               and not exists (select from payonce.queues where name = $4 and paused)
             order by m.ready_at, m.id limit ceil($5::float8 / (select count(*) from lanes)) for update skip locked
-        ) taken limit $5
+        ) taken limit (select allowed from allowance)
     ), {_CLAIM},
         (select case when count(*) < $5 then '' else max(lane) end from lanes)"""
 
@@ -120,20 +140,6 @@ SETTLE_WITHIN: Final = f"""
     )
     select pg_current_xact_id()::text from gone"""
 
-CLAIM_ALONE: Final = f"""
-    with waiting as (
-        select id from payonce.messages
-        where queue = $1 and state = 'alone' and ready_at <= payonce.due_now()
-          and not exists (select from payonce.queues where name = $1 and paused)
-        order by ready_at, id limit 1 for update skip locked
-    )
-    update payonce.messages m
-    set state = 'leased', token = m.token + 1, worker = $3,
-        lease_until = payonce.lease_now() + make_interval(secs => $2::float8),
-        claimed_at = payonce.due_now(), first_attempt_at = coalesce(m.first_attempt_at, payonce.due_now())
-    from waiting where m.id = waiting.id
-    returning {_CLAIMED_COLUMNS}"""
-
 # SKIP LOCKED: a row that an open commit() holds needs no renewal and must not hold up the others.
 # Answers with the claims that are lost: gone or under another token.
 EXTEND: Final = """
@@ -163,12 +169,18 @@ GIVE_BACK: Final = """
     from orphaned where m.id = orphaned.id
     returning m.id"""
 
+ALIVE: Final = "select id from payonce.messages where id = any($1)"
+
+DEAD: Final = """
+    select id from payonce.messages where queue = $1 and state = 'leased' and lease_until <= payonce.lease_now()
+    order by lease_until limit $2"""
+
 # The token grows, so that the late claimer finds itself stale. Dying alone parks; dying in company raises suspicion.
 REAP: Final = f"""
     with dead as (
         select id, worker, running_alone from payonce.messages
-        where queue = $1 and state = 'leased' and lease_until <= payonce.lease_now()
-        order by lease_until limit $2 for update skip locked
+        where id = any($1) and state = 'leased' and lease_until <= payonce.lease_now()
+        order by id for update skip locked
     ), reaped as (
         update payonce.messages m
         set state = case when dead.running_alone then 'parked' when m.crashes + 1 >= 2 then 'alone' else 'ready' end,

@@ -1,0 +1,129 @@
+"""The background work of a process: each janitor ticks on its own, and some only while this process leads."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from payonce.engine.bell import Bell
+from payonce.engine.database import Database, is_transient
+from payonce.engine.janitors.observe import observe
+from payonce.engine.janitors.prune import KEEP_DAYS_DEFAULT, Prune
+from payonce.engine.janitors.schedule import Daily, Every, Schedule, Scheduler
+from payonce.engine.leases import TTL_DEFAULT_S, Leadership
+from payonce.engine.model import Lease
+from payonce.engine.queue import Admin
+from payonce.engine.transaction import RingingFeed
+from payonce.kit.outcomes import Stale
+from payonce.kit.redact import redact
+
+__all__ = ["Daily", "Every", "Janitor", "Schedule", "Scheduler", "run_janitors", "run_ticks", "while_leading"]
+
+PRUNE_EVERY_S: Final = 10.0
+SCHEDULE_EVERY_S: Final = 1.0
+OBSERVE_EVERY_S: Final = 5.0
+TICK_LIMIT_S: Final = 120.0
+"""A tick that takes longer hangs; it is broken off and begins anew."""
+STANDBY_S: Final = 1.0
+"""How soon a janitor that waits for leadership looks again."""
+BACK_OFF_S: Final = 1.0
+BACK_OFF_MAX_S: Final = 60.0
+LEADER: Final = "janitors"
+WAKE_NAME: Final = "*janitors"
+"""Not a queue's name: only the ring for everybody, which follows a moved clock, reaches it."""
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Janitor:
+    name: str
+    every_s: float
+    tick: Callable[[], Awaitable[object]]
+
+
+async def run_janitors(
+    database: Database,
+    feed: RingingFeed,
+    admin: Admin,
+    *,
+    holder: str,
+    schedules: Iterable[Schedule] = (),
+    keep_days: int = KEEP_DAYS_DEFAULT,
+    bell: Bell | None = None,
+    leader: str = LEADER,
+    ttl_s: float = TTL_DEFAULT_S,
+) -> None:
+    """Runs until cancelled. Who declares other schedules leads under another name: a leader puts only its own."""
+    prune, scheduler = Prune(database, keep_days), Scheduler(database, feed, schedules)
+    async with Leadership.open(database, leader, holder, ttl_s) as leadership:
+        await run_ticks(
+            [
+                Janitor("prune", PRUNE_EVERY_S, while_leading(leadership, lambda _: prune.tick())),
+                Janitor("schedule", SCHEDULE_EVERY_S, while_leading(leadership, scheduler.tick)),
+                Janitor("observe", OBSERVE_EVERY_S, lambda: observe(database, admin)),
+            ],
+            bell,
+        )
+
+
+def while_leading(
+    leadership: Leadership, work: Callable[[Lease], Awaitable[object]]
+) -> Callable[[], Awaitable[object]]:
+    """A tick that is Stale in a process that does not lead."""
+
+    async def tick() -> None:
+        lease = leadership.lease
+        if lease is None:
+            raise Stale("this process does not lead")
+        await work(lease)
+
+    return tick
+
+
+async def run_ticks(janitors: Iterable[Janitor], bell: Bell | None = None) -> None:
+    """Each janitor on its own, until cancelled: one that fails or hangs holds up none of the others."""
+    async with asyncio.TaskGroup() as group:
+        for janitor in janitors:
+            group.create_task(_tick_for_ever(janitor, bell))
+
+
+async def _tick_for_ever(janitor: Janitor, bell: Bell | None) -> None:
+    """Nothing but cancellation ends it: the next tick may find what was wrong repaired."""
+    moved = asyncio.Event()
+    if bell is not None:
+        bell.subscribe(WAKE_NAME, moved)
+    failures = 0
+    try:
+        while True:
+            # Cleared before the tick, so that a clock moved during it is looked at again.
+            moved.clear()
+            rest_s = janitor.every_s
+            try:
+                async with asyncio.timeout(TICK_LIMIT_S):
+                    await janitor.tick()
+                failures = 0
+            except Stale:
+                rest_s = min(rest_s, STANDBY_S)
+            except Exception as error:
+                failures += 1
+                rest_s = max(rest_s, min(BACK_OFF_S * 2.0 ** min(failures - 1, 10), BACK_OFF_MAX_S))
+                _tell(janitor, error, failures)
+            await _rest(moved, rest_s)
+    finally:
+        if bell is not None:
+            bell.unsubscribe(WAKE_NAME, moved)
+
+
+async def _rest(moved: asyncio.Event, rest_s: float) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(rest_s):
+            await moved.wait()
+
+
+def _tell(janitor: Janitor, error: Exception, failures: int) -> None:
+    level = log.warning if is_transient(error) else log.error
+    level("janitor_failed", janitor=janitor.name, failures=failures, error=redact(f"{type(error).__name__}: {error}"))

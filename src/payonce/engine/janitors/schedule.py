@@ -1,0 +1,176 @@
+"""Messages that are put by the clock: declared in code, remembered in the store, put once per due time."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, time
+from typing import Any, Final
+
+import structlog
+import whenever
+
+from payonce.engine.database import Database
+from payonce.engine.leases import fence
+from payonce.engine.model import Lease, Message, check_message, encode_payload
+from payonce.engine.policy import Policy
+from payonce.engine.transaction import RingingFeed, begin
+from payonce.kit.outcomes import Invalid
+
+NAME_MAX: Final = 150
+"""With its due time it must fit an idempotency key."""
+EVERY_MAX_S: Final = 366 * 86_400
+DAYS_TO_SEARCH: Final = 4
+"""From yesterday: zones are less than two days apart, and a zone may skip a whole day when it changes sides."""
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Every:
+    """Every so many whole seconds, counted from the epoch: the same times in every process and after every start."""
+
+    seconds: int
+
+    def __post_init__(self) -> None:
+        if type(self.seconds) is not int or not 1 <= self.seconds <= EVERY_MAX_S:
+            raise Invalid(f"Every({self.seconds!r}) must be 1 to {EVERY_MAX_S} whole seconds; "
+                          "to run once a day at a local time use Daily")  # fmt: skip
+
+    def after(self, moment: datetime) -> datetime:
+        """The first regular time later than the moment."""
+        elapsed = int(moment.timestamp() // self.seconds)
+        return datetime.fromtimestamp((elapsed + 1) * self.seconds, UTC)
+
+
+@dataclass(frozen=True)
+class Daily:
+    """Once a day at a local time. What the clocks skip is moved on by the skipped hour; of two, the first counts."""
+
+    at: str
+    zone: str
+
+    def __post_init__(self) -> None:
+        try:
+            time.fromisoformat(self.at if re.fullmatch(r"\d\d:\d\d(:\d\d)?", self.at) else "")
+        except (ValueError, TypeError) as error:
+            raise Invalid(f"Daily at {self.at!r} is not a time of day; write it like '03:00'") from error
+        try:
+            self.after(datetime.fromtimestamp(0, UTC))
+        except (ValueError, TypeError) as error:
+            raise Invalid(
+                f"Daily zone {self.zone!r} is not a time zone here; write it like 'Europe/Berlin' or 'UTC'"
+            ) from error
+
+    def after(self, moment: datetime) -> datetime:
+        """The first regular time later than the moment."""
+        clock = whenever.Time.parse_iso(self.at)
+        yesterday = whenever.Instant.from_timestamp(int(moment.timestamp())).to_tz(self.zone).date().subtract(days=1)
+        for days in range(DAYS_TO_SEARCH):
+            # RFC 5545's rule: moved on in a gap, the first of two.
+            local = yesterday.add(days=days).at(clock).assume_tz(self.zone, disambiguation="compatible")
+            found = datetime.fromtimestamp(local.timestamp(), UTC)
+            if found > moment:
+                return found
+        raise AssertionError(f"no {self.at} in {self.zone} within days of {moment.isoformat()}")
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A message that is put at regular times. What was missed while nothing ran is put once."""
+
+    name: str
+    policy: Policy
+    payload: Mapping[str, Any] = field(default_factory=dict)
+    every: Every | Daily = field(kw_only=True)
+    action: str = ""
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9:._-]+", self.name) or len(self.name) > NAME_MAX:
+            raise Invalid(f"schedule name {self.name!r} must be 1 to {NAME_MAX} letters, digits, ':', '.', '_' or '-'")
+        if not isinstance(self.every, (Every, Daily)):
+            raise Invalid(
+                f"schedule {self.name}: every is {self.every!r}; it must be Every(seconds) or Daily(at, zone)"
+            )
+        if not isinstance(self.policy, Policy):
+            raise Invalid(f"schedule {self.name}: policy is {self.policy!r}; give the policy of the queue to put into")
+        message = Message(queue=self.policy.queue, action=self.action, payload=dict(self.payload))
+        check_message(message)
+        encode_payload(message)
+
+    def key(self, due_at: datetime) -> str:
+        return f"schedule:{self.name}:{due_at.astimezone(UTC).isoformat()}"
+
+
+class Scheduler:
+    """Puts what has fallen due, in the name of a leader. What is not registered here does not run from here."""
+
+    def __init__(self, database: Database, feed: RingingFeed, schedules: Iterable[Schedule] = ()) -> None:
+        self._database = database
+        self._feed = feed
+        self._schedules: dict[str, Schedule] = {}
+        for schedule in schedules:
+            self.register(schedule)
+
+    def register(self, schedule: Schedule) -> None:
+        known = self._schedules.setdefault(schedule.name, schedule)
+        if known is not schedule:
+            raise Invalid(f"there are two schedules {schedule.name!r}; give each its own name")
+
+    async def tick(self, lease: Lease) -> int:
+        """Begins new schedules and puts what is due. Answers how many messages. Raises Stale when the lease is lost."""
+        if not self._schedules:
+            return 0
+        rows = await self._database.engine.fetch(
+            """
+            select name, rule, next_at <= payonce.due_now() as due from payonce.schedules where name = any($1::text[])
+            """,
+            list(self._schedules),
+        )
+        due_by_name = {row["name"]: row["due"] for row in rows if row["rule"] == repr(self._rule(row["name"]))}
+        fired = 0
+        for name, schedule in self._schedules.items():
+            if name not in due_by_name:
+                await self._begin(schedule, lease)
+            elif due_by_name[name]:
+                fired += await self._fire(schedule, lease)
+        return fired
+
+    def _rule(self, name: str) -> Every | Daily:
+        return self._schedules[name].every
+
+    async def _begin(self, schedule: Schedule, lease: Lease) -> None:
+        """A new or changed schedule waits for its next regular time; being declared is no reason to run."""
+        async with self._database.transaction() as connection:
+            await fence(connection, lease)
+            next_at = schedule.every.after(await connection.fetchval("select payonce.due_now()"))
+            await connection.execute(
+                """
+                insert into payonce.schedules as known (name, rule, next_at) values ($1, $2, $3)
+                on conflict (name) do update set rule = excluded.rule, next_at = excluded.next_at
+                    where known.rule <> excluded.rule
+                """,
+                schedule.name, repr(schedule.every), next_at,
+            )  # fmt: skip
+        log.info("schedule_begun", schedule=schedule.name, rule=repr(schedule.every), next_at=next_at.isoformat())
+
+    async def _fire(self, schedule: Schedule, lease: Lease) -> bool:
+        """The message and the next time in one transaction. The key holds even if the row is set back by hand."""
+        async with begin(self._database, self._feed) as tx:
+            await fence(tx.connection, lease)
+            row = await tx.fetchrow(
+                """
+                select next_at, payonce.due_now() as due_now from payonce.schedules
+                where name = $1 and rule = $2 and next_at <= payonce.due_now() for update
+                """,
+                schedule.name, repr(schedule.every),
+            )  # fmt: skip
+            if row is None:
+                return False
+            key = schedule.key(row["next_at"])
+            await tx.send(schedule.policy, dict(schedule.payload), action=schedule.action, key=key)
+            await tx.execute(
+                "update payonce.schedules set last_at = next_at, next_at = $2 where name = $1",
+                schedule.name, schedule.every.after(row["due_now"]),
+            )  # fmt: skip
+        log.info("schedule_fired", schedule=schedule.name, due_at=row["next_at"].isoformat())
+        return True
