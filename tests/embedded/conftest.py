@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+from payonce import testing
 from payonce.embedded import Server, reset, start, stop
 
 # These tests are about processes and files; only the crash tests need the disk's word.
@@ -118,7 +118,4 @@ def ask(url: str, statement: str) -> Any:
 
 def eventually(condition: Callable[[], Any]) -> None:
     """Poll until it holds; a deadline, not a wait for time to pass."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.01)
+    asyncio.run(testing.eventually(condition, PATIENCE_S))

@@ -166,7 +166,13 @@ def check_message(message: Message) -> None:
         raise Invalid(f"max_attempts is {message.max_attempts}; it counts the first run, so it must be at least 1")
     if not 0 <= message.attempts < 2**31:
         raise Invalid(f"attempts is {message.attempts}; it must be 0 or more")
-    for name, moment in (("created_at", message.created_at), ("not_before", message.not_before)):
+    if message.created_at is not None or message.not_before is not None:
+        _check_times(message)
+
+
+def _check_times(message: Message) -> None:
+    for name in ("created_at", "not_before"):
+        moment = getattr(message, name)
         if moment is not None and moment.tzinfo is None:
             raise Invalid(f"{name} {moment.isoformat()} has no time zone; give one, such as +00:00")
 

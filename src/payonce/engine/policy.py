@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, Final, Literal
 from uuid import UUID
 
-from payonce.engine.model import NAME_MAX_LENGTH, Ending, Message
+from payonce.engine.model import DELAY_MAX_S, NAME_MAX_LENGTH, Ending, Message
 from payonce.kit.outcomes import Invalid
 
 RELEASE_DELAY_S: Final = 5.0
@@ -32,6 +32,8 @@ class Exponential:
         return min(self._growth(retry), self.max_delay_seconds) + roll * self.jitter_seconds
 
     def _growth(self, retry: int) -> float:
+        if self.base_delay_seconds == 0:
+            return 0.0
         try:
             if self.max_doublings is None:
                 return self.base_delay_seconds * self.backoff_multiplier ** (retry - 1)
@@ -129,7 +131,8 @@ def next_step(policy: Policy, message: Message, first_attempt_at: datetime, now:
         return Step(Ending.PARKED, f"gave up after {run} of {limit} attempts: {ended.reason}", give_up=True)
     delay_s = policy.backoff.delay_s(run, _roll(message.id, run))
     if ended.after_s is not None:
-        delay_s = max(0.0, ended.after_s)
+        # A vendor's Retry-After may say anything; the store must be able to keep it.
+        delay_s = min(max(0.0, ended.after_s), DELAY_MAX_S)
     age_s = (now - first_attempt_at).total_seconds()
     if policy.give_up_after_s is not None and age_s + delay_s > policy.give_up_after_s:
         reason = f"gave up {age_s:.0f} s after the first attempt (limit {policy.give_up_after_s:g} s): {ended.reason}"
@@ -147,6 +150,9 @@ _SEED_NAMES: Final = {
 _BACKOFF_NAMES: Final = frozenset(item.name for item in fields(Exponential))
 _WHOLE: Final = frozenset({"max_attempts", "max_retries", "max_doublings", "concurrency", "burst"})
 _TEXT: Final = frozenset({"limit", "log"})
+_MAY_BE_NONE: Final = frozenset(
+    {"max_attempts", "max_retries", "give_up_after_s", "concurrency", "rate", "max_doublings", "limit"}
+)
 _FLAGS: Final = frozenset({"lanes"})
 _NOT_FROM_OUTSIDE: Final = frozenset({"queue", "backoff", "on_give_up"})
 
@@ -194,7 +200,7 @@ def environment_name(queue: str) -> str:
 def _parsed(queue: str, name: str, value: object) -> Any:
     text = str(value).strip()
     try:
-        if text.lower() in ("none", "null", "") and name not in _TEXT | _FLAGS:
+        if text.lower() in ("none", "null", "") and name in _MAY_BE_NONE:
             return None
         if name in _FLAGS:
             return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
@@ -224,8 +230,10 @@ def _check(policy: Policy) -> None:
     backoff = policy.backoff
     for name in ("base_delay_seconds", "backoff_multiplier", "max_delay_seconds", "jitter_seconds"):
         value = getattr(backoff, name)
-        if not (value >= 0 and math.isfinite(value)):
-            raise Invalid(f"policy of {policy.queue}: {name} is {value!r}; it must be 0 or more")
+        if not 0 <= value <= DELAY_MAX_S / 2:
+            raise Invalid(
+                f"policy of {policy.queue}: {name} is {value!r}; it must be 0 or more, and less than five years"
+            )
     if backoff.max_doublings is not None and backoff.max_doublings < 0:
         raise Invalid(f"policy of {policy.queue}: max_doublings is {backoff.max_doublings}; it must be 0 or more")
     if policy.log not in ("all", "failures"):

@@ -5,6 +5,8 @@ import time
 from typing import Final
 from uuid import UUID
 
+from asyncpg.pgproto import pgproto
+
 _RANDOM_BITS: Final = 74
 _STEP_BITS: Final = 32
 
@@ -29,7 +31,9 @@ def new_id() -> UUID:
         if _tail >> _RANDOM_BITS:
             _millisecond, _tail = _millisecond + 1, _steps.pop()
     high, low = _tail >> 62, _tail & 0x3FFF_FFFF_FFFF_FFFF
-    return UUID(int=_millisecond << 80 | 0x7000 << 64 | high << 64 | 0x8000_0000_0000_0000 | low)
+    number = _millisecond << 80 | 0x7000 << 64 | high << 64 | 0x8000_0000_0000_0000 | low
+    # The database driver's UUID is a uuid.UUID in every respect, and takes a fifth of the time to make and to send.
+    return pgproto.UUID(number.to_bytes(16, "big"))
 
 
 def _forget_after_fork() -> None:

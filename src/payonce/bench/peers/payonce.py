@@ -32,8 +32,8 @@ POLICY = Policy("bench", concurrency=CONCURRENCY, run_limit_s=RUN_LIMIT_S)
 class Payonce:
     traits = Traits(
         worker=f"{SLOTS} slots, lease {POLICY.lease_s:g} s, concurrency limit on, key per message, log = {POLICY.log}",
-        bulk="put() of 5000, an idempotency key each",
-        bulk_size=5000,
+        bulk="put() of 20000, an idempotency key each",
+        bulk_size=20_000,
         lease_s=POLICY.lease_s,
         ways=(
             Way("write_atomic", True, "work.commit(): fence, write, job log and acknowledgement"),

@@ -1,0 +1,174 @@
+"""The store's two clocks in a test's hands. Every process on the database follows, since it asks the database.
+
+The due clock says when messages and schedules fall due, the lease clock when leases end: advancing the first by an
+hour does not end the leases of healthy workers.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Final, cast
+
+import asyncpg
+
+from payonce.engine.bell import CHANNEL, EVERYBODY
+from payonce.engine.migrate import SERVICE_ROLE
+
+HOPS_MAX: Final = 10_000
+"""A drain that makes new work due at every hop would otherwise never arrive."""
+
+Drain = Callable[[], Awaitable[object]]
+
+
+class Clock:
+    """Moves the clocks of one database, over an owner's connection of its own."""
+
+    def __init__(self, connection: asyncpg.Connection) -> None:
+        self._connection = connection
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, owner_url: str) -> AsyncIterator["Clock"]:
+        """Marks the database as a test database and makes its clocks movable; they run on until moved."""
+        connection = await asyncpg.connect(owner_url)
+        try:
+            async with connection.transaction():
+                await connection.execute(_MAKE_MOVABLE)
+            yield cls(connection)
+        finally:
+            await connection.close()
+
+    async def now(self) -> datetime:
+        return cast(datetime, await self._connection.fetchval("select payonce.due_now()"))
+
+    async def lease_now(self) -> datetime:
+        return cast(datetime, await self._connection.fetchval("select payonce.lease_now()"))
+
+    async def freeze(self, at: datetime | None = None) -> datetime:
+        """Stops both clocks, the due clock `at` the given moment; leases then end only by advance_leases()."""
+        await self._connection.execute(
+            """
+            update payonce.test_clock
+            set due_frozen = coalesce($1, payonce.due_now()), lease_frozen = payonce.lease_now()
+            """,
+            at,
+        )
+        await self._tell()
+        return await self.now()
+
+    async def thaw(self) -> None:
+        """Lets both clocks run on from where they stand."""
+        await self._connection.execute(
+            """
+            update payonce.test_clock
+            set due_offset = payonce.due_now() - statement_timestamp(), due_frozen = null,
+                lease_offset = payonce.lease_now() - statement_timestamp(), lease_frozen = null
+            """
+        )
+        await self._tell()
+
+    async def advance(self, due_s: float) -> datetime:
+        """Moves the due clock and wakes every waiter. Leases are not touched."""
+        await self._connection.execute(
+            """
+            update payonce.test_clock
+            set due_frozen = due_frozen + make_interval(secs => $1), due_offset = due_offset + make_interval(secs => $1)
+            """,
+            due_s,
+        )
+        await self._tell()
+        return await self.now()
+
+    async def advance_leases(self, lease_s: float) -> None:
+        """Moves the lease clock: leases that were not renewed within that time have ended."""
+        await self._connection.execute(
+            """
+            update payonce.test_clock set lease_frozen = lease_frozen + make_interval(secs => $1),
+                lease_offset = lease_offset + make_interval(secs => $1)
+            """,
+            lease_s,
+        )
+        await self._tell()
+
+    async def run_to(self, at: datetime, drain: Drain) -> int:
+        """Hops from one due time to the next up to `at`, draining at each, and stands still there.
+
+        So a year yields twelve renewals, each run at its own time. Answers the number of hops.
+        """
+        now = await self.freeze()
+        if at < now:
+            raise ValueError(f"run_to {at.isoformat()} lies before {now.isoformat()}; clocks run forwards")
+        await drain()
+        for hop in range(HOPS_MAX):
+            following = await self.next_due()
+            if following is None or following > at:
+                await self.freeze(at)
+                await drain()
+                return hop
+            await self.freeze(following)
+            await drain()
+        raise AssertionError(
+            f"run_to made {HOPS_MAX} hops and reached only {await self.now()}; something falls due for ever"
+        )
+
+    async def next_due(self) -> datetime | None:
+        """When the next message or schedule falls due that is not due yet. Paused queues hold nothing up."""
+        return cast(datetime | None, await self._connection.fetchval(_NEXT_DUE))
+
+    async def idle(self) -> bool:
+        """Whether nothing runs and nothing that could run is due: what a drain waits for."""
+        return cast(bool, await self._connection.fetchval(_IDLE))
+
+    async def _tell(self) -> None:
+        await self._connection.execute("select pg_notify($1, $2)", CHANNEL, EVERYBODY)
+
+
+async def make_production_again(owner_url: str) -> None:
+    """The opposite of Clock.open: genuine clocks, and a database that production code accepts."""
+    connection = await asyncpg.connect(owner_url)
+    try:
+        async with connection.transaction():
+            await connection.execute(_MAKE_GENUINE)
+    finally:
+        await connection.close()
+
+
+_MAKE_MOVABLE: Final = f"""
+    update payonce.installation set purpose = 'test';
+    create table if not exists payonce.test_clock (
+        singleton boolean primary key default true check (singleton),
+        due_frozen timestamptz, due_offset interval not null default '0',
+        lease_frozen timestamptz, lease_offset interval not null default '0'
+    );
+    insert into payonce.test_clock default values on conflict do nothing;
+    grant select on payonce.test_clock to {SERVICE_ROLE};
+    create or replace function payonce.due_now() returns timestamptz language sql stable parallel safe
+        return (select coalesce(due_frozen, statement_timestamp() + due_offset) from payonce.test_clock);
+    create or replace function payonce.lease_now() returns timestamptz language sql stable parallel safe
+        return (select coalesce(lease_frozen, statement_timestamp() + lease_offset) from payonce.test_clock);
+"""
+
+_MAKE_GENUINE: Final = """
+    create or replace function payonce.due_now() returns timestamptz language sql stable parallel safe
+        return statement_timestamp();
+    create or replace function payonce.lease_now() returns timestamptz language sql stable parallel safe
+        return statement_timestamp();
+    drop table if exists payonce.test_clock;
+    update payonce.installation set purpose = 'production';
+"""
+
+_NEXT_DUE: Final = """
+    select min(due_at) from (
+        select m.ready_at as due_at from payonce.messages m join payonce.queues q on q.name = m.queue
+        where m.state in ('ready', 'alone') and m.ready_at > payonce.due_now() and not q.paused
+        union all
+        select next_at from payonce.schedules where next_at > payonce.due_now()
+    ) waiting
+"""
+
+_IDLE: Final = """
+    select not exists (
+        select from payonce.messages m join payonce.queues q on q.name = m.queue
+        where m.state = 'leased' or (m.state in ('ready', 'alone') and m.ready_at <= payonce.due_now() and not q.paused)
+    )
+"""

@@ -1,0 +1,93 @@
+"""The pytest plugin: async tests run in a loop of their own, and every test that asks gets a database of its own.
+
+Fixtures, the outermost first:
+
+    payonce_components  the (name, package) pairs whose migrations are applied; override it to test your own services
+    servers             the session's PostgreSQL servers
+    postgres            one of them; parametrise it indirectly with an Installation to run on another version
+    scratch             a migrated database for this test alone
+    stage               opens the engine on it: `async with stage() as s:`
+
+There are no async fixtures. Instead, a fixture of an async test may return an async context manager: it is entered
+in the test's own loop, and the test gets what it yields.
+"""
+
+import asyncio
+import inspect
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import Any, Final
+
+import pytest
+import uvloop
+
+from payonce.engine.migrate import known_migrations
+from payonce.testing.servers import ScratchDatabase, ScratchServer, Servers
+from payonce.testing.stage import OpenStage, open_stage
+
+ASYNC_LIMIT_S: Final = 60.0
+"""The bound of one async test; below pytest-timeout's, so that the test and not the session is ended."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = pyfuncitem._fixtureinfo.argnames
+    arguments: dict[str, Any] = {name: pyfuncitem.funcargs[name] for name in names}
+
+    async def bounded() -> None:
+        async with asyncio.timeout(ASYNC_LIMIT_S), AsyncExitStack() as stack:
+            for name, value in arguments.items():
+                if isinstance(value, AbstractAsyncContextManager):
+                    arguments[name] = await stack.enter_async_context(value)
+            await pyfuncitem.obj(**arguments)
+
+    runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    try:
+        runner.run(bounded())
+    finally:
+        left_open = _close(runner)
+    assert not left_open, f"the test left open: {', '.join(left_open)}"
+    return True
+
+
+def _close(runner: asyncio.Runner) -> list[str]:
+    """Closes the loop and answers what was still open in it.
+
+    uvloop warns of that while it closes, and never comes back if warnings are errors then.
+    """
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ResourceWarning)
+        runner.close()
+    return [str(each.message) for each in caught]
+
+
+@pytest.fixture(scope="session")
+def payonce_components() -> Sequence[tuple[str, str]]:
+    return ()
+
+
+@pytest.fixture(scope="session")
+def servers(payonce_components: Sequence[tuple[str, str]]) -> Iterator[Servers]:
+    running = Servers(known_migrations(payonce_components))
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def postgres(servers: Servers, request: pytest.FixtureRequest) -> ScratchServer:
+    installation: Any = getattr(request, "param", None)
+    return servers.of(installation)
+
+
+@pytest.fixture
+def scratch(postgres: ScratchServer) -> Iterator[ScratchDatabase]:
+    with postgres.lent() as database:
+        yield database
+
+
+@pytest.fixture
+def stage(scratch: ScratchDatabase) -> OpenStage:
+    return lambda: open_stage(scratch)

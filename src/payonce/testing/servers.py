@@ -1,0 +1,146 @@
+"""Real PostgreSQL servers for one test session, and databases cloned from a migrated template for single tests."""
+
+import asyncio
+import os
+import shutil
+import tempfile
+from collections.abc import Coroutine, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import asyncpg
+
+from payonce.embedded import Installation, Server, choose_installation, reset, start
+from payonce.engine.migrate import Migration, migrate
+
+# What is lost with the machine is nothing a test would miss.
+QUICK_SETTINGS: Final = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "64MB"}
+TEMPLATE: Final = "payonce_template"
+OWNER: Final = "payonce_owner"
+MEMORY_FOLDER: Final = Path("/dev/shm")  # noqa: S108 - a folder with a random name is made in it
+MEMORY_WANTED_BYTES: Final = 2 * 1024**3
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True)
+class ScratchDatabase:
+    """A database of one test. `service` is the role that services run as, `owner` the one that migrates."""
+
+    name: str
+    owner_url: str
+    service_url: str
+    superuser_url: str
+
+
+@dataclass
+class ScratchServer:
+    """A server with a migrated template. Its methods block, and may be called inside a running event loop."""
+
+    server: Server
+    migrations: Sequence[Migration]
+    _has_template: bool = False
+
+    def database(self) -> ScratchDatabase:
+        """A migrated database that nobody else uses: copied, so it takes milliseconds."""
+        if not self._has_template:
+            _in_own_loop(self._make_template())
+            self._has_template = True
+        name = f"scratch_{uuid4().hex}"
+        # Copying files is the quicker way where nothing waits for a disk.
+        self.execute(f"create database {name} owner {OWNER} template {TEMPLATE} strategy file_copy")
+        return self.urls(name)
+
+    def empty_database(self) -> ScratchDatabase:
+        """A database without payonce in it: for tests of migrations."""
+        name = f"scratch_{uuid4().hex}"
+        self.execute(f"create database {name} owner {OWNER} template template0")
+        return self.urls(name)
+
+    def drop(self, database: ScratchDatabase) -> None:
+        self.execute(f"drop database if exists {database.name} with (force)")
+
+    @contextmanager
+    def lent(self) -> Iterator[ScratchDatabase]:
+        database = self.database()
+        try:
+            yield database
+        finally:
+            self.drop(database)
+
+    def execute(self, statement: str) -> None:
+        """As superuser, outside any scratch database."""
+        _in_own_loop(_execute(self.server.superuser_url, statement))
+
+    def urls(self, name: str) -> ScratchDatabase:
+        server = self.server
+        return ScratchDatabase(
+            name, *(_with_path(url, name) for url in (server.owner_url, server.service_url, server.superuser_url))
+        )
+
+    async def _make_template(self) -> None:
+        await _execute(self.server.superuser_url, f"create database {TEMPLATE} owner {OWNER} template template0")
+        connection = await asyncpg.connect(self.urls(TEMPLATE).owner_url)
+        try:
+            await migrate(connection, self.migrations)
+        finally:
+            await connection.close()
+
+
+@dataclass
+class Servers:
+    """The servers of one session, each started when first asked for and ended with the process, however that ends."""
+
+    migrations: Sequence[Migration]
+    _running: dict[Path, ScratchServer] = field(default_factory=dict)
+
+    def of(self, installation: Installation | None = None) -> ScratchServer:
+        """The server of this PostgreSQL installation, or of the preferred one."""
+        chosen = installation or choose_installation()
+        if chosen.bin not in self._running:
+            folder = Path(tempfile.mkdtemp(prefix="payonce-test-", dir=_quickest_folder()))
+            # The server runs under an account of its own when the tests run as root.
+            folder.chmod(0o755)
+            server = start(folder / "pg", binaries=chosen, settings=QUICK_SETTINGS, tie_to_parent=True)
+            self._running[chosen.bin] = ScratchServer(server, self.migrations)
+        return self._running[chosen.bin]
+
+    def close(self) -> None:
+        for scratch in self._running.values():
+            reset(scratch.server.data_dir)
+            shutil.rmtree(scratch.server.data_dir.parent)
+        self._running.clear()
+
+
+def _quickest_folder() -> Path | None:
+    """Memory where there is enough of it: a clone takes a tenth of the time."""
+    if MEMORY_FOLDER.is_dir() and os.access(MEMORY_FOLDER, os.W_OK):
+        space = os.statvfs(MEMORY_FOLDER)
+        if space.f_bavail * space.f_frsize >= MEMORY_WANTED_BYTES:
+            return MEMORY_FOLDER
+    return None
+
+
+def _with_path(url: str, database: str) -> str:
+    # Not through urlunsplit: it drops the empty host of a socket's address.
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}/{database}" + (f"?{parts.query}" if parts.query else "")
+
+
+async def _execute(url: str, statement: str) -> None:
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+def _in_own_loop(work: Coroutine[Any, Any, Answer]) -> Answer:
+    # A thread of its own, because the caller may stand inside a running event loop.
+    with ThreadPoolExecutor(1, thread_name_prefix="payonce-testing") as thread:
+        return thread.submit(asyncio.run, work).result()

@@ -1,0 +1,56 @@
+"""Everything one test needs of the engine, opened on one database and closed behind it."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+
+import asyncpg
+
+from payonce.engine.bell import Bell
+from payonce.engine.database import Database
+from payonce.engine.policy import Policy
+from payonce.queues.postgres import PostgresAdmin, PostgresFeed, PostgresQueue
+from payonce.testing.clock import Clock
+from payonce.testing.servers import ScratchDatabase
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One process' worth of the engine, in the service role, with the owner's connection and the clocks beside it."""
+
+    scratch: ScratchDatabase
+    database: Database
+    bell: Bell
+    feed: PostgresFeed
+    admin: PostgresAdmin
+    clock: Clock
+    owner: asyncpg.Connection
+    """For what services may not do: triggers, other schemas, looking at everything."""
+
+    async def queue(self, policy: Policy, worker: str = "worker-1") -> PostgresQueue:
+        """The queue as a worker of that name sees it, declared."""
+        await self.feed.declare([policy])
+        return PostgresQueue(self.database, self.bell, policy, worker)
+
+    async def drained(self) -> bool:
+        """Whether workers, wherever they run, have nothing left that is due."""
+        return await self.clock.idle()
+
+
+@asynccontextmanager
+async def open_stage(scratch: ScratchDatabase) -> AsyncIterator[Stage]:
+    async with (
+        Clock.open(scratch.owner_url) as clock,
+        Database.open(scratch.service_url) as database,
+        Bell.open(database) as bell,
+    ):
+        owner = await asyncpg.connect(scratch.owner_url)
+        try:
+            feed, admin = PostgresFeed(database, bell), PostgresAdmin(database, bell)
+            yield Stage(scratch, database, bell, feed, admin, clock, owner)
+        finally:
+            await owner.close()
+
+
+OpenStage = Callable[[], AbstractAsyncContextManager[Stage]]
+"""What the fixture `stage` is: call it, and enter what it answers. Several at once are several processes' worth."""

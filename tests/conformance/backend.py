@@ -1,0 +1,144 @@
+"""What the conformance tests ask of a queue backend, and the few steps they are told in.
+
+A backend is opened with its clocks standing still: nothing falls due and no lease ends unless a test moves them.
+"""
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, Protocol
+from uuid import UUID
+
+from payonce.engine.database import Connection
+from payonce.engine.model import Answer, Claim, Ending, Message, Settlement, State
+from payonce.engine.policy import Policy
+from payonce.engine.queue import Admin, Feed, PullQueue, Stored
+
+QUEUE = "payments"
+LEASE_S = 30.0
+PLAIN = Policy(QUEUE, lease_s=LEASE_S)
+
+
+@dataclass(frozen=True)
+class Logged:
+    """One line of the job log."""
+
+    status: str
+    attempts: int
+    last_error: str | None
+    next_retry_at: datetime | None
+
+
+class Time(Protocol):
+    async def now(self) -> datetime: ...
+
+    async def advance(self, due_s: float) -> datetime: ...
+
+    async def advance_leases(self, lease_s: float) -> None: ...
+
+
+Moment = Literal["claimed", "marked alone", "before commit", "before put is committed"]
+"""Where a worker process is when it gets SIGKILL."""
+
+
+class Backend(Protocol):
+    @property
+    def feed(self) -> Feed: ...
+
+    @property
+    def admin(self) -> Admin: ...
+
+    @property
+    def time(self) -> Time: ...
+
+    async def queue(self, policy: Policy, worker: str = "worker-1") -> PullQueue:
+        """The queue as a worker of that name sees it, declared."""
+        ...
+
+    def transaction(self) -> AbstractAsyncContextManager[Connection]:
+        """A business transaction, to put within."""
+        ...
+
+    async def log_of(self, message_id: UUID) -> list[Logged]: ...
+
+    async def refuse_to_log(self, message_id: UUID) -> None:
+        """From now on the store refuses every settlement of this message."""
+        ...
+
+    async def forget_expired_keys(self) -> None:
+        """Runs whatever lets idempotency keys of settled messages end."""
+        ...
+
+    async def kill_a_worker(self, policy: Policy, at: Moment) -> None:
+        """A process of its own takes everything claimable and gets SIGKILL at that moment."""
+        ...
+
+    def locked(self, message_ids: Sequence[UUID]) -> AbstractAsyncContextManager[None]:
+        """While entered, some transaction holds these messages."""
+        ...
+
+
+async def claim(queue: PullQueue, limit: int = 10) -> list[Claim]:
+    return list((await queue.exchange([], limit)).claims)
+
+
+async def claim_one(queue: PullQueue) -> Claim:
+    [claimed] = await claim(queue)
+    return claimed
+
+
+async def settle(queue: PullQueue, *settlements: Settlement) -> list[Answer]:
+    return list((await queue.exchange(settlements, 0)).answers)
+
+
+def success(claimed: Claim) -> Settlement:
+    return Settlement(claimed, Ending.SUCCESS)
+
+
+def retry(claimed: Claim, delay_s: float = 0.0) -> Settlement:
+    return Settlement(claimed, Ending.RETRY, "not now", delay_s)
+
+
+def parked(claimed: Claim, reason: str = "gave up") -> Settlement:
+    return Settlement(claimed, Ending.PARKED, reason)
+
+
+def failed(claimed: Claim) -> Settlement:
+    return Settlement(claimed, Ending.FAILED, "rejected")
+
+
+def released(claimed: Claim) -> Settlement:
+    return Settlement(claimed, Ending.RELEASED, "unknown action")
+
+
+def message(**fields: object) -> Message:
+    return Message(**{"queue": QUEUE, **fields})  # type: ignore[arg-type]
+
+
+def ids(claims: Sequence[Claim]) -> list[UUID]:
+    return [claimed.message.id for claimed in claims]
+
+
+async def let_leases_end(backend: Backend, queue: PullQueue, lease_s: float = LEASE_S) -> int:
+    """The claimers are dead: nobody renews, and the sweep comes by."""
+    await backend.time.advance_leases(lease_s + 0.001)
+    return await queue.reap()
+
+
+async def stored(backend: Backend, state: State, queue: str = QUEUE) -> list[Stored]:
+    return await backend.admin.peek(queue, state, 1_000)
+
+
+async def park_all(queue: PullQueue, reason: str = "gave up") -> list[UUID]:
+    """Claims everything that is due and parks it."""
+    claims = await claim(queue, 1_000)
+    await settle(queue, *(parked(claimed, reason) for claimed in claims))
+    return ids(claims)
+
+
+async def crash_until_alone(backend: Backend, queue: PullQueue) -> None:
+    """Two workers die with what is claimable: it is then a suspect."""
+    for _ in range(2):
+        await claim(queue, 1_000)
+        await let_leases_end(backend, queue)

@@ -1,0 +1,130 @@
+"""A queue in memory, with one worker's luck and no faults: what the promises say, in the fewest words."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from payonce.engine.model import Answer, Claim, Ending, Message, State
+
+KEY_RETENTION_S = 86_400.0
+
+
+@dataclass
+class Held:
+    id: UUID
+    state: State
+    ready_at: float
+    token: int = 0
+    lease_until: float = 0.0
+    attempts: int = 0
+    crashes: int = 0
+    running_alone: bool = False
+
+
+@dataclass
+class Key:
+    message_id: UUID
+    expires_at: float | None = None
+
+
+class Model:
+    def __init__(self, lease_s: float) -> None:
+        self.lease_s = lease_s
+        self.now = 0.0
+        self.lease_now = 0.0
+        self.paused = False
+        self.messages: dict[UUID, Held] = {}
+        self.keys: dict[str, Key] = {}
+
+    def content(self, state: State) -> dict[UUID, tuple[int, int]]:
+        return {held.id: (held.attempts, held.crashes) for held in self.messages.values() if held.state is state}
+
+    def put(self, messages: Sequence[Message], answered: Sequence[UUID]) -> None:
+        for message, answer in zip(messages, answered, strict=True):
+            assert answer == self._accept(message)
+
+    def _accept(self, message: Message) -> UUID:
+        if message.idempotency_key is not None:
+            key = self.keys.get(message.idempotency_key)
+            if key is not None and not (key.expires_at is not None and key.expires_at <= self.now):
+                return key.message_id
+            self.keys[message.idempotency_key] = Key(message.id)
+        self.messages[message.id] = Held(message.id, State.READY, self.now + message.delay_s)
+        return message.id
+
+    def claim(self, claims: Sequence[Claim], limit: int) -> None:
+        """Which of several that became ready together comes first is the backend's choice."""
+        due = sorted(held.ready_at for held in self.messages.values() if self._claimable(held, State.READY))
+        assert [self.messages[claim.message.id].ready_at for claim in claims] == due[:limit]
+        for claim in claims:
+            self._lease(claim, State.READY)
+
+    def claim_alone(self, claim: Claim | None) -> None:
+        due = [held for held in self.messages.values() if self._claimable(held, State.ALONE)]
+        assert (claim is None) == (not due)
+        if claim is not None:
+            self._lease(claim, State.ALONE)
+
+    def _claimable(self, held: Held, state: State) -> bool:
+        return held.state is state and held.ready_at <= self.now and not self.paused
+
+    def _lease(self, claim: Claim, expected: State) -> None:
+        held = self.messages[claim.message.id]
+        assert self._claimable(held, expected)
+        assert claim.token > held.token, "a newer claim must have a higher token"
+        assert (claim.message.attempts, claim.crashes) == (held.attempts, held.crashes)
+        held.state, held.token, held.lease_until = State.LEASED, claim.token, self.lease_now + self.lease_s
+
+    def _of(self, claim: Claim) -> Held | None:
+        """The message, if the claim still holds it."""
+        held = self.messages.get(claim.message.id)
+        return held if held is not None and held.state is State.LEASED and held.token == claim.token else None
+
+    def mark_alone(self, claim: Claim) -> bool:
+        if held := self._of(claim):
+            held.running_alone = True
+        return held is not None
+
+    def extend(self, claim: Claim) -> bool:
+        if held := self._of(claim):
+            held.lease_until = self.lease_now + self.lease_s
+        return held is not None
+
+    def settle(self, claim: Claim, ending: Ending, delay_s: float) -> Answer:
+        held = self._of(claim)
+        if held is None:
+            return Answer.STALE if claim.message.id in self.messages else Answer.ALREADY
+        if ending in (Ending.SUCCESS, Ending.FAILED):
+            del self.messages[held.id]
+            return Answer.SETTLED
+        held.state = State.PARKED if ending is Ending.PARKED else State.READY
+        held.attempts += ending is not Ending.RELEASED
+        held.ready_at, held.crashes, held.running_alone = self.now + delay_s, 0, False
+        return Answer.SETTLED
+
+    def reap(self) -> int:
+        dead = [
+            held for held in self.messages.values() if held.state is State.LEASED and held.lease_until <= self.lease_now
+        ]
+        for held in dead:
+            held.crashes += 1
+            held.state = State.PARKED if held.running_alone else State.ALONE if held.crashes >= 2 else State.READY
+            held.running_alone, held.ready_at = False, self.now
+        return len(dead)
+
+    def redrive(self) -> int:
+        parked = [held for held in self.messages.values() if held.state is State.PARKED]
+        for held in parked:
+            held.state, held.ready_at, held.attempts, held.crashes = State.READY, self.now, 0, 0
+        return len(parked)
+
+    def purge(self, state: State) -> int:
+        gone = [held.id for held in self.messages.values() if held.state is state]
+        for message_id in gone:
+            del self.messages[message_id]
+        return len(gone)
+
+    def let_keys_end(self) -> None:
+        for key in self.keys.values():
+            if key.expires_at is None and key.message_id not in self.messages:
+                key.expires_at = self.now + KEY_RETENTION_S

@@ -1,0 +1,108 @@
+"""The PostgreSQL queue as a conformance backend."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+import msgspec
+
+from payonce.engine.database import Connection
+from payonce.engine.idempotency import expire_keys, forget_keys
+from payonce.engine.policy import Policy
+from payonce.queues.postgres import PostgresAdmin, PostgresFeed, PostgresQueue
+from payonce.testing import Clock, ScratchDatabase, Stage, eventually, open_stage
+from tests.conformance.backend import Logged, Moment
+
+VICTIM_LIMIT_S = 20.0
+
+
+@dataclass(frozen=True)
+class PostgresBackend:
+    stage: Stage
+
+    @property
+    def feed(self) -> PostgresFeed:
+        return self.stage.feed
+
+    @property
+    def admin(self) -> PostgresAdmin:
+        return self.stage.admin
+
+    @property
+    def time(self) -> Clock:
+        return self.stage.clock
+
+    async def queue(self, policy: Policy, worker: str = "worker-1") -> PostgresQueue:
+        return await self.stage.queue(policy, worker)
+
+    def transaction(self) -> AbstractAsyncContextManager[Connection]:
+        return self.stage.database.transaction()
+
+    async def log_of(self, message_id: UUID) -> list[Logged]:
+        rows = await self.stage.owner.fetch(
+            """
+            select status, attempts, last_error, next_retry_at from payonce.job_logs
+            where message_id = $1 order by id
+            """,
+            message_id,
+        )
+        return [Logged(*row) for row in rows]
+
+    async def refuse_to_log(self, message_id: UUID) -> None:
+        await self.stage.owner.execute(
+            f"""
+            create function payonce.refuse() returns trigger language plpgsql as $$
+            begin
+                if new.message_id = '{message_id}' then raise exception 'this row is refused'; end if;
+                return new;
+            end $$;
+            create trigger refuse before insert on payonce.job_logs for each row execute function payonce.refuse();
+            """
+        )
+
+    async def forget_expired_keys(self) -> None:
+        await expire_keys(self.stage.database)
+        await forget_keys(self.stage.database)
+
+    async def kill_a_worker(self, policy: Policy, at: Moment) -> None:
+        victim = await asyncio.create_subprocess_exec(
+            *(sys.executable, str(Path(__file__).with_name("victim.py")), self.stage.scratch.service_url),
+            *(msgspec.json.encode(policy.described()).decode(), at),
+            stdout=asyncio.subprocess.PIPE,
+        )
+        assert victim.stdout is not None
+        try:
+            async with asyncio.timeout(VICTIM_LIMIT_S):
+                assert await victim.stdout.readline() == b"there\n", "the victim did not get to where it was to die"
+        finally:
+            os.kill(victim.pid, signal.SIGKILL)
+            await victim.wait()
+        # The server notices a moment later, and until then the transactions of the dead are open.
+        await eventually(self._victim_is_gone)
+
+    async def _victim_is_gone(self) -> bool:
+        left = await self.stage.owner.fetchval(
+            "select count(*) from pg_stat_activity where application_name = 'victim'"
+        )
+        return bool(left == 0)
+
+    @asynccontextmanager
+    async def locked(self, message_ids: Sequence[UUID]) -> AsyncIterator[None]:
+        async with self.stage.owner.transaction():
+            await self.stage.owner.fetch(
+                "select from payonce.messages where id = any($1) for update", list(message_ids)
+            )
+            yield
+
+
+@asynccontextmanager
+async def open_postgres_backend(scratch: ScratchDatabase) -> AsyncIterator[PostgresBackend]:
+    async with open_stage(scratch) as stage:
+        await stage.clock.freeze()
+        yield PostgresBackend(stage)

@@ -1,0 +1,225 @@
+"""The promises as a worker keeps them: it handles what is put, rests when told to, and ends without losing anything."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from payonce.engine.bell import Bell
+from payonce.engine.model import Message, Settlement, State
+from payonce.engine.policy import Fixed, Policy
+from payonce.engine.process import Worker
+from payonce.engine.queue import POLL_S, Exchange
+from payonce.engine.work import Handler, Work, handles
+from payonce.kit.outcomes import Retry
+from payonce.queues.postgres import PostgresQueue
+from payonce.testing import OpenStage, Stage, eventually
+
+LIMITED_REST_S = 0.05
+PAY = Policy("pay", max_attempts=3, backoff=Fixed(60))
+
+
+class CountedQueue(PostgresQueue):
+    """Knows how often it was asked."""
+
+    asked = 0
+
+    async def exchange(self, settlements: Sequence[Settlement], limit: int) -> Exchange:
+        self.asked += 1
+        return await super().exchange(settlements, limit)
+
+
+@asynccontextmanager
+async def working(s: Stage, *handlers: Handler) -> AsyncIterator[CountedQueue]:
+    """A worker that runs while this is entered; yields its first queue."""
+    policies = [handler.policy for handler in handlers]
+    await s.feed.declare(policies)
+    queues = {policy.queue: CountedQueue(s.database, s.bell, policy, "worker-1") for policy in policies}
+    worker = Worker(handlers, s.database, s.feed, lambda policy: queues[policy.queue])
+    running = asyncio.create_task(worker.run())
+    try:
+        yield queues[policies[0].queue]
+    finally:
+        await worker.stop(grace_s=5)
+        await asyncio.wait_for(running, 10)
+
+
+async def test_every_message_is_handled_once(stage: OpenStage) -> None:
+    handled: list[object] = []
+
+    @handles(PAY)
+    async def pay(work: Work) -> None:
+        handled.append(work.message.id)
+
+    async with stage() as s:
+        async with working(s, pay):
+            sent = await s.feed.put([Message(queue="pay") for _ in range(300)])
+            await eventually(s.drained)
+        assert sorted(map(str, handled)) == sorted(map(str, sent))
+        assert await s.owner.fetchval("select count(*) from payonce.job_logs where status = 'success'") == 300
+
+
+async def test_a_failing_message_is_retried_by_policy_and_then_parked_with_its_reason(stage: OpenStage) -> None:
+    times = []
+
+    @handles(PAY)
+    async def pay(work: Work) -> None:
+        times.append(await work.read.fetchval("select payonce.due_now()"))
+        raise Retry("card gateway is busy")
+
+    async with stage() as s:
+        start = await s.clock.freeze()
+        async with working(s, pay):
+            await s.feed.put([Message(queue="pay")])
+            await s.clock.run_to(start.replace(year=start.year + 1), lambda: eventually(s.drained))
+        assert [(moment - start).total_seconds() for moment in times] == [0, 60, 120]
+        [parked] = await s.admin.peek("pay", State.PARKED, 10)
+        assert parked.message.attempts == 3
+        assert "card gateway is busy" in (parked.last_error or "")
+
+
+async def test_a_handler_with_a_bug_is_retried_and_its_secrets_stay_out_of_the_log(stage: OpenStage) -> None:
+    @handles(PAY)
+    async def pay(work: Work) -> None:
+        raise ZeroDivisionError("password=hunter2")
+
+    async with stage() as s:
+        async with working(s, pay):
+            await s.feed.put([Message(queue="pay", max_attempts=1)])
+            await eventually(s.drained)
+        [parked] = await s.admin.peek("pay", State.PARKED, 10)
+        assert parked.last_error is not None
+        assert "ZeroDivisionError" in parked.last_error
+        assert "hunter2" not in parked.last_error
+
+
+async def test_an_unknown_action_is_left_to_a_newer_worker(stage: OpenStage) -> None:
+    @handles(PAY, "pay")
+    async def pay(work: Work) -> None:
+        raise AssertionError("this action is another's")
+
+    async with stage() as s:
+        async with working(s, pay):
+            await s.feed.put([Message(queue="pay", action="refund")])
+            await eventually(s.drained)
+        [waiting] = await s.admin.peek("pay", State.READY, 10)
+        assert waiting.message.attempts == 0
+
+
+async def test_a_worker_on_a_paused_queue_does_not_spin(stage: OpenStage) -> None:
+    @handles(PAY)
+    async def pay(work: Work) -> None:
+        raise AssertionError("the queue is paused")
+
+    async with stage() as s:
+        await s.feed.declare([PAY])
+        await s.admin.pause("pay", "maintenance")
+        await s.feed.put([Message(queue="pay") for _ in range(10)])
+        async with working(s, pay) as queue:
+            await asks_no_more_often_than(queue, POLL_S)
+
+
+async def test_a_worker_on_a_full_limit_does_not_spin(stage: OpenStage) -> None:
+    one = Policy("pay", concurrency=1)
+
+    @handles(one)
+    async def pay(work: Work) -> None:
+        raise AssertionError("the only place is taken")
+
+    async with stage() as s:
+        other = await s.queue(one, "worker-2")
+        await s.feed.put([Message(queue="pay") for _ in range(10)])
+        await other.exchange([], 1)
+        async with working(s, pay) as queue:
+            await asks_no_more_often_than(queue, LIMITED_REST_S)
+
+
+async def asks_no_more_often_than(queue: CountedQueue, every_s: float) -> None:
+    """From below only, so that a slow machine cannot fail it."""
+    await eventually(lambda: queue.asked >= 1)
+    first, begun = queue.asked, time.monotonic()
+    await eventually(lambda: queue.asked >= first + 4)
+    assert time.monotonic() - begun >= 3 * every_s
+
+
+async def test_a_resumed_queue_is_worked_on_at_once(stage: OpenStage) -> None:
+    @handles(PAY)
+    async def pay(work: Work) -> None:
+        pass
+
+    async with stage() as s, working(s, pay):
+        await s.admin.pause("pay", "maintenance")
+        await s.feed.put([Message(queue="pay")])
+        await s.admin.resume("pay")
+        await eventually(s.drained, within_s=3)
+
+
+async def test_a_put_wakes_a_waiter_of_another_process(stage: OpenStage) -> None:
+    async with stage() as here, stage() as there:
+        waiting = asyncio.create_task((await here.queue(PAY)).wait(30))
+
+        async def woken() -> bool:
+            # The listener may not be up yet, so one ring may go unheard.
+            await there.feed.put([Message(queue="pay")])
+            return waiting.done()
+
+        await eventually(woken, within_s=5)
+
+
+async def test_a_process_that_stops_while_it_starts_leaves_no_connection(stage: OpenStage) -> None:
+    async with stage() as s:
+        connections = "select count(*) from pg_stat_activity where datname = current_database()"
+        await (await s.queue(PAY)).wait(0.01)
+        before = await s.owner.fetchval(connections)
+        for step in range(180):
+            async with Bell.open(s.database):
+                # Ends at another point of its start each time.
+                for _ in range(step % 60):
+                    await asyncio.sleep(0)
+
+        async def none_left() -> bool:
+            return bool(await s.owner.fetchval(connections) <= before + 1)
+
+        await eventually(none_left, within_s=2)
+
+
+async def test_a_worker_told_to_stop_lets_its_runs_end(stage: OpenStage) -> None:
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    @handles(PAY)
+    async def pay(work: Work) -> None:
+        begun.set()
+        await may_end.wait()
+
+    async with stage() as s:
+        async with working(s, pay):
+            [sent] = await s.feed.put([Message(queue="pay")])
+            await asyncio.wait_for(begun.wait(), 5)
+            asyncio.get_running_loop().call_later(0.05, may_end.set)
+        assert await s.owner.fetchval("select status from payonce.job_logs where message_id = $1", sent) == "success"
+
+
+async def test_a_poison_message_parks_alone_in_a_worker(stage: OpenStage) -> None:
+    """Suspects run with nothing beside them, and those that end in order are done."""
+    beside: list[int] = []
+    running = 0
+
+    @handles(PAY)
+    async def pay(work: Work) -> None:
+        nonlocal running
+        running += 1
+        beside.append(running)
+        await asyncio.sleep(0)
+        running -= 1
+
+    async with stage() as s:
+        queue = await s.queue(PAY, "dead")
+        await s.feed.put([Message(queue="pay") for _ in range(3)])
+        for _ in range(2):
+            await queue.exchange([], 10)
+            await s.clock.advance_leases(PAY.lease_s + 1)
+            await queue.reap()
+        async with working(s, pay):
+            await eventually(s.drained)
+        assert beside == [1, 1, 1]
+        assert await s.admin.peek("pay", State.PARKED, 10) == []

@@ -1,0 +1,52 @@
+"""A worker process that goes as far as it is told, says so, and waits there to be killed. Run as a script."""
+
+import asyncio
+import sys
+
+import msgspec
+
+from payonce.engine.bell import Bell
+from payonce.engine.database import Database
+from payonce.engine.model import Message
+from payonce.engine.policy import Exponential, Policy
+from payonce.engine.transaction import Reader
+from payonce.engine.work import Work
+from payonce.queues.postgres import PostgresFeed, PostgresQueue
+
+WAIT_S = 60.0
+
+
+async def main(url: str, policy: Policy, moment: str) -> None:
+    async with Database.open(url, application_name="victim") as database, Bell.open(database, listen=False) as bell:
+        feed = PostgresFeed(database, bell)
+        queue = PostgresQueue(database, bell, policy, worker="victim")
+        if moment == "before put is committed":
+            async with database.transaction() as connection:
+                await feed.put([Message(queue=policy.queue)], within=connection)
+                await stay()
+        if moment == "marked alone":
+            suspect = await queue.claim_alone()
+            assert suspect is not None
+            assert await queue.mark_alone(suspect)
+            await stay()
+        claims = (await queue.exchange([], 1_000)).claims
+        assert claims
+        if moment == "before commit":
+            work = Work(claims[0], queue, database, feed, Reader(database))
+            async with work.commit() as tx:
+                await tx.send(policy, {"follows": True})
+                await stay()
+        await stay()
+
+
+async def stay() -> None:
+    print("there", flush=True)
+    # Only if the parent died without killing us does this end by itself.
+    await asyncio.sleep(WAIT_S)
+    sys.exit("nobody came to kill this process")
+
+
+if __name__ == "__main__":
+    described = msgspec.json.decode(sys.argv[2])
+    described["backoff"] = Exponential(**described["backoff"])
+    asyncio.run(main(sys.argv[1], Policy(**described), sys.argv[3]))
