@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 from uuid import UUID
@@ -227,10 +227,6 @@ def clean_text(text: str) -> str:
 def schema_version(message: Message) -> int:
     version = message.extra.get("schema_version", SCHEMA_VERSION)
     return version if isinstance(version, int) else SCHEMA_VERSION
-
-
-def utc(moment: datetime) -> datetime:
-    return moment.astimezone(UTC)
 
 
 def _id_of_bytes(body: bytes) -> UUID:

@@ -8,7 +8,6 @@ from uuid import UUID
 from asyncpg.pgproto import pgproto
 
 _RANDOM_BITS: Final = 74
-_STEP_BITS: Final = 32
 
 _millisecond = 0
 _tail = 0

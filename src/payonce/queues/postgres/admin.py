@@ -70,10 +70,6 @@ class PostgresAdmin:
         )  # fmt: skip
         return [stored_of(row) for row in rows]
 
-    async def find(self, message_id: UUID) -> Stored | None:
-        row = await self._pool.fetchrow(f"select {_STORED_COLUMNS} from payonce.messages where id = $1", message_id)
-        return None if row is None else stored_of(row)
-
     async def pause(self, queue: str, reason: str) -> None:
         await self._known(queue)
         await self._pool.execute(
