@@ -15,7 +15,7 @@ from payonce.engine.model import (
     Message,
     check_message,
     clean_text,
-    encode_payload,
+    encode_payloads,
     message_from_wire,
     message_to_wire,
     schema_version,
@@ -114,12 +114,12 @@ def test_a_malformed_envelope_is_refused_with_the_field(field: str) -> None:
 def test_integers_of_any_size_are_exact(amount: int) -> None:
     message = Message(queue="work", payload={"wei": amount})
     assert message_from_wire("work", message_to_wire(message)).payload == {"wei": amount}
-    assert json.loads(encode_payload(message)) == {"wei": amount}
+    assert json.loads(encode_payloads([message])[0]) == {"wei": amount}
 
 
 @given(payloads)
 def test_a_stored_payload_is_what_was_put(payload: dict[str, Any]) -> None:
-    assert json.loads(encode_payload(Message(queue="work", payload=payload))) == payload
+    assert json.loads(encode_payloads([Message(queue="work", payload=payload)])[0]) == payload
 
 
 @pytest.mark.parametrize(
@@ -129,14 +129,14 @@ def test_a_stored_payload_is_what_was_put(payload: dict[str, Any]) -> None:
 )
 def test_what_json_cannot_carry_is_refused(payload: dict[str, Any]) -> None:
     with pytest.raises(Invalid, match="work"):
-        encode_payload(Message(queue="work", payload=payload))
+        encode_payloads([Message(queue="work", payload=payload)])
 
 
 def test_a_payload_may_be_as_large_as_the_limit_and_no_larger() -> None:
     frame = len('{"scan":""}')
-    encode_payload(Message(queue="work", payload={"scan": "x" * (PAYLOAD_MAX_BYTES - frame)}))
+    encode_payloads([Message(queue="work", payload={"scan": "x" * (PAYLOAD_MAX_BYTES - frame)})])
     with pytest.raises(Invalid, match=r"262,145.*262,144"):
-        encode_payload(Message(queue="work", payload={"scan": "x" * (PAYLOAD_MAX_BYTES - frame + 1)}))
+        encode_payloads([Message(queue="work", payload={"scan": "x" * (PAYLOAD_MAX_BYTES - frame + 1)})])
 
 
 REFUSED: list[dict[str, Any]] = [

@@ -217,7 +217,7 @@ def _message(queue: str, body: bytes, given: dict[str, Any]) -> "Message":
     """Judged before any connection is made, so that bad input writes nothing."""
     import msgspec
 
-    from payonce.engine.model import check_message, encode_payload, message_from_wire
+    from payonce.engine.model import check_message, encode_payloads, message_from_wire
     from payonce.kit.ids import new_id
 
     message = message_from_wire(queue, body)
@@ -227,7 +227,7 @@ def _message(queue: str, body: bytes, given: dict[str, Any]) -> "Message":
         changes["id"] = new_id()
     message = msgspec.structs.replace(message, **changes)
     check_message(message)
-    encode_payload(message)
+    encode_payloads([message])
     return message
 
 

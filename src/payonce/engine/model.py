@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
@@ -122,68 +123,58 @@ _ENVELOPE_FIELDS: Final = frozenset(
     {"id", "action", "correlation_id", "idempotency_key", "trace_id", "created_at", "attempts", "max_attempts"}
     | {"not_before", "payload", "lane"}
 )
-_encoder = msgspec.json.Encoder()
+_encode = msgspec.json.Encoder().encode
 
 
-def encode_payload(message: Message) -> str:
-    """The payload as JSON text; refuses what JSON cannot carry and what is too large to be a message."""
-    try:
-        encoded = _encoder.encode(message.payload)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise Invalid(
-            f"payload of a {message.queue} message is not JSON: {error}; send strings, whole numbers, lists and objects"
-        ) from error
-    if len(encoded) > PAYLOAD_MAX_BYTES:
-        raise Invalid(
-            f"payload of a {message.queue} message has {len(encoded):,} bytes, the limit is "
-            f"{PAYLOAD_MAX_BYTES:,}; store the object elsewhere and send its key"
-        )
-    if b"null" in encoded and not _finite(message.payload):
-        raise Invalid(
-            f"payload of a {message.queue} message holds NaN or Infinity, which JSON cannot carry; "
-            "send amounts as strings or whole minor units"
-        )
-    return encoded.decode()
+def encode_payloads(messages: Sequence[Message]) -> list[str]:
+    """Payloads as JSON text; refuses what JSON cannot carry and what is too large to be a message."""
+    encoded = []
+    for message in messages:
+        try:
+            payload = _encode(message.payload)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise Invalid(
+                f"payload of a {message.queue} message is not JSON: {error}; "
+                "send strings, whole numbers, lists and objects"
+            ) from error
+        if len(payload) > PAYLOAD_MAX_BYTES:
+            raise Invalid(
+                f"payload of a {message.queue} message has {len(payload):,} bytes, the limit is "
+                f"{PAYLOAD_MAX_BYTES:,}; store the object elsewhere and send its key"
+            )
+        if b"null" in payload and not _finite(message.payload):
+            raise Invalid(
+                f"payload of a {message.queue} message holds NaN or Infinity, which JSON cannot carry; "
+                "send amounts as strings or whole minor units"
+            )
+        encoded.append(payload.decode())
+    return encoded
 
 
 def encode_extra(message: Message) -> str | None:
-    return _encoder.encode(message.extra).decode() if message.extra else None
+    return _encode(message.extra).decode() if message.extra else None
 
 
 def check_message(message: Message) -> None:
     """Refuses a message that the store could not keep as it is."""
     if not isinstance(message.payload, dict):
         raise Invalid(f"payload must be a JSON object, not {type(message.payload).__name__}; wrap it in one")
-    names = (
-        f"{message.queue}{message.action}{message.correlation_id}"
-        f"{message.idempotency_key}{message.trace_id}{message.lane}"
-    )
-    if len(names) > NAME_MAX_LENGTH or not names.isascii() or "\x00" in names:
-        _check_names(message)
-    if not 0 <= message.delay_s <= DELAY_MAX_S:
-        raise Invalid(f"delay_s is {message.delay_s}; it must be between 0 and {DELAY_MAX_S} seconds")
-    if message.max_attempts is not None and not 1 <= message.max_attempts < 2**31:
-        raise Invalid(f"max_attempts is {message.max_attempts}; it counts the first run, so it must be at least 1")
-    if not 0 <= message.attempts < 2**31:
-        raise Invalid(f"attempts is {message.attempts}; it must be 0 or more")
-    if message.created_at is not None or message.not_before is not None:
-        _check_times(message)
-
-
-def _check_times(message: Message) -> None:
-    for name in ("created_at", "not_before"):
-        moment = getattr(message, name)
-        if moment is not None and moment.tzinfo is None:
-            raise Invalid(f"{name} {moment.isoformat()} has no time zone; give one, such as +00:00")
-
-
-def _check_names(message: Message) -> None:
     for name in ("queue", "action", "correlation_id", "idempotency_key", "trace_id", "lane"):
         text = getattr(message, name)
         if text is not None and (len(text) > NAME_MAX_LENGTH or "\x00" in text or not _encodable(text)):
             raise Invalid(
                 f"{name} {text[:40]!r} must be at most {NAME_MAX_LENGTH} characters of valid text without NUL"
             )
+    if not 0 <= message.delay_s <= DELAY_MAX_S:
+        raise Invalid(f"delay_s is {message.delay_s}; it must be between 0 and {DELAY_MAX_S} seconds")
+    if message.max_attempts is not None and not 1 <= message.max_attempts < 2**31:
+        raise Invalid(f"max_attempts is {message.max_attempts}; it counts the first run, so it must be at least 1")
+    if not 0 <= message.attempts < 2**31:
+        raise Invalid(f"attempts is {message.attempts}; it must be 0 or more")
+    for name in ("created_at", "not_before"):
+        moment = getattr(message, name)
+        if moment is not None and moment.tzinfo is None:
+            raise Invalid(f"{name} {moment.isoformat()} has no time zone; give one, such as +00:00")
 
 
 def message_to_wire(message: Message) -> bytes:
@@ -196,7 +187,7 @@ def message_to_wire(message: Message) -> bytes:
         if getattr(message, name) is not None:
             envelope[name] = getattr(message, name)
     envelope["payload"] = message.payload
-    return _encoder.encode(envelope)
+    return _encode(envelope)
 
 
 def message_from_wire(queue: str, body: bytes) -> Message:

@@ -7,39 +7,41 @@ from uuid import UUID
 
 from asyncpg.pgproto import pgproto
 
-_RANDOM_BITS: Final = 74
+_POOL_BYTES: Final = 4096
+_TAIL_BYTES: Final = 8
+_VARIANT: Final = bytes(byte & 0x3F | 0x80 for byte in range(256))
 
-_millisecond = 0
-_tail = 0
-_steps: list[int] = []
+_tick = 0
+_pool = b""
+_position = 0
 
 
 def new_id() -> UUID:
-    """Milliseconds, then 74 random bits that grow by a random step within one millisecond (RFC 9562, method 2)."""
-    global _millisecond, _tail
-    now = time.time_ns() // 1_000_000
-    if not _steps:
-        # One system call serves hundreds of ids.
-        _steps.extend(memoryview(os.urandom(4096)).cast("I"))
-    if now > _millisecond:
-        _millisecond = now
-        # The top bit stays clear: room to grow.
-        _tail = int.from_bytes(os.urandom(10), "big") >> 7
-    else:
-        _tail += 1 + _steps.pop()
-        if _tail >> _RANDOM_BITS:
-            _millisecond, _tail = _millisecond + 1, _steps.pop()
-    high, low = _tail >> 62, _tail & 0x3FFF_FFFF_FFFF_FFFF
-    number = _millisecond << 80 | 0x7000 << 64 | high << 64 | 0x8000_0000_0000_0000 | low
+    """48 bits of milliseconds, a 12-bit counter within them, 62 random bits (RFC 9562, 6.2, method 1)."""
+    global _tick, _position
+    if _position >= len(_pool):
+        _fill_pool()
+    now = time.time_ns() // 1_000_000 << 12
+    # An overflowing counter carries into the milliseconds; the clock catches up.
+    _tick = now if now > _tick else _tick + 1
+    tail = _pool[_position : _position + _TAIL_BYTES]
+    _position += _TAIL_BYTES
     # The database driver's UUID is a uuid.UUID in every respect, and takes a fifth of the time to make and to send.
-    return pgproto.UUID(number.to_bytes(16, "big"))
+    return pgproto.UUID((_tick >> 12 << 16 | 0x7000 | _tick & 0xFFF).to_bytes(8, "big") + tail)
 
 
-def _forget_after_fork() -> None:
-    """Two processes must not draw from one store of randomness."""
-    global _millisecond, _tail
-    _millisecond, _tail = 0, 0
-    _steps.clear()
+def _fill_pool() -> None:
+    """One system call serves hundreds of ids; the variant bits are set in all of them at once."""
+    global _pool, _position
+    pool = bytearray(os.urandom(_POOL_BYTES))
+    pool[::_TAIL_BYTES] = pool[::_TAIL_BYTES].translate(_VARIANT)
+    _pool, _position = bytes(pool), 0
 
 
-os.register_at_fork(after_in_child=_forget_after_fork)
+def _forget_pool() -> None:
+    """Two processes must not draw from one pool of randomness."""
+    global _pool
+    _pool = b""
+
+
+os.register_at_fork(after_in_child=_forget_pool)

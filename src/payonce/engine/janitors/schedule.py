@@ -11,7 +11,7 @@ import whenever
 
 from payonce.engine.database import Database
 from payonce.engine.leases import fence
-from payonce.engine.model import Lease, Message, check_message, encode_payload
+from payonce.engine.model import Lease, Message, check_message, encode_payloads
 from payonce.engine.policy import Policy
 from payonce.engine.transaction import RingingFeed, begin
 from payonce.kit.outcomes import Invalid
@@ -95,7 +95,7 @@ class Schedule:
             raise Invalid(f"schedule {self.name}: policy is {self.policy!r}; give the policy of the queue to put into")
         message = Message(queue=self.policy.queue, action=self.action, payload=dict(self.payload))
         check_message(message)
-        encode_payload(message)
+        encode_payloads([message])
 
     def key(self, due_at: datetime) -> str:
         return f"schedule:{self.name}:{due_at.astimezone(UTC).isoformat()}"

@@ -1,9 +1,7 @@
 """Putting messages: one statement per thousand, each idempotency key accepted once."""
 
-import asyncio
 from collections.abc import Sequence
-from operator import itemgetter
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import asyncpg
@@ -11,9 +9,10 @@ import msgspec
 
 from payonce.engine.bell import Bell
 from payonce.engine.database import Connection, Database, settled_transaction
-from payonce.engine.model import Message, check_message, encode_extra, encode_payload
+from payonce.engine.model import Message
 from payonce.engine.policy import Policy
 from payonce.kit.outcomes import Invalid
+from payonce.queues.postgres.columns import columns_of, keyed
 
 STATEMENT_MAX_MESSAGES: Final = 1_000
 COPY_MIN_MESSAGES: Final = 100
@@ -38,8 +37,6 @@ class PostgresFeed:
     async def put(self, messages: Sequence[Message], within: Connection | None = None) -> list[UUID]:
         if not messages:
             return []
-        for message in messages:
-            check_message(message)
         if within is not None:
             await self._know_queues(within, messages)
             return await self._insert(within, messages, _INSERT_ONCE)
@@ -61,36 +58,18 @@ class PostgresFeed:
         self._bell.ring(queues)
 
     async def _copy(self, connection: Connection, messages: Sequence[Message]) -> list[UUID]:
-        """For many new messages: twice as fast as statements, and encoded while the store already reads."""
-        keyed = _keyed(messages)
+        """For many new messages: twice as fast as statements."""
+        columns = columns_of(messages, self._lanes_by_queue)
+        keys = keyed(messages)
         async with settled_transaction(self._database, connection):
-            if keyed:
+            if keys:
                 await connection.copy_records_to_table(
-                    "idempotency_keys", schema_name="payonce", records=keyed, columns=("queue", "key", "message_id")
+                    "idempotency_keys", schema_name="payonce", records=keys, columns=("queue", "key", "message_id")
                 )
             await connection.copy_records_to_table(
-                "messages", schema_name="payonce", records=map(self._record, messages), columns=_RECORD_COLUMNS
+                "messages", schema_name="payonce", records=zip(*columns.values(), strict=True), columns=list(columns)
             )
-        return [message.id for message in messages]
-
-    def _record(self, message: Message) -> tuple[Any, ...]:
-        return (
-            message.queue,
-            message.id,
-            message.action,
-            encode_payload(message),
-            message.idempotency_key,
-            message.correlation_id,
-            message.trace_id,
-            self._lane(message),
-            message.attempts,
-            message.max_attempts,
-            encode_extra(message),
-        )
-
-    def _lane(self, message: Message) -> str | None:
-        """Where lanes take turns, messages without one share one."""
-        return "" if message.lane is None and self._lanes_by_queue[message.queue] else message.lane
+        return columns["id"]
 
     async def _insert_all(self, connection: Connection, messages: Sequence[Message], statement: str) -> list[UUID]:
         if len(messages) <= STATEMENT_MAX_MESSAGES:
@@ -99,45 +78,17 @@ class PostgresFeed:
             return await self._insert(connection, messages, statement)
 
     async def _insert(self, connection: Connection, messages: Sequence[Message], statement: str) -> list[UUID]:
-        """The next thousand are encoded while the store works on these."""
         ids: list[UUID] = []
-        columns = self._columns(messages[:STATEMENT_MAX_MESSAGES])
         for start in range(0, len(messages), STATEMENT_MAX_MESSAGES):
             part = messages[start : start + STATEMENT_MAX_MESSAGES]
-            following = messages[start + len(part) : start + len(part) + STATEMENT_MAX_MESSAGES]
-            storing = asyncio.ensure_future(connection.fetch(statement, *columns))
-            await asyncio.sleep(0)
-            try:
-                columns = self._columns(following)
-            finally:
-                inserted = await storing
+            columns = columns_of(part, self._lanes_by_queue)
+            keys = zip(*keyed(part), strict=True) if "idempotency_key" in columns else (None, None, None)
+            inserted = await connection.fetch(statement, *map(columns.get, _INPUT_COLUMNS), *keys)
             if len(inserted) == len(part) or statement is _INSERT_NEW:
-                ids += [message.id for message in part]
+                ids += columns["id"]
             else:
                 ids += await _first_ids(connection, part, {row[0] for row in inserted})
         return ids
-
-    def _columns(self, messages: Sequence[Message]) -> list[list[Any] | None]:
-        """The statement's arguments. A column that no message uses is sent as null, which costs nothing."""
-        keyed = _keyed(messages)
-        return [
-            [message.queue for message in messages],
-            [message.id for message in messages],
-            [message.action for message in messages],
-            [encode_payload(message) for message in messages],
-            _used([message.idempotency_key for message in messages]),
-            _used([message.correlation_id for message in messages]),
-            _used([message.trace_id for message in messages]),
-            _used([self._lane(message) for message in messages]),
-            _used([message.delay_s or None for message in messages]),
-            _used([message.not_before for message in messages]),
-            _used([message.created_at for message in messages]),
-            _used([message.attempts or None for message in messages]),
-            _used([message.max_attempts for message in messages]),
-            _used([encode_extra(message) for message in messages]),
-            *(list(column) for column in zip(*keyed, strict=True) if keyed),
-            *([None] * 3 if not keyed else ()),
-        ]
 
     async def _know_queues(self, connection: Connection, messages: Sequence[Message]) -> None:
         unknown = {message.queue for message in messages} - self._lanes_by_queue.keys()
@@ -151,32 +102,15 @@ class PostgresFeed:
                 raise Invalid(f"there is no queue {min(missing)!r}; declare its policy and start its service first")
 
 
-_RECORD_COLUMNS: Final = (
-    "queue", "id", "action", "payload", "idempotency_key", "correlation_id", "trace_id", "lane", "attempts",
-    "max_attempts", "extra",
-)  # fmt: skip
-
-
 def _has_times(message: Message) -> bool:
     """COPY leaves the times to the columns' defaults: now, by the store's clock."""
     return bool(message.delay_s) or message.not_before is not None or message.created_at is not None
 
 
-def _keyed(messages: Sequence[Message]) -> list[tuple[str, str, UUID]]:
-    """Keys in order, so that two bulk puts with the same keys wait for each other instead of deadlocking.
-    Messages of one key stay in the order they came: the first counts."""
-    keyed = [
-        (message.queue, message.idempotency_key, message.id)
-        for message in messages
-        if message.idempotency_key is not None
-    ]
-    keyed.sort(key=itemgetter(0, 1))
-    return keyed
-
-
-def _used(column: list[Any]) -> list[Any] | None:
-    return None if column.count(None) == len(column) else column
-
+_INPUT_COLUMNS: Final = (
+    "queue", "id", "action", "payload", "idempotency_key", "correlation_id", "trace_id", "lane", "delay_s",
+    "not_before", "created_at", "attempts", "max_attempts", "extra",
+)  # fmt: skip
 
 _KEYS: Final = """unnest($15::text[], $16::text[], $17::uuid[])
             with ordinality as keyed (queue, key, message_id, position)"""

@@ -1,0 +1,56 @@
+"""Messages turned into columns: checked and encoded a column at a time, which is what a bulk put spends its time on."""
+
+from collections.abc import Mapping, Sequence
+from operator import attrgetter, itemgetter
+from typing import Any, Final
+from uuid import UUID
+
+from payonce.engine.model import NAME_MAX_LENGTH, Message, check_message, encode_extra, encode_payloads
+
+_NAMES: Final = ("queue", "action", "idempotency_key", "correlation_id", "trace_id", "lane")
+_NUMBERS_AND_TIMES: Final = ("delay_s", "not_before", "created_at", "attempts", "max_attempts")
+
+Columns = dict[str, list[Any]]
+
+
+def columns_of(messages: Sequence[Message], lanes_by_queue: Mapping[str, bool]) -> Columns:
+    """Columns by name; one that no message uses is left out. Refuses what the store could not keep as it is."""
+    columns: Columns = {"id": [message.id for message in messages]}
+    suspicious = False
+    for name in _NAMES + _NUMBERS_AND_TIMES:
+        column = list(map(attrgetter(name), messages))
+        used = [value for value in column if value]
+        if used:
+            suspicious = suspicious or name in _NUMBERS_AND_TIMES or not _plain(used)
+            columns[name] = column
+    if suspicious or not all(isinstance(message.payload, dict) for message in messages):
+        for message in messages:
+            check_message(message)
+    columns["payload"] = encode_payloads(messages)
+    if any(lanes_by_queue[queue] for queue in set(columns["queue"])):
+        # Where lanes take turns, messages without one share one.
+        columns["lane"] = [
+            "" if message.lane is None and lanes_by_queue[message.queue] else message.lane for message in messages
+        ]
+    if any(message.extra for message in messages):
+        columns["extra"] = [encode_extra(message) for message in messages]
+    columns.setdefault("action", [""] * len(messages))
+    return columns
+
+
+def keyed(messages: Sequence[Message]) -> list[tuple[str, str, UUID]]:
+    """Keys in order, so that two bulk puts with the same keys wait for each other instead of deadlocking.
+    Messages of one key stay in the order they came: the first counts."""
+    rows = [
+        (message.queue, message.idempotency_key, message.id)
+        for message in messages
+        if message.idempotency_key is not None
+    ]
+    rows.sort(key=itemgetter(0, 1))
+    return rows
+
+
+def _plain(names: Sequence[str]) -> bool:
+    """Certainly in order; whatever is not is looked at one by one."""
+    joined = "".join(names)
+    return joined.isascii() and "\x00" not in joined and len(max(names, key=len)) <= NAME_MAX_LENGTH
