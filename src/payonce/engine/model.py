@@ -63,8 +63,8 @@ class Answer(StrEnum):
     """The message is somebody else's now. Nothing was changed."""
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The envelope. Wire names are the field names."""
+class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """The envelope. Wire names are the field names. No garbage collection: a message cannot refer to itself."""
 
     id: UUID = msgspec.field(default_factory=new_id)
     queue: str
@@ -92,7 +92,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.trace_id or str(self.id)
 
 
-class Claim(msgspec.Struct, frozen=True):
+class Claim(msgspec.Struct, frozen=True, gc=False):
     """One worker's hold on one message: valid while its token is the newest and its lease has not ended."""
 
     message: Message
@@ -103,7 +103,7 @@ class Claim(msgspec.Struct, frozen=True):
     first_attempt_at: datetime
 
 
-class Settlement(msgspec.Struct, frozen=True):
+class Settlement(msgspec.Struct, frozen=True, gc=False):
     claim: Claim
     ending: Ending
     reason: str | None = None
@@ -128,15 +128,14 @@ _encode = msgspec.json.Encoder().encode
 
 def encode_payloads(messages: Sequence[Message]) -> list[str]:
     """Payloads as JSON text; refuses what JSON cannot carry and what is too large to be a message."""
-    encoded = []
-    for message in messages:
-        try:
-            payload = _encode(message.payload)
-        except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise Invalid(
-                f"payload of a {message.queue} message is not JSON: {error}; "
-                "send strings, whole numbers, lists and objects"
-            ) from error
+    try:
+        encoded = [_encode(message.payload) for message in messages]
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise Invalid(
+            f"payload of a {messages[0].queue} message is not JSON: {error}; "
+            "send strings, whole numbers, lists and objects"
+        ) from error
+    for message, payload in zip(messages, encoded, strict=True):
         if len(payload) > PAYLOAD_MAX_BYTES:
             raise Invalid(
                 f"payload of a {message.queue} message has {len(payload):,} bytes, the limit is "
@@ -147,8 +146,7 @@ def encode_payloads(messages: Sequence[Message]) -> list[str]:
                 f"payload of a {message.queue} message holds NaN or Infinity, which JSON cannot carry; "
                 "send amounts as strings or whole minor units"
             )
-        encoded.append(payload.decode())
-    return encoded
+    return [payload.decode() for payload in encoded]
 
 
 def encode_extra(message: Message) -> str | None:

@@ -19,9 +19,8 @@ def columns_of(messages: Sequence[Message], lanes_by_queue: Mapping[str, bool]) 
     suspicious = False
     for name in _NAMES + _NUMBERS_AND_TIMES:
         column = list(map(attrgetter(name), messages))
-        used = [value for value in column if value]
-        if used:
-            suspicious = suspicious or name in _NUMBERS_AND_TIMES or not _plain(used)
+        if any(column):
+            suspicious = suspicious or name in _NUMBERS_AND_TIMES or not _plain(column)
             columns[name] = column
     if suspicious or not all(isinstance(message.payload, dict) for message in messages):
         for message in messages:
@@ -50,7 +49,8 @@ def keyed(messages: Sequence[Message]) -> list[tuple[str, str, UUID]]:
     return rows
 
 
-def _plain(names: Sequence[str]) -> bool:
+def _plain(names: Sequence[str | None]) -> bool:
     """Certainly in order; whatever is not is looked at one by one."""
-    joined = "".join(names)
-    return joined.isascii() and "\x00" not in joined and len(max(names, key=len)) <= NAME_MAX_LENGTH
+    given = list(filter(None, names))
+    joined = "".join(given)
+    return joined.isascii() and "\x00" not in joined and len(max(given, key=len)) <= NAME_MAX_LENGTH
