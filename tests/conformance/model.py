@@ -97,9 +97,12 @@ class Model:
         if ending in (Ending.SUCCESS, Ending.FAILED):
             del self.messages[held.id]
             return Answer.SETTLED
-        held.state = State.PARKED if ending is Ending.PARKED else State.READY
-        held.attempts += ending is not Ending.RELEASED
-        held.ready_at, held.crashes, held.running_alone = self.now + delay_s, 0, False
+        if ending is Ending.RELEASED:
+            held.state = State.ALONE if held.crashes >= 2 else State.READY
+        else:
+            held.state = State.PARKED if ending is Ending.PARKED else State.READY
+            held.attempts, held.crashes = held.attempts + 1, 0
+        held.ready_at, held.running_alone = self.now + delay_s, False
         return Answer.SETTLED
 
     def reap(self) -> int:

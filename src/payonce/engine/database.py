@@ -70,6 +70,12 @@ class Database:
         """A connection of its own, outside the pools."""
         return await connect(self.url, {**self.settings, **settings})
 
+    async def leave_read_only_sessions(self, error: BaseException) -> None:
+        """A session keeps the read-only default that it began with, also after that was lifted."""
+        if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
+            await self.engine.expire_connections()
+            await self.work.expire_connections()
+
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
         """One commit; after a lost answer the server is asked how it ended."""

@@ -51,7 +51,8 @@ class Worker:
 
     async def run(self) -> None:
         """Returns after stop(), when everything in flight is settled or left to its lease."""
-        keepers = [asyncio.create_task(loop) for loop in (self._heartbeat(), self._sweep())]
+        loops = (self._watch(), self._heartbeat(), self._sweep(), self._look_for_suspects())
+        keepers = [asyncio.create_task(loop) for loop in loops]
         try:
             async with asyncio.TaskGroup() as group:
                 for server in self._servers:
@@ -74,25 +75,48 @@ class Worker:
                 _cancel(run, f"the worker stopped before the run ended ({grace_s:g} s of grace)")
             server.queue.wake()
 
+    async def _watch(self) -> None:
+        """Apart from the renewals, which may hang on a store that does not answer."""
+        shortest_s = min((server.policy.lease_s for server in self._servers), default=HEARTBEAT_MAX_S)
+        while True:
+            await asyncio.sleep(min(HEARTBEAT_MAX_S, shortest_s / 20))
+            for server in self._servers:
+                cancel_overdue(server)
+
     async def _heartbeat(self) -> None:
         shortest_s = min((server.policy.lease_s for server in self._servers), default=HEARTBEAT_MAX_S)
         while True:
             await asyncio.sleep(min(HEARTBEAT_MAX_S, shortest_s / 6))
             for server in self._servers:
                 try:
-                    await beat(server)
+                    # One queue's silent store must not keep the others' leases from being renewed.
+                    async with asyncio.timeout(server.policy.lease_s / 3):
+                        await beat(server)
                 except Exception as error:
                     _tell("heartbeat_failed", server, error)
 
     async def _sweep(self) -> None:
+        hold_off_until: dict[int, float] = {}
         while True:
             for server in self._servers:
                 try:
+                    if time.monotonic() < hold_off_until.get(id(server), 0.0):
+                        continue
                     if reaped := await server.queue.reap():
                         REAPED.labels(server.policy.queue).inc(reaped)
+                except Exception as error:
+                    # Whoever lives had no way to renew either: they get one lease to do so.
+                    hold_off_until[id(server)] = time.monotonic() + server.policy.lease_s
+                    _tell("sweep_failed", server, error)
+            await asyncio.sleep(SWEEP_EVERY_S)
+
+    async def _look_for_suspects(self) -> None:
+        while True:
+            for server in self._servers:
+                try:
                     await self._run_suspects(server)
                 except Exception as error:
-                    _tell("sweep_failed", server, error)
+                    _tell("suspects_not_run", server, error)
             await asyncio.sleep(SWEEP_EVERY_S)
 
     async def _run_suspects(self, server: QueueServer) -> None:
@@ -117,17 +141,20 @@ class Worker:
             await server.flushed()
 
 
-async def beat(server: QueueServer) -> None:
-    """Renews leases that are a third used up; cancels runs that are over their limit or whose lease is lost."""
+def cancel_overdue(server: QueueServer) -> None:
+    """Ends runs that are over their limit, and those whose lease is about to end unrenewed. Asks nobody."""
     policy, now = server.policy, time.monotonic()
-    due = []
     for run in list(server.runs.values()):
         if run.task is not None and now - run.started_at > policy.run_limit_s:
             _cancel(run, f"the run limit of {policy.run_limit_s:g} s was reached")
         elif now > run.renewed_at + policy.lease_s * (1 - LEASE_MARGIN):
             _lose(run, "its lease could not be renewed in time", server)
-        elif now - run.renewed_at > policy.lease_s / 3:
-            due.append(run)
+
+
+async def beat(server: QueueServer) -> None:
+    """Renews leases that are a third used up; cancels runs whose lease has passed on."""
+    policy, now = server.policy, time.monotonic()
+    due = [run for run in server.runs.values() if not run.lost and now - run.renewed_at > policy.lease_s / 3]
     if not due:
         return
     lost = {id(claim) for claim in await server.queue.extend([run.claim for run in due])}
@@ -135,6 +162,7 @@ async def beat(server: QueueServer) -> None:
         if id(run.claim) not in lost:
             run.renewed_at = now
         elif id(run) in server.runs:
+            run.passed_on = True
             _lose(run, "its lease passed to another worker", server)
 
 

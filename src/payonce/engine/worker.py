@@ -45,6 +45,9 @@ class Run:
     task: asyncio.Task[None] | None = None
     cancelled_because: str | None = None
     lost: bool = False
+    """Its lease ended, as far as this process can tell."""
+    passed_on: bool = False
+    """The store says that it is somebody else's: there is nothing left to settle."""
 
 
 @dataclass
@@ -132,6 +135,10 @@ class QueueServer:
         self._count(batch, exchange)
         if exchange.rest_s is not None:
             self.rest_until = time.monotonic() + exchange.rest_s
+        if self.gate.stopping or time.monotonic() > sent_at + self.policy.lease_s * (1 - LEASE_MARGIN):
+            # Too late to begin: the process ends, or somebody else may begin any moment.
+            self.ended += [Settlement(claim, Ending.RELEASED) for claim in exchange.claims]
+            return False
         for claim in exchange.claims:
             self.start(claim, sent_at)
         return len(exchange.claims) == room > 0
@@ -200,12 +207,13 @@ class QueueServer:
             metrics.STALE_SETTLES.labels(self.policy.queue).inc()
             return None
         except asyncio.CancelledError:
-            if run.lost or run.cancelled_because is None:
+            if run.passed_on or run.cancelled_because is None:
                 return None
             # The lease is left to end before anybody tries again: what was in flight may still land.
             return Ended(Ending.RETRY, run.cancelled_because, max(self._lease_left_s(run), self._backoff_s(run)))
         except Exception as error:
             if is_transient(error):
+                await self.database.leave_read_only_sessions(error)
                 return Ended(Ending.RETRY, redact(f"database: {error}"))
             log.exception("handler_failed", queue=message.queue, message_id=str(message.id), trace_id=message.trace)
             return Ended(Ending.RETRY, redact(_story(error)))
@@ -269,6 +277,7 @@ class QueueServer:
         metrics.DB_WRITES.labels("messages", "error").inc()
         level = log.warning if is_transient(error) else log.error
         level("store_unavailable", queue=self.policy.queue, error=redact(str(error)), failures=failures)
+        await self.database.leave_read_only_sessions(error)
         await asyncio.sleep(min(RETRY_CONNECTION_S * 2 ** min(failures - 1, 8), RETRY_CONNECTION_MAX_S))
         if self.gate.stopping and not self.runs and failures > 3:
             # Leases end by themselves; a process that was told to stop does not wait for a database that is gone.

@@ -177,8 +177,8 @@ class PostgresQueue:
                 [claim.token for claim in claims],
                 self.policy.lease_s,
             )
-        lost_ids = {row["id"] for row in lost}
-        return [claim for claim in claims if claim.message.id in lost_ids]
+        lost_claims = {(row["id"], row["token"]) for row in lost}
+        return [claim for claim in claims if (claim.message.id, claim.token) in lost_claims]
 
     async def give_back(self, running: Sequence[Claim]) -> int:
         async with self._database.engine.acquire() as connection:

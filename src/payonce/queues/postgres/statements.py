@@ -93,7 +93,7 @@ SETTLE_AND_CLAIM_LANES: Final = f"""
     ), {_CLAIM},
         (select case when count(*) < $5 then '' else max(lane) end from lanes)"""
 
-# $3 endings, $4 reasons, $5 delays. A run that ended in order clears the suspicion of crashing.
+# $3 endings, $4 reasons, $5 delays. A run that ended in order clears the suspicion of crashing; a release is no run.
 SETTLE_OTHERS: Final = f"""
     with mine as (
         select m.id, s.ending, s.reason, s.delay_s
@@ -104,10 +104,12 @@ SETTLE_OTHERS: Final = f"""
         order by m.id for update of m
     ), back as (
         update payonce.messages m
-        set state = case mine.ending when 'parked' then 'parked' else 'ready' end,
+        set state = case when mine.ending = 'parked' then 'parked'
+                         when mine.ending = 'released' and m.crashes >= 2 then 'alone' else 'ready' end,
             ready_at = payonce.due_now() + make_interval(secs => mine.delay_s),
             attempts = m.attempts + case mine.ending when 'released' then 0 else 1 end,
-            lease_until = null, running_alone = false, crashes = 0, last_error = mine.reason
+            lease_until = null, running_alone = false, last_error = mine.reason,
+            crashes = case mine.ending when 'released' then m.crashes else 0 end
         from mine where m.id = mine.id and mine.ending <> 'failed'
         returning m.id, m.queue, m.correlation_id, m.idempotency_key, m.trace_id, m.attempts, m.action, m.worker,
                   m.claimed_at, m.ready_at, mine.ending, mine.reason
@@ -153,7 +155,7 @@ EXTEND: Final = """
         update payonce.messages m set lease_until = payonce.lease_now() + make_interval(secs => $3::float8)
         from mine where m.id = mine.id
     )
-    select asked.id from asked
+    select asked.id, asked.token from asked
     where not exists (
         select from payonce.messages m where m.id = asked.id and m.token = asked.token and m.state = 'leased')"""
 

@@ -1,0 +1,68 @@
+"""Workers that die without a word: everything is applied once, and a message that kills its workers parks alone."""
+
+import random
+
+import pytest
+
+from payonce.testing import eventually
+from payonce.testing.processes import Child
+from tests.processes.desk import Desk
+
+CREW = 3
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_workers_killed_at_random_moments_lose_and_double_nothing(desk: Desk, seed: int) -> None:
+    await kill_in_mid_load(desk, messages=800, kills=5, seed=seed)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(10, 15))
+async def test_many_kills_in_a_long_load_lose_and_double_nothing(desk: Desk, seed: int) -> None:
+    await kill_in_mid_load(desk, messages=2_000, kills=15, seed=seed)
+
+
+async def test_a_message_that_kills_its_workers_is_parked_and_its_neighbours_are_applied(desk: Desk) -> None:
+    """Guards running suspects alone: parked for the deaths in company, neighbours would be parked with it."""
+    crew = [desk.begin_worker(slots=10) for _ in range(2)]
+    await desk.serving(*crew)
+    neighbours, poison = range(150), 1_000
+    await desk.put(neighbours[:20], takes_s=0.05)
+    await desk.put([poison], deed="die")
+    await desk.put(neighbours[20:], takes_s=0.05)
+
+    async def at_rest() -> bool:
+        for place, worker in enumerate(crew):
+            if not worker.running:
+                crew[place] = desk.begin_worker(slots=10)
+        return not await desk.ask("select exists (select from payonce.messages where state <> 'parked')")
+
+    await eventually(at_rest, 45, "every message but the poison is applied")
+    await desk.each_applied_once(but=[poison])
+    assert len(desk.journal.notes("began", poison)) == 3, "twice in company, once alone"
+    assert await desk.endings(poison) == ["retry", "retry", "parked"]
+    assert await desk.taken_over() > 3, "neighbours died with it, or the test shows nothing"
+
+
+async def kill_in_mid_load(desk: Desk, messages: int, kills: int, seed: int) -> None:
+    """The moments are spread over the first four fifths, so that there is always work in the hands of the killed."""
+    chance = random.Random(seed)
+    crew = [desk.begin_worker() for _ in range(CREW)]
+    await desk.serving(*crew)
+    await desk.put(range(messages), takes_s=0.02)
+    for moment in sorted(chance.randrange(messages * 4 // 5) for _ in range(kills)):
+        await desk.reached(moment)
+        victim = await serving_one(desk, crew, chance)
+        crew[victim].kill()
+        crew[victim] = desk.begin_worker()
+    await desk.drained()
+    await desk.each_applied_once()
+    assert await desk.taken_over() > 0, "nobody died with a message in hand, so the test shows nothing"
+
+
+async def serving_one(desk: Desk, crew: list[Child], chance: random.Random) -> int:
+    """The place of a worker that serves; the others are still starting."""
+    serving = await eventually(
+        lambda: [place for place, worker in enumerate(crew) if desk.journal.notes("ready", pid=worker.pid)]
+    )
+    return chance.choice(serving)

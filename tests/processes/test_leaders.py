@@ -1,0 +1,80 @@
+"""Leaders that are killed and stopped: one at a time, and no line of an old one behind a new one's."""
+
+import sys
+from typing import Any
+
+from payonce.testing import eventually
+from payonce.testing.processes import Child
+from tests.processes.desk import ROOT, Desk
+
+
+async def test_a_killed_leader_is_replaced(desk: Desk) -> None:
+    candidates = await started(desk, 3)
+    for _ in range(2):
+        epoch, leader = await leading(desk)
+        candidates[leader].kill()
+        following, successor = await leading(desk, above=epoch)
+        assert following == epoch + 1
+        assert candidates[successor].running
+    await in_order(desk)
+
+
+async def test_a_stopped_leader_is_replaced_and_writes_nothing_when_it_wakes(desk: Desk) -> None:
+    """Guards the fence in the leader's transactions."""
+    candidates = await started(desk, 2)
+    epoch, leader = await leading(desk)
+    for _ in range(3):
+        candidates[leader].stop()
+        following, successor = await leading(desk, above=epoch)
+        assert successor != leader
+        candidates[leader].resume()
+        await more_lines(desk, following)
+        epoch, leader = following, successor
+    await in_order(desk)
+    assert desk.journal.notes("Stale"), "no woken leader tried to write, so the test shows nothing"
+
+
+async def started(desk: Desk, count: int) -> dict[int, Child]:
+    command = (sys.executable, "-m", "tests.processes.leader", desk.scratch.service_url, str(desk.journal.folder))
+    children = [desk.processes.start(*command, name="leader", cwd=ROOT) for _ in range(count)]
+    await desk.serving(*children)
+    return {child.pid: child for child in children}
+
+
+async def leading(desk: Desk, above: int = 0) -> tuple[int, int]:
+    """Epoch and process of whoever has written a line with a higher epoch."""
+
+    async def newest() -> Any:
+        return await desk.ask(
+            "select array[row_id, pid] from books.lines where row_id > $1 order by number desc limit 1", above
+        )
+
+    epoch, pid = await eventually(newest, what=f"a leader of an epoch above {above}")
+    return epoch, pid
+
+
+async def more_lines(desk: Desk, epoch: int) -> None:
+    async def written() -> int:
+        count: int = await desk.ask("select count(*) from books.lines where row_id = $1", epoch)
+        return count
+
+    before = await written()
+
+    async def enough() -> bool:
+        return await written() >= before + 20
+
+    await eventually(enough, what="the new leader goes on writing")
+
+
+async def in_order(desk: Desk) -> None:
+    """Lines are numbered under the fence, so a number of an old epoch behind a new one's is a leader too many."""
+    assert not await desk.ask(
+        """
+        select count(*) from (
+            select row_id, lag(row_id) over (order by number) as previous from books.lines) lines
+        where row_id < previous
+        """
+    )
+    assert not await desk.ask(
+        "select count(*) from (select from books.lines group by row_id having count(distinct pid) > 1) shared"
+    )

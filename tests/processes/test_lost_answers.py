@@ -1,0 +1,162 @@
+"""Connections that break, or fall silent, at the one moment that matters, with the statement chosen by a proxy."""
+
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+
+from payonce.testing import eventually
+from tests.processes.desk import LEASE_S, POLICY, Desk
+from tests.processes.proxy import CLAIM, COMMIT, FENCE, SWEEP, Fate, Proxy, Rule
+
+TRIES = 20
+LONG_LEASE = replace(POLICY, lease_s=30.0)
+
+
+async def test_a_commit_whose_answer_is_lost_counts_as_done(desk: Desk, proxy: Proxy) -> None:
+    """Guards the question to pg_xact_status: without it the run is taken for failed and its work is told twice."""
+    await desk.worker(url=proxy.url)
+    lost = proxy.expect(COMMIT, Fate.ANSWER_LOST)
+    await desk.put([1])
+    await desk.noted("ended", 1)
+    await desk.drained()
+    assert lost.met == 1
+    await desk.each_applied_once()
+    assert await desk.endings(1) == ["success"]
+    assert len(desk.journal.notes("began", 1)) == 1
+
+
+async def test_a_commit_that_never_arrived_is_tried_again(desk: Desk, proxy: Proxy) -> None:
+    """The other side of the same question: an aborted transaction must not pass for a committed one."""
+    await desk.worker(url=proxy.url)
+    lost = proxy.expect(COMMIT, Fate.REQUEST_LOST)
+    await desk.put([1])
+    await desk.drained()
+    assert lost.met == 1
+    await desk.each_applied_once()
+    assert await desk.endings(1) == ["retry", "success"]
+    assert await desk.taken_over() == 0, "the worker knew, and did not wait for its lease to end"
+
+
+async def test_lost_answers_of_many_commits_in_mid_load_double_nothing(desk: Desk, proxy: Proxy) -> None:
+    await desk.worker(url=proxy.url)
+    lost = proxy.expect(COMMIT, Fate.ANSWER_LOST, times=40)
+    await desk.put(range(300))
+    await desk.drained()
+    assert lost.met == 40
+    await desk.each_applied_once()
+    assert set(await desk.endings()) == {"success"}
+
+
+@pytest.mark.parametrize("words", [FENCE, "insert into books.lines"], ids=["the fence", "a business statement"])
+@pytest.mark.parametrize("fate", [Fate.REQUEST_LOST, Fate.ANSWER_LOST])
+async def test_a_connection_lost_inside_a_commit_leaves_nothing_of_it(
+    desk: Desk, proxy: Proxy, words: str, fate: Fate
+) -> None:
+    await desk.worker(url=proxy.url)
+    lost = proxy.expect(words, fate)
+    await desk.put([1])
+    await desk.drained()
+    assert lost.met == 1
+    await desk.each_applied_once()
+
+
+async def test_an_acknowledgement_whose_answer_is_lost_runs_nothing_again(desk: Desk, proxy: Proxy) -> None:
+    """Runs without a commit of their own are acknowledged by the worker: a repeated acknowledgement finds them gone."""
+    await desk.worker(url=proxy.url)
+    lost = proxy.expect(CLAIM, Fate.ANSWER_LOST, times=3)
+    await desk.put(range(40), deed="skip")
+    await desk.drained()
+    assert lost.met == 3
+    began = [note.row for note in desk.journal.notes("began")]
+    assert sorted(began) == list(range(40))
+
+
+async def test_a_claim_whose_answer_is_lost_is_given_back_at_once(desk: Desk, proxy: Proxy) -> None:
+    """Guards give_back: without it the message waits for the lease, and its worker is taken for dead."""
+    await desk.put([1], LONG_LEASE)
+    claims = proxy.expect(CLAIM, Fate.ANSWER_LOST)
+    await desk.worker(LONG_LEASE, url=proxy.url)
+    await desk.drained(within_s=10)
+    assert claims.met == 1
+    await desk.each_applied_once()
+
+
+async def test_a_lost_claim_is_given_back_also_when_the_store_stays_away_for_a_while(desk: Desk, proxy: Proxy) -> None:
+    """The first try to give it back fails too; it must be made again when the store is back."""
+    await desk.put([1], LONG_LEASE)
+    claims = proxy.expect(CLAIM, Fate.ANSWER_HELD)
+    worker = await desk.worker(LONG_LEASE, url=proxy.url)
+    await eventually(lambda: claims.met == 1)
+    await eventually(lambda: leased(desk))
+    proxy.refusing = True
+    proxy.break_all()
+    await eventually(lambda: worker.output.count("store_unavailable") >= 3)
+    proxy.refusing = False
+    await desk.drained(within_s=12)
+    await desk.each_applied_once()
+
+
+async def test_recovering_one_lost_answer_takes_nothing_from_another_under_way(desk: Desk, proxy: Proxy) -> None:
+    """Two round trips are under way at once. What the slower one brings is still this worker's when it arrives."""
+    await desk.worker(LONG_LEASE, url=proxy.url, slots=20)
+    await desk.put(range(400), LONG_LEASE, deed="skip", takes_s=0.02)
+    await eventually(lambda: len(desk.journal.notes("began")) >= 60)
+    held = await one_held_and_one_lost(proxy)
+    # Two sweeps take longer than a hasty recovery would.
+    sweeps = proxy.expect(SWEEP, Fate.PASSED, times=3)
+    await eventually(lambda: sweeps.met == 3)
+    held.let_through.set()
+    await desk.drained()
+    began_rows = [note.row for note in desk.journal.notes("began")]
+    assert sorted(began_rows) == list(range(400)), "a handler ran twice though its worker never died"
+
+
+async def test_a_claim_that_is_heard_of_after_its_lease_is_not_begun(desk: Desk, proxy: Proxy) -> None:
+    """Deadlines count from before the claim was sent: by then the message is somebody else's."""
+    await desk.put([1])
+    claims = proxy.expect(CLAIM, Fate.ANSWER_HELD)
+    late = await desk.worker(url=proxy.url)
+    await eventually(lambda: claims.met == 1)
+    await desk.worker()
+    await desk.drained()
+    claims.let_through.set()
+    await desk.put([2], deed="hold")
+    await eventually(lambda: len(desk.journal.notes("holding", 2)) == 1)
+    desk.journal.let_go(2)
+    await desk.drained()
+    await desk.each_applied_once()
+    assert not desk.journal.notes("began", 1, late.pid)
+
+
+async def test_a_worker_cut_off_from_the_store_ends_its_run_before_another_begins_it(desk: Desk, proxy: Proxy) -> None:
+    """Guards the local deadline: no answer comes, not even an error, and the lease is ending all the same."""
+    cut_off = await desk.worker(url=proxy.url)
+    await desk.put([1], deed="hold")
+    await desk.noted("holding", 1)
+    successor = await desk.worker()
+    proxy.freeze()
+    await desk.noted("began", 1, within_s=LEASE_S * 10, pid=successor.pid)
+    story = [(note.event, note.pid) for note in desk.journal.notes(row=1)]
+    assert ("CancelledError", cut_off.pid) in story[: story.index(("began", successor.pid))]
+    desk.journal.let_go(1)
+    await desk.drained()
+    proxy.thaw()
+    await desk.each_applied_once()
+
+
+async def one_held_and_one_lost(proxy: Proxy) -> Rule:
+    """Of two claims under way at once. Often there is only one: then it is let through and the next is held."""
+    for _ in range(TRIES):
+        held, lost = proxy.expect(CLAIM, Fate.ANSWER_HELD), proxy.expect(CLAIM, Fate.ANSWER_LOST)
+        await eventually(held.is_used_up)
+        with suppress(AssertionError):
+            await eventually(lost.is_used_up, within_s=0.3)
+            return held
+        lost.times = 0
+        held.let_through.set()
+    raise AssertionError(f"in {TRIES} tries no two claims were under way at once")
+
+
+async def leased(desk: Desk) -> bool:
+    return bool(await desk.ask("select exists (select from payonce.messages where state = 'leased')"))

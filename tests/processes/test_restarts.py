@@ -1,0 +1,70 @@
+"""A database that goes away and comes back: workers recover by themselves."""
+
+import asyncio
+import random
+
+import pytest
+
+from payonce.testing import eventually
+from tests.processes.conftest import OwnServer
+from tests.processes.desk import Desk
+
+
+async def test_a_stopped_and_a_killed_server_lose_and_double_nothing(
+    desk_at_own_server: Desk, own_server: OwnServer
+) -> None:
+    desk = desk_at_own_server
+    workers = [desk.begin_worker(slots=20) for _ in range(2)]
+    await desk.serving(*workers)
+    await desk.put(range(600), takes_s=0.05)
+    await desk.reached(100)
+    await asyncio.to_thread(own_server.stop)
+    await asyncio.to_thread(own_server.start)
+    await reached_again(desk, 300)
+    await asyncio.to_thread(own_server.kill)
+    await asyncio.to_thread(own_server.start)
+    await desk.drained()
+    await desk.each_applied_once()
+    assert all(worker.running for worker in workers), "recovered, and not by being replaced"
+
+
+async def test_healthy_runs_are_not_parked_for_outages_of_the_database(
+    desk_at_own_server: Desk, own_server: OwnServer
+) -> None:
+    """Each outage is longer than the lease, and none of them is a crash of the worker."""
+    desk = desk_at_own_server
+    worker = await desk.worker()
+    await desk.put([1], deed="hold")
+    for outage in range(1, 4):
+        await desk.noted("holding", 1, times=outage)
+        await asyncio.to_thread(own_server.stop)
+        await desk.noted("CancelledError", 1, times=outage)
+        await asyncio.to_thread(own_server.start)
+    desk.journal.let_go(1)
+    await desk.drained()
+    await desk.each_applied_once()
+    assert worker.running
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(3))
+async def test_many_restarts_in_a_long_load_lose_and_double_nothing(
+    desk_at_own_server: Desk, own_server: OwnServer, seed: int
+) -> None:
+    desk, chance = desk_at_own_server, random.Random(seed)
+    workers = [desk.begin_worker(slots=20) for _ in range(3)]
+    await desk.serving(*workers)
+    await desk.put(range(2_000), takes_s=0.1)
+    for moment in sorted(chance.randrange(1_600) for _ in range(6)):
+        await reached_again(desk, moment)
+        await asyncio.to_thread(chance.choice((own_server.stop, own_server.kill)))
+        await asyncio.to_thread(own_server.start)
+    await desk.drained()
+    await desk.each_applied_once()
+    assert all(worker.running for worker in workers)
+
+
+async def reached_again(desk: Desk, count: int) -> None:
+    """The test's own connections broke too."""
+    await eventually(desk.answers, 20, "the database answers")
+    await desk.reached(count)

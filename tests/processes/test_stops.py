@@ -1,0 +1,120 @@
+"""Workers that stand still and wake up later: somebody else has taken over, and what they still do changes nothing."""
+
+from dataclasses import replace
+from functools import partial
+
+from payonce.testing import Clock, eventually
+from tests.processes.desk import POLICY, Desk
+
+
+async def test_a_worker_stopped_inside_a_handler_is_replaced_and_wakes_up_stale(desk: Desk) -> None:
+    """Guards the local deadline and, behind it, the fence of commit()."""
+    stopped = await desk.worker()
+    await desk.put([1], deed="hold")
+    await desk.noted("holding", 1)
+    stopped.stop()
+    desk.journal.let_go(1)
+    successor = await desk.worker()
+    await desk.drained()
+    assert await desk.taken_over() == 1
+    stopped.resume()
+    await woken_without_effect(desk, stopped.pid)
+    await desk.each_applied_once()
+    successor.kill()
+    await desk.put([2])
+    await desk.drained()
+    await desk.each_applied_once()
+    assert stopped.running, stopped.last_words()
+
+
+async def test_a_worker_stopped_inside_an_open_commit_cannot_hold_up_its_successor(desk: Desk) -> None:
+    """Guards idle_in_transaction_session_timeout, which is shorter than the lease."""
+    stopped = await desk.worker()
+    await desk.put([1], deed="hold_in_commit")
+    await desk.noted("holding", 1)
+    stopped.stop()
+    desk.journal.let_go(1)
+    successor = await desk.worker()
+    await desk.drained(within_s=15)
+    await desk.each_applied_once()
+    stopped.resume()
+    # It finds its transaction ended by the server, and serves on.
+    successor.kill()
+    await desk.put([2])
+    await desk.drained()
+    await desk.each_applied_once()
+    assert stopped.running, stopped.last_words()
+
+
+async def test_a_worker_stopped_while_idle_holds_up_nobody(desk: Desk) -> None:
+    idle = await desk.worker()
+    other = await desk.worker()
+    idle.stop()
+    await desk.put(range(100))
+    await desk.drained()
+    assert await desk.taken_over() == 0
+    other.kill()
+    idle.resume()
+    await desk.put(range(100, 110))
+    await desk.drained()
+    await desk.each_applied_once()
+
+
+async def test_workers_stopped_in_mid_load_change_nothing_when_they_wake(desk: Desk) -> None:
+    first, second, third = [desk.begin_worker(slots=20) for _ in range(3)]
+    await desk.serving(first, second, third)
+    await desk.put(range(600), takes_s=0.05)
+    await desk.reached(50)
+    first.stop()
+    await desk.reached(200)
+    second.stop()
+    for stopped in (first, second):
+        await eventually(partial(desk.taken_over, stopped.pid), 15, "a stopped worker's leases are taken over")
+    first.resume()
+    second.resume()
+    await desk.drained()
+    await desk.each_applied_once()
+    assert [worker.running for worker in (first, second, third)] == [True] * 3
+
+
+async def test_a_worker_that_blocks_its_event_loop_beyond_the_lease_commits_nothing(desk: Desk) -> None:
+    """No signal is involved: heartbeats cannot run while the handler computes."""
+    blocked = await desk.worker()
+    await desk.put([1], deed="block")
+    await desk.noted("holding", 1)
+    successor = await desk.worker()
+    await desk.noted("holding", 1, pid=successor.pid)
+    desk.journal.let_go(1, blocked.pid)
+    await woken_without_effect(desk, blocked.pid)
+    desk.journal.let_go(1)
+    await desk.drained()
+    await desk.each_applied_once()
+    assert await desk.ask("select pid from books.lines") == successor.pid
+
+
+async def test_a_run_that_does_not_know_that_its_lease_ended_is_fenced_at_its_commit(desk: Desk) -> None:
+    """Guards the token in commit(): the store's clock jumped, and no heartbeat is due yet."""
+    policy = replace(POLICY, lease_s=30.0)
+    async with Clock.open(desk.scratch.owner_url) as clock:
+        unknowing = await desk.worker(policy, slots=1)
+        await desk.put([1], policy, deed="hold")
+        await desk.noted("holding", 1)
+        await clock.advance_leases(31)
+        successor = await desk.worker(policy)
+        await desk.noted("holding", 1, pid=successor.pid)
+        desk.journal.let_go(1, unknowing.pid)
+        await desk.noted("Stale", 1, pid=unknowing.pid)
+        desk.journal.let_go(1)
+        await desk.drained()
+    await desk.each_applied_once()
+    assert await desk.ask("select pid from books.lines") == successor.pid
+
+
+async def woken_without_effect(desk: Desk, pid: int) -> None:
+    """Whether its heartbeat or its commit noticed first, the run ended without a change."""
+    await eventually(
+        lambda: desk.journal.notes("Stale", 1, pid) or desk.journal.notes("CancelledError", 1, pid),
+        15,
+        "the late run finds out that it is late",
+    )
+    assert not desk.journal.notes("ended", 1, pid)
