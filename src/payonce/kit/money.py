@@ -1,0 +1,292 @@
+"""Money: whole minor units of an asset, exact arithmetic, and rounding only where it is named."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from decimal import Context, Decimal, localcontext
+from enum import Enum
+from fractions import Fraction
+from typing import Any, Final
+
+import msgspec
+
+from payonce.kit.outcomes import Invalid
+
+MINOR_LIMIT: Final = 10**78
+"""Amounts stay below it on either side of zero: a database column is NUMERIC(78,0)."""
+
+EXPONENT_MAX: Final = 36
+"""Twice what the finest coin in use has; a larger one is a misread contract."""
+
+DIGITS_MAX: Final = 256
+"""Digits of a decimal on either side of the point; `1e999999999` is nine characters and a gigabyte of zeros."""
+
+Number = int | Decimal | Fraction
+
+
+class Rounding(Enum):
+    HALF_EVEN = "half even"
+    DOWN = "down"
+    """Towards zero."""
+    UP = "up"
+    """Away from zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """What is counted, and how many decimals its major unit has. The same code with another exponent is another asset:
+    a token's exponent differs from network to network, and its caller states it."""
+
+    code: str
+    exponent: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.code, str) or not _CODE.fullmatch(self.code):
+            raise Invalid(f"{_shown(self.code)} is no asset code: 1 to 32 letters, digits, dots, dashes or underscores")
+        if type(self.exponent) is not int or not 0 <= self.exponent <= EXPONENT_MAX:
+            raise Invalid(f"the exponent of {self.code} must be a whole number from 0 to {EXPONENT_MAX}")
+
+    def __str__(self) -> str:
+        return self.code
+
+
+def well_known(code: str) -> Asset:
+    """The asset of this code on its own chain or in ISO 4217; any other is stated as `Asset(code, exponent)`."""
+    exponent = _EXPONENTS.get(code)
+    if exponent is None:
+        raise Invalid(f"{_shown(code)} is not among the well-known assets: state it as Asset(code, exponent)")
+    return Asset(code, exponent)
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """Equal when both the number and the asset are; ordered and added within one asset alone."""
+
+    minor: int
+    asset: Asset
+
+    def __post_init__(self) -> None:
+        # `type`, not `isinstance`: True is an int to Python, and nobody owes anybody True.
+        if type(self.minor) is not int:
+            raise TypeError(
+                f"an amount is a whole number of minor units, not {type(self.minor).__name__}: "
+                "use Amount.from_decimal with text or Decimal"
+            )
+        if not -MINOR_LIMIT < self.minor < MINOR_LIMIT:
+            raise Invalid(f"the amount has more than 78 digits in minor units of {self.asset}")
+
+    @staticmethod
+    def zero(asset: Asset) -> "Amount":
+        return Amount(0, asset)
+
+    @staticmethod
+    def total(amounts: Iterable["Amount"], asset: Asset) -> "Amount":
+        """The sum, also of nothing: hence the asset."""
+        return sum(amounts, start=Amount(0, asset))
+
+    @staticmethod
+    def from_decimal(value: str | int | Decimal, asset: Asset) -> "Amount":
+        """Major units, exactly: a value with more decimals than the asset has is refused, not rounded."""
+        minor = _fraction(_decimal(value)) * 10**asset.exponent
+        if minor.denominator != 1:
+            raise Invalid(f"{_shown(value)} has more than the {asset.exponent} decimals of {asset}")
+        return Amount(minor.numerator, asset)
+
+    @staticmethod
+    def from_minor(value: str | int, asset: Asset) -> "Amount":
+        """Minor units, as a number or as the text of one."""
+        if isinstance(value, str):
+            if not _WHOLE.fullmatch(value):
+                raise Invalid(f"{_shown(value)} is not a whole number of minor units of {asset}")
+            value = int(value)
+        return Amount(value, asset)
+
+    def to_decimal(self) -> Decimal:
+        """Built from its digits: arithmetic would round to the 28 digits of the decimal context."""
+        digits = tuple(int(digit) for digit in str(abs(self.minor)))
+        return Decimal((int(self.minor < 0), digits, -self.asset.exponent))
+
+    def to_text(self) -> str:
+        """Major units with all decimals of the asset; the form for JSON, as JSON numbers lose digits."""
+        return format(self.to_decimal(), "f")
+
+    def to_minor_text(self) -> str:
+        """Minor units; the other form for JSON."""
+        return str(self.minor)
+
+    def __str__(self) -> str:
+        return f"{self.to_text()} {self.asset}"
+
+    def __add__(self, other: "Amount") -> "Amount":
+        return Amount(self.minor + self._alike(other, "add"), self.asset)
+
+    def __sub__(self, other: "Amount") -> "Amount":
+        return Amount(self.minor - self._alike(other, "subtract"), self.asset)
+
+    def __neg__(self) -> "Amount":
+        return Amount(-self.minor, self.asset)
+
+    def __abs__(self) -> "Amount":
+        return Amount(abs(self.minor), self.asset)
+
+    def __mul__(self, count: int) -> "Amount":
+        if type(count) is not int:
+            raise TypeError(f"* takes a whole number, not {type(count).__name__}: use times(ratio, rounding)")
+        return Amount(self.minor * count, self.asset)
+
+    __rmul__ = __mul__
+
+    def __lt__(self, other: "Amount") -> bool:
+        return self.minor < self._alike(other, "compare")
+
+    def __le__(self, other: "Amount") -> bool:
+        return self.minor <= self._alike(other, "compare")
+
+    def __gt__(self, other: "Amount") -> bool:
+        return self.minor > self._alike(other, "compare")
+
+    def __ge__(self, other: "Amount") -> bool:
+        return self.minor >= self._alike(other, "compare")
+
+    def __bool__(self) -> bool:
+        return self.minor != 0
+
+    def times(self, ratio: Number, rounding: Rounding) -> "Amount":
+        return Amount(_rounded(self.minor * _ratio(ratio), rounding), self.asset)
+
+    def split(self, weights: Sequence[Number]) -> tuple["Amount", ...]:
+        """Shares in proportion to the weights that add up to the whole: largest remainder, on a tie the earlier."""
+        ratios = [_ratio(weight) for weight in weights]
+        whole = sum(ratios)
+        if any(ratio < 0 for ratio in ratios) or whole == 0:
+            raise Invalid("an amount is split by weights that are not negative and not all zero")
+        sign = -1 if self.minor < 0 else 1
+        exact = [abs(self.minor) * ratio / whole for ratio in ratios]
+        shares = [share.numerator // share.denominator for share in exact]
+        left = abs(self.minor) - sum(shares)
+        by_remainder = sorted(range(len(exact)), key=lambda index: shares[index] - exact[index])
+        for index in by_remainder[:left]:
+            shares[index] += 1
+        return tuple(Amount(sign * share, self.asset) for share in shares)
+
+    def percent_fee(self, percent: str | int | Decimal, rounding: Rounding) -> tuple["Amount", "Amount"]:
+        """The fee, rounded, and the rest, which is whatever remains: together always the amount."""
+        ratio = _fraction(_decimal(percent)) / 100
+        if not 0 <= ratio <= 1:
+            raise Invalid(f"{_shown(percent)} is not a percentage from 0 to 100")
+        fee = self.times(ratio, rounding)
+        return fee, self - fee
+
+    def _alike(self, other: "Amount", verb: str) -> int:
+        if not isinstance(other, Amount):
+            raise TypeError(f"cannot {verb} an amount of {self.asset} and {type(other).__name__}")
+        if other.asset != self.asset:
+            raise Invalid(f"cannot {verb} {_full_name(self.asset)} and {_full_name(other.asset)}: convert one first")
+        return other.minor
+
+
+def loads_exact(document: bytes | str) -> Any:
+    """JSON with every whole number as an int and any other as a Decimal; nothing passes through binary fractions."""
+    try:
+        return _EXACT.decode(document)
+    except (msgspec.DecodeError, UnicodeError, ArithmeticError, RecursionError, ValueError) as problem:
+        # The parser's words may quote the document; its kind and place are enough.
+        place = re.search(r"byte \d+", str(problem))
+        raise Invalid(f"the text is not usable JSON{f' at {place[0]}' if place else ''}") from None
+
+
+def render(amount: Amount, locale: str = "en") -> str:
+    """For people: digits in the locale's manner when babel is installed, and the code, since `$` is many currencies."""
+    text = amount.to_text()
+    if amount.asset.exponent > _ALWAYS_SHOWN_DECIMALS:
+        whole, decimals = text.split(".")
+        text = f"{whole}.{decimals.rstrip('0').ljust(_SHORTEST_DECIMALS, '0')}"
+    try:
+        from babel.core import UnknownLocaleError
+        from babel.numbers import format_decimal
+    except ImportError:
+        return f"{text}\N{NO-BREAK SPACE}{amount.asset}"
+    decimals_shown = len(text.partition(".")[2])
+    pattern = "#,##0" + ("." + "0" * decimals_shown if decimals_shown else "")
+    try:
+        with localcontext(Context(prec=DIGITS_MAX)):
+            number = format_decimal(Decimal(text), pattern, locale=locale.replace("-", "_"))
+    except (UnknownLocaleError, ValueError):
+        raise Invalid(f"{_shown(locale)} is not a known locale, such as en or de_CH") from None
+    return f"{number}\N{NO-BREAK SPACE}{amount.asset}"
+
+
+_CODE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
+_PLAIN: Final = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d{1,3})?", re.ASCII)
+_WHOLE: Final = re.compile(r"-?\d{1,78}", re.ASCII)
+_EXACT: Final = msgspec.json.Decoder(float_hook=Decimal)
+_SHOWN_MAX_CHARS: Final = 80
+# Cents and fils are always written out; eighteen zeros are not.
+_ALWAYS_SHOWN_DECIMALS: Final = 4
+_SHORTEST_DECIMALS: Final = 2
+
+_CODES_BY_EXPONENT: Final = {
+    0: "BIF CLP DJF GNF ISK JPY KMF KRW PYG RWF UGX VND VUV XAF XOF XPF",
+    2: "AED ARS AUD BRL CAD CHF CNY CZK DKK EGP EUR GBP GEL HKD HUF IDR ILS INR KES KZT MAD MXN MYR NGN NOK NZD "
+    "PHP PKR PLN QAR RON RSD SAR SEK SGD THB TRY TWD UAH USD UZS ZAR",
+    3: "BHD IQD JOD KWD LYD OMR TND",
+    6: "TRX USDC USDT XRP",
+    8: "BCH BTC DOGE LTC",
+    9: "SOL TON",
+    12: "XMR",
+    18: "BNB DAI ETH",
+}
+_EXPONENTS: Final = {code: exponent for exponent, codes in _CODES_BY_EXPONENT.items() for code in codes.split()}
+
+
+def _decimal(value: str | int | Decimal) -> Decimal:
+    if isinstance(value, str):
+        if len(value) > DIGITS_MAX or not _PLAIN.fullmatch(value):
+            raise Invalid(f"{_shown(value)} is not a decimal number such as 12.50")
+        return Decimal(value)
+    if type(value) is int and abs(value) < MINOR_LIMIT:
+        return Decimal(value)
+    if isinstance(value, Decimal):
+        return value
+    if type(value) is int:
+        raise Invalid("the amount has more than 78 digits")
+    raise TypeError(f"money is never made from {type(value).__name__}: use text, a whole number or Decimal")
+
+
+def _ratio(value: Number) -> Fraction:
+    if type(value) is int or isinstance(value, Fraction):
+        return Fraction(value)
+    if isinstance(value, Decimal):
+        return _fraction(value)
+    raise TypeError(f"a ratio is never {type(value).__name__}: use a whole number, Decimal or Fraction")
+
+
+def _fraction(value: Decimal) -> Fraction:
+    """Refuses what is no number, and exponents that would unfold into more digits than any amount has."""
+    if not value.is_finite():
+        raise Invalid(f"{_shown(value)} is not a number")
+    exponent = value.as_tuple().exponent
+    if not isinstance(exponent, int) or exponent < -DIGITS_MAX or value.adjusted() > DIGITS_MAX:
+        raise Invalid(f"{_shown(value)} has more than {DIGITS_MAX} digits on one side of the point")
+    return Fraction(value)
+
+
+def _rounded(exact: Fraction, rounding: Rounding) -> int:
+    match rounding:
+        case Rounding.HALF_EVEN:
+            return round(exact)
+        case Rounding.DOWN | Rounding.UP:
+            whole, left = divmod(abs(exact.numerator), exact.denominator)
+            whole += rounding is Rounding.UP and left > 0
+            return -whole if exact < 0 else whole
+        case _:
+            raise TypeError("the rounding is stated as Rounding.HALF_EVEN, DOWN or UP")
+
+
+def _full_name(asset: Asset) -> str:
+    return f"{asset.code} of {asset.exponent} decimals"
+
+
+def _shown(value: object) -> str:
+    text = value if isinstance(value, str) else str(value)
+    return repr(text if len(text) <= _SHOWN_MAX_CHARS else f"{text[:_SHOWN_MAX_CHARS]}…")
