@@ -29,7 +29,9 @@ from payonce.kit.outcomes import Invalid
 DATA_FOLDER_NAME: Final = ".payonce"
 PROJECT_MARKS: Final = (DATA_FOLDER_NAME, "pyproject.toml", ".git")
 POSTGRES_SCHEMES: Final = ("postgresql", "postgres")
-URL_RULE: Final = "it must be a PostgreSQL address such as postgresql://user@host:5432/database"
+URL_RULE: Final = (
+    "it must be a PostgreSQL address such as postgresql://user@host:5432/database, a password in it percent-encoded"
+)
 
 
 class Settings(BaseSettings):
@@ -90,7 +92,11 @@ class Settings(BaseSettings):
     @field_validator("database_url", "database_owner_url")
     @classmethod
     def _is_postgres(cls, url: SecretStr | None) -> SecretStr | None:
-        if url is not None and urlsplit(url.get_secret_value()).scheme not in POSTGRES_SCHEMES:
+        if url is None:
+            return url
+        # Reading the port refuses one that is none; an @ behind the first / is a password that was not encoded.
+        parts = urlsplit(url.get_secret_value())
+        if parts.scheme not in POSTGRES_SCHEMES or parts.port == 0 or "@" in parts.path:
             raise ValueError("not a PostgreSQL address")
         return url
 

@@ -59,8 +59,10 @@ class Payonce:
         return Ended(process.returncode, stdout, stderr)
 
     def start(self, *arguments: str, **variables: str) -> "subprocess.Popen[str]":
+        # A run in the background of a script is born deaf to Ctrl-C, and its children with it.
+        hearing = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
         process = subprocess.Popen(
-            [sys.executable, "-m", "payonce", *arguments],
+            [sys.executable, "-c", f"{hearing}; from payonce.cli import main; main()", *arguments],
             env={**self.environment, **variables},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

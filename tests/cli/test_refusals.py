@@ -24,6 +24,15 @@ REFUSED_MESSAGES = {
     "negative delay": ([QUEUE, "{}", "--delay", "-1"], "", "delay_s is -1.0; it must be between 0 and"),
     "no number as delay": ([QUEUE, "{}", "--delay", "nan"], "", "delay_s is nan"),
     "long key": ([QUEUE, "{}", "--key", "k" * 201], "", "must be at most 200 characters"),
+    "nesting": ([QUEUE, '{"a":' * 65 + "1" + "}" * 65], "", "is nested more than 64 deep"),
+    "no key": ([QUEUE, "{}", "--key", ""], "", "idempotency_key is empty"),
+    "far future": (
+        [QUEUE, '{"payload": {}, "not_before": "9999-12-31T23:59:59Z"}'],
+        "",
+        "is not between 1970 and 2200",
+    ),
+    "far past": ([QUEUE, '{"payload": {}, "created_at": "0001-01-01T00:00:00+14:00"}'], "", "is not between 1970 and"),
+    "no attempts": ([QUEUE, '{"payload": {}, "max_attempts": 0}'], "", "max_attempts is 0"),
     "unknown queue": (["nowhere", "{}"], "", "there is no queue 'nowhere'"),
     "missing argument": ([QUEUE], "", "Missing argument"),
 }
@@ -130,3 +139,20 @@ def test_a_data_folder_that_cannot_be_written_is_named(private_payonce: Payonce,
     tmp_path.chmod(0o700)
     assert ended.code == 1
     assert f"data folder {folder}/postgres cannot be written" in ended.sentence
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u:s3/cret@pw@127.0.0.1:1/db",
+        "postgresql://u:cret@pw@127.0.0.1:99999/db",
+        "postgresql://u:cret@pw@127.0.0.1:port/db",
+        "postgresql://u:cret%40pw@127.0.0.1:1/db",
+    ],
+)
+def test_an_address_that_cannot_be_read_or_reached_does_not_give_its_password_away(payonce: Payonce, url: str) -> None:
+    ended = payonce("queues", "list", DATABASE_URL=url)
+    assert ended.code != 0
+    assert ended.sentence
+    assert "cret" not in ended.stderr
+    assert "s3" not in ended.stderr

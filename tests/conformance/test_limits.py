@@ -6,8 +6,11 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from payonce.engine.model import Message
 from payonce.engine.policy import Policy
 from payonce.engine.queue import PullQueue
+from payonce.kit.outcomes import Invalid
+from payonce.testing import OpenStage
 from tests.conformance.backend import (
     QUEUE,
     Backend,
@@ -170,3 +173,20 @@ async def test_an_empty_look_costs_no_rate(backend: Backend) -> None:
         assert await claim(queue) == []
     await backend.feed.put([message()])
     assert len(await claim(queue)) == 1
+
+
+async def test_a_named_limit_binds_a_queue_without_numbers_of_its_own(backend: Backend) -> None:
+    first = await backend.queue(Policy("first", limit="vendor", concurrency=2))
+    second = await backend.queue(Policy("second", limit="vendor"))
+    await backend.feed.put([Message(queue=queue) for queue in ("first", "second") for _ in range(5)])
+    assert len(await claim(second, 5)) == 2
+    assert await claim(first, 5) == []
+
+
+async def test_queues_that_share_a_limit_must_agree_on_its_numbers(stage: OpenStage) -> None:
+    async with stage() as s:
+        with pytest.raises(Invalid, match="share the limit vendor"):
+            await s.feed.declare(
+                [Policy("first", limit="vendor", concurrency=2), Policy("second", limit="vendor", concurrency=40)]
+            )
+        assert await s.admin.queues() == []

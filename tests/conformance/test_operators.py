@@ -228,3 +228,12 @@ async def test_parked_times_are_when_they_were_parked(backend: Backend) -> None:
     await park_all(queue)
     window = Filter(parked_after=parked_at, parked_before=parked_at + timedelta(seconds=1))
     assert (await backend.admin.preview(QUEUE, State.PARKED, window)).count == 1
+
+
+async def test_a_purge_takes_only_what_was_there_when_it_began(backend: Backend) -> None:
+    await backend.queue(PLAIN)
+    await backend.feed.put([message() for _ in range(3)])
+    later = await backend.time.advance(60)
+    await backend.feed.put([message(created_at=later + timedelta(seconds=1))])
+    assert await backend.admin.purge(QUEUE, State.READY, Filter(), by="test") == 3
+    assert (await backend.admin.depth(QUEUE)).ready == 1

@@ -1,6 +1,9 @@
 """Promise 8: order is by time ready, nothing starves, and lanes take turns."""
 
 from collections import Counter
+from typing import Any
+
+import pytest
 
 from payonce.engine.policy import Policy
 from tests.conformance.backend import PLAIN, QUEUE, Backend, claim, ids, message, retry, settle, success
@@ -120,3 +123,24 @@ async def test_lanes_are_within_a_limit_and_stop_when_paused(backend: Backend) -
     await backend.admin.resume(QUEUE)
     assert len(await claim(queue)) == 2
     assert await claim(queue) == []
+
+
+@pytest.mark.parametrize("limits", [{"concurrency": 4}, {"rate": 10.0, "burst": 3}], ids=["concurrency", "rate"])
+async def test_lanes_take_turns_under_a_limit(backend: Backend, limits: dict[str, Any]) -> None:
+    queue = await backend.queue(Policy(QUEUE, lanes=True, **limits))
+    await backend.feed.put([message(lane=lane) for lane in "abcdefghij" for _ in range(10)])
+    served: Counter[str | None] = Counter()
+    for _ in range(30):
+        claims = await claim(queue, 20)
+        served.update(claimed.message.lane for claimed in claims)
+        await settle(queue, *map(success, claims))
+        await backend.time.advance(0.1)
+    assert set(served) == set("abcdefghij")
+    assert max(served.values()) - min(served.values()) <= 1
+
+
+async def test_the_lane_of_those_without_one_takes_its_turn_and_no_more(backend: Backend) -> None:
+    queue = await backend.queue(LANES)
+    await backend.feed.put([message(lane=lane) for lane in (None, "a", "b") for _ in range(3)])
+    order = [(await claim(queue, 1))[0].message.lane for _ in range(9)]
+    assert Counter(order[:3]) == Counter(order[3:6]) == Counter(order[6:]) == Counter(["", "a", "b"])

@@ -201,7 +201,8 @@ def test_a_queue_name_that_operators_cannot_type_is_refused(name: str) -> None:
 
 
 def test_a_queue_without_a_limit_has_no_limit_name() -> None:
-    assert Policy("work", limit="vendor").limit_name is None
+    assert Policy("work").limit_name is None
+    assert Policy("work", limit="vendor").limit_name == "vendor", "the numbers may be stated by another queue"
     assert Policy("work", rate=5).limit_name == "work"
     assert Policy("work", concurrency=5, limit="vendor").limit_name == "vendor"
 

@@ -112,6 +112,8 @@ CONNECT_ERRORS: Final = (
 def described(url: str) -> str:
     """A URL as it may be shown: without its password."""
     parts = urlsplit(url)
+    if "@" in parts.path:
+        return "PostgreSQL at an unreadable address"
     where = parts.hostname or ("a local socket" if parts.scheme.startswith("postgres") else "an unreadable address")
     port = f":{_port(url)}" if parts.hostname and _port(url) else ""
     return f"PostgreSQL at {where}{port}{parts.path}"
@@ -277,6 +279,9 @@ async def _check_clocks(connection: Connection) -> None:
 
 
 def _short(error: BaseException) -> str:
+    if isinstance(error, ValueError):
+        # The driver quotes the part that it could not read, which may be the password.
+        return "its address cannot be read"
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
     return text[:200]
 

@@ -16,8 +16,13 @@ from payonce.kit.outcomes import Invalid
 PAYLOAD_MAX_BYTES: Final = 256 * 1024
 NAME_MAX_LENGTH: Final = 200
 ERROR_MAX_LENGTH: Final = 4_000
+PAYLOAD_MAX_DEPTH: Final = 64
+"""Of objects and lists within each other; what reads it back has its own, larger limit."""
+ATTEMPTS_MAX: Final = 1_000_000
 DELAY_MAX_S: Final = 10 * 366 * 86_400
 """Ten years: a later time is a mistake in the caller's arithmetic."""
+EARLIEST_YEAR: Final = 1970
+LATEST_YEAR: Final = 2200
 
 SCHEMA_VERSION: Final = 1
 """Of the wire envelope. A message that says a higher one is left to a newer worker."""
@@ -38,7 +43,7 @@ TRANSITIONS: Final[dict[State, frozenset[State]]] = {
     State.LEASED: frozenset({State.READY, State.ALONE, State.PARKED}),
     State.PARKED: frozenset({State.READY}),
 }
-"""READY and LEASED rows are also deleted: the first by a purge, the second by a settle."""
+"""Rows are also deleted: LEASED ones by a settle, all others by a purge."""
 
 
 class Ending(StrEnum):
@@ -146,11 +151,21 @@ def encode_payloads(messages: Sequence[Message]) -> list[str]:
                 f"payload of a {message.queue} message holds NaN or Infinity, which JSON cannot carry; "
                 "send amounts as strings or whole minor units"
             )
+        if (
+            payload.count(b"{") + payload.count(b"[") > PAYLOAD_MAX_DEPTH
+            and _depth(message.payload) > PAYLOAD_MAX_DEPTH
+        ):
+            raise Invalid(
+                f"payload of a {message.queue} message is nested more than {PAYLOAD_MAX_DEPTH} deep; make it flatter"
+            )
     return [payload.decode() for payload in encoded]
 
 
 def encode_extra(message: Message) -> str | None:
-    return _encode(message.extra).decode() if message.extra else None
+    """Unknown fields of the envelope are held to the same rules as the payload."""
+    if not message.extra:
+        return None
+    return encode_payloads([msgspec.structs.replace(message, payload=message.extra)])[0]
 
 
 def check_message(message: Message) -> None:
@@ -163,16 +178,22 @@ def check_message(message: Message) -> None:
             raise Invalid(
                 f"{name} {text[:40]!r} must be at most {NAME_MAX_LENGTH} characters of valid text without NUL"
             )
+    if message.idempotency_key == "":
+        raise Invalid("idempotency_key is empty; give a key, or none at all")
     if not 0 <= message.delay_s <= DELAY_MAX_S:
         raise Invalid(f"delay_s is {message.delay_s}; it must be between 0 and {DELAY_MAX_S} seconds")
-    if message.max_attempts is not None and not 1 <= message.max_attempts < 2**31:
-        raise Invalid(f"max_attempts is {message.max_attempts}; it counts the first run, so it must be at least 1")
-    if not 0 <= message.attempts < 2**31:
-        raise Invalid(f"attempts is {message.attempts}; it must be 0 or more")
+    if message.max_attempts is not None and not 1 <= message.max_attempts <= ATTEMPTS_MAX:
+        raise Invalid(
+            f"max_attempts is {message.max_attempts}; it counts the first run, so it must be 1 to {ATTEMPTS_MAX:,}"
+        )
+    if not 0 <= message.attempts <= ATTEMPTS_MAX:
+        raise Invalid(f"attempts is {message.attempts}; it must be 0 to {ATTEMPTS_MAX:,}")
     for name in ("created_at", "not_before"):
         moment = getattr(message, name)
         if moment is not None and moment.tzinfo is None:
             raise Invalid(f"{name} {moment.isoformat()} has no time zone; give one, such as +00:00")
+        if moment is not None and not EARLIEST_YEAR < moment.year < LATEST_YEAR:
+            raise Invalid(f"{name} {moment.isoformat()} is not between {EARLIEST_YEAR} and {LATEST_YEAR}")
 
 
 def message_to_wire(message: Message) -> bytes:
@@ -238,6 +259,18 @@ def _finite(value: object) -> bool:
     if isinstance(value, (list, tuple, set, frozenset)):
         return all(_finite(item) for item in value)
     return True
+
+
+def _depth(value: object) -> int:
+    depth, level = 0, [value]
+    while level := [
+        item
+        for holder in level
+        if isinstance(holder, (dict, list, tuple))
+        for item in (holder.values() if isinstance(holder, dict) else holder)
+    ]:
+        depth += 1
+    return depth + 1
 
 
 def _encodable(text: str) -> bool:

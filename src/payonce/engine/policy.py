@@ -1,7 +1,6 @@
 """One declaration per queue, and the pure function that decides what follows a run."""
 
 import hashlib
-import math
 import os
 import re
 from collections.abc import Awaitable, Callable, Mapping
@@ -10,7 +9,7 @@ from datetime import datetime
 from typing import Any, Final, Literal
 from uuid import UUID
 
-from payonce.engine.model import DELAY_MAX_S, NAME_MAX_LENGTH, Ending, Message
+from payonce.engine.model import ATTEMPTS_MAX, DELAY_MAX_S, NAME_MAX_LENGTH, Ending, Message
 from payonce.kit.outcomes import Invalid
 
 RELEASE_DELAY_S: Final = 5.0
@@ -49,6 +48,12 @@ def Fixed(delay_s: float, jitter_s: float = 0.0) -> Exponential:  # noqa: N802 -
     return Exponential(delay_s, 1.0, delay_s, jitter_s)
 
 
+LEAST_RATE: Final = 1 / 86_400
+_MOST: Final = {
+    "max_attempts": ATTEMPTS_MAX, "give_up_after_s": DELAY_MAX_S, "lease_s": 86_400, "run_limit_s": 7 * 86_400,
+    "concurrency": 1_000_000, "rate": 1_000_000, "burst": 1_000_000,
+}  # fmt: skip
+
 GiveUp = Callable[[Any], Awaitable[None]]
 
 
@@ -81,8 +86,8 @@ class Policy:
 
     @property
     def limit_name(self) -> str | None:
-        """None when nothing is limited."""
-        if self.concurrency is None and self.rate is None:
+        """None when nothing is limited. A named limit binds also a queue that states no numbers of its own."""
+        if self.limit is None and self.concurrency is None and self.rate is None:
             return None
         return self.limit or self.queue
 
@@ -219,12 +224,12 @@ def _check(policy: Policy) -> None:
         raise Invalid(
             f"queue name {policy.queue!r} must be 1 to {NAME_MAX_LENGTH} letters, digits, ':', '.', '_' or '-'"
         )
-    if policy.max_attempts is not None and policy.max_attempts < 1:
-        raise refuse("max_attempts", "it counts the first run, so it must be at least 1, or None")
-    for name in ("give_up_after_s", "lease_s", "run_limit_s", "concurrency", "rate", "burst"):
+    for name, most in _MOST.items():
         value = getattr(policy, name)
-        if value is not None and not (value > 0 and math.isfinite(value)):
-            raise refuse(name, "it must be above 0")
+        if value is not None and not 0 < value <= most:
+            raise refuse(name, f"it must be above 0 and at most {most:,}")
+    if policy.rate is not None and policy.rate < LEAST_RATE:
+        raise refuse("rate", f"it must be at least {LEAST_RATE} per second; use a schedule for what is rarer")
     if policy.lease_s < 1:
         raise refuse("lease_s", "a lease below one second cannot be kept alive")
     backoff = policy.backoff

@@ -13,7 +13,7 @@ from payonce.engine.policy import Policy
 from payonce.engine.queue import PullQueue
 from payonce.engine.transaction import RingingFeed
 from payonce.engine.work import Handler
-from payonce.engine.worker import LEASE_MARGIN, Bound, Gate, QueueServer, Run
+from payonce.engine.worker import FLUSH_LOOK_S, LEASE_MARGIN, Bound, Gate, QueueServer, Run
 from payonce.kit.outcomes import Invalid
 from payonce.kit.redact import redact
 
@@ -22,6 +22,7 @@ SWEEP_EVERY_S: Final = 0.5
 HEARTBEAT_MAX_S: Final = 1.0
 DEFAULT_SLOTS: Final = 100
 DEFAULT_GRACE_S: Final = 20.0
+ABANDON_AFTER_S: Final = 5.0
 
 log = structlog.get_logger(__name__)
 
@@ -134,9 +135,14 @@ class Worker:
                     each.queue.wake()
 
     async def _quiet(self) -> None:
-        """Returns when nothing runs in this process. Bounded: every run ends by its run limit."""
-        while tasks := [run.task for server in self._servers for run in server.runs.values() if run.task is not None]:
-            await asyncio.wait(tasks)
+        """Returns when nothing runs in this process and no claim is under way that could begin a run.
+        Bounded: a run ends by its limit, and one that will not end is abandoned."""
+        while any(server.claiming for server in self._servers) or any(
+            run.task is not None for server in self._servers for run in server.runs.values()
+        ):
+            for server in self._servers:
+                server.queue.wake()
+            await asyncio.sleep(FLUSH_LOOK_S)
         for server in self._servers:
             await server.flushed()
 
@@ -145,7 +151,9 @@ def cancel_overdue(server: QueueServer) -> None:
     """Ends runs that are over their limit, and those whose lease is about to end unrenewed. Asks nobody."""
     policy, now = server.policy, time.monotonic()
     for run in list(server.runs.values()):
-        if run.task is not None and now - run.started_at > policy.run_limit_s:
+        if run.cancelled_because is not None:
+            _insist(run, server)
+        elif run.task is not None and now - run.started_at > policy.run_limit_s:
             _cancel(run, f"the run limit of {policy.run_limit_s:g} s was reached")
         elif now > run.renewed_at + policy.lease_s * (1 - LEASE_MARGIN):
             _lose(run, "its lease could not be renewed in time", server)
@@ -168,8 +176,19 @@ async def beat(server: QueueServer) -> None:
 
 def _cancel(run: Run, because: str) -> None:
     if run.cancelled_because is None and run.task is not None:
-        run.cancelled_because = because
+        run.cancelled_because, run.cancelled_at = because, time.monotonic()
         run.task.cancel()
+
+
+def _insist(run: Run, server: QueueServer) -> None:
+    """A handler may swallow its cancellation: cancel again, and in the end leave the run to its lease."""
+    assert run.task is not None
+    if time.monotonic() - run.cancelled_at < ABANDON_AFTER_S:
+        run.task.cancel()
+    elif server.runs.pop(id(run), None) is not None:
+        log.error("run_abandoned", queue=server.policy.queue, message_id=str(run.claim.message.id),
+                  reason=f"the handler did not end within {ABANDON_AFTER_S:g} s of being cancelled")  # fmt: skip
+        server.queue.wake()
 
 
 def _lose(run: Run, because: str, server: QueueServer) -> None:

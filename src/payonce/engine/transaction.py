@@ -1,10 +1,12 @@
 """What handlers and HTTP routes read and write through."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
 from typing import Any, Protocol
 from uuid import UUID
+
+import asyncpg
 
 from payonce.engine.database import Connection, Database, settled_transaction
 from payonce.engine.model import Message
@@ -43,24 +45,43 @@ class Tx:
         self._feed = feed
         self._trace_id = trace_id
         self.sent_to: set[str] = set()
+        self._failed = False
 
     @property
     def connection(self) -> Connection:
         return self._connection
 
     async def execute(self, sql: str, *arguments: Any) -> str:
-        answer: str = await self._connection.execute(sql, *arguments)
+        with self._noticing_errors():
+            answer: str = await self._connection.execute(sql, *arguments)
         return answer
 
     async def fetch(self, sql: str, *arguments: Any) -> list[Any]:
-        rows: list[Any] = await self._connection.fetch(sql, *arguments)
+        with self._noticing_errors():
+            rows: list[Any] = await self._connection.fetch(sql, *arguments)
         return rows
 
     async def fetchrow(self, sql: str, *arguments: Any) -> Any:
-        return await self._connection.fetchrow(sql, *arguments)
+        with self._noticing_errors():
+            return await self._connection.fetchrow(sql, *arguments)
 
     async def fetchval(self, sql: str, *arguments: Any) -> Any:
-        return await self._connection.fetchval(sql, *arguments)
+        with self._noticing_errors():
+            return await self._connection.fetchval(sql, *arguments)
+
+    async def check_alive(self) -> None:
+        """PostgreSQL answers the COMMIT of a failed transaction with a quiet ROLLBACK. A caller who swallowed the
+        error must hear of it instead of believing that something was written."""
+        if self._failed:
+            await self._connection.execute("select")
+
+    @contextmanager
+    def _noticing_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except asyncpg.PostgresError:
+            self._failed = True
+            raise
 
     async def send(
         self,
@@ -89,7 +110,8 @@ class Tx:
             not_before=not_before,
             max_attempts=max_attempts,
         )
-        [message_id] = await self._feed.put([message], within=self._connection)
+        with self._noticing_errors():
+            [message_id] = await self._feed.put([message], within=self._connection)
         self.sent_to.add(to.queue)
         return message_id
 

@@ -51,6 +51,7 @@ class Work:
                 raise Stale(f"message {self.message.id} of {self.message.queue} is no longer this run's to settle")
             tx = Tx(connection, self._feed, self.message.trace)
             yield tx
+            await tx.check_alive()
         self.settled_as = ending
         if tx.sent_to:
             self._feed.ring(tx.sent_to)

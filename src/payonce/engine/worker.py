@@ -6,9 +6,10 @@ import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
+import asyncpg
 import structlog
 
 from payonce.engine import metrics
@@ -18,7 +19,7 @@ from payonce.engine.policy import Ended, Policy, next_step
 from payonce.engine.queue import POLL_S, Exchange, PullQueue
 from payonce.engine.transaction import Reader, RingingFeed
 from payonce.engine.work import Work
-from payonce.kit.outcomes import NotSent, Refused, Retry, Stale, Unknown
+from payonce.kit.outcomes import NotSent, Refused, Retry, Stale, Unavailable, Unknown
 from payonce.kit.redact import redact
 
 CLAIM_MAX: Final = 500
@@ -27,6 +28,7 @@ RETRY_CONNECTION_S: Final = 0.2
 RETRY_CONNECTION_MAX_S: Final = 2.0
 FLUSH_LOOK_S: Final = 0.01
 SUCCEEDED: Final = Ended(Ending.SUCCESS)
+DATABASE_ERRORS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, Unavailable)
 LEASE_MARGIN: Final = 0.1
 """Share of the lease left when an unrenewed run is cancelled: it must be over before somebody else begins."""
 
@@ -44,6 +46,7 @@ class Run:
     started_at: float
     task: asyncio.Task[None] | None = None
     cancelled_because: str | None = None
+    cancelled_at: float = 0.0
     lost: bool = False
     """Its lease ended, as far as this process can tell."""
     passed_on: bool = False
@@ -182,12 +185,14 @@ class QueueServer:
                 else:
                     settlement = await self._settlement(run, work, ended)
         finally:
-            del self.runs[id(run)]
+            self.runs.pop(id(run), None)
             self.durations_s.append(time.monotonic() - begun)
         if settlement is not None:
             self.ended.append(settlement)
         elif work.settled_as is not None:
             metrics.SETTLES.labels(self.policy.queue, work.settled_as.value).inc()
+            if work.settled_as is Ending.SUCCESS and run.claim.message.attempts:
+                self._observe_retry_latency(run)
         self.queue.wake()
 
     async def _handle(self, run: Run, work: Work) -> Ended | None:
@@ -207,20 +212,25 @@ class QueueServer:
             metrics.STALE_SETTLES.labels(self.policy.queue).inc()
             return None
         except asyncio.CancelledError:
+            if run.cancelled_because is None and not _being_cancelled():
+                return Ended(Ending.RETRY, "CancelledError: something that the handler awaited was cancelled")
             if run.passed_on or run.cancelled_because is None:
                 return None
             # The lease is left to end before anybody tries again: what was in flight may still land.
             return Ended(Ending.RETRY, run.cancelled_because, max(self._lease_left_s(run), self._backoff_s(run)))
         except Exception as error:
-            if is_transient(error):
+            if isinstance(error, DATABASE_ERRORS) and is_transient(error):
                 await self.database.leave_read_only_sessions(error)
                 return Ended(Ending.RETRY, redact(f"database: {error}"))
-            log.exception("handler_failed", queue=message.queue, message_id=str(message.id), trace_id=message.trace)
-            return Ended(Ending.RETRY, redact(_story(error)))
+            # Not log.exception: a logger may be set up to show local values, and those are customers' data.
+            story = redact(_story(error))
+            log.error(
+                "handler_failed", queue=message.queue, message_id=str(message.id), trace_id=message.trace, error=story
+            )
+            return Ended(Ending.RETRY, story)
 
     async def _settlement(self, run: Run, work: Work, ended: Ended) -> Settlement | None:
-        claim = run.claim
-        now = claim.claimed_at + timedelta(seconds=time.monotonic() - run.started_at)
+        claim, now = run.claim, _store_now(run)
         step = next_step(self.policy, claim.message, claim.first_attempt_at, now, ended)
         ending, reason = step.ending, step.reason
         if step.give_up and callable(self.policy.on_give_up):
@@ -229,15 +239,19 @@ class QueueServer:
                 ending = Ending.FAILED
             except Stale:
                 return None
+            except asyncio.CancelledError:
+                reason = f"{reason}; and on_give_up was cancelled: {run.cancelled_because or 'by itself'}"
             except Exception as error:
                 reason = redact(f"{reason}; and on_give_up failed: {_story(error)}")
             if work.settled_as is not None:
                 return None
         if ending is Ending.SUCCESS and claim.message.attempts:
-            metrics.RETRY_LATENCY_SECONDS.labels(self.policy.queue).observe(
-                (now - claim.first_attempt_at).total_seconds()
-            )
+            self._observe_retry_latency(run)
         return Settlement(claim, ending, reason, step.delay_s)
+
+    def _observe_retry_latency(self, run: Run) -> None:
+        latency = _store_now(run) - run.claim.first_attempt_at
+        metrics.RETRY_LATENCY_SECONDS.labels(self.policy.queue).observe(latency.total_seconds())
 
     def _room(self) -> int:
         if not self.gate.open or time.monotonic() < self.rest_until:
@@ -289,6 +303,16 @@ class QueueServer:
             await self.queue.give_back(held)
         except Exception as again:
             log.debug("still_unavailable", queue=self.policy.queue, error=redact(str(again)))
+
+
+def _store_now(run: Run) -> datetime:
+    """The store's due clock, as far as this process can tell without asking."""
+    return run.claim.claimed_at + timedelta(seconds=time.monotonic() - run.started_at)
+
+
+def _being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _story(error: BaseException) -> str:

@@ -118,14 +118,15 @@ class PostgresAdmin:
         return count
 
     async def purge(self, queue: str, state: State, which: Filter, by: str) -> int:
-        """Deletes, and leaves a row in the job log for each: nothing vanishes without a trace."""
+        """Deletes what is there at the beginning; each leaves a row in the job log, so nothing vanishes untold."""
         await self._known(queue)
         if state is State.LEASED:
             raise Invalid("messages that are being worked on cannot be purged; pause the queue and let them end")
+        begun_at = await self._pool.fetchval("select payonce.due_now()")
         return await self._in_batches(
             f"""
             with chosen as (
-                select id from payonce.messages where {_MATCHING}
+                select id from payonce.messages where {_MATCHING} and created_at <= $10
                 order by id limit {CHANGE_BATCH} for update skip locked
             ), gone as (
                 delete from payonce.messages m using chosen where m.id = chosen.id
@@ -139,6 +140,7 @@ class PostgresAdmin:
             """,
             *_arguments(queue, state, which),
             clean_text(by),
+            begun_at,
         )
 
     async def _in_batches(self, sql: str, *arguments: Any) -> int:

@@ -9,6 +9,8 @@ from payonce.engine.model import NAME_MAX_LENGTH, Message, check_message, encode
 
 _NAMES: Final = ("queue", "action", "idempotency_key", "correlation_id", "trace_id", "lane")
 _NUMBERS_AND_TIMES: Final = ("delay_s", "not_before", "created_at", "attempts", "max_attempts")
+_UNUSED: Final = {"delay_s": 0.0, "attempts": 0, "action": ""}
+"""What a column holds that no message uses; None for the others."""
 
 Columns = dict[str, list[Any]]
 
@@ -19,7 +21,7 @@ def columns_of(messages: Sequence[Message], lanes_by_queue: Mapping[str, bool]) 
     suspicious = False
     for name in _NAMES + _NUMBERS_AND_TIMES:
         column = list(map(attrgetter(name), messages))
-        if any(column):
+        if column.count(_UNUSED.get(name)) < len(column):
             suspicious = suspicious or name in _NUMBERS_AND_TIMES or not _plain(column)
             columns[name] = column
     if suspicious or not all(isinstance(message.payload, dict) for message in messages):
@@ -51,6 +53,6 @@ def keyed(messages: Sequence[Message]) -> list[tuple[str, str, UUID]]:
 
 def _plain(names: Sequence[str | None]) -> bool:
     """Certainly in order; whatever is not is looked at one by one."""
-    given = list(filter(None, names))
+    given = [name for name in names if name is not None]
     joined = "".join(given)
-    return joined.isascii() and "\x00" not in joined and len(max(given, key=len)) <= NAME_MAX_LENGTH
+    return all(given) and joined.isascii() and "\x00" not in joined and len(max(given, key=len)) <= NAME_MAX_LENGTH

@@ -6,6 +6,7 @@ from uuid import UUID
 
 import asyncpg
 import msgspec
+import structlog
 
 from payonce.engine.bell import Bell
 from payonce.engine.database import Connection, Database, settled_transaction
@@ -13,6 +14,8 @@ from payonce.engine.model import Message
 from payonce.engine.policy import Policy
 from payonce.kit.outcomes import Invalid
 from payonce.queues.postgres.columns import columns_of, keyed
+
+log = structlog.get_logger(__name__)
 
 STATEMENT_MAX_MESSAGES: Final = 1_000
 COPY_MIN_MESSAGES: Final = 100
@@ -29,6 +32,7 @@ class PostgresFeed:
 
     async def declare(self, policies: Sequence[Policy]) -> None:
         """Makes queues and their limits known to the store. What an operator set (paused) stays."""
+        _check_limits(policies)
         async with self._database.engine.acquire() as connection, connection.transaction():
             for policy in sorted(policies, key=lambda policy: policy.queue):
                 await _declare(connection, policy)
@@ -169,17 +173,37 @@ async def _first_ids(connection: Connection, messages: Sequence[Message], insert
     ]
 
 
+def _check_limits(policies: Sequence[Policy]) -> None:
+    """Queues that share a limit must agree on its numbers; which of two should hold cannot be guessed."""
+    stated: dict[str, Policy] = {}
+    for policy in policies:
+        if policy.limit_name is None or (policy.concurrency is None and policy.rate is None):
+            continue
+        other = stated.setdefault(policy.limit_name, policy)
+        if (other.concurrency, other.rate, other.burst) != (policy.concurrency, policy.rate, policy.burst):
+            raise Invalid(
+                f"queues {other.queue} and {policy.queue} share the limit {policy.limit_name} and state different "
+                "numbers for it; state them once, or the same in both"
+            )
+
+
 async def _declare(connection: Connection, policy: Policy) -> None:
     if policy.limit_name is not None:
-        await connection.execute(
+        changed = await connection.fetchval(
             """
             insert into payonce.limits as known (name, concurrency, rate, burst) values ($1, $2, $3, $4)
             on conflict (name) do update
                 set concurrency = excluded.concurrency, rate = excluded.rate, burst = excluded.burst
                 where (known.concurrency, known.rate, known.burst) is distinct from ($2, $3, $4)
+                    and ($2::integer is not null or $3::float8 is not null)
+            returning xmax <> 0
             """,
             policy.limit_name, policy.concurrency, policy.rate, policy.burst,
         )  # fmt: skip
+        if changed:
+            # Meant after a change of settings; told, because another process may still state the old numbers.
+            log.warning("limit_changed", limit=policy.limit_name, queue=policy.queue,
+                        concurrency=policy.concurrency, rate=policy.rate, burst=policy.burst)  # fmt: skip
     await connection.execute(
         """
         insert into payonce.queues as known (name, limit_name, lease_s, key_retention_s, log, policy)

@@ -17,7 +17,7 @@ from payonce.engine.model import Answer, Claim, Ending, Settlement, State, clean
 from payonce.engine.policy import Policy
 from payonce.engine.queue import POLL_S, Exchange
 from payonce.queues.postgres import statements
-from payonce.queues.postgres.rows import claim_of
+from payonce.queues.postgres.rows import UNREADABLE, claim_of
 
 REAP_BATCH: Final = 200
 
@@ -35,7 +35,7 @@ class PostgresQueue:
         self._bell = bell
         self._worker = worker
         self._rung = asyncio.Event()
-        self._lane_cursor = ""
+        self._lane_cursor: str | None = None
         bell.subscribe(policy.queue, self._rung)
 
     async def exchange(self, settlements: Sequence[Settlement], limit: int) -> Exchange:
@@ -67,7 +67,21 @@ class PostgresQueue:
         if self.policy.lanes and limit:
             rows += await self._further_lanes(connection, limit - len(rows), outcome)
         rest_s = POLL_S if outcome["paused"] else outcome["rest_s"]
-        return Exchange((), [claim_of(row) for row in rows], rest_s), settled
+        return Exchange((), await self._readable(connection, rows), rest_s), settled
+
+    async def _readable(self, connection: Connection, rows: Sequence[Record]) -> list[Claim]:
+        """One message that cannot be read is parked with its reason, and does not hold up the others."""
+        claims = []
+        for row in rows:
+            try:
+                claims.append(claim_of(row))
+            except UNREADABLE as error:
+                reason = clean_text(f"this message cannot be read: {error}")
+                log.error("message_unreadable", queue=self.policy.queue, message_id=str(row["id"]), error=str(error))
+                await connection.fetch(
+                    statements.SETTLE_OTHERS, [row["id"]], [row["token"]], [Ending.PARKED.value], [reason], [0.0]
+                )
+        return claims
 
     async def _fused(
         self, connection: Connection, done: Sequence[Settlement], limit: int, statement: str | None = None
@@ -94,15 +108,18 @@ class PostgresQueue:
         lane was visited: some may hold only messages that are not due yet."""
         rows: list[Record] = []
         begun_behind, self._lane_cursor, wrapped = self._lane_cursor, outcome["lane_cursor"], False
-        while wanted > len(rows) and not outcome["paused"]:
-            if self._lane_cursor == "" or (wrapped and self._lane_cursor >= begun_behind):
-                if wrapped or begun_behind == "":
+        while wanted > len(rows) and not outcome["paused"] and outcome["rest_s"] is None:
+            at_end = self._lane_cursor is None
+            if wrapped and (at_end or (begun_behind is not None and self._lane_cursor >= begun_behind)):
+                break
+            if at_end:
+                if begun_behind is None:
                     break
                 wrapped = True
             more, outcome = await self._fused(connection, (), wanted - len(rows))
             rows += more
             self._lane_cursor = outcome["lane_cursor"]
-        if wanted > len(rows):
+        if wanted > len(rows) and outcome["rest_s"] is None:
             # Put by a process that did not know of the lanes yet.
             more, _ = await self._fused(connection, (), wanted - len(rows), statements.SETTLE_AND_CLAIM)
             rows += more
@@ -146,7 +163,8 @@ class PostgresQueue:
             if is_transient(error):
                 raise
             if len(batch) == 1:
-                log.error("row_refused", queue=self.policy.queue, row=str(batch[0])[:200], error=str(error))
+                row = batch[0].claim.message.id if isinstance(batch[0], Settlement) else batch[0]
+                log.error("row_refused", queue=self.policy.queue, message_id=str(row), error=str(error))
                 return set()
         middle = len(batch) // 2
         return await self._bisect(batch[:middle], act) | await self._bisect(batch[middle:], act)
@@ -154,7 +172,8 @@ class PostgresQueue:
     async def claim_alone(self) -> Claim | None:
         async with self._database.engine.acquire() as connection:
             rows, _ = await self._fused(connection, (), 1, statements.CLAIM_ALONE)
-        return claim_of(rows[0]) if rows else None
+            claims = await self._readable(connection, rows)
+        return claims[0] if claims else None
 
     async def mark_alone(self, claim: Claim) -> bool:
         async with self._database.engine.acquire() as connection:

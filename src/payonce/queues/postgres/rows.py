@@ -12,6 +12,9 @@ from payonce.engine.queue import Stored
 MESSAGE_COLUMNS: Final = """id, queue, action, correlation_id, idempotency_key, trace_id, created_at, attempts,
     max_attempts, lane, payload, extra"""
 
+UNREADABLE: Final = (ValueError, RecursionError, OverflowError)
+"""What a row written by hand may make of its reader; `put` lets no such message in."""
+
 _decode = msgspec.json.Decoder().decode
 
 
@@ -38,8 +41,15 @@ def claim_of(row: Record) -> Claim:
 
 
 def stored_of(row: Record) -> Stored:
+    try:
+        message = message_of(row)
+    except UNREADABLE as error:
+        note = {"unreadable": str(error), "begins": row["payload"][:200]}
+        message = Message(
+            id=row["id"], queue=row["queue"], action=row["action"], attempts=row["attempts"], payload=note
+        )
     return Stored(
-        message=message_of(row),
+        message=message,
         state=State(row["state"]),
         ready_at=row["ready_at"],
         crashes=row["crashes"],

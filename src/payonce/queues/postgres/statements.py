@@ -72,26 +72,29 @@ def _claim_by_time(state: str) -> str:
 SETTLE_AND_CLAIM: Final = _claim_by_time("ready")
 CLAIM_ALONE: Final = _claim_by_time("alone")
 
-# Walks at most $5 lanes behind lane $9 by jumping through the index, and takes an equal share of each.
-# The last row also says behind which lane the next walk begins: '' when this one came to the end.
+# Walks at most as many lanes as it may claim, behind lane $9, by jumping through the index, with equal shares.
+# The last row also says behind which lane the next walk begins: null when this one came to the end.
 SETTLE_AND_CLAIM_LANES: Final = f"""
     with recursive {_SETTLE}, {_ALLOWANCE}, lanes as (
         (select lane, 1 as position from payonce.messages
-         where queue = $4 and state = 'ready' and lane >= $9 and (lane > $9 or $9 = '') order by lane limit 1)
+         where queue = $4 and state = 'ready' and lane >= coalesce($9, '') and ($9::text is null or lane > $9)
+         order by lane limit 1)
         union all
         select following.lane, lanes.position + 1 from lanes cross join lateral (
             select lane from payonce.messages
             where queue = $4 and state = 'ready' and lane > lanes.lane order by lane limit 1
-        ) following where lanes.position < $5
+        ) following where lanes.position < (select allowed from allowance)
     ), waiting as (
         select taken.ctid from lanes cross join lateral (
             select m.ctid from payonce.messages m
             where m.queue = $4 and m.state = 'ready' and m.lane = lanes.lane and m.ready_at <= payonce.due_now()
               and not exists (select from payonce.queues where name = $4 and paused)
-            order by m.ready_at, m.id limit ceil($5::float8 / (select count(*) from lanes)) for update skip locked
+            order by m.ready_at, m.id
+            limit ceil((select allowed from allowance)::float8 / (select count(*) from lanes)) for update skip locked
         ) taken limit (select allowed from allowance)
     ), {_CLAIM},
-        (select case when count(*) < $5 then '' else max(lane) end from lanes)"""
+        (select case when allowed = 0 then $9 when (select count(*) from lanes) < allowed then null
+                else (select max(lane) from lanes) end from allowance)"""
 
 # $3 endings, $4 reasons, $5 delays. A run that ended in order clears the suspicion of crashing; a release is no run.
 SETTLE_OTHERS: Final = f"""
