@@ -6,9 +6,8 @@ from datetime import datetime
 from typing import Any, Protocol
 from uuid import UUID
 
-import asyncpg
-
 from payonce.engine.database import Connection, Database, settled_transaction
+from payonce.engine.ledger import Posting, PostingId, post
 from payonce.engine.model import Message
 from payonce.engine.policy import Policy
 from payonce.engine.queue import Feed
@@ -69,6 +68,11 @@ class Tx:
         with self._noticing_errors():
             return await self._connection.fetchval(sql, *arguments)
 
+    async def post(self, posting: Posting) -> PostingId:
+        """Writes into the books, if and only if this transaction commits."""
+        with self._noticing_errors():
+            return await post(self._connection, posting, self._trace_id)
+
     async def check_alive(self) -> None:
         """PostgreSQL answers the COMMIT of a failed transaction with a quiet ROLLBACK. A caller who swallowed the
         error must hear of it instead of believing that something was written."""
@@ -79,7 +83,7 @@ class Tx:
     def _noticing_errors(self) -> Iterator[None]:
         try:
             yield
-        except asyncpg.PostgresError:
+        except Exception:
             self._failed = True
             raise
 

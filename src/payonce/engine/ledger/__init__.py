@@ -1,0 +1,29 @@
+"""Double-entry books in the business transaction: postings that add up to zero, balances, statements, their audit."""
+
+from payonce.engine.ledger.audit import Finding, audit_ledger
+from payonce.engine.ledger.model import Account, Line, Overdrawn, Posting, PostingId, Reference, moved
+from payonce.engine.ledger.posting import declare, guard, post
+from payonce.engine.ledger.reading import Cursor, Entry, Page, balance, statement, trial_balance
+from payonce.engine.ledger.snapshots import snapshot_balances
+
+__all__ = [
+    "Account",
+    "Cursor",
+    "Entry",
+    "Finding",
+    "Line",
+    "Overdrawn",
+    "Page",
+    "Posting",
+    "PostingId",
+    "Reference",
+    "audit_ledger",
+    "balance",
+    "declare",
+    "guard",
+    "moved",
+    "post",
+    "snapshot_balances",
+    "statement",
+    "trial_balance",
+]

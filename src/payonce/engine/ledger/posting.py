@@ -1,0 +1,108 @@
+"""Writing into the books, always in the transaction of the business rows that it belongs to."""
+
+import json
+from typing import Protocol
+
+import asyncpg
+from asyncpg.pool import PoolConnectionProxy
+
+from payonce.engine.database import Connection
+from payonce.engine.ledger.model import Account, Overdrawn, Posting, PostingId
+from payonce.kit.money import Amount, Asset
+from payonce.kit.outcomes import Invalid, Unavailable
+
+
+class OpenTransaction(Protocol):
+    """A Tx."""
+
+    @property
+    def connection(self) -> Connection: ...
+
+
+async def post(within: Connection | OpenTransaction, posting: Posting, trace_id: str | None = None) -> PostingId:
+    """Writes the posting, or answers the id it already has: the same key, reference and lines are the same posting.
+
+    Accounts are opened by their first posting. Guarded ones are locked, in the order of their ids, until the
+    transaction ends; two postings of one transaction lock one after the other, so what belongs together is one posting.
+    After a refusal (Invalid, Overdrawn) the transaction cannot go on, so nothing of it is written.
+    """
+    connection = _inside_a_transaction(within)
+    lines, assets = posting.lines, [line.amount.asset for line in posting.lines]
+    try:
+        posting_id = await connection.fetchval(
+            "select payonce.post($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+            posting.key, posting.reference.kind, posting.reference.id, posting.trace_id or trace_id, posting.text,
+            [line.path for line in lines], [asset.code for asset in assets], [asset.exponent for asset in assets],
+            [line.amount.minor for line in lines],
+        )  # fmt: skip
+    except asyncpg.PostgresError as error:
+        raise _refusal(error) from error
+    return PostingId(posting_id)
+
+
+async def declare(within: Connection | OpenTransaction, *accounts: Account) -> None:
+    """Opens accounts ahead of their first posting. Until whoever opens an account commits, others who want to wait:
+    declare at the start what all will use."""
+    assets = [account.asset for account in accounts]
+    await _inside_a_transaction(within).execute(
+        "select payonce.open_accounts($1, $2, $3)",
+        [account.path for account in accounts], [asset.code for asset in assets], [asset.exponent for asset in assets],
+    )  # fmt: skip
+
+
+async def guard(
+    within: Connection | OpenTransaction,
+    account: Account,
+    minimum: Amount | None = None,
+    maximum: Amount | None = None,
+) -> None:
+    """Opens an account whose balance never goes below `minimum` nor above `maximum`, or gives it other limits.
+
+    Without any limit, the balance stays at zero or more. What others owe us is positive, what we owe them negative: a
+    customer's credit is kept at or below zero by `maximum`.
+    """
+    connection = _inside_a_transaction(within)
+    if minimum is None and maximum is None:
+        minimum = Amount.zero(account.asset)
+    for limit in (minimum, maximum):
+        if limit is not None and limit.asset != account.asset:
+            raise Invalid(f"account {account} cannot be limited to {limit}: state the limit in its own asset")
+    try:
+        await connection.fetchval(
+            "select payonce.guard_account($1, $2, $3, $4, $5)",
+            account.path, account.asset.code, account.asset.exponent, _minor(minimum), _minor(maximum),
+        )  # fmt: skip
+    except asyncpg.PostgresError as error:
+        raise _refusal(error) from error
+
+
+def _inside_a_transaction(within: Connection | OpenTransaction) -> Connection:
+    connection = within if isinstance(within, (asyncpg.Connection, PoolConnectionProxy)) else within.connection
+    if not connection.is_in_transaction():
+        raise Invalid("the books are written in the transaction of the business rows: begin one first")
+    return connection
+
+
+def _minor(limit: Amount | None) -> int | None:
+    return None if limit is None else limit.minor
+
+
+def _refusal(error: asyncpg.PostgresError) -> Exception:
+    """The ledger's own refusals as ours; whatever else the server says stays as it is."""
+    match error.sqlstate:
+        case "LG001" | "LG002":
+            return Invalid(str(error))
+        case "LG003":
+            return _overdrawn(error)
+        case "LG004":
+            return Unavailable(str(error))
+        case _:
+            return error
+
+
+def _overdrawn(error: asyncpg.PostgresError) -> Overdrawn:
+    path, code, exponent, balance, change, minimum, maximum = json.loads(error.detail or "")
+    asset = Asset(code, exponent)
+    moved_by = Amount.from_minor(change, asset)
+    limit = minimum if moved_by.minor < 0 else maximum
+    return Overdrawn(Account(path, asset), Amount.from_minor(balance, asset), moved_by, Amount.from_minor(limit, asset))
