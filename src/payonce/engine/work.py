@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from typing import Any, get_type_hints
 
 from payonce.engine.database import Database, settled_transaction
+from payonce.engine.effects.declaration import Effect, Outcome, Request
+from payonce.engine.effects.run import Intent, run_effect
+from payonce.engine.effects.send import IntentCheck
+from payonce.engine.effects.send import Run as EffectRun
 from payonce.engine.model import Claim, Ending, Message, Settlement
 from payonce.engine.policy import Policy
 from payonce.engine.queue import PullQueue
@@ -19,13 +23,22 @@ Function = Callable[..., Awaitable[None]]
 class Work:
     """One run of one message."""
 
-    __slots__ = ("_claim", "_database", "_feed", "_queue", "read", "settled_as")
+    __slots__ = ("_checks", "_claim", "_database", "_feed", "_queue", "read", "settled_as")
 
-    def __init__(self, claim: Claim, queue: PullQueue, database: Database, feed: RingingFeed, read: Reader) -> None:
+    def __init__(
+        self,
+        claim: Claim,
+        queue: PullQueue,
+        database: Database,
+        feed: RingingFeed,
+        read: Reader,
+        checks: Sequence[IntentCheck] = (),
+    ) -> None:
         self._claim = claim
         self._queue = queue
         self._database = database
         self._feed = feed
+        self._checks = checks
         self.read = read
         self.settled_as: Ending | None = None
 
@@ -55,6 +68,23 @@ class Work:
         self.settled_as = ending
         if tx.sent_to:
             self._feed.ring(tx.sent_to)
+
+    async def effect(
+        self, effect: Effect[Request, Outcome], *, key: str, intent: Intent | None = None, scope: str | None = None
+    ) -> Outcome:
+        """Changes the outside world once per key: answers from the record, or records, performs and records again.
+
+        `intent` moves the business state in the commit that records the request; it runs once per key and generation
+        that the handler began. Of the effects of one `scope` only one may be open. Raises Refused for a definite no,
+        Retry or Unknown when it is not known yet; the next run then finds out before it acts.
+        """
+        if self.settled_as is not None:
+            raise RuntimeError(
+                "effect() after commit(): the message is settled, and nobody would find the effect again"
+            )
+        lease_s = self._queue.policy.lease_s
+        run = EffectRun(self._claim, lease_s, self._database, self._feed, self.read, self._checks)
+        return await run_effect(run, effect, key, intent, scope)
 
 
 @dataclass(frozen=True)

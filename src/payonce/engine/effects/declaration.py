@@ -1,0 +1,127 @@
+"""What a vendor call declares: its request, the call, the question afterwards, and how safe a repetition is."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Generic, TypeVar, get_args, get_origin
+
+import msgspec
+
+from payonce.kit.outcomes import Invalid
+
+DOCUMENT_MAX_BYTES: Final = 256 * 1024
+"""Of a stored request or outcome; what is larger belongs into object storage, and its address here."""
+
+Request = TypeVar("Request")
+Outcome = TypeVar("Outcome")
+
+
+@dataclass(frozen=True)
+class Keyed:
+    """The vendor recognises our key for so long: the exact request may be sent again, and happens once."""
+
+    valid_for_s: float
+
+
+@dataclass(frozen=True)
+class Findable:
+    """The vendor can be asked. What it does not show `horizon_s` after the last send did not happen."""
+
+    horizon_s: float
+    fence: Callable[[Any], Awaitable[None]] | None = None
+    """Makes at the vendor sure that an earlier send of this request can no longer land (wipes the cart, burns the
+    nonce), or raises. Without one a person decides about sending again."""
+
+
+@dataclass(frozen=True)
+class Rebroadcast:
+    """The same signed bytes may be sent again: whoever takes them takes them once."""
+
+
+@dataclass(frozen=True)
+class Harmless:
+    """A duplicate moves no money: the doubtful generation is abandoned and the next one performed."""
+
+
+@dataclass(frozen=True)
+class Blind:
+    """It can neither be asked for nor repeated: once, then a person decides."""
+
+
+Safety = Keyed | Findable | Rebroadcast | Harmless | Blind
+
+
+@dataclass(frozen=True)
+class Happened(Generic[Outcome]):
+    value: Outcome
+
+
+@dataclass(frozen=True)
+class DidNot:
+    """The vendor does not show it."""
+
+
+@dataclass(frozen=True)
+class CannotTell:
+    reason: str = "the vendor cannot tell"
+
+
+class Effect(Generic[Request, Outcome]):
+    """A call that changes the outside world. Request and outcome are stored as JSON: keep secrets out of them."""
+
+    kind: str
+    version: int = 1
+    """Of the stored request. A request of a higher version is left to a newer worker."""
+    timeout_s: float
+    safety: Safety
+    reference: str = ""
+    """`key:generation`, set before prepare(): what a vendor is given as our key or memo."""
+
+    request_type: ClassVar[Any] = Any
+    outcome_type: ClassVar[Any] = Any
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for parent in cls.__dict__.get("__orig_bases__", ()):
+            if get_origin(parent) is Effect:
+                cls.request_type, cls.outcome_type = get_args(parent)
+
+    async def prepare(self) -> Request:
+        """The exact request. Reads only; called once per generation."""
+        raise NotImplementedError
+
+    async def perform(self, request: Request) -> Outcome:
+        """The call. May raise Refused (a definite no) or NotSent (proven); everything else is unknown."""
+        raise NotImplementedError
+
+    async def resolve(self, request: Request) -> Happened[Outcome] | DidNot | CannotTell:
+        """Whether it happened. Changes nothing at the vendor."""
+        raise NotImplementedError
+
+    def vendor_ref(self, outcome: Outcome) -> str | None:
+        """The vendor's own name for what happened; no two effects of a kind may have the same."""
+        return None
+
+    @property
+    def can_resolve(self) -> bool:
+        return type(self).resolve is not Effect.resolve
+
+
+def encode(value: object, as_type: Any, what: str) -> str:
+    """JSON that is proven to be readable again as what it was."""
+    try:
+        document = msgspec.json.encode(value)
+        msgspec.json.decode(document, type=as_type)
+    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise Invalid(f"{what} cannot be stored as JSON of its declared type: {error}") from error
+    if len(document) > DOCUMENT_MAX_BYTES:
+        raise Invalid(f"{what} has {len(document):,} bytes, the limit is {DOCUMENT_MAX_BYTES:,}; store it elsewhere")
+    return document.decode()
+
+
+def decode(document: str, as_type: Any, what: str) -> Any:
+    try:
+        return msgspec.json.decode(document.encode(), type=as_type)
+    except msgspec.MsgspecError as error:
+        raise Invalid(
+            f"{what} is on record in a form that this code does not read: {error}; accept what older versions wrote"
+        ) from error

@@ -1,0 +1,214 @@
+"""The states of an effect and the pure decisions: what to do with a recorded one, and what an outcome makes of it."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+
+from payonce.engine.effects.declaration import Blind, Findable, Harmless, Keyed, Rebroadcast, Safety
+
+REVIEW_LOOK_S: Final = 300.0
+"""How often a message looks whether a person has answered."""
+
+
+class State(StrEnum):
+    INTENDED = "intended"
+    """On record, and on its way; or provably not sent, and free to be sent."""
+    PERFORMED = "performed"
+    REFUSED = "refused"
+    UNKNOWN = "unknown"
+    REVIEW = "review"
+    """A person decides."""
+    ABANDONED = "abandoned"
+    """It did not happen or does not matter, and is not sent again."""
+
+
+TRANSITIONS: Final[dict[State, frozenset[State]]] = {
+    State.INTENDED: frozenset({State.PERFORMED, State.REFUSED, State.UNKNOWN, State.REVIEW, State.ABANDONED}),
+    State.UNKNOWN: frozenset({State.PERFORMED, State.REFUSED, State.REVIEW, State.ABANDONED, State.INTENDED}),
+    State.REVIEW: frozenset({State.PERFORMED, State.ABANDONED, State.UNKNOWN, State.INTENDED}),
+    State.PERFORMED: frozenset({State.REVIEW}),
+    State.REFUSED: frozenset({State.REVIEW}),
+    State.ABANDONED: frozenset({State.REVIEW}),
+}
+"""Back to INTENDED only after the vendor's fence and its DidNot, or by a person. A contradiction reopens what ended."""
+
+OPEN: Final = frozenset({State.INTENDED, State.UNKNOWN, State.REVIEW})
+
+
+class Event(StrEnum):
+    """One line of effect_attempts."""
+
+    STARTED = "started"
+    PERFORMED = "performed"
+    REFUSED = "refused"
+    NOT_SENT = "not_sent"
+    UNKNOWN = "unknown"
+    FOUND = "found"
+    DID_NOT = "did_not"
+    CANNOT_TELL = "cannot_tell"
+    FENCED = "fenced"
+    ABANDONED = "abandoned"
+    GAVE_UP = "gave_up"
+    ANSWERED = "answered"
+
+
+class Cause(StrEnum):
+    """Why a person must decide."""
+
+    BLIND = "blind"
+    KEY_EXPIRED = "key_expired"
+    NO_FENCE = "no_fence"
+    GAVE_UP = "gave_up"
+    CONTRADICTION = "contradiction"
+    SAME_REFERENCE = "same_reference"
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """One row of payonce.effects, and the store's time at which it was read."""
+
+    id: UUID
+    kind: str
+    key: str
+    generation: int
+    version: int
+    safety: str
+    state: State
+    request: str
+    message_id: UUID
+    trace_id: str
+    revision: int
+    attempt: int
+    first_attempt_at: datetime
+    now: datetime
+    scope: str | None = None
+    outcome: str | None = None
+    vendor_ref: str | None = None
+    reason: str | None = None
+    review_cause: Cause | None = None
+    sent_until: datetime | None = None
+    busy_until: datetime | None = None
+    key_valid_until: datetime | None = None
+    superseded: bool = False
+
+    @property
+    def label(self) -> str:
+        return f"{self.kind} {self.key}:{self.generation}"
+
+
+class Step(StrEnum):
+    RETURN = "return"
+    REFUSE = "refuse"
+    WAIT = "wait"
+    SEND = "send"
+    """Nothing of it ever left: the stored request goes out."""
+    REPLAY = "replay"
+    """It may have left: the same request goes out again, which is safe for this kind."""
+    RESOLVE = "resolve"
+    REGENERATE = "regenerate"
+    REVIEW = "review"
+
+
+@dataclass(frozen=True)
+class Move:
+    step: Step
+    reason: str = ""
+    after_s: float | None = None
+    cause: Cause | None = None
+
+
+def next_move(stored: Stored, safety: Safety, timeout_s: float, can_resolve: bool) -> Move:
+    """What a run does with the effect that it finds on record under its key."""
+    match stored.state:
+        case State.PERFORMED:
+            return Move(Step.RETURN)
+        case State.REFUSED:
+            return Move(Step.REFUSE, stored.reason or "refused")
+        case State.ABANDONED:
+            return Move(Step.REFUSE, f"abandoned: {stored.reason}")
+        case State.REVIEW:
+            return Move(Step.WAIT, f"{stored.label} waits for a person: {stored.review_cause}", REVIEW_LOOK_S)
+    if stored.busy_until is not None and stored.now < stored.busy_until:
+        rest_s = (stored.busy_until - stored.now).total_seconds()
+        return Move(Step.WAIT, f"another run is performing {stored.label}", rest_s)
+    if stored.state is State.INTENDED and stored.sent_until is None:
+        return Move(Step.SEND)
+    return _doubtful(stored, safety, timeout_s, can_resolve)
+
+
+def _doubtful(stored: Stored, safety: Safety, timeout_s: float, can_resolve: bool) -> Move:
+    match safety:
+        case Harmless():
+            return Move(Step.REGENERATE, "its end is unknown, and a duplicate is harmless")
+        case Rebroadcast():
+            return Move(Step.REPLAY)
+        case Findable():
+            return Move(Step.RESOLVE)
+        case Keyed(valid_for_s):
+            # The replay must be over before the vendor forgets the key.
+            if stored.now + timedelta(seconds=timeout_s) < stored.first_attempt_at + timedelta(seconds=valid_for_s):
+                return Move(Step.REPLAY)
+            return Move(Step.RESOLVE) if can_resolve else Move(Step.REVIEW, cause=Cause.KEY_EXPIRED)
+        case Blind():
+            return Move(Step.REVIEW, cause=Cause.BLIND)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one try, or one question about it, came to."""
+
+    event: Event
+    detail: str | None = None
+    outcome: str | None = None
+    vendor_ref: str | None = None
+
+    @property
+    def happened(self) -> bool:
+        return self.event in (Event.PERFORMED, Event.FOUND)
+
+
+def state_after(stored: Stored, attempt: int, result: Result) -> State:
+    """The state once a result is known. A result that contradicts what is on record opens a review."""
+    match stored.state:
+        case State.INTENDED | State.UNKNOWN:
+            return _state_after_open(stored, attempt, result)
+        case State.PERFORMED if result.happened:
+            return stored.state if _same(stored, result) else State.REVIEW
+        case State.PERFORMED if result.event is Event.REFUSED and not _answers_a_rebroadcast(stored):
+            return State.REVIEW
+        case State.REFUSED if result.happened:
+            return State.REVIEW
+        case State.ABANDONED if result.happened and stored.safety != "harmless":
+            return State.REVIEW
+        case State.REVIEW if result.happened and stored.review_cause not in (Cause.CONTRADICTION, Cause.SAME_REFERENCE):
+            return State.PERFORMED
+    return stored.state
+
+
+def _state_after_open(stored: Stored, attempt: int, result: Result) -> State:
+    if result.happened:
+        return State.PERFORMED
+    if attempt != stored.attempt or result.event is Event.NOT_SENT:
+        # An older try's no says nothing about the newer one.
+        return stored.state
+    if result.event is Event.REFUSED and not _answers_a_rebroadcast(stored):
+        return State.REFUSED
+    return State.UNKNOWN
+
+
+def _answers_a_rebroadcast(stored: Stored) -> bool:
+    """Bytes that were taken the first time are refused the second time: that no is not definite."""
+    return stored.safety == "rebroadcast" and stored.attempt > 1
+
+
+def _same(stored: Stored, result: Result) -> bool:
+    if stored.vendor_ref is not None and result.vendor_ref is not None:
+        return stored.vendor_ref == result.vendor_ref
+    return bool(_document(stored.outcome) == _document(result.outcome))
+
+
+def _document(text: str | None) -> Any:
+    return None if text is None else msgspec.json.decode(text)

@@ -1,0 +1,106 @@
+"""Finding out what became of a doubtful effect, and sending again only what did not happen and no longer can."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from payonce.engine.effects import store
+from payonce.engine.effects.declaration import (
+    CannotTell,
+    DidNot,
+    Effect,
+    Findable,
+    Happened,
+    Outcome,
+    Request,
+    decode,
+    encode,
+)  # fmt: skip
+from payonce.engine.effects.model import Cause, Event, Result, State, Stored
+from payonce.engine.effects.send import BEGIN_SHARE, Run, send_again
+from payonce.kit.outcomes import Retry
+from payonce.kit.redact import redact
+
+
+async def resolve(run: Run, effect: Effect[Request, Outcome], stored: Stored) -> Happened[Outcome] | None:
+    """Asks the vendor. Sends again only what did not happen and, after the vendor's fence, no longer can."""
+    request = decode(stored.request, effect.request_type, f"the request of {stored.label}")
+    answer, after = await _ask(run, effect, stored, request)
+    if isinstance(answer, Happened):
+        return answer
+    if not _untouched(stored, after):
+        return None
+    if not isinstance(effect.safety, Findable):
+        await open_review(run, after, Cause.KEY_EXPIRED)
+        return None
+    # By the time before the question: what the vendor showed later than that was not asked for.
+    if (wait_s := store.did_not_counts(stored, effect.safety.horizon_s)) > 0:
+        raise Retry(f"the vendor does not show {stored.label}, which proves nothing yet", wait_s)
+    if effect.safety.fence is None:
+        await open_review(run, after, Cause.NO_FENCE)
+        return None
+    return await _fence_and_send(run, effect, after, request, effect.safety.fence)
+
+
+async def _fence_and_send(
+    run: Run, effect: Effect[Request, Outcome], stored: Stored, request: Request,
+    fence: Callable[[Any], Awaitable[None]],
+) -> Happened[Outcome] | None:  # fmt: skip
+    sent_at = time.monotonic()
+    async with run.intent() as tx:
+        held = await store.hold_for_fencing(tx.connection, stored, effect.timeout_s)
+    if held is None:
+        return None
+    if time.monotonic() > sent_at + effect.timeout_s * BEGIN_SHARE:
+        raise Retry(f"{stored.label} was not fenced: the run was held up")
+    try:
+        async with asyncio.timeout(sent_at + effect.timeout_s - time.monotonic()):
+            await fence(request)
+    except Exception as error:
+        await run.record(held, Result(Event.CANNOT_TELL, f"the fence failed: {type(error).__name__}: {error}"))
+        raise Retry(f"{stored.label} could not be fenced: {redact(str(error))}") from error
+    await run.record(held, Result(Event.FENCED))
+    # It may have landed between the first question and the fence.
+    answer, after = await _ask(run, effect, held, request)
+    if isinstance(answer, Happened):
+        return answer
+    return await send_again(run, effect, after, State.INTENDED) if _untouched(held, after) else None
+
+
+async def _ask(
+    run: Run, effect: Effect[Request, Outcome], stored: Stored, request: Request
+) -> tuple[Happened[Outcome] | DidNot, Stored]:
+    """One question to the vendor, and the effect once its answer is on record. Retry when it cannot tell."""
+    answer: Happened[Outcome] | DidNot | CannotTell
+    try:
+        async with asyncio.timeout(effect.timeout_s):
+            answer = await effect.resolve(request)
+    except Exception as error:
+        answer = CannotTell(f"{type(error).__name__}: {error}")
+    if isinstance(answer, CannotTell):
+        await run.record(stored, Result(Event.CANNOT_TELL, answer.reason))
+        raise Retry(f"whether {stored.label} happened cannot be told: {redact(answer.reason)}")
+    if isinstance(answer, DidNot):
+        return answer, await run.record(stored, Result(Event.DID_NOT))
+    document = encode(answer.value, effect.outcome_type, f"the outcome of {stored.label}")
+    after = await run.record(stored, Result(Event.FOUND, None, document, effect.vendor_ref(answer.value)))
+    if after.state is not State.PERFORMED:
+        raise Retry(f"{after.label} waits for a person: {after.review_cause}")
+    return answer, after
+
+
+def _untouched(before: Stored, after: Stored) -> bool:
+    """Whether nobody else tried, held or ended the effect while the vendor was asked."""
+    return (
+        after.state in (State.INTENDED, State.UNKNOWN)
+        and after.attempt == before.attempt
+        and after.busy_until == before.busy_until
+    )
+
+
+async def open_review(run: Run, stored: Stored, cause: Cause) -> None:
+    """Puts the effect before a person, unless it has changed. The next look raises the wait or finds the change."""
+    async with run.intent() as tx:
+        result = Result(Event.GAVE_UP, cause)
+        await store.move(tx.connection, stored, State.REVIEW, result, claim=run.claim, cause=cause)

@@ -1,0 +1,227 @@
+"""What people decide: effects whose end nobody could find out, the question about each, and only the safe answers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final
+from uuid import UUID
+
+import asyncpg
+
+from payonce.engine.effects import store
+from payonce.engine.effects.declaration import Effect, encode
+from payonce.engine.effects.model import Cause, Event, Result, State, Stored
+from payonce.engine.transaction import Reader, Tx
+from payonce.kit.outcomes import Invalid, Stale
+from payonce.kit.redact import redact
+
+REVIEWS_MAX: Final = 500
+EVIDENCE_MAX: Final = 50
+"""Lines shown of one effect, the newest ones."""
+
+
+class Answer(StrEnum):
+    HAPPENED = "happened"
+    """It happened, with this outcome."""
+    DID_NOT = "did_not"
+    """It did not happen and cannot happen any more. It is not sent again in this generation."""
+    SEND_AGAIN = "send_again"
+    """It did not happen, or the vendor takes it only once: send the stored request again."""
+    LOOK_AGAIN = "look_again"
+    """Ask the vendor once more."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    attempt: int
+    event: Event
+    detail: str | None
+    outcome: str | None
+    vendor_ref: str | None
+    message_id: UUID | None
+    at: datetime
+
+
+@dataclass(frozen=True)
+class Review:
+    effect: Stored
+    question: str
+    evidence: Sequence[Evidence]
+    allowed: frozenset[Answer]
+
+
+@dataclass(frozen=True)
+class Answered:
+    """The message that waits for the answer: redrive it if it is parked."""
+
+    effect_id: UUID
+    state: State
+    message_id: UUID
+
+
+async def reviews(read: Reader | Tx, limit: int = 100, after: UUID | None = None) -> list[Review]:
+    """What waits for a person, the oldest effects first; `after` is the last id of the previous page."""
+    rows = await read.fetch(
+        """
+        select *, payonce.due_now() as now from payonce.effects
+        where state = 'review' and ($1::uuid is null or id > $1) order by id limit $2
+        """,
+        after, min(limit, REVIEWS_MAX),
+    )  # fmt: skip
+    found = [store.as_stored(row) for row in rows]
+    evidence = await _evidence(read, [stored.id for stored in found])
+    return [Review(each, question(each), evidence.get(each.id, ()), allowed_answers(each)) for each in found]
+
+
+async def answer_review(
+    tx: Tx, effect_id: UUID, answer: Answer, by: str, note: str, *, revision: int, outcome: object = None,
+    vendor_ref: str | None = None, effect: type[Effect[Any, Any]] | None = None,
+) -> Answered:  # fmt: skip
+    """Takes a person's answer to what they saw at `revision`; Stale when there is news since.
+
+    HAPPENED needs the outcome that the handler is to get; with `effect` it is held against the declared type.
+    """
+    row = await tx.fetchrow(
+        "select *, payonce.due_now() as now from payonce.effects where id = $1 for update", effect_id
+    )
+    if row is None:
+        raise Invalid(f"there is no effect {effect_id}")
+    stored = store.as_stored(row)
+    if stored.state is not State.REVIEW or stored.revision != revision:
+        raise Stale(f"{stored.label} is {stored.state} and has changed since it was shown; look again")
+    if answer not in allowed_answers(stored):
+        allowed = ", ".join(sorted(allowed_answers(stored)))
+        raise Invalid(f"{answer} is no safe answer for {stored.label}; possible: {allowed}")
+    document = None
+    if answer is Answer.HAPPENED:
+        if outcome is None:
+            raise Invalid(f"{stored.label} happened with which outcome? The handler goes on with it")
+        document = encode(outcome, Any if effect is None else effect.outcome_type, f"the outcome of {stored.label}")
+    said = f"{answer} by {by}: {note}"
+    to = _state_after_answer(stored, answer)
+    reason = redact(said) if to is State.ABANDONED else None
+    result = Result(Event.ANSWERED, said, document, vendor_ref)
+    try:
+        async with tx.connection.transaction():
+            await store.move(tx.connection, stored, to, result, reason=reason)
+    except asyncpg.UniqueViolationError as error:
+        raise Invalid(f"another effect has that vendor reference, or another one of {stored.scope} is open") from error
+    return Answered(effect_id, to, stored.message_id)
+
+
+async def open_effects(read: Reader | Tx, message_id: UUID | None = None, scope: str | None = None) -> list[Stored]:
+    """Effects that are intended, unknown or in review: a business object with one of them is not at its end."""
+    rows = await read.fetch(
+        """
+        select *, payonce.due_now() as now from payonce.effects
+        where (message_id = $1 or scope = $2) and state in ('intended', 'unknown', 'review') order by id
+        """,
+        message_id, scope,
+    )  # fmt: skip
+    return [store.as_stored(row) for row in rows]
+
+
+async def give_up_effects(tx: Tx, message_id: UUID, why: str) -> list[Stored]:
+    """Puts every intended or unknown effect of a message that is given up before a person. Answers with them."""
+    rows = await tx.fetch(
+        """
+        select *, payonce.due_now() as now from payonce.effects
+        where message_id = $1 and state in ('intended', 'unknown') order by id for update
+        """,
+        message_id,
+    )
+    given_up = [store.as_stored(row) for row in rows]
+    for stored in given_up:
+        await store.move(
+            tx.connection, stored, State.REVIEW, Result(Event.GAVE_UP, why), reason=store.redacted(why),
+            cause=Cause.GAVE_UP,
+        )  # fmt: skip
+    return given_up
+
+
+async def next_generation(tx: Tx, kind: str, key: str, after: int) -> int:
+    """Lets the key be used once more, after a definite refusal or a recorded abandonment of generation `after`.
+
+    Asking twice answers the same. The next effect() under the key prepares and performs the new generation.
+    """
+    state = await tx.fetchval(
+        "select state from payonce.effects where kind = $1 and key = $2 and generation = $3 for update",
+        kind, key, after,
+    )  # fmt: skip
+    if state not in (State.REFUSED, State.ABANDONED):
+        raise Invalid(
+            f"{kind} {key}:{after} is {state or 'unknown here'}; a next generation needs a refusal or an abandonment"
+        )
+    await tx.execute(
+        """
+        update payonce.effects set superseded = true, revision = revision + 1, updated_at = payonce.due_now()
+        where kind = $1 and key = $2 and generation = $3 and not superseded
+        """,
+        kind, key, after,
+    )  # fmt: skip
+    return after + 1
+
+
+def question(stored: Stored) -> str:
+    """What is to be decided, in words."""
+    match stored.review_cause:
+        case Cause.CONTRADICTION:
+            why = "two answers of the vendor contradict each other"
+        case Cause.SAME_REFERENCE:
+            why = "the vendor named it like another effect of ours"
+        case Cause.KEY_EXPIRED:
+            why = "the vendor no longer knows our key and does not show it"
+        case Cause.NO_FENCE:
+            why = "the vendor does not show it, but nothing keeps an earlier send from landing late"
+        case Cause.GAVE_UP:
+            why = f"its message was given up: {stored.reason or 'no reason given'}"
+        case _:
+            why = "the vendor can neither be asked nor be called twice"
+    return f"Did {stored.kind} for {stored.key} (generation {stored.generation}) happen? Open because {why}."
+
+
+def allowed_answers(stored: Stored) -> frozenset[Answer]:
+    """Only what cannot move money twice, whatever the truth is or the person can find out."""
+    allowed = {Answer.HAPPENED, Answer.DID_NOT}
+    if stored.review_cause in (Cause.CONTRADICTION, Cause.SAME_REFERENCE):
+        return frozenset(allowed)
+    if stored.safety in ("keyed", "findable"):
+        allowed.add(Answer.LOOK_AGAIN)
+    key_lives = stored.key_valid_until is not None and stored.now < stored.key_valid_until
+    if stored.safety in ("findable", "rebroadcast", "harmless") or stored.sent_until is None or key_lives:
+        allowed.add(Answer.SEND_AGAIN)
+    return frozenset(allowed)
+
+
+def _state_after_answer(stored: Stored, answer: Answer) -> State:
+    match answer:
+        case Answer.HAPPENED:
+            return State.PERFORMED
+        case Answer.DID_NOT:
+            return State.ABANDONED
+        case Answer.LOOK_AGAIN:
+            return State.UNKNOWN
+        case Answer.SEND_AGAIN:
+            # What may have left goes out as a replay; of a findable effect the person has said that it did not happen.
+            unsent = stored.safety == "findable" or stored.sent_until is None
+            return State.INTENDED if unsent else State.UNKNOWN
+
+
+async def _evidence(read: Reader | Tx, effect_ids: Sequence[UUID]) -> dict[UUID, list[Evidence]]:
+    rows = await read.fetch(
+        """
+        select line.* from unnest($1::uuid[]) as asked (id) cross join lateral (
+            select * from payonce.effect_attempts where effect_id = asked.id order by id desc limit $2
+        ) line order by line.effect_id, line.id
+        """,
+        list(effect_ids), EVIDENCE_MAX,
+    )  # fmt: skip
+    found: dict[UUID, list[Evidence]] = {}
+    for row in rows:
+        line = Evidence(
+            row["attempt"], Event(row["event"]), row["detail"], row["outcome"], row["vendor_ref"], row["message_id"],
+            row["created_at"],
+        )  # fmt: skip
+        found.setdefault(row["effect_id"], []).append(line)
+    return found

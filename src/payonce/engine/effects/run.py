@@ -1,0 +1,115 @@
+"""One run's way through an effect: prepare, record the intent, perform, record the outcome; or find out first."""
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from payonce.engine.effects import store
+from payonce.engine.effects.declaration import Effect, Findable, Happened, Outcome, Request, decode, encode
+from payonce.engine.effects.model import Event, Move, Result, State, Step, Stored, next_move
+from payonce.engine.effects.resolve import open_review, resolve
+from payonce.engine.effects.send import Run, Sending, send, send_again
+from payonce.engine.model import NAME_MAX_LENGTH
+from payonce.engine.transaction import Tx
+from payonce.kit.outcomes import Invalid, Refused, Retry
+
+TURNS_MAX: Final = 8
+"""How often a run looks again after another one changed the effect under its hands."""
+
+Intent = Callable[[Tx], Awaitable[object]]
+
+
+async def run_effect(
+    run: Run, effect: Effect[Request, Outcome], key: str, intent: Intent | None, scope: str | None
+) -> Outcome:
+    """The outcome, from the record or from the vendor. Raises Refused, Retry, Unknown or Stale."""
+    _check(run, effect, key, scope)
+    for _ in range(TURNS_MAX):
+        stored = await store.latest(run.read, effect.kind, key)
+        if stored is None or stored.superseded:
+            outcome = await _first(run, effect, key, stored, intent, scope)
+        else:
+            outcome = await _follow(run, effect, stored)
+        if outcome is not None:
+            return outcome.value
+    raise Retry(f"{effect.kind} {key} is being changed by other runs")
+
+
+async def _follow(run: Run, effect: Effect[Request, Outcome], stored: Stored) -> Happened[Outcome] | None:
+    """The next step of an effect that is on record; None: look again."""
+    if stored.version > effect.version:
+        raise Retry(f"{stored.label} has version {stored.version}, this worker knows {effect.version}")
+    effect.reference = f"{stored.key}:{stored.generation}"
+    move = next_move(stored, effect.safety, effect.timeout_s, effect.can_resolve)
+    match move.step:
+        case Step.RETURN:
+            assert stored.outcome is not None
+            return Happened(decode(stored.outcome, effect.outcome_type, f"the outcome of {stored.label}"))
+        case Step.REFUSE:
+            raise Refused(move.reason)
+        case Step.WAIT:
+            raise Retry(move.reason, move.after_s)
+        case Step.SEND:
+            return await send_again(run, effect, stored, State.INTENDED)
+        case Step.REPLAY:
+            return await send_again(run, effect, stored, State.UNKNOWN)
+        case Step.REGENERATE:
+            return await _regenerate(run, effect, stored, move)
+        case Step.RESOLVE:
+            return await resolve(run, effect, stored)
+        case Step.REVIEW:
+            assert move.cause is not None
+            await open_review(run, stored, move.cause)
+            return None
+
+
+async def _first(
+    run: Run, effect: Effect[Request, Outcome], key: str, before: Stored | None, intent: Intent | None,
+    scope: str | None, abandoning: Move | None = None,
+) -> Happened[Outcome] | None:  # fmt: skip
+    """The first try of a generation. The intent moves the business state in the commit that records the request."""
+    generation = 1 if before is None else before.generation + 1
+    effect.reference = f"{key}:{generation}"
+    request = await effect.prepare()
+    document = encode(request, effect.request_type, f"the request of {effect.kind} {key}")
+    sent_at = time.monotonic()
+    async with run.intent() as tx:
+        if abandoning is not None and before is not None:
+            result = Result(Event.ABANDONED, abandoning.reason)
+            if not await store.move(
+                tx.connection, before, State.ABANDONED, result, claim=run.claim, reason=abandoning.reason
+            ):
+                return None
+        for check in run.checks:
+            await check(tx, Sending(effect.kind, key, scope, request, abandoning is not None))
+        stored = await store.insert(
+            tx.connection, run.claim, kind=effect.kind, key=key, generation=generation, version=effect.version,
+            safety=effect.safety, timeout_s=effect.timeout_s, request=document, scope=scope,
+        )  # fmt: skip
+        if stored is None:
+            if abandoning is None:
+                return None
+            raise Retry(f"another run is performing {effect.kind} {key}:{generation}")
+        if intent is not None:
+            await intent(tx)
+    return await send(run, effect, stored, request, sent_at)
+
+
+async def _regenerate(
+    run: Run, effect: Effect[Request, Outcome], stored: Stored, move: Move
+) -> Happened[Outcome] | None:
+    # The intent was committed with the first generation, and its move of the business state must not happen twice.
+    return await _first(run, effect, stored.key, stored, None, stored.scope, move)
+
+
+def _check(run: Run, effect: Effect[Any, Any], key: str, scope: str | None) -> None:
+    for what, text in (("kind", effect.kind), ("key", key), ("scope", scope)):
+        if text is not None and (not 1 <= len(text) <= NAME_MAX_LENGTH or "\x00" in text):
+            raise Invalid(f"{what} {text[:40]!r} of an effect must have 1 to {NAME_MAX_LENGTH} characters and no NUL")
+    if not 0 < effect.timeout_s < run.lease_s:
+        raise Invalid(
+            f"timeout_s of {effect.kind} is {effect.timeout_s:g}; it must be positive and below the queue's lease of "
+            f"{run.lease_s:g} s, or another run could begin while this one waits for an answer"
+        )
+    if isinstance(effect.safety, Findable) and not effect.can_resolve:
+        raise Invalid(f"{effect.kind} is declared findable and has no resolve(); write one, or declare it blind")

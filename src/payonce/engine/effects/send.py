@@ -1,0 +1,162 @@
+"""The vendor call itself, between two commits: the try on record before it, and what it came to after it.
+
+A lease does not protect a vendor: a process that is stopped may wake and send. Before it sends it looks at its own
+monotonic clock; what remains is the time between that look and the vendor's door.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeVar
+
+import structlog
+
+from payonce.engine.database import Database, is_transient, settled_transaction
+from payonce.engine.effects import store
+from payonce.engine.effects.declaration import Effect, Happened, Outcome, Request, decode, encode
+from payonce.engine.effects.model import Event, Result, State, Stored
+from payonce.engine.model import Claim
+from payonce.engine.transaction import Reader, RingingFeed, Tx
+from payonce.kit.outcomes import NotSent, Refused, Retry, Unknown
+from payonce.kit.redact import redact
+
+BEGIN_SHARE: Final = 0.5
+"""Share of the time-out that must be left when a send begins: with less, its answer would hardly be waited for."""
+RECORD_LIMIT_S: Final = 60.0
+"""How long an outcome waits for a store that is away; after that the effect is resolved by its next run."""
+RECORD_WAIT_S: Final = 0.2
+
+Anything = TypeVar("Anything")
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Sending:
+    """What is about to be sent, for those who may forbid it."""
+
+    kind: str
+    key: str
+    scope: str | None
+    request: Any
+    again: bool
+    """A further try of an effect that passed the checks before."""
+
+
+class IntentCheck(Protocol):
+    """Freezes and limits: looks inside the intent transaction, and raises Retry or Refused to keep it from sending."""
+
+    async def __call__(self, tx: Tx, sending: Sending) -> None: ...
+
+
+@dataclass(frozen=True)
+class Run:
+    """The run of a message as far as effects need it."""
+
+    claim: Claim
+    lease_s: float
+    database: Database
+    feed: RingingFeed
+    read: Reader
+    checks: Sequence[IntentCheck] = ()
+
+    @asynccontextmanager
+    async def intent(self) -> AsyncIterator[Tx]:
+        """A transaction that begins with the fence."""
+        async with self.database.work.acquire() as connection, settled_transaction(self.database, connection):
+            await store.hold_claim(connection, self.claim, self.lease_s)
+            tx = Tx(connection, self.feed, self.claim.message.trace)
+            yield tx
+            await tx.check_alive()
+        if tx.sent_to:
+            self.feed.ring(tx.sent_to)
+
+    async def record(self, stored: Stored, result: Result) -> Stored:
+        async with self.database.transaction() as connection:
+            return await store.record(connection, stored.id, stored.attempt, result, self.claim)
+
+
+async def send_again(run: Run, effect: Effect[Request, Outcome], stored: Stored, to: State) -> Happened[Outcome] | None:
+    """A further try with the request as it is on record."""
+    request = decode(stored.request, effect.request_type, f"the request of {stored.label}")
+    sent_at = time.monotonic()
+    async with run.intent() as tx:
+        for check in run.checks:
+            await check(tx, Sending(stored.kind, stored.key, stored.scope, request, True))
+        begun = await store.begin_again(tx.connection, run.claim, stored, to, effect.safety, effect.timeout_s)
+    return None if begun is None else await send(run, effect, begun, request, sent_at)
+
+
+async def send(
+    run: Run, effect: Effect[Request, Outcome], stored: Stored, request: Request, sent_at: float
+) -> Happened[Outcome]:
+    """Performs within the time that the record gives it: the store counts the same time-out from a later moment."""
+    left_s = sent_at + effect.timeout_s - time.monotonic()
+    if left_s < effect.timeout_s * BEGIN_SHARE:
+        await _surely(_persistently(run, stored, Result(Event.NOT_SENT, "the run was held up before it could send")))
+        raise Retry(f"{stored.label} was not sent: the run was held up")
+    try:
+        async with asyncio.timeout(left_s):
+            outcome = await effect.perform(request)
+        result = Result(
+            Event.PERFORMED,
+            outcome=encode(outcome, effect.outcome_type, f"the outcome of {stored.label}"),
+            vendor_ref=effect.vendor_ref(outcome),
+        )
+    except BaseException as error:
+        result = _result_of(error, effect.timeout_s)
+        after = await _surely(_persistently(run, stored, result))
+        if not isinstance(error, Exception):
+            raise
+        raise _to_raise(error, result, after) from error
+    after = await _surely(_persistently(run, stored, result))
+    if after.state is not State.PERFORMED:
+        raise Retry(f"{after.label} waits for a person: {after.review_cause}")
+    return Happened(outcome)
+
+
+def _result_of(error: BaseException, timeout_s: float) -> Result:
+    if isinstance(error, Refused):
+        return Result(Event.REFUSED, error.reason)
+    if isinstance(error, NotSent):
+        return Result(Event.NOT_SENT, error.reason)
+    if isinstance(error, TimeoutError):
+        return Result(Event.UNKNOWN, f"no answer within {timeout_s:g} s")
+    return Result(Event.UNKNOWN, f"{type(error).__name__}: {error}")
+
+
+def _to_raise(error: Exception, result: Result, after: Stored) -> Exception:
+    if isinstance(error, Refused) and after.state is State.REFUSED:
+        return Refused(error.reason)
+    if isinstance(error, NotSent):
+        return Retry(f"{after.label} was not sent: {redact(error.reason)}")
+    return Unknown(f"{after.label}: {redact(result.detail or '')}")
+
+
+async def _persistently(run: Run, stored: Stored, result: Result) -> Stored:
+    """Records an outcome, also if the store is away for a while."""
+    give_up_at = time.monotonic() + RECORD_LIMIT_S
+    while True:
+        try:
+            return await run.record(stored, result)
+        except Exception as error:
+            log.warning(
+                "outcome_not_recorded", effect=stored.label, outcome=result.event.value, error=redact(str(error))
+            )
+            if not is_transient(error) or time.monotonic() > give_up_at:
+                raise
+            await asyncio.sleep(RECORD_WAIT_S)
+
+
+async def _surely(writing: Coroutine[Any, Any, Anything]) -> Anything:
+    """Finishes the writing even if this run is cancelled meanwhile, and only then lets the cancellation through."""
+    task = asyncio.create_task(writing)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("outcome_lost", error=redact(str(error)))
+        raise

@@ -1,0 +1,234 @@
+"""Effects on record: beginning a try, writing down what it came to, and nothing in between that could be lost."""
+
+from datetime import timedelta
+from typing import Any, Final
+from uuid import UUID
+
+import asyncpg
+
+from payonce.engine.database import Connection
+from payonce.engine.effects.declaration import Keyed, Safety
+from payonce.engine.effects.model import OPEN, TRANSITIONS, Cause, Event, Result, State, Stored, state_after
+from payonce.engine.model import Claim, clean_text
+from payonce.engine.transaction import Reader, Tx
+from payonce.kit.ids import new_id
+from payonce.kit.outcomes import Retry, Stale
+from payonce.kit.redact import redact
+
+_ENDS_A_TRY: Final = frozenset({Event.PERFORMED, Event.REFUSED, Event.NOT_SENT, Event.UNKNOWN})
+
+
+async def latest(read: Reader | Tx, kind: str, key: str) -> Stored | None:
+    """The newest generation under a key."""
+    row = await read.fetchrow(
+        """
+        select *, payonce.due_now() as now from payonce.effects
+        where kind = $1 and key = $2 order by generation desc limit 1
+        """,
+        kind, key,
+    )  # fmt: skip
+    return None if row is None else as_stored(row)
+
+
+async def hold_claim(connection: Connection, claim: Claim, lease_s: float) -> None:
+    """The fence: Stale unless the claim is live. Locks the message, so that take-over cannot commit before us.
+
+    Renews the lease on the way: the vendor then has a whole lease to answer in.
+    """
+    held = await connection.fetchval(
+        """
+        update payonce.messages set lease_until = payonce.lease_now() + make_interval(secs => $3::float8)
+        where id = $1 and token = $2 and state = 'leased' and lease_until > payonce.lease_now()
+        returning true
+        """,
+        claim.message.id, claim.token, lease_s,
+    )  # fmt: skip
+    if held is None:
+        raise Stale(f"message {claim.message.id} of {claim.message.queue} is no longer this run's; nothing was sent")
+
+
+async def insert(
+    connection: Connection, claim: Claim, *, kind: str, key: str, generation: int, version: int, safety: Safety,
+    timeout_s: float, request: str, scope: str | None,
+) -> Stored | None:  # fmt: skip
+    """A new effect with its first try. None when another run was quicker; Retry while its scope is taken."""
+    if scope is not None:
+        await _check_scope(connection, scope)
+    try:
+        row = await connection.fetchrow(
+            """
+            insert into payonce.effects (
+                id, kind, key, generation, version, safety, scope, request, message_id, trace_id, first_attempt_at,
+                sent_until, busy_until, key_valid_until)
+            select $1, $2, $3, $4, $5, $6, $7, $8::text::json, $9, $10, payonce.due_now(),
+                payonce.due_now() + make_interval(secs => $11::float8),
+                payonce.due_now() + make_interval(secs => $11::float8),
+                payonce.due_now() + make_interval(secs => $12::float8)
+            on conflict (kind, key, generation) do nothing
+            returning *, payonce.due_now() as now
+            """,
+            new_id(), kind, key, generation, version, type(safety).__name__.lower(), scope, request,
+            claim.message.id, claim.message.trace, timeout_s,
+            safety.valid_for_s if isinstance(safety, Keyed) else None,
+        )  # fmt: skip
+    except asyncpg.UniqueViolationError as error:
+        raise Retry(f"another effect of {scope} is open") from error
+    if row is None:
+        return None
+    stored = as_stored(row)
+    await append(connection, stored.id, stored.attempt, Result(Event.STARTED), claim)
+    return stored
+
+
+async def begin_again(
+    connection: Connection, claim: Claim, stored: Stored, to: State, safety: Safety, timeout_s: float
+) -> Stored | None:
+    """One more try of the stored request. None when the effect is no longer as it was found."""
+    row = await connection.fetchrow(
+        """
+        update payonce.effects
+        set state = $3, attempt = attempt + 1, revision = revision + 1, message_id = $4, reason = null,
+            first_attempt_at = case when $3 = 'intended' then payonce.due_now() else first_attempt_at end,
+            key_valid_until = case when $3 = 'intended'
+                then payonce.due_now() + make_interval(secs => $6::float8) else key_valid_until end,
+            sent_until = payonce.due_now() + make_interval(secs => $5::float8),
+            busy_until = payonce.due_now() + make_interval(secs => $5::float8), updated_at = payonce.due_now()
+        where id = $1 and revision = $2
+        returning *, payonce.due_now() as now
+        """,
+        stored.id, stored.revision, checked(stored.state, to), claim.message.id, timeout_s,
+        safety.valid_for_s if isinstance(safety, Keyed) else None,
+    )  # fmt: skip
+    if row is None:
+        return None
+    await append(connection, stored.id, row["attempt"], Result(Event.STARTED), claim)
+    return as_stored(row)
+
+
+async def hold_for_fencing(connection: Connection, stored: Stored, timeout_s: float) -> Stored | None:
+    """Keeps everybody else away while the vendor is told to forget the earlier send."""
+    row = await connection.fetchrow(
+        """
+        update payonce.effects
+        set revision = revision + 1, busy_until = payonce.due_now() + make_interval(secs => $3::float8),
+            updated_at = payonce.due_now()
+        where id = $1 and revision = $2 and state in ('intended', 'unknown')
+        returning *, payonce.due_now() as now
+        """,
+        stored.id, stored.revision, timeout_s,
+    )  # fmt: skip
+    return None if row is None else as_stored(row)
+
+
+async def move(
+    connection: Connection, stored: Stored, to: State, result: Result, *, claim: Claim | None = None,
+    reason: str | None = None, cause: Cause | None = None,
+) -> bool:  # fmt: skip
+    """Changes the state unless the effect has changed since it was read, and says why in the attempts."""
+    moved = await connection.fetchval(
+        """
+        update payonce.effects
+        set state = $3, revision = revision + 1, reason = $4, review_cause = $5,
+            outcome = coalesce($6::text::json, outcome), vendor_ref = coalesce($7, vendor_ref), busy_until = null,
+            sent_until = case when $3 = 'intended' then null else sent_until end, updated_at = payonce.due_now()
+        where id = $1 and revision = $2
+        returning true
+        """,
+        stored.id, stored.revision, checked(stored.state, to), reason, cause, result.outcome, result.vendor_ref,
+    )  # fmt: skip
+    if moved is None:
+        return False
+    await append(connection, stored.id, stored.attempt, result, claim)
+    return True
+
+
+async def record(connection: Connection, effect_id: UUID, attempt: int, result: Result, claim: Claim) -> Stored:
+    """Writes down what a try came to, whoever runs the effect by now. Never fenced: a late answer is a fact too."""
+    stored = as_stored(await connection.fetchrow(
+        "select *, payonce.due_now() as now from payonce.effects where id = $1 for update", effect_id
+    ))  # fmt: skip
+    await append(connection, effect_id, attempt, result, claim)
+    to = state_after(stored, attempt, result)
+    try:
+        async with connection.transaction():
+            row = await _apply(connection, stored, attempt, to, result)
+    except asyncpg.UniqueViolationError:
+        # The vendor named something that another effect has: one of the two is wrong, and both are kept.
+        row = await _apply(connection, stored, attempt, State.REVIEW, Result(result.event), Cause.SAME_REFERENCE)
+    return as_stored(row)
+
+
+async def _apply(
+    connection: Connection, stored: Stored, attempt: int, to: State, result: Result, cause: Cause | None = None
+) -> Any:
+    ends_the_try = attempt == stored.attempt and result.event in _ENDS_A_TRY
+    unsent = ends_the_try and result.event is Event.NOT_SENT and stored.state is State.INTENDED
+    newly_performed = to is State.PERFORMED and stored.state is not State.PERFORMED
+    if to is State.REVIEW and stored.state is not State.REVIEW:
+        cause = cause or Cause.CONTRADICTION
+    return await connection.fetchrow(
+        """
+        update payonce.effects
+        set state = $2, revision = revision + 1, updated_at = payonce.due_now(),
+            outcome = case when $3 then $4::text::json else outcome end,
+            vendor_ref = case when $3 then coalesce($5, vendor_ref) else vendor_ref end,
+            reason = coalesce($6, reason),
+            review_cause = case when $2 = 'review' then coalesce($7, review_cause) end,
+            busy_until = case when $8 then null else busy_until end,
+            sent_until = case when $9 then null else sent_until end
+        where id = $1
+        returning *, payonce.due_now() as now
+        """,
+        stored.id, checked(stored.state, to), newly_performed, result.outcome, result.vendor_ref,
+        redacted(result.detail) if to in (State.REFUSED, State.UNKNOWN) else None, cause,
+        ends_the_try or to not in OPEN, unsent,
+    )  # fmt: skip
+
+
+async def append(
+    connection: Connection, effect_id: UUID, attempt: int, result: Result, claim: Claim | None = None
+) -> None:
+    await connection.execute(
+        """
+        insert into payonce.effect_attempts (effect_id, attempt, event, detail, outcome, vendor_ref, message_id, token)
+        values ($1, $2, $3, $4, $5::text::json, $6, $7, $8)
+        """,
+        effect_id, attempt, result.event, redacted(result.detail), result.outcome, result.vendor_ref,
+        None if claim is None else claim.message.id, None if claim is None else claim.token,
+    )  # fmt: skip
+
+
+def did_not_counts(stored: Stored, horizon_s: float) -> float:
+    """Seconds until a vendor's silence proves anything; 0 or less when it does."""
+    if stored.sent_until is None:
+        return 0.0
+    return (stored.sent_until + timedelta(seconds=horizon_s) - stored.now).total_seconds()
+
+
+def checked(before: State, after: State) -> State:
+    if after is not before and after not in TRANSITIONS[before]:
+        raise AssertionError(f"an effect does not go from {before} to {after}")
+    return after
+
+
+def redacted(text: str | None) -> str | None:
+    return None if text is None else clean_text(redact(text))
+
+
+def as_stored(row: Any) -> Stored:
+    fields = {name: row[name] for name in Stored.__struct_fields__}
+    fields["state"] = State(fields["state"])
+    fields["review_cause"] = None if fields["review_cause"] is None else Cause(fields["review_cause"])
+    return Stored(**fields)
+
+
+async def _check_scope(connection: Connection, scope: str) -> None:
+    taken = await connection.fetchrow(
+        """
+        select kind, key, generation, state from payonce.effects
+        where scope = $1 and state in ('intended', 'unknown', 'review') limit 1
+        """,
+        scope,
+    )
+    if taken is not None:
+        raise Retry(f"{taken['kind']} {taken['key']}:{taken['generation']} of {scope} is open ({taken['state']})")

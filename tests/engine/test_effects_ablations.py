@@ -1,0 +1,136 @@
+"""With a safeguard of the effects taken out, named tests fail. A check that cannot fail is none."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from typing import Any
+
+import msgspec
+import pytest
+
+from payonce.engine.effects import run as run_module
+from payonce.engine.effects import store
+from payonce.engine.effects.model import OPEN, Result, State, Stored, next_move, state_after
+from payonce.engine.effects.send import Run
+from payonce.engine.transaction import Tx
+from payonce.kit.outcomes import Stale
+from payonce.testing import OpenStage
+from tests.conformance.wire import without
+from tests.engine import test_effects, test_effects_fences
+
+Check = Callable[[OpenStage], Awaitable[None]]
+Ablation = Callable[[], AbstractContextManager[None]]
+
+
+def given(check: Callable[..., Awaitable[None]], *arguments: Any) -> Check:
+    return lambda stage: check(stage, *arguments)
+
+
+def patched(target: object, name: str, replacement: Any) -> Ablation:
+    @contextmanager
+    def patching() -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(target, name, replacement)
+            yield
+
+    return patching
+
+
+@asynccontextmanager
+async def intent_that_is_not_kept(run: Run) -> AsyncIterator[Tx]:
+    """The intent's statements run, and nothing of them is there when the process dies."""
+    async with run.database.work.acquire() as connection:
+        transaction = connection.transaction()
+        await transaction.start()
+        try:
+            yield Tx(connection, run.feed)
+        finally:
+            await transaction.rollback()
+
+
+@contextmanager
+def no_intent_on_record() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Run, "intent", intent_that_is_not_kept)
+        patch.setattr(Run, "record", record_nowhere)
+        yield
+
+
+async def record_nowhere(run: Run, stored: Stored, result: Result) -> Stored:
+    return msgspec.structs.replace(stored, state=State.PERFORMED)
+
+
+async def fenced_record(run: Run, stored: Stored, result: Result) -> Stored:
+    """What nearly everybody does: a run that lost its lease is not listened to."""
+    try:
+        async with run.database.transaction() as connection:
+            await store.hold_claim(connection, run.claim, run.lease_s)
+            return await store.record(connection, stored.id, stored.attempt, result, run.claim)
+    except Stale:
+        return await record_nowhere(run, stored, result)
+
+
+def state_without_contradictions(stored: Stored, attempt: int, result: Result) -> State:
+    return state_after(stored, attempt, result) if stored.state in OPEN else stored.state
+
+
+def move_without_deadline(stored: Stored, *arguments: Any) -> Any:
+    return next_move(msgspec.structs.replace(stored, busy_until=None), *arguments)
+
+
+LIVE_CLAIM = r"token = \$2 and state = 'leased' and lease_until > payonce\.lease_now\(\)"
+
+ABLATIONS: dict[str, tuple[Ablation, list[Check]]] = {
+    "the intent on record": (
+        no_intent_on_record,
+        [
+            given(test_effects.test_a_blind_effect_is_tried_once_and_then_a_persons, "stop after"),
+            given(test_effects.test_a_harmless_effect_is_abandoned_and_done_in_the_next_generation, "stop after"),
+        ],
+    ),
+    "the fence of the intent": (
+        lambda: without(LIVE_CLAIM, "$2::bigint is not null", within="$3::float8"),
+        [
+            test_effects_fences.test_a_stale_run_records_and_sends_nothing,
+            test_effects_fences.test_a_run_whose_lease_ended_sends_nothing_even_if_nobody_took_over,
+        ],
+    ),
+    "the end of the lease in the fence": (
+        lambda: without(r"and lease_until > payonce\.lease_now\(\) returning", "returning", within="$3::float8"),
+        [test_effects_fences.test_a_run_whose_lease_ended_sends_nothing_even_if_nobody_took_over],
+    ),
+    "the horizon": (
+        patched(store, "did_not_counts", lambda stored, horizon_s: 0.0),
+        [test_effects.test_a_vendors_silence_proves_nothing_before_the_horizon],
+    ),
+    "the deadline of an attempt": (
+        patched(run_module, "next_move", move_without_deadline),
+        [given(test_effects.test_nobody_touches_a_live_attempt, test_effects.KEYED, "stop before")],
+    ),
+    "the compare-and-set of a further try": (
+        lambda: without(r"revision = \$2 returning", "$2::bigint > 0 returning", within="attempt = attempt + 1"),
+        [test_effects_fences.test_two_runs_that_find_it_unknown_at_once_replay_it_once],
+    ),
+    "outcomes that no fence keeps out": (
+        patched(Run, "record", fenced_record),
+        [
+            test_effects_fences.test_a_late_answer_is_appended_and_the_same_answer_changes_nothing,
+            given(test_effects_fences.test_a_late_answer_that_contradicts_the_record_opens_a_review, "refuse late"),
+        ],
+    ),
+    "contradictions": (
+        patched(store, "state_after", state_without_contradictions),
+        [given(test_effects_fences.test_a_late_answer_that_contradicts_the_record_opens_a_review, "stop after")],
+    ),
+}
+CASES = [(name, check) for name, (_, checks) in ABLATIONS.items() for check in range(len(checks))]
+
+
+@pytest.mark.parametrize(("name", "number"), CASES)
+async def test_without_it_the_named_test_fails(stage: OpenStage, name: str, number: int) -> None:
+    ablation, checks = ABLATIONS[name]
+    with ablation():
+        try:
+            await checks[number](stage)
+        except (AssertionError, pytest.fail.Exception):
+            return
+    raise AssertionError(f"without {name} the test passes all the same")

@@ -1,0 +1,362 @@
+"""What keeps an effect from being sent, and what no fence may keep from being recorded."""
+
+import asyncio
+import time
+from typing import Any
+
+import asyncpg
+import pytest
+
+from payonce.engine.effects import (
+    TRANSITIONS,
+    Blind,
+    Harmless,
+    IntentCheck,
+    Keyed,
+    Rebroadcast,
+    Safety,
+    Sending,
+    State,
+    store,
+)
+from payonce.engine.effects import run as run_module
+from payonce.engine.effects import send as sending_module
+from payonce.engine.transaction import Tx
+from payonce.kit.outcomes import Invalid, Refused, Retry, Stale, Unknown
+from payonce.testing import OpenStage
+from tests.engine.effects_stage import HORIZON_S, PAY, TIMEOUT_S, Order, Pay, Receipt, open_desk
+from tests.engine.test_effects import FENCED, KEYED, PAID
+
+
+async def test_a_stale_run_records_and_sends_nothing(stage: OpenStage) -> None:
+    async with open_desk(stage, KEYED) as desk:
+        stale = await desk.claim()
+        await desk.take_over()
+        with pytest.raises(Stale):
+            await desk.pay(stale)
+        assert desk.vendor.calls == []
+        assert await desk.state() == []
+        assert await desk.business() == 0
+
+
+async def test_a_run_whose_lease_ended_sends_nothing_even_if_nobody_took_over(stage: OpenStage) -> None:
+    async with open_desk(stage, KEYED) as desk:
+        work = await desk.claim()
+        await desk.s.clock.advance_leases(PAY.lease_s)
+        with pytest.raises(Stale):
+            await desk.pay(work)
+        assert desk.vendor.calls == []
+
+
+async def test_take_over_waits_for_an_intent_that_is_being_committed(stage: OpenStage) -> None:
+    async with open_desk(stage, KEYED) as desk:
+        work = await desk.claim()
+
+        async def move_slowly(tx: Tx) -> None:
+            await desk.s.clock.advance_leases(PAY.lease_s + 1)
+            assert await desk.queue.reap() == 0
+
+        assert await work.effect(Pay(desk.vendor, KEYED), key="p-1", intent=move_slowly) == PAID
+
+
+async def test_an_intent_that_fails_leaves_nothing(stage: OpenStage) -> None:
+    async with open_desk(stage, KEYED) as desk:
+        work = await desk.claim()
+
+        async def fail(tx: Tx) -> None:
+            await tx.execute("insert into business values ('half')")
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await work.effect(Pay(desk.vendor, KEYED), key="p-1", intent=fail)
+        assert desk.vendor.calls == []
+        assert (await desk.state(), await desk.events(), await desk.business()) == ([], [], 0)
+
+
+@pytest.mark.parametrize("no", [Retry("frozen"), Refused("over the limit")])
+async def test_a_check_in_the_intent_transaction_keeps_it_from_being_sent(stage: OpenStage, no: Exception) -> None:
+    seen: list[Sending] = []
+
+    async def frozen(tx: Tx, sending: Sending) -> None:
+        seen.append(sending)
+        raise no
+
+    check: IntentCheck = frozen
+    async with open_desk(stage, KEYED) as desk:
+        work = await desk.claim((check,))
+        with pytest.raises(type(no)):
+            await desk.pay(work, scope="payout 1")
+        assert seen == [Sending("test.pay", "p-1", "payout 1", Order("p-1:1", 100, b"\x00signed"), False)]
+        assert desk.vendor.calls == []
+        assert await desk.state() == []
+
+
+async def test_a_replay_is_checked_too(stage: OpenStage) -> None:
+    again: list[bool] = []
+
+    async def note(tx: Tx, sending: Sending) -> None:
+        again.append(sending.again)
+
+    async with open_desk(stage, KEYED, "lost after", honours_keys=True) as desk:
+        work = await desk.claim((note,))
+        with pytest.raises(Unknown):
+            await desk.pay(work)
+        assert await desk.pay(work) == PAID
+        assert again == [False, True]
+
+
+async def test_a_run_that_was_held_up_before_sending_does_not_send(
+    stage: OpenStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that is stopped after its intent and wakes later looks at its own clock first."""
+    async with open_desk(stage, Blind()) as desk:
+        work = await desk.claim()
+        with monkeypatch.context() as patch:
+            patch.setattr(sending_module, "time", Ahead(TIMEOUT_S))
+            with pytest.raises(Retry, match="held up"):
+                await desk.pay(work)
+        assert desk.vendor.calls == []
+        assert await desk.events() == ["started", "not_sent"]
+        assert await desk.pay(work) == PAID, "proven unsent, it may be sent, blind or not"
+
+
+@pytest.mark.parametrize("safety", [KEYED, FENCED, Rebroadcast()], ids=["keyed", "findable", "rebroadcast"])
+async def test_a_process_stopped_before_its_send_that_wakes_after_another_finished_sends_nothing(
+    stage: OpenStage, monkeypatch: pytest.MonkeyPatch, safety: Safety
+) -> None:
+    committed, woken = asyncio.Event(), asyncio.Event()
+
+    async def stand_still_once(*arguments: Any) -> Any:
+        monkeypatch.setattr(run_module, "send", sending_module.send)
+        committed.set()
+        await woken.wait()
+        with monkeypatch.context() as patch:
+            patch.setattr(sending_module, "time", Ahead(TIMEOUT_S + HORIZON_S))
+            return await sending_module.send(*arguments)
+
+    async with open_desk(stage, safety) as desk:
+        monkeypatch.setattr(run_module, "send", stand_still_once)
+        stale = asyncio.create_task(desk.pay(await desk.claim()))
+        await committed.wait()
+        successor = await desk.take_over()
+        await desk.s.clock.advance(TIMEOUT_S + HORIZON_S + 1)
+        assert await desk.pay(successor) == PAID
+        woken.set()
+        with pytest.raises(Retry, match="held up"):
+            await stale
+        assert len(desk.vendor.calls) == 1
+        assert await desk.state() == [(1, "performed")]
+        assert (await desk.events())[-1] == "not_sent"
+
+
+async def test_two_runs_that_find_it_unknown_at_once_replay_it_once(stage: OpenStage) -> None:
+    both_have_looked, looking = asyncio.Barrier(2), [True, True]
+
+    async def replay_together(*arguments: Any) -> Any:
+        if looking:
+            looking.pop()
+            await both_have_looked.wait()
+        return await sending_module.send_again(*arguments)
+
+    async with open_desk(stage, KEYED, "lost after", honours_keys=True) as desk:
+        work = await desk.claim()
+        with pytest.raises(Unknown):
+            await desk.pay(work)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(run_module, "send_again", replay_together)
+            results = await asyncio.gather(desk.pay(work), desk.pay(work), return_exceptions=True)
+        assert all(result == PAID or isinstance(result, Retry) for result in results)
+        assert len(desk.vendor.calls) == 2
+
+
+async def test_a_cancelled_run_leaves_it_unknown(stage: OpenStage) -> None:
+    async with open_desk(stage, KEYED) as desk:
+        run = await desk.stop_in_the_vendor(await desk.claim(), "stop before")
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+        assert await desk.state() == [(1, "unknown")]
+        assert await desk.events() == ["started", "unknown"]
+
+
+async def test_a_late_answer_is_appended_and_the_same_answer_changes_nothing(stage: OpenStage) -> None:
+    async with open_desk(stage, KEYED, honours_keys=True) as desk:
+        stale = await desk.stop_in_the_vendor(await desk.claim(), "stop after")
+        successor = await desk.take_over()
+        await desk.s.clock.advance(TIMEOUT_S + 1)
+        assert await desk.pay(successor) == PAID
+        desk.vendor.resume.set()
+        assert await stale == PAID
+        assert await desk.events() == ["started", "started", "performed", "performed"]
+        assert await desk.state() == [(1, "performed")]
+
+
+async def test_a_late_answer_alone_is_enough(stage: OpenStage) -> None:
+    """Nobody resolved it meanwhile: the stale run's outcome is what happened."""
+    async with open_desk(stage, Blind()) as desk:
+        stale = await desk.stop_in_the_vendor(await desk.claim(), "stop before")
+        successor = await desk.take_over()
+        await desk.s.clock.advance(TIMEOUT_S + 1)
+        with pytest.raises(Retry, match="person"):
+            await desk.pay(successor)
+        desk.vendor.resume.set()
+        assert await stale == PAID
+        assert await desk.pay(successor) == PAID
+        assert await desk.state() == [(1, "performed")]
+
+
+@pytest.mark.parametrize("late", ["refuse late", "stop after"])
+async def test_a_late_answer_that_contradicts_the_record_opens_a_review(stage: OpenStage, late: str) -> None:
+    async with open_desk(stage, KEYED, honours_keys=True) as desk:
+        stale = await desk.stop_in_the_vendor(await desk.claim(), late)
+        successor = await desk.take_over()
+        await desk.s.clock.advance(TIMEOUT_S + 1)
+        desk.vendor.faults.append("other receipt")
+        assert (await desk.pay(successor)).number == "n-other"
+        desk.vendor.resume.set()
+        with pytest.raises((Retry, Unknown)):
+            await stale
+        assert await desk.state() == [(1, "review")]
+        assert await desk.s.owner.fetchval("select review_cause from payonce.effects") == "contradiction"
+        assert await desk.s.owner.fetchval("select outcome->>'number' from payonce.effects") == "n-other"
+
+
+async def test_a_late_charge_after_a_recorded_refusal_opens_a_review(stage: OpenStage) -> None:
+    async with open_desk(stage, KEYED, honours_keys=True) as desk:
+        stale = await desk.stop_in_the_vendor(await desk.claim(), "stop after")
+        successor = await desk.take_over()
+        await desk.s.clock.advance(TIMEOUT_S + 1)
+        desk.vendor.faults.append("refuse")
+        with pytest.raises(Refused):
+            await desk.pay(successor)
+        desk.vendor.resume.set()
+        with pytest.raises(Retry, match="contradiction"):
+            await stale
+        assert await desk.state() == [(1, "review")]
+
+
+async def test_a_late_outcome_of_an_abandoned_harmless_generation_is_only_noted(stage: OpenStage) -> None:
+    async with open_desk(stage, Harmless()) as desk:
+        stale = await desk.stop_in_the_vendor(await desk.claim(), "stop before")
+        successor = await desk.take_over()
+        await desk.s.clock.advance(TIMEOUT_S + 1)
+        assert await desk.pay(successor) == Receipt("n-p-1:2", "p-1:2")
+        desk.vendor.resume.set()
+        with pytest.raises(Retry):
+            await stale
+        assert await desk.state() == [(1, "abandoned"), (2, "performed")]
+        assert desk.vendor.times() == {"p-1:1": 1, "p-1:2": 1}
+
+
+async def test_a_vendor_reference_that_another_effect_has_opens_a_review(stage: OpenStage) -> None:
+    async with open_desk(stage, KEYED, "other receipt", "other receipt") as desk:
+        work = await desk.claim()
+        assert (await desk.pay(work, "p-1")).number == "n-other"
+        with pytest.raises(Retry, match="same_reference"):
+            await desk.pay(work, "p-2")
+        states = await desk.s.owner.fetch("select key, state from payonce.effects order by key")
+        assert list(map(tuple, states)) == [("p-1", "performed"), ("p-2", "review")]
+
+
+async def test_of_one_scope_only_one_effect_is_open(stage: OpenStage) -> None:
+    async with open_desk(stage, KEYED, "lost after", honours_keys=True) as desk:
+        work = await desk.claim()
+        with pytest.raises(Unknown):
+            await desk.pay(work, "p-1", "cart 7")
+        with pytest.raises(Retry, match="of cart 7 is open"):
+            await desk.pay(work, "p-2", "cart 7")
+        await desk.pay(work, "p-1", "cart 7")
+        await desk.pay(work, "p-2", "cart 7")
+        assert desk.vendor.times() == {"p-1:1": 1, "p-2:1": 1}
+
+
+async def test_an_answer_that_cannot_be_stored_is_unknown_and_not_lost(stage: OpenStage) -> None:
+    async with open_desk(stage, FENCED, "garbage") as desk:
+        work = await desk.claim()
+        with pytest.raises(Unknown, match="cannot be stored"):
+            await desk.pay(work)
+        await desk.s.clock.advance(TIMEOUT_S + HORIZON_S)
+        assert await desk.pay(work) == PAID
+        assert desk.vendor.times() == {"p-1:1": 1}
+
+
+async def test_an_outcome_waits_for_a_store_that_is_away(stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    record, failures = store.record, [ConnectionResetError("the server restarts")]
+
+    async def fail_once(*arguments: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return await record(*arguments)
+
+    monkeypatch.setattr(store, "record", fail_once)
+    monkeypatch.setattr(sending_module, "RECORD_WAIT_S", 0.0)
+    async with open_desk(stage, Blind()) as desk:
+        assert await desk.pay(await desk.claim()) == PAID
+        assert not failures
+        assert await desk.state() == [(1, "performed")]
+
+
+async def test_an_outcome_that_the_store_refuses_is_left_to_the_next_run(stage: OpenStage) -> None:
+    async with open_desk(stage, Blind()) as desk:
+        run = await desk.stop_in_the_vendor(await desk.claim(), "stop before")
+        await desk.s.owner.execute(
+            "alter table payonce.effect_attempts add constraint away check (event <> 'performed') not valid"
+        )
+        desk.vendor.resume.set()
+        with pytest.raises(asyncpg.CheckViolationError):
+            await run
+        assert await desk.state() == [(1, "intended")]
+        successor = await desk.take_over()
+        await desk.s.clock.advance(TIMEOUT_S + 1)
+        with pytest.raises(Retry, match="person: blind"):
+            await desk.pay(successor)
+
+
+async def test_attempts_are_append_only(stage: OpenStage) -> None:
+    async with open_desk(stage, KEYED) as desk:
+        await desk.pay(await desk.claim())
+        for statement in ("update payonce.effect_attempts set detail = ''", "delete from payonce.effect_attempts"):
+            for session in (desk.s.owner, desk.s.database.work):
+                with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                    await session.execute(statement)
+
+
+async def test_a_timeout_that_the_lease_does_not_cover_is_refused(stage: OpenStage) -> None:
+    class Slow(Pay):
+        timeout_s = PAY.lease_s
+
+    async with open_desk(stage, KEYED) as desk:
+        work = await desk.claim()
+        with pytest.raises(Invalid, match="below the queue's lease"):
+            await work.effect(Slow(desk.vendor, KEYED), key="p-1")
+
+
+async def test_a_request_of_a_newer_version_is_left_to_a_newer_worker(stage: OpenStage) -> None:
+    class Newer(Pay):
+        version = 2
+
+    async with open_desk(stage, Keyed(10), "not sent") as desk:
+        work = await desk.claim()
+        with pytest.raises(Retry):
+            await work.effect(Newer(desk.vendor, desk.safety), key="p-1")
+        with pytest.raises(Retry, match="has version 2, this worker knows 1"):
+            await desk.pay(work)
+
+
+async def test_the_states_of_the_model_are_those_of_the_table(stage: OpenStage) -> None:
+    async with stage() as s:
+        constraint = await s.owner.fetchval(
+            "select pg_get_constraintdef(oid) from pg_constraint where conname = 'effects_state_check'"
+        )
+        assert {state for state in State if f"'{state}'" in constraint} == set(State) == set(TRANSITIONS)
+        assert constraint.count("'") == 2 * len(State)
+
+
+class Ahead:
+    """The time module of a process that has just slept; the event loop keeps its own."""
+
+    def __init__(self, by_s: float) -> None:
+        self._by_s = by_s
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self._by_s

@@ -1,0 +1,219 @@
+"""What a person is asked, which answers are safe, and how a key gets a next generation."""
+
+import asyncio
+from uuid import uuid4
+
+import pytest
+
+from payonce.engine.effects import (
+    Answer,
+    Blind,
+    Harmless,
+    Keyed,
+    Rebroadcast,
+    Review,
+    Safety,
+    State,
+    answer_review,
+    give_up_effects,
+    next_generation,
+    open_effects,
+    reviews,
+)  # fmt: skip
+from payonce.engine.transaction import Reader, begin
+from payonce.kit.outcomes import Invalid, Refused, Retry, Stale, Unknown
+from payonce.testing import OpenStage
+from tests.engine.effects_stage import TIMEOUT_S, VALID_FOR_S, Desk, Pay, Receipt, open_desk
+from tests.engine.test_effects import FENCED, KEYED, PAID, UNFENCED, honours_keys
+
+BOTH = {Answer.HAPPENED, Answer.DID_NOT}
+
+
+async def given_up(desk: Desk) -> Review:
+    """An effect whose answer was lost, and whose message was given up."""
+    work = await desk.claim()
+    with pytest.raises((Unknown, Retry)):
+        await desk.pay(work)
+    async with begin(desk.s.database, desk.s.feed) as tx:
+        [stored] = await give_up_effects(tx, work.message.id, "6 attempts, secret=abcdef99")
+    assert stored.message_id == work.message.id
+    [review] = await reviews(Reader(desk.s.database))
+    return review
+
+
+async def answer(desk: Desk, review: Review, how: Answer, **more: object) -> State:
+    async with begin(desk.s.database, desk.s.feed) as tx:
+        answered = await answer_review(
+            tx, review.effect.id, how, "ada", "looked at the vendor", revision=review.effect.revision, **more  # type: ignore[arg-type]
+        )  # fmt: skip
+    return answered.state
+
+
+@pytest.mark.parametrize(
+    ("safety", "allowed"),
+    [
+        (KEYED, BOTH | {Answer.LOOK_AGAIN, Answer.SEND_AGAIN}),
+        (Keyed(0.0), BOTH | {Answer.LOOK_AGAIN}),
+        (FENCED, BOTH | {Answer.LOOK_AGAIN, Answer.SEND_AGAIN}),
+        (Rebroadcast(), BOTH | {Answer.SEND_AGAIN}),
+        (Harmless(), BOTH | {Answer.SEND_AGAIN}),
+        (Blind(), BOTH),
+    ],
+)
+async def test_giving_up_an_unknown_effect_asks_a_person_with_only_the_safe_answers(
+    stage: OpenStage, safety: Safety, allowed: set[Answer]
+) -> None:
+    async with open_desk(stage, safety, "lost after") as desk:
+        review = await given_up(desk)
+        assert review.allowed == allowed
+        assert review.question.startswith("Did test.pay for p-1 (generation 1) happen? Open because its message was")
+        assert "abcdef99" not in review.question
+        assert [line.event for line in review.evidence] == ["started", "unknown", "gave_up"]
+        for refused in set(Answer) - allowed:
+            with pytest.raises(Invalid, match="no safe answer"):
+                await answer(desk, review, refused, outcome=PAID)
+        assert await desk.state() == [(1, "review")]
+
+
+async def test_what_provably_never_left_may_be_sent_again_even_if_blind(stage: OpenStage) -> None:
+    async with open_desk(stage, Blind(), "not sent") as desk:
+        review = await given_up(desk)
+        assert Answer.SEND_AGAIN in review.allowed
+        assert await answer(desk, review, Answer.SEND_AGAIN) is State.INTENDED
+        assert await desk.pay(await desk.take_over()) == PAID
+        assert desk.vendor.times() == {"p-1:1": 1}
+
+
+async def test_it_happened_is_what_the_handler_gets(stage: OpenStage) -> None:
+    async with open_desk(stage, Blind(), "lost after") as desk:
+        review = await given_up(desk)
+        with pytest.raises(Invalid, match="which outcome"):
+            await answer(desk, review, Answer.HAPPENED)
+        with pytest.raises(Invalid, match="declared type"):
+            await answer(desk, review, Answer.HAPPENED, outcome={"number": 7}, effect=Pay)
+        assert await answer(desk, review, Answer.HAPPENED, outcome=PAID, effect=Pay) is State.PERFORMED
+        assert await desk.pay(await desk.take_over()) == PAID
+        assert len(desk.vendor.calls) == 1
+
+
+async def test_it_did_not_is_a_refusal_to_the_handler_with_who_said_so(stage: OpenStage) -> None:
+    async with open_desk(stage, Blind(), "lost before") as desk:
+        review = await given_up(desk)
+        assert await answer(desk, review, Answer.DID_NOT) is State.ABANDONED
+        with pytest.raises(Refused, match="by ada: looked at the vendor"):
+            await desk.pay(await desk.take_over())
+        assert len(desk.vendor.calls) == 1
+
+
+@pytest.mark.parametrize("safety", [KEYED, UNFENCED, Rebroadcast(), Harmless()], ids=lambda kind: type(kind).__name__)
+async def test_sending_again_by_a_persons_word_pays_once(stage: OpenStage, safety: Safety) -> None:
+    async with open_desk(stage, safety, "lost before", honours_keys=honours_keys(safety)) as desk:
+        review = await given_up(desk)
+        await answer(desk, review, Answer.SEND_AGAIN)
+        await desk.pay(await desk.take_over())
+        assert list(desk.vendor.times().values()) == [1]
+
+
+async def test_looking_again_finds_it(stage: OpenStage) -> None:
+    async with open_desk(stage, UNFENCED, "lost after") as desk:
+        review = await given_up(desk)
+        assert await answer(desk, review, Answer.LOOK_AGAIN) is State.UNKNOWN
+        assert await desk.pay(await desk.take_over()) == PAID
+        assert len(desk.vendor.calls) == 1
+
+
+async def test_an_answer_to_what_has_changed_since_is_refused(stage: OpenStage) -> None:
+    async with open_desk(stage, Blind(), "lost after") as desk:
+        review = await given_up(desk)
+        results = await asyncio.gather(
+            answer(desk, review, Answer.DID_NOT),
+            answer(desk, review, Answer.HAPPENED, outcome=PAID),
+            return_exceptions=True,
+        )
+        assert [type(result) for result in results].count(Stale) == 1
+        with pytest.raises(Stale):
+            await answer(desk, review, Answer.DID_NOT)
+
+
+async def test_a_contradiction_allows_no_sending_again(stage: OpenStage) -> None:
+    async with open_desk(stage, KEYED, honours_keys=True) as desk:
+        stale = await desk.stop_in_the_vendor(await desk.claim(), "refuse late")
+        successor = await desk.take_over()
+        await desk.s.clock.advance(TIMEOUT_S + 1)
+        await desk.pay(successor)
+        desk.vendor.resume.set()
+        with pytest.raises(Unknown):
+            await stale
+        [review] = await reviews(Reader(desk.s.database))
+        assert review.allowed == BOTH
+        assert "contradict" in review.question
+        assert [line.event for line in review.evidence] == ["started", "started", "performed", "refused"]
+        with pytest.raises(Retry, match="person: contradiction"):
+            await desk.pay(successor)
+
+
+async def test_a_late_answer_settles_a_review_that_waited_for_it(stage: OpenStage) -> None:
+    async with open_desk(stage, Blind()) as desk:
+        work = await desk.claim()
+        stale = await desk.stop_in_the_vendor(work, "stop before")
+        async with begin(desk.s.database, desk.s.feed) as tx:
+            await give_up_effects(tx, work.message.id, "the run limit was reached")
+        [review] = await reviews(Reader(desk.s.database))
+        desk.vendor.resume.set()
+        assert await stale == PAID
+        assert await reviews(Reader(desk.s.database)) == []
+        with pytest.raises(Stale):
+            await answer(desk, review, Answer.DID_NOT)
+
+
+async def test_reviews_come_in_pages(stage: OpenStage) -> None:
+    async with open_desk(stage, Blind(), *["lost after"] * 5) as desk:
+        work = await desk.claim()
+        for number in range(5):
+            with pytest.raises(Unknown):
+                await desk.pay(work, f"p-{number}")
+        async with begin(desk.s.database, desk.s.feed) as tx:
+            assert len(await give_up_effects(tx, work.message.id, "enough")) == 5
+        read, seen, after = Reader(desk.s.database), [], None
+        while page := await reviews(read, 2, after):
+            seen += [review.effect.key for review in page]
+            after = page[-1].effect.id
+        assert seen == [f"p-{number}" for number in range(5)]
+
+
+async def test_open_effects_are_found_by_message_and_by_scope(stage: OpenStage) -> None:
+    async with open_desk(stage, Blind(), "lost after") as desk:
+        work, read = await desk.claim(), Reader(desk.s.database)
+        with pytest.raises(Unknown):
+            await desk.pay(work, scope="payout 1")
+        assert [each.key for each in await open_effects(read, message_id=work.message.id)] == ["p-1"]
+        assert [each.key for each in await open_effects(read, scope="payout 1")] == ["p-1"]
+        assert await open_effects(read, message_id=uuid4(), scope="payout 2") == []
+        await desk.pay(work, "p-2")
+        assert [each.key for each in await open_effects(read, message_id=work.message.id)] == ["p-1"]
+
+
+async def test_a_refused_key_gets_a_next_generation_only_when_asked_for(stage: OpenStage) -> None:
+    async with open_desk(stage, KEYED, "refuse") as desk:
+        work = await desk.claim()
+        for _ in range(2):
+            with pytest.raises(Refused):
+                await desk.pay(work)
+        for _ in range(2):
+            async with begin(desk.s.database, desk.s.feed) as tx:
+                assert await next_generation(tx, "test.pay", "p-1", after=1) == 2
+        assert await desk.pay(work) == Receipt("n-p-1:2", "p-1:2")
+        assert await desk.state() == [(1, "refused"), (2, "performed")]
+        assert await desk.business() == 2, "a generation that the handler began has an intent of its own"
+
+
+@pytest.mark.parametrize("fault", ["", "lost after", "not sent"])
+async def test_nothing_else_makes_a_generation_grow(stage: OpenStage, fault: str) -> None:
+    async with open_desk(stage, KEYED, fault) as desk:
+        await asyncio.gather(desk.pay(await desk.claim()), return_exceptions=True)
+        for generation in (1, 2):
+            with pytest.raises(Invalid, match="needs a refusal or an abandonment"):
+                async with begin(desk.s.database, desk.s.feed) as tx:
+                    await next_generation(tx, "test.pay", "p-1", after=generation)
+        await desk.s.clock.advance(VALID_FOR_S)
+        assert [generation for generation, _ in await desk.state()] == [1]
