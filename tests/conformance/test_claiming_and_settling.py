@@ -263,3 +263,10 @@ async def test_a_queue_with_a_log_of_failures_alone_does_not_log_successes(backe
     await settle(queue, success(fine), failed(bad))
     assert await backend.log_of(fine.message.id) == []
     assert [line.status for line in await backend.log_of(bad.message.id)] == ["failed"]
+
+
+async def test_a_put_without_measure_is_refused(backend: Backend) -> None:
+    queue = await backend.queue(PLAIN)
+    with pytest.raises(Invalid, match="100,001 messages in one put"):
+        await backend.feed.put([message()] * 100_001)
+    assert await claim(queue) == []

@@ -87,8 +87,10 @@ class PostgresAdmin:
         await self._known(queue)
         rows = await self._pool.fetch(
             f"""
-            select {_STORED_COLUMNS}, count(*) over () as total from payonce.messages
-            where {_MATCHING} order by ready_at, id limit {SAMPLES}
+            select {_STORED_COLUMNS}, (
+                    select count(*) from (select from payonce.messages where {_MATCHING} limit {COUNT_MAX}) counted
+                ) as total
+            from payonce.messages where {_MATCHING} order by ready_at, id limit {SAMPLES}
             """,
             *_arguments(queue, state, which),
         )

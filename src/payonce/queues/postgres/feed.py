@@ -17,6 +17,8 @@ from payonce.queues.postgres.columns import columns_of, keyed
 
 log = structlog.get_logger(__name__)
 
+PUT_MAX_MESSAGES: Final = 100_000
+"""One put is one transaction; a larger one would hold its locks and its snapshot for too long."""
 STATEMENT_MAX_MESSAGES: Final = 1_000
 COPY_MIN_MESSAGES: Final = 100
 """From here on COPY is worth its extra round trips."""
@@ -41,6 +43,8 @@ class PostgresFeed:
     async def put(self, messages: Sequence[Message], within: Connection | None = None) -> list[UUID]:
         if not messages:
             return []
+        if len(messages) > PUT_MAX_MESSAGES:
+            raise Invalid(f"{len(messages):,} messages in one put; put at most {PUT_MAX_MESSAGES:,} at a time")
         if within is not None:
             await self._know_queues(within, messages)
             return await self._insert(within, messages, _INSERT_ONCE)
