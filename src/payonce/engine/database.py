@@ -22,12 +22,16 @@ COMMIT_QUESTION_LIMIT_S: Final = 300.0
 ENGINE_POOL_SIZE: Final = 8
 """Claims, settles, heartbeats and janitors; apart from the handlers' pool, which handlers may exhaust."""
 
-ENGINE_PLANNER: Final = dict.fromkeys(
-    ("enable_bitmapscan", "enable_seqscan", "enable_sort", "enable_hashjoin", "enable_mergejoin"), "off"
-)
+ENGINE_PLANNER: Final = {
+    **dict.fromkeys(
+        ("enable_bitmapscan", "enable_seqscan", "enable_sort", "enable_hashjoin", "enable_mergejoin"), "off"
+    ),
+    "plan_cache_mode": "force_generic_plan",
+}
 """Every statement of the engine has its index, and locks rows in the order it is given their ids. Plain index scans
 also mark the dead entries they pass; the other scans visit them again every time, and a planner misled by a table that
-swings between 0 and millions would choose them."""
+swings between 0 and millions would choose them. One plan serves all: planning anew cost 0.3 ms of every claim from a
+deep queue, measured."""
 
 Connection = asyncpg.Connection | PoolConnectionProxy
 
