@@ -44,7 +44,7 @@ class Service:
     roles: Mapping[str, Sequence[Handler]]
     invariants: Mapping[str, str] = field(default_factory=dict)
     schedules: Sequence[Schedule] = ()
-    resources: Callable[[Settings], AbstractAsyncContextManager[Sequence[object]]] | None = None
+    resources: Callable[[Settings, Database], AbstractAsyncContextManager[Sequence[object]]] | None = None
     """Opens what the handlers take as parameters: vendors' clients, keys."""
 
 
@@ -77,7 +77,11 @@ def role_names() -> list[str]:
 
 def handlers_of(roles: Sequence[str]) -> list[Handler]:
     """The handlers of these roles, with the environment's changes to their policies."""
-    known = {f"{service.name}.{role}": handlers for service in SERVICES for role, handlers in service.roles.items()}
+    known = {
+        f"{service.name}.{role}": [replace(handler, service=service.name) for handler in handlers]
+        for service in SERVICES
+        for role, handlers in service.roles.items()
+    }
     for role in roles:
         if role not in known:
             raise Invalid(f"there is no role {role!r}; known are: {', '.join(known)}")
@@ -163,7 +167,7 @@ class App:
             app = cls(settings, database, bell, handlers)
             await app._declare(everybody)
             if handlers:
-                app.resources = await _open_resources(settings, roles, stack)
+                app.resources = await _open_resources(settings, database, roles, stack)
             try:
                 yield app
             finally:
@@ -225,12 +229,14 @@ def _check_environment(everybody: Sequence[Handler]) -> None:
                           f"{', '.join(known)}")  # fmt: skip
 
 
-async def _open_resources(settings: Settings, roles: Sequence[str], stack: AsyncExitStack) -> list[object]:
+async def _open_resources(
+    settings: Settings, database: Database, roles: Sequence[str], stack: AsyncExitStack
+) -> list[object]:
     wanted = {role.partition(".")[0] for role in roles}
     found: list[object] = []
     for service in SERVICES:
         if service.name in wanted and service.resources is not None:
-            found += await stack.enter_async_context(service.resources(settings))
+            found += await stack.enter_async_context(service.resources(settings, database))
     return found
 
 

@@ -163,7 +163,7 @@ class Desk:
 
     async def claim(self, checks: tuple[IntentCheck, ...] = ()) -> Work:
         [claim] = (await self.queue.exchange([], 1)).claims
-        return Work(claim, self.queue, self.s.database, self.s.feed, Reader(self.s.database), checks)
+        return Work(claim, self.queue, self.s.database, self.s.feed, Reader(self.s.database), checks=checks)
 
     async def pay(self, work: Work, key: str = "p-1", scope: str | None = None) -> Receipt:
         paid: Receipt = await work.effect(

@@ -63,7 +63,8 @@ async def fenced_record(run: Run, stored: Stored, result: Result) -> Stored:
     """What nearly everybody does: a run that lost its lease is not listened to."""
     try:
         async with run.database.transaction() as connection:
-            await store.hold_claim(connection, run.claim, run.lease_s)
+            if not await run.queue.hold_within(connection, run.claim):
+                raise Stale("not ours")
             return await store.record(connection, stored.id, stored.attempt, result, run.claim)
     except Stale:
         return await record_nowhere(run, stored, result)

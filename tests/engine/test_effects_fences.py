@@ -86,7 +86,8 @@ async def test_a_check_in_the_intent_transaction_keeps_it_from_being_sent(stage:
         work = await desk.claim((check,))
         with pytest.raises(type(no)):
             await desk.pay(work, scope="payout 1")
-        assert seen == [Sending("test.pay", "p-1", "payout 1", Order("p-1:1", 100, b"\x00signed"), False)]
+        order = Order("p-1:1", 100, b"\x00signed")
+        assert seen == [Sending("test.pay", "test", "p-1", "payout 1", order, None, "", None, False)]
         assert desk.vendor.calls == []
         assert await desk.state() == []
 

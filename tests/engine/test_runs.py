@@ -151,7 +151,7 @@ async def test_giving_up_that_takes_too_long_ends_parked(stage: OpenStage) -> No
     async with stage() as s, working(s, fails):
         await s.feed.put([Message(queue="runs")])
         found = await parked(s, policy)
-    assert "on_give_up was cancelled" in (found.last_error or "")
+    assert "giving up was cancelled" in (found.last_error or "")
 
 
 async def test_a_suspect_waits_for_a_claim_that_is_still_on_its_way(stage: OpenStage) -> None:

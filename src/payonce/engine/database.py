@@ -36,7 +36,7 @@ deep queue, measured."""
 Connection = asyncpg.Connection | PoolConnectionProxy
 
 
-class _Connection(asyncpg.Connection):
+class PlainConnection(asyncpg.Connection):
     """Leaves nothing behind in a session, so needs no resetting round trip when it goes back to its pool."""
 
     def get_reset_query(self) -> str:
@@ -55,11 +55,13 @@ class Database:
     @classmethod
     @asynccontextmanager
     async def open(cls, url: str, *, work_pool_size: int = 10, shortest_lease_s: float = 30.0,
-                   application_name: str = "payonce") -> AsyncIterator["Database"]:  # fmt: skip
+                   application_name: str = "payonce", connection_class: type[PlainConnection] = PlainConnection,
+                   ) -> AsyncIterator["Database"]:  # fmt: skip
+        """`connection_class` is the seam at which tests watch, stop or end what goes to the store."""
         settings = await _session_settings(url, shortest_lease_s, application_name)
         async with (
-            _pool(url, settings, work_pool_size) as work,
-            _pool(url, {**settings, **ENGINE_PLANNER}, ENGINE_POOL_SIZE) as engine,
+            _pool(url, settings, work_pool_size, connection_class) as work,
+            _pool(url, {**settings, **ENGINE_PLANNER}, ENGINE_POOL_SIZE, connection_class) as engine,
         ):
             yield cls(url, work, engine, settings)
 
@@ -96,7 +98,7 @@ async def connect(url: str, settings: dict[str, str] | None = None) -> asyncpg.C
                 timeout=CONNECT_TIMEOUT_S,
                 command_timeout=COMMAND_TIMEOUT_S,
                 server_settings=settings or {},
-                connection_class=_Connection,
+                connection_class=PlainConnection,
             ),
         )
     except CONNECT_ERRORS as error:
@@ -196,7 +198,9 @@ async def _roll_back(connection: Connection, transaction: Transaction) -> None:
 
 
 @asynccontextmanager
-async def _pool(url: str, settings: dict[str, str], size: int) -> AsyncIterator[asyncpg.Pool]:
+async def _pool(
+    url: str, settings: dict[str, str], size: int, connection_class: type[PlainConnection]
+) -> AsyncIterator[asyncpg.Pool]:
     pool = asyncpg.create_pool(
         url,
         min_size=1,
@@ -204,7 +208,7 @@ async def _pool(url: str, settings: dict[str, str], size: int) -> AsyncIterator[
         timeout=CONNECT_TIMEOUT_S,
         command_timeout=COMMAND_TIMEOUT_S,
         server_settings=settings,
-        connection_class=_Connection,
+        connection_class=connection_class,
         max_inactive_connection_lifetime=300.0,
     )
     try:

@@ -8,6 +8,7 @@ from typing import Final
 import structlog
 
 from payonce.engine.database import Database, is_transient
+from payonce.engine.effects.send import IntentCheck
 from payonce.engine.metrics import REAPED
 from payonce.engine.policy import Policy
 from payonce.engine.queue import PullQueue
@@ -38,17 +39,30 @@ class Worker:
         open_queue: Callable[[Policy], PullQueue],
         resources: Sequence[object] = (),
         slots: int = DEFAULT_SLOTS,
+        checks: Sequence[IntentCheck] = (),
     ) -> None:
         self._gate = Gate()
         self._servers: list[QueueServer] = []
         for queue_name, bound in _bound_by_queue(handlers, resources).items():
             policy = _policy_of(queue_name, handlers)
             room = slots if policy.concurrency is None else min(slots, policy.concurrency)
-            self._servers.append(QueueServer(open_queue(policy), bound, database, feed, self._gate, room))
+            service = next(handler.service for handler in handlers if handler.policy.queue == queue_name)
+            self._servers.append(
+                QueueServer(open_queue(policy), bound, database, feed, self._gate, room, service, checks)
+            )
 
     @property
     def running(self) -> int:
         return sum(len(server.runs) for server in self._servers)
+
+    async def step(self) -> bool:
+        """One message of each queue that has one, claimed, run and settled, one after the other; no background tasks.
+        False when there was none."""
+        return any([await server.step() for server in self._servers])
+
+    async def reap(self) -> int:
+        """One sweep by hand: what dead claimers held is free again."""
+        return sum([await server.queue.reap() for server in self._servers])
 
     async def run(self) -> None:
         """Returns after stop(), when everything in flight is settled or left to its lease."""

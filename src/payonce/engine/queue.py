@@ -123,6 +123,11 @@ class PullQueue(Protocol):
         """The fenced end of a run inside its business transaction: its transaction id, or None when stale."""
         ...
 
+    async def hold_within(self, connection: Connection, claim: Claim) -> bool:
+        """The fence of a transaction that does not end the run: False unless the claim is live. Take-over cannot commit
+        before that transaction, and the lease begins anew: a vendor then has a whole lease to answer in."""
+        ...
+
     async def reap(self) -> int:
         """Takes messages from claimers whose lease ended. Answers how many."""
         ...

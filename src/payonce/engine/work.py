@@ -8,6 +8,7 @@ from typing import Any, get_type_hints
 
 from payonce.engine.database import Database, settled_transaction
 from payonce.engine.effects.declaration import Effect, Outcome, Request
+from payonce.engine.effects.review import give_up_effects, open_effects
 from payonce.engine.effects.run import Intent, run_effect
 from payonce.engine.effects.send import IntentCheck
 from payonce.engine.effects.send import Run as EffectRun
@@ -15,7 +16,7 @@ from payonce.engine.model import Claim, Ending, Message, Settlement
 from payonce.engine.policy import Policy
 from payonce.engine.queue import PullQueue
 from payonce.engine.transaction import Reader, RingingFeed, Tx
-from payonce.kit.outcomes import Invalid, Stale
+from payonce.kit.outcomes import Invalid, Refused, Stale
 
 Function = Callable[..., Awaitable[None]]
 
@@ -23,7 +24,17 @@ Function = Callable[..., Awaitable[None]]
 class Work:
     """One run of one message."""
 
-    __slots__ = ("_checks", "_claim", "_database", "_feed", "_queue", "read", "settled_as")
+    __slots__ = (
+        "_checks",
+        "_claim",
+        "_database",
+        "_effect_left_open",
+        "_feed",
+        "_queue",
+        "_service",
+        "read",
+        "settled_as",
+    )
 
     def __init__(
         self,
@@ -32,15 +43,18 @@ class Work:
         database: Database,
         feed: RingingFeed,
         read: Reader,
+        service: str = "",
         checks: Sequence[IntentCheck] = (),
     ) -> None:
         self._claim = claim
         self._queue = queue
         self._database = database
         self._feed = feed
+        self._service = service
         self._checks = checks
         self.read = read
         self.settled_as: Ending | None = None
+        self._effect_left_open = False
 
     @property
     def message(self) -> Message:
@@ -54,6 +68,8 @@ class Work:
         """
         if self.settled_as is not None:
             raise RuntimeError("commit() was already used in this run; put everything into one transaction")
+        if (label := await self.open_effect()) is not None:
+            raise RuntimeError(f"commit() although the end of {label} is not known; let what effect() raised pass")
         ending = Ending.SUCCESS if rejected is None else Ending.FAILED
         async with (
             self._database.work.acquire() as connection,
@@ -82,9 +98,33 @@ class Work:
             raise RuntimeError(
                 "effect() after commit(): the message is settled, and nobody would find the effect again"
             )
-        lease_s = self._queue.policy.lease_s
-        run = EffectRun(self._claim, lease_s, self._database, self._feed, self.read, self._checks)
-        return await run_effect(run, effect, key, intent, scope)
+        run = EffectRun(self._claim, self._queue, self._database, self._feed, self.read, self._service, self._checks)
+        self._effect_left_open = True
+        try:
+            outcome = await run_effect(run, effect, key, intent, scope)
+        except Refused:
+            self._effect_left_open = False
+            raise
+        self._effect_left_open = False
+        return outcome
+
+    async def open_effect(self) -> str | None:
+        """An effect whose end this run did not learn and which may have been sent: the message must not end on it."""
+        if not self._effect_left_open:
+            return None
+        found = await open_effects(self.read, self.message.id)
+        return found[0].label if found else None
+
+    async def give_up(self, why: str) -> str | None:
+        """Puts what may still be under way before a person. Answers with its label, or None when there is nothing."""
+        found = await open_effects(self.read, self.message.id)
+        if not found:
+            return None
+        async with self._database.work.acquire() as connection, settled_transaction(self._database, connection):
+            if not await self._queue.hold_within(connection, self._claim):
+                raise Stale(f"message {self.message.id} of {self.message.queue} is no longer this run's to give up")
+            await give_up_effects(Tx(connection, self._feed, self.message.trace), self.message.id, why)
+        return found[0].label
 
 
 @dataclass(frozen=True)
@@ -96,6 +136,8 @@ class Handler:
     function: Function
     needs: Mapping[str, type]
     """Parameters behind `work`, by name, with the type that the composition root must supply."""
+    service: str = ""
+    """Whose handler it is; the composition root says so."""
 
     def bind(self, resources: Sequence[object]) -> Callable[[Work], Awaitable[None]]:
         """The function with its needs filled in by type."""

@@ -14,8 +14,9 @@ import structlog
 
 from payonce.engine import metrics
 from payonce.engine.database import Database, is_transient
+from payonce.engine.effects.send import IntentCheck
 from payonce.engine.model import SCHEMA_VERSION, Answer, Claim, Ending, Settlement, schema_version
-from payonce.engine.policy import Ended, Policy, next_step
+from payonce.engine.policy import Ended, Policy, Step, next_step
 from payonce.engine.queue import POLL_S, Exchange, PullQueue
 from payonce.engine.transaction import Reader, RingingFeed
 from payonce.engine.work import Work
@@ -75,6 +76,9 @@ class QueueServer:
     feed: RingingFeed
     gate: Gate
     slots: int
+    service: str = ""
+    checks: Sequence[IntentCheck] = ()
+    """Freezes and limits, asked before anything is sent to a vendor."""
     read: Reader = field(init=False)
     runs: dict[int, Run] = field(default_factory=dict)
     ended: list[Settlement] = field(default_factory=list)
@@ -146,6 +150,24 @@ class QueueServer:
             self.start(claim, sent_at)
         return len(exchange.claims) == room > 0
 
+    async def step(self) -> bool:
+        """Claims one message, runs it and settles it, with nothing beside it. False when none could be claimed.
+
+        For whoever wants each step in their own hands; serve() is not to run meanwhile.
+        """
+        sent_at = time.monotonic()
+        claims = (await self.queue.exchange([], 1)).claims
+        claim = claims[0] if claims else await self.queue.claim_alone()
+        if claim is None or (not claims and not await self.queue.mark_alone(claim)):
+            return False
+        run = Run(claim, sent_at, sent_at)
+        self.runs[id(run)] = run
+        await self._run(run)
+        while self.ended:
+            batch, self.ended = self.ended, []
+            self._count(batch, await self.queue.exchange(batch, 0))
+        return True
+
     def start(self, claim: Claim, sent_at: float) -> Run:
         run = Run(claim, sent_at, sent_at)
         self.runs[id(run)] = run
@@ -174,7 +196,7 @@ class QueueServer:
             await asyncio.sleep(FLUSH_LOOK_S)
 
     async def _run(self, run: Run) -> None:
-        work = Work(run.claim, self.queue, self.database, self.feed, self.read)
+        work = Work(run.claim, self.queue, self.database, self.feed, self.read, self.service, self.checks)
         begun = time.monotonic()
         settlement = None
         try:
@@ -203,6 +225,8 @@ class QueueServer:
             return Ended(Ending.RELEASED, f"no handler here for action {message.action!r}")
         try:
             await handler(work)
+            if work.settled_as is None and (label := await work.open_effect()) is not None:
+                return Ended(Ending.RETRY, f"the handler returned although the end of {label} is not known")
             return SUCCEEDED
         except Retry as outcome:
             return Ended(Ending.RETRY, redact(outcome.reason), outcome.after_s)
@@ -232,22 +256,29 @@ class QueueServer:
     async def _settlement(self, run: Run, work: Work, ended: Ended) -> Settlement | None:
         claim, now = run.claim, _store_now(run)
         step = next_step(self.policy, claim.message, claim.first_attempt_at, now, ended)
-        ending, reason = step.ending, step.reason
-        if step.give_up and callable(self.policy.on_give_up):
-            try:
+        if step.give_up:
+            return await self._give_up(run, work, step)
+        if step.ending is Ending.SUCCESS and claim.message.attempts:
+            self._observe_retry_latency(run)
+        return Settlement(claim, step.ending, step.reason, step.delay_s)
+
+    async def _give_up(self, run: Run, work: Work, step: Step) -> Settlement | None:
+        """Parks, or lets the policy's handler end the business object; never while money may be under way."""
+        claim, reason, ending = run.claim, step.reason, step.ending
+        try:
+            label = await work.give_up(reason or "")
+            if label is not None:
+                return Settlement(claim, Ending.PARKED, f"{reason}; {label} waits for a person")
+            if callable(self.policy.on_give_up):
                 await self.policy.on_give_up(work)
                 ending = Ending.FAILED
-            except Stale:
-                return None
-            except asyncio.CancelledError:
-                reason = f"{reason}; and on_give_up was cancelled: {run.cancelled_because or 'by itself'}"
-            except Exception as error:
-                reason = redact(f"{reason}; and on_give_up failed: {_story(error)}")
-            if work.settled_as is not None:
-                return None
-        if ending is Ending.SUCCESS and claim.message.attempts:
-            self._observe_retry_latency(run)
-        return Settlement(claim, ending, reason, step.delay_s)
+        except Stale:
+            return None
+        except asyncio.CancelledError:
+            reason = f"{reason}; and giving up was cancelled: {run.cancelled_because or 'by itself'}"
+        except Exception as error:
+            reason = redact(f"{reason}; and giving up failed: {_story(error)}")
+        return None if work.settled_as is not None else Settlement(claim, ending, reason)
 
     def _observe_retry_latency(self, run: Run) -> None:
         latency = _store_now(run) - run.claim.first_attempt_at

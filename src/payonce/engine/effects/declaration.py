@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Final, Generic, TypeVar, get_args, get_origin
 
 import msgspec
 
+from payonce.kit.money import Amount
 from payonce.kit.outcomes import Invalid
 
 DOCUMENT_MAX_BYTES: Final = 256 * 1024
@@ -97,9 +98,18 @@ class Effect(Generic[Request, Outcome]):
         """Whether it happened. Changes nothing at the vendor."""
         raise NotImplementedError
 
+    def amount(self, request: Request) -> Amount | None:
+        """What it moves: velocity limits, approvals and the money meter count it. None: it moves nothing."""
+        return None
+
     def vendor_ref(self, outcome: Outcome) -> str | None:
         """The vendor's own name for what happened; no two effects of a kind may have the same."""
         return None
+
+    @property
+    def vendor_name(self) -> str:
+        """Whose system it changes: the kind up to its first dot."""
+        return self.kind.partition(".")[0]
 
     @property
     def can_resolve(self) -> bool:

@@ -8,7 +8,7 @@ from payonce.engine.effects import store
 from payonce.engine.effects.declaration import Effect, Findable, Happened, Outcome, Request, decode, encode
 from payonce.engine.effects.model import Event, Move, Result, State, Step, Stored, next_move
 from payonce.engine.effects.resolve import open_review, resolve
-from payonce.engine.effects.send import Run, Sending, send, send_again
+from payonce.engine.effects.send import Run, send, send_again
 from payonce.engine.model import NAME_MAX_LENGTH
 from payonce.engine.transaction import Tx
 from payonce.kit.outcomes import Invalid, Refused, Retry
@@ -80,11 +80,10 @@ async def _first(
                 tx.connection, before, State.ABANDONED, result, claim=run.claim, reason=abandoning.reason
             ):
                 return None
-        for check in run.checks:
-            await check(tx, Sending(effect.kind, key, scope, request, abandoning is not None))
+        await run.check(tx, effect, key, scope, request, again=abandoning is not None)
         stored = await store.insert(
-            tx.connection, run.claim, kind=effect.kind, key=key, generation=generation, version=effect.version,
-            safety=effect.safety, timeout_s=effect.timeout_s, request=document, scope=scope,
+            tx.connection, run.claim, effect, key=key, generation=generation, request=document, scope=scope,
+            amount=effect.amount(request), service=run.service,
         )  # fmt: skip
         if stored is None:
             if abandoning is None:
@@ -106,10 +105,11 @@ def _check(run: Run, effect: Effect[Any, Any], key: str, scope: str | None) -> N
     for what, text in (("kind", effect.kind), ("key", key), ("scope", scope)):
         if text is not None and (not 1 <= len(text) <= NAME_MAX_LENGTH or "\x00" in text):
             raise Invalid(f"{what} {text[:40]!r} of an effect must have 1 to {NAME_MAX_LENGTH} characters and no NUL")
-    if not 0 < effect.timeout_s < run.lease_s:
+    lease_s = run.queue.policy.lease_s
+    if not 0 < effect.timeout_s < lease_s:
         raise Invalid(
             f"timeout_s of {effect.kind} is {effect.timeout_s:g}; it must be positive and below the queue's lease of "
-            f"{run.lease_s:g} s, or another run could begin while this one waits for an answer"
+            f"{lease_s:g} s, or another run could begin while this one waits for an answer"
         )
     if isinstance(effect.safety, Findable) and not effect.can_resolve:
         raise Invalid(f"{effect.kind} is declared findable and has no resolve(); write one, or declare it blind")

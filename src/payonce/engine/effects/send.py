@@ -18,8 +18,10 @@ from payonce.engine.effects import store
 from payonce.engine.effects.declaration import Effect, Happened, Outcome, Request, decode, encode
 from payonce.engine.effects.model import Event, Result, State, Stored
 from payonce.engine.model import Claim
+from payonce.engine.queue import PullQueue
 from payonce.engine.transaction import Reader, RingingFeed, Tx
-from payonce.kit.outcomes import NotSent, Refused, Retry, Unknown
+from payonce.kit.money import Amount
+from payonce.kit.outcomes import NotSent, Refused, Retry, Stale, Unknown
 from payonce.kit.redact import redact
 
 BEGIN_SHARE: Final = 0.5
@@ -38,9 +40,13 @@ class Sending:
     """What is about to be sent, for those who may forbid it."""
 
     kind: str
+    vendor: str
     key: str
     scope: str | None
     request: Any
+    amount: Amount | None
+    service: str
+    tenant: str | None
     again: bool
     """A further try of an effect that passed the checks before."""
 
@@ -56,22 +62,38 @@ class Run:
     """The run of a message as far as effects need it."""
 
     claim: Claim
-    lease_s: float
+    queue: PullQueue
     database: Database
     feed: RingingFeed
     read: Reader
+    service: str = ""
     checks: Sequence[IntentCheck] = ()
+
+    @property
+    def tenant(self) -> str | None:
+        return self.claim.message.lane
 
     @asynccontextmanager
     async def intent(self) -> AsyncIterator[Tx]:
         """A transaction that begins with the fence."""
         async with self.database.work.acquire() as connection, settled_transaction(self.database, connection):
-            await store.hold_claim(connection, self.claim, self.lease_s)
+            if not await self.queue.hold_within(connection, self.claim):
+                message = self.claim.message
+                raise Stale(f"message {message.id} of {message.queue} is no longer this run's; nothing was sent")
             tx = Tx(connection, self.feed, self.claim.message.trace)
             yield tx
             await tx.check_alive()
         if tx.sent_to:
             self.feed.ring(tx.sent_to)
+
+    async def check(
+        self, tx: Tx, effect: Effect[Request, Outcome], key: str, scope: str | None, request: Request, *, again: bool
+    ) -> None:
+        """Asks those who may forbid the send. They raise Retry or Refused."""
+        amount, kind, vendor = effect.amount(request), effect.kind, effect.vendor_name
+        sending = Sending(kind, vendor, key, scope, request, amount, self.service, self.tenant, again)
+        for check in self.checks:
+            await check(tx, sending)
 
     async def record(self, stored: Stored, result: Result) -> Stored:
         async with self.database.transaction() as connection:
@@ -83,8 +105,7 @@ async def send_again(run: Run, effect: Effect[Request, Outcome], stored: Stored,
     request = decode(stored.request, effect.request_type, f"the request of {stored.label}")
     sent_at = time.monotonic()
     async with run.intent() as tx:
-        for check in run.checks:
-            await check(tx, Sending(stored.kind, stored.key, stored.scope, request, True))
+        await run.check(tx, effect, stored.key, stored.scope, request, again=True)
         begun = await store.begin_again(tx.connection, run.claim, stored, to, effect.safety, effect.timeout_s)
     return None if begun is None else await send(run, effect, begun, request, sent_at)
 

@@ -7,12 +7,13 @@ from uuid import UUID
 import asyncpg
 
 from payonce.engine.database import Connection
-from payonce.engine.effects.declaration import Keyed, Safety
+from payonce.engine.effects.declaration import Effect, Keyed, Safety
 from payonce.engine.effects.model import OPEN, TRANSITIONS, Cause, Event, Result, State, Stored, state_after
 from payonce.engine.model import Claim, clean_text
 from payonce.engine.transaction import Reader, Tx
 from payonce.kit.ids import new_id
-from payonce.kit.outcomes import Retry, Stale
+from payonce.kit.money import Amount
+from payonce.kit.outcomes import Retry
 from payonce.kit.redact import redact
 
 _ENDS_A_TRY: Final = frozenset({Event.PERFORMED, Event.REFUSED, Event.NOT_SENT, Event.UNKNOWN})
@@ -30,28 +31,12 @@ async def latest(read: Reader | Tx, kind: str, key: str) -> Stored | None:
     return None if row is None else as_stored(row)
 
 
-async def hold_claim(connection: Connection, claim: Claim, lease_s: float) -> None:
-    """The fence: Stale unless the claim is live. Locks the message, so that take-over cannot commit before us.
-
-    Renews the lease on the way: the vendor then has a whole lease to answer in.
-    """
-    held = await connection.fetchval(
-        """
-        update payonce.messages set lease_until = payonce.lease_now() + make_interval(secs => $3::float8)
-        where id = $1 and token = $2 and state = 'leased' and lease_until > payonce.lease_now()
-        returning true
-        """,
-        claim.message.id, claim.token, lease_s,
-    )  # fmt: skip
-    if held is None:
-        raise Stale(f"message {claim.message.id} of {claim.message.queue} is no longer this run's; nothing was sent")
-
-
 async def insert(
-    connection: Connection, claim: Claim, *, kind: str, key: str, generation: int, version: int, safety: Safety,
-    timeout_s: float, request: str, scope: str | None,
+    connection: Connection, claim: Claim, effect: Effect[Any, Any], *, key: str, generation: int, request: str,
+    scope: str | None, amount: Amount | None, service: str,
 ) -> Stored | None:  # fmt: skip
     """A new effect with its first try. None when another run was quicker; Retry while its scope is taken."""
+    safety = effect.safety
     if scope is not None:
         await _check_scope(connection, scope)
     try:
@@ -59,17 +44,19 @@ async def insert(
             """
             insert into payonce.effects (
                 id, kind, key, generation, version, safety, scope, request, message_id, trace_id, first_attempt_at,
-                sent_until, busy_until, key_valid_until)
+                sent_until, busy_until, key_valid_until, vendor, service, tenant, asset, exponent, amount_minor)
             select $1, $2, $3, $4, $5, $6, $7, $8::text::json, $9, $10, payonce.due_now(),
                 payonce.due_now() + make_interval(secs => $11::float8),
                 payonce.due_now() + make_interval(secs => $11::float8),
-                payonce.due_now() + make_interval(secs => $12::float8)
+                payonce.due_now() + make_interval(secs => $12::float8), $13, $14, $15, $16, $17, $18
             on conflict (kind, key, generation) do nothing
             returning *, payonce.due_now() as now
             """,
-            new_id(), kind, key, generation, version, type(safety).__name__.lower(), scope, request,
-            claim.message.id, claim.message.trace, timeout_s,
+            new_id(), effect.kind, key, generation, effect.version, type(safety).__name__.lower(), scope, request,
+            claim.message.id, claim.message.trace, effect.timeout_s,
             safety.valid_for_s if isinstance(safety, Keyed) else None,
+            effect.vendor_name, service, claim.message.lane, None if amount is None else amount.asset.code,
+            None if amount is None else amount.asset.exponent, None if amount is None else amount.minor,
         )  # fmt: skip
     except asyncpg.UniqueViolationError as error:
         raise Retry(f"another effect of {scope} is open") from error

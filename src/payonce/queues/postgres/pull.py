@@ -217,6 +217,10 @@ class PostgresQueue:
         )
         return xact_id
 
+    async def hold_within(self, connection: Connection, claim: Claim) -> bool:
+        held = await connection.fetchval(statements.HOLD_WITHIN, claim.message.id, claim.token, self.policy.lease_s)
+        return held is not None
+
     async def reap(self) -> int:
         async with self._database.engine.acquire() as connection:
             rows = await connection.fetch(statements.DEAD, self.policy.queue, REAP_BATCH)

@@ -145,6 +145,11 @@ SETTLE_WITHIN: Final = f"""
     )
     select pg_current_xact_id()::text from gone"""
 
+HOLD_WITHIN: Final = """
+    update payonce.messages set lease_until = payonce.lease_now() + make_interval(secs => $3::float8)
+    where id = $1 and token = $2 and state = 'leased' and lease_until > payonce.lease_now()
+    returning true"""
+
 # SKIP LOCKED: a row that an open commit() holds needs no renewal and must not hold up the others.
 # Answers with the claims that are lost: gone or under another token.
 EXTEND: Final = """
