@@ -1,0 +1,194 @@
+"""The worker that pays through effects of every kind, and stands still where a test says so. Run as a module.
+
+It sends with one blocking call: when it wakes up, nothing of ours comes between it and the vendor's door.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import uvloop
+
+from payonce.engine.bell import Bell
+from payonce.engine.database import Database, PlainConnection
+from payonce.engine.effects import (
+    Blind,
+    CannotTell,
+    DidNot,
+    Effect,
+    Findable,
+    Happened,
+    Harmless,
+    Keyed,
+    Rebroadcast,
+    Safety,
+)  # fmt: skip
+from payonce.engine.policy import Fixed, Policy
+from payonce.engine.process import Worker
+from payonce.engine.work import Work, handles
+from payonce.kit.outcomes import Refused
+from payonce.queues.postgres import PostgresFeed, PostgresQueue
+from tests.processes.journal import Journal
+
+TIMEOUT_S: Final = 1.0
+HORIZON_S: Final = 0.3
+SEND_LIMIT_S: Final = 5.0
+PAYMENTS: Final = Policy("payments", max_attempts=None, backoff=Fixed(0.1), lease_s=2.0, run_limit_s=60.0)
+KINDS: Final = ("keyed", "findable", "unfenced", "rebroadcast", "harmless", "blind")
+
+paying: ContextVar[int | None] = ContextVar("paying", default=None)
+
+
+class Duty(msgspec.Struct, kw_only=True):
+    url: str
+    folder: str
+    bank_url: str
+    stops: str = ""
+    """`intended`: when so many have recorded their intent; `at the door`: when so many are about to send."""
+    wanted: int = 0
+
+
+class Order(msgspec.Struct, frozen=True):
+    kind: str
+    reference: str
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    number: str
+
+
+class Gathering:
+    """Lets nobody go on before all are there; then the process stands still, and wakes up with all of them."""
+
+    def __init__(self, journal: Journal, name: str, wanted: int) -> None:
+        self._journal = journal
+        self._name = name
+        self._wanted = wanted
+        self._waiting: list[Callable[[], None]] = []
+        self._woken = asyncio.Event()
+
+    async def arrive(self, row: int, then: Callable[[], None] = lambda: None) -> None:
+        """`then` runs right after the wake-up, before anything else of this process can."""
+        if self._woken.is_set():
+            then()
+            return
+        self._waiting.append(then)
+        self._journal.note(self._name, row)
+        if len(self._waiting) == self._wanted:
+            os.kill(os.getpid(), signal.SIGSTOP)
+            for each in self._waiting:
+                each()
+            self._woken.set()
+        await self._woken.wait()
+
+
+class Pay(Effect[Order, Receipt]):
+    version, timeout_s = 1, TIMEOUT_S
+
+    def __init__(self, duty: Duty, name: str, row: int, door: Gathering | None) -> None:
+        self.kind = f"bank.{name}"
+        self.safety: Safety = self._safety(name)
+        self._duty = duty
+        self._name = name
+        self._row = row
+        self._door = door
+
+    async def prepare(self) -> Order:
+        return Order(self._name, self.reference)
+
+    async def perform(self, request: Order) -> Receipt:
+        answers: list[Receipt | Exception] = []
+        cart = msgspec.json.decode(self._call("open", request), type=int)
+
+        def send() -> None:
+            try:
+                answers.append(msgspec.json.decode(self._call(f"pay/{cart}", request), type=Receipt))
+            except Exception as error:
+                answers.append(error)
+
+        if self._door is None:
+            send()
+        else:
+            await self._door.arrive(self._row, send)
+        if isinstance(answers[0], Exception):
+            raise answers[0]
+        return answers[0]
+
+    async def resolve(self, request: Order) -> Happened[Receipt] | DidNot | CannotTell:
+        found = msgspec.json.decode(self._call("find", request), type=Receipt | None)
+        return DidNot() if found is None else Happened(found)
+
+    def vendor_ref(self, outcome: Receipt) -> str:
+        return outcome.number
+
+    async def _forget(self, request: Order) -> None:
+        self._call("forget", request)
+
+    def _call(self, path: str, order: Order) -> bytes:
+        call = urllib.request.Request(f"{self._duty.bank_url}/{path}", msgspec.json.encode(order))  # noqa: S310
+        try:
+            with urllib.request.urlopen(call, timeout=SEND_LIMIT_S) as answer:  # noqa: S310 - the test's own bank
+                return bytes(answer.read())
+        except urllib.error.HTTPError as error:
+            raise Refused(f"the bank answers {error.code}") from error
+
+    def _safety(self, name: str) -> Safety:
+        match name:
+            case "keyed":
+                return Keyed(valid_for_s=3_600)
+            case "findable":
+                return Findable(HORIZON_S, self._forget)
+            case "unfenced":
+                return Findable(HORIZON_S)
+            case "rebroadcast":
+                return Rebroadcast()
+            case "harmless":
+                return Harmless()
+        return Blind()
+
+
+async def serve(duty: Duty) -> None:
+    journal = Journal(Path(duty.folder))
+    gathering = Gathering(journal, duty.stops, duty.wanted)
+
+    class StopsAfterTheIntent(PlainConnection):
+        async def execute(self, query: str, *arguments: Any, **options: Any) -> str:
+            answer: str = await super().execute(query, *arguments, **options)
+            row = paying.get()
+            if duty.stops == "intended" and query.startswith("COMMIT") and row is not None:
+                paying.set(None)
+                await gathering.arrive(row)
+            return answer
+
+    @handles(PAYMENTS)
+    async def pay(work: Work) -> None:
+        row, name = work.message.payload["row"], work.message.payload["kind"]
+        paying.set(row)
+        door = gathering if duty.stops == "at the door" else None
+        await work.effect(Pay(duty, name, row, door), key=f"p-{row}")
+        async with work.commit():
+            pass
+
+    async with (
+        Database.open(
+            duty.url, shortest_lease_s=PAYMENTS.lease_s, connection_class=StopsAfterTheIntent
+        ) as database,
+        Bell.open(database) as bell,
+    ):  # fmt: skip
+        name = f"payer-{os.getpid()}"
+        feed = PostgresFeed(database, bell)
+        worker = Worker([pay], database, feed, lambda policy: PostgresQueue(database, bell, policy, name), slots=10)
+        journal.note("ready", 0)
+        await worker.run()
+
+
+if __name__ == "__main__":
+    uvloop.run(serve(msgspec.json.decode(sys.argv[1], type=Duty)))
