@@ -12,10 +12,11 @@ from payonce.engine.effects import store
 from payonce.engine.effects.model import OPEN, Result, State, Stored, next_move, state_after
 from payonce.engine.effects.send import Run
 from payonce.engine.transaction import Tx
+from payonce.engine.work import Work
 from payonce.kit.outcomes import Stale
 from payonce.testing import OpenStage
 from tests.conformance.wire import without
-from tests.engine import test_effects, test_effects_fences
+from tests.engine import test_effects, test_effects_fences, test_effects_giving_up
 
 Check = Callable[[OpenStage], Awaitable[None]]
 Ablation = Callable[[], AbstractContextManager[None]]
@@ -78,6 +79,14 @@ def move_without_deadline(stored: Stored, *arguments: Any) -> Any:
     return next_move(msgspec.structs.replace(stored, busy_until=None), *arguments)
 
 
+async def nothing_is_open(*arguments: Any) -> None:
+    return None
+
+
+ending_on_an_unknown_effect = (
+    test_effects_giving_up.test_a_handler_cannot_end_its_message_on_an_effect_whose_end_is_unknown
+)
+
 LIVE_CLAIM = r"token = \$2 and state = 'leased' and lease_until > payonce\.lease_now\(\)"
 
 ABLATIONS: dict[str, tuple[Ablation, list[Check]]] = {
@@ -121,6 +130,17 @@ ABLATIONS: dict[str, tuple[Ablation, list[Check]]] = {
     "contradictions": (
         patched(store, "state_after", state_without_contradictions),
         [given(test_effects_fences.test_a_late_answer_that_contradicts_the_record_opens_a_review, "stop after")],
+    ),
+    "giving up that becomes a review": (
+        patched(Work, "give_up", nothing_is_open),
+        [test_effects_giving_up.test_giving_up_on_an_unknown_effect_parks_the_message_and_asks_a_person],
+    ),
+    "no end on an open effect": (
+        patched(Work, "open_effect", nothing_is_open),
+        [
+            given(ending_on_an_unknown_effect, "return"),
+            given(ending_on_an_unknown_effect, "commit"),
+        ],
     ),
 }
 CASES = [(name, check) for name, (_, checks) in ABLATIONS.items() for check in range(len(checks))]

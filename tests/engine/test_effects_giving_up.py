@@ -33,6 +33,12 @@ async def put(s: Stage, policy: Policy) -> UUID:
     return message_id
 
 
+async def why_it_waits(s: Stage, state: State) -> str:
+    """The last error of the only message in that state; nothing when there is none."""
+    found = await s.admin.peek("pay", state, 10)
+    return "".join(each.last_error or "" for each in found)
+
+
 async def effect_states(s: Stage) -> Sequence[tuple[str, str | None]]:
     rows = await s.owner.fetch("select state, review_cause from payonce.effects order by id")
     return [(row["state"], row["review_cause"]) for row in rows]
@@ -59,8 +65,7 @@ async def test_giving_up_on_an_unknown_effect_parks_the_message_and_asks_a_perso
         vendor = Vendor(faults=["lost after"], honours_keys=True)
         await put(s, policy)
         await step(s, paying(vendor, policy))
-        [found] = await s.admin.peek("pay", State.PARKED, 10)
-        assert "test.pay p-1:1 waits for a person" in (found.last_error or "")
+        assert "test.pay p-1:1 waits for a person" in await why_it_waits(s, State.PARKED)
         assert await effect_states(s) == [("review", "gave_up")]
         assert given_up == [], "the business object must not come to its end while money may be under way"
 
@@ -114,8 +119,7 @@ async def test_a_handler_cannot_end_its_message_on_an_effect_whose_end_is_unknow
     async with stage() as s:
         await put(s, policy)
         await step(s, swallow)
-        [found] = await s.admin.peek("pay", State.READY, 10)
-        assert "although the end of test.pay p-1:1 is not known" in (found.last_error or "")
+        assert "although the end of test.pay p-1:1 is not known" in await why_it_waits(s, State.READY)
         assert await effect_states(s) == [("unknown", None)]
         await step(s, swallow)
         assert (await s.admin.depth("pay")).ready == 0

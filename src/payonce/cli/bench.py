@@ -5,20 +5,17 @@ from typing import Annotated, Final
 import typer
 
 from payonce.cli.errors import EXIT_FAILED
-from payonce.cli.output import JsonOption, command_settings, note, people
+from payonce.cli.output import JsonOption, command_settings, note, people, run_async, show, table
 
-HELP: Final = """Measure against other systems, in one interleaved run; only the ratios count.
+HELP: Final = """Measure on this machine: queues against other systems, in one interleaved run, and the books.
 
-Example: payonce bench queues --backend postgres --quick
+\b
+Examples:
+  payonce bench queues --backend postgres --quick
+  payonce bench ledger --seconds 10
 """
 
 commands = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
-
-
-@commands.callback()
-def group() -> None:
-    # Keeps `queues` a word of its own while it is the only benchmark.
-    pass
 
 
 @commands.command("queues")
@@ -45,3 +42,30 @@ def queues(
         people().print(render(report))
     if report.errors:
         raise typer.Exit(EXIT_FAILED)
+
+
+@commands.command("ledger")
+def ledger(
+    seconds: Annotated[float, typer.Option(min=0.1, max=600, help="How long to post.")] = 10.0,
+    connections: Annotated[int, typer.Option(min=1, max=100, help="How many post at once.")] = 24,
+    as_json: JsonOption = False,
+) -> None:
+    """Postings a second into one hot account, each in a commit of its own, on a throw-away database.
+
+    On the private server, with its durability; the books are audited at the end.
+    """
+    figures = run_async(_measure_ledger(seconds, connections))
+    rows = [(name, f"{figure:,.0f}") for name, figure in figures.items()]
+    show(figures, as_json, table("One hot account", ("figure", ""), rows, right=("",)))
+
+
+async def _measure_ledger(seconds: float, connections: int) -> dict[str, float]:
+    import asyncio
+
+    from payonce.app import migrate_database
+    from payonce.bench.ledger import run
+    from payonce.cli.scratch import scratch_database
+
+    async with scratch_database(command_settings()) as addresses:
+        await migrate_database(addresses)
+        return await asyncio.to_thread(run, addresses.service, seconds, connections)
