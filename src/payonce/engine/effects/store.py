@@ -44,18 +44,18 @@ async def insert(
             """
             insert into payonce.effects (
                 id, kind, key, generation, version, safety, scope, request, message_id, trace_id, first_attempt_at,
-                sent_until, busy_until, key_valid_until, vendor, service, tenant, asset, exponent, amount_minor)
+                sent_until, busy_until, key_valid_until, service, tenant, asset, exponent, amount_minor)
             select $1, $2, $3, $4, $5, $6, $7, $8::text::json, $9, $10, payonce.due_now(),
                 payonce.due_now() + make_interval(secs => $11::float8),
                 payonce.due_now() + make_interval(secs => $11::float8),
-                payonce.due_now() + make_interval(secs => $12::float8), $13, $14, $15, $16, $17, $18
+                payonce.due_now() + make_interval(secs => $12::float8), $13, $14, $15, $16, $17
             on conflict (kind, key, generation) do nothing
             returning *, payonce.due_now() as now
             """,
             new_id(), effect.kind, key, generation, effect.version, type(safety).__name__.lower(), scope, request,
             claim.message.id, claim.message.trace, effect.timeout_s,
             safety.valid_for_s if isinstance(safety, Keyed) else None,
-            effect.vendor_name, service, claim.message.lane, None if amount is None else amount.asset.code,
+            service, claim.message.lane, None if amount is None else amount.asset.code,
             None if amount is None else amount.asset.exponent, None if amount is None else amount.minor,
         )  # fmt: skip
     except asyncpg.UniqueViolationError as error:
