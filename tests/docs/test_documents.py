@@ -3,10 +3,17 @@
 import asyncio
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from payonce import embedded
+from payonce.engine.ledger import Account, balance
+from payonce.engine.model import Message
+from payonce.engine.process import Worker
+from payonce.engine.transaction import Reader, begin
+from payonce.kit.money import Amount, well_known
+from payonce.testing import OpenStage
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -32,6 +39,58 @@ def test_the_example_of_the_testing_page_passes(pytester: pytest.Pytester) -> No
     pytester.makeconftest(plugin_line)
     pytester.makepyfile(example)
     pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
+
+
+async def test_the_effect_of_the_effects_page_pays_once_although_the_answer_is_lost(stage: OpenStage) -> None:
+    [program] = python_blocks("effects.md")
+    names: dict[str, Any] = {"__name__": "effects"}
+    exec(compile(program, "effects.md", "exec"), names)  # noqa: S102 - it is our own document
+    refund = names["refunds"](Bank(names["Receipt"]))
+    async with stage() as s:
+        await s.owner.execute(
+            """
+            create schema shop; grant usage on schema shop to payonce_service;
+            create table shop.refunds (id bigint, number text); grant select, insert on shop.refunds to payonce_service;
+            """
+        )
+        queue = await s.queue(refund.policy)
+        worker = Worker([refund], s.database, s.feed, lambda policy: queue)
+        await s.feed.put([Message(queue=refund.policy.queue, payload={"id": 7, "cents": 500})])
+        assert await worker.step()
+        await s.clock.advance(3_600)
+        assert await worker.step()
+        rows = await s.owner.fetch("select id, number from shop.refunds")
+        assert [tuple(row) for row in rows] == [(7, "n-1")]
+
+
+async def test_the_posting_of_the_ledger_page_is_written_once(stage: OpenStage) -> None:
+    [program] = python_blocks("ledger.md")
+    names: dict[str, Any] = {"__name__": "ledger"}
+    exec(compile(program, "ledger.md", "exec"), names)  # noqa: S102 - it is our own document
+    async with stage() as s:
+        for _ in range(2):
+            async with begin(s.database, s.feed) as tx:
+                await tx.post(names["refund_posting"](7, 500))
+        paid_back = await balance(Reader(s.database), Account("customers/refunds", well_known("EUR")))
+    assert paid_back == Amount(500, well_known("EUR"))
+
+
+class Bank:
+    """Loses its first answer."""
+
+    def __init__(self, receipt: Any) -> None:
+        self.paid: list[str] = []
+        self._receipt = receipt
+
+    async def pay(self, order: Any) -> Any:
+        self.paid.append(order.reference)
+        raise ConnectionResetError("the answer is lost")
+
+    async def find(self, reference: str) -> Any:
+        return self._receipt(f"n-{len(self.paid)}") if reference in self.paid else None
+
+    async def cancel(self, order: Any) -> None:
+        raise AssertionError("nothing is to be fenced: it happened")
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in DOCS.glob("*.md")))
