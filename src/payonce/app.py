@@ -19,6 +19,7 @@ from payonce.engine.bell import Bell
 from payonce.engine.database import Database, connect
 from payonce.engine.janitors import Schedule, run_janitors
 from payonce.engine.migrate import Migration, Status, known_migrations, migrate, status
+from payonce.engine.outbox import LogRelay, Relay, declare_relays
 from payonce.engine.policy import Policy, environment_name, override_from_environment
 from payonce.engine.process import Worker
 from payonce.engine.queue import Admin, PullQueue
@@ -69,6 +70,8 @@ BACKENDS: Final = {
     "postgres": Backend(PostgresFeed, PostgresAdmin, PostgresQueue),
 }
 DEFAULT_BACKEND: Final = "postgres"
+
+RELAYS: Final[Sequence[Relay]] = (LogRelay(),)
 
 
 def role_names() -> list[str]:
@@ -199,6 +202,7 @@ class App:
             self.admin,
             holder=self.process_name,
             schedules=[schedule for service in SERVICES for schedule in service.schedules],
+            relays=RELAYS,
             keep_days=self.settings.job_log_days,
             bell=self.bell,
         )
@@ -216,6 +220,7 @@ class App:
         missing = {handler.policy.queue: handler.policy for handler in everybody if handler.policy.queue not in known}
         if wanted := {**missing, **ours}:
             await self.feed.declare(list(wanted.values()))
+        await declare_relays(self.database, RELAYS)
 
 
 def _check_environment(everybody: Sequence[Handler]) -> None:

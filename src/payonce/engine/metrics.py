@@ -34,6 +34,21 @@ OLDEST_SNAPSHOT_SECONDS = Gauge(
     registry=REGISTRY,
 )  # fmt: skip
 
+OUTBOX_DELIVERIES = Counter(
+    "payonce_outbox_deliveries_total", "Entries handed over, by what came of it.", ["relay", "outcome"],
+    registry=REGISTRY,
+)  # fmt: skip
+OUTBOX_WAITING = Gauge(
+    "payonce_outbox_waiting", "Entries not delivered yet, counted up to a bound.", ["relay"], registry=REGISTRY
+)
+OUTBOX_PARKED = Gauge(
+    "payonce_outbox_parked", "Entries that were given up, counted up to a bound.", ["relay"], registry=REGISTRY
+)
+OUTBOX_LAG_SECONDS = Gauge(
+    "payonce_outbox_lag_seconds", "For how long the oldest undelivered entry has been due.", ["relay"],
+    registry=REGISTRY,
+)  # fmt: skip
+
 
 class Durations(Collector):
     """A histogram by queue with cheap observations, in batches: one is taken for every message."""

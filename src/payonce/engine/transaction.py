@@ -9,6 +9,8 @@ from uuid import UUID
 from payonce.engine.database import Connection, Database, settled_transaction
 from payonce.engine.ledger import Posting, PostingId, post
 from payonce.engine.model import Message
+from payonce.engine.outbox.entries import put_out
+from payonce.engine.outbox.model import EVENTS, wake_name
 from payonce.engine.policy import Policy
 from payonce.engine.queue import Feed
 
@@ -118,6 +120,38 @@ class Tx:
             [message_id] = await self._feed.put([message], within=self._connection)
         self.sent_to.add(to.queue)
         return message_id
+
+    async def publish(
+        self,
+        topic: str,
+        payload: dict[str, Any],
+        *,
+        to: str = EVENTS,
+        action: str = "",
+        key: str | None = None,
+        correlation_id: str | None = None,
+        trace_id: str | None = None,
+        lane: str | None = None,
+        delay_s: float = 0.0,
+        not_before: datetime | None = None,
+    ) -> UUID:
+        """Says to the world outside, through the relay `to`, what happened: at least once if and only if this
+        transaction commits. Receivers tell repetitions by the id."""
+        message = Message(
+            queue=topic,
+            action=action,
+            payload=payload,
+            idempotency_key=key,
+            correlation_id=correlation_id,
+            trace_id=trace_id or self._trace_id,
+            lane=lane,
+            delay_s=delay_s,
+            not_before=not_before,
+        )
+        with self._noticing_errors():
+            await put_out(self._connection, to, [message])
+        self.sent_to.add(wake_name(to))
+        return message.id
 
 
 @asynccontextmanager

@@ -112,7 +112,7 @@ class Clock:
         )
 
     async def next_due(self) -> datetime | None:
-        """When the next message or schedule falls due that is not due yet. Paused queues hold nothing up."""
+        """When the next message, schedule or entry of the outbox falls due. What is paused holds nothing up."""
         return cast(datetime | None, await self._connection.fetchval(_NEXT_DUE))
 
     async def idle(self) -> bool:
@@ -163,6 +163,9 @@ _NEXT_DUE: Final = """
         where m.state in ('ready', 'alone') and m.ready_at > payonce.due_now() and not q.paused
         union all
         select next_at from payonce.schedules where next_at > payonce.due_now()
+        union all
+        select o.try_at from payonce.outbox o join payonce.relays r on r.name = o.relay
+        where o.state = 'waiting' and o.try_at > payonce.due_now() and not r.paused
     ) waiting
 """
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import structlog
@@ -12,9 +13,11 @@ from payonce.engine.bell import Bell
 from payonce.engine.database import Database, is_transient
 from payonce.engine.janitors.observe import observe
 from payonce.engine.janitors.prune import KEEP_DAYS_DEFAULT, Prune
+from payonce.engine.janitors.relay import carry_on
 from payonce.engine.janitors.schedule import Daily, Every, Schedule, Scheduler
 from payonce.engine.leases import TTL_DEFAULT_S, Leadership
 from payonce.engine.model import Lease
+from payonce.engine.outbox import Relay, wake_name
 from payonce.engine.queue import Admin
 from payonce.engine.transaction import RingingFeed
 from payonce.kit.outcomes import Stale
@@ -25,6 +28,8 @@ __all__ = ["Daily", "Every", "Janitor", "Schedule", "Scheduler", "run_janitors",
 PRUNE_EVERY_S: Final = 10.0
 SCHEDULE_EVERY_S: Final = 1.0
 OBSERVE_EVERY_S: Final = 5.0
+RELAY_EVERY_S: Final = 1.0
+"""The longest an entry that is due waits for a relay to look; a ring makes it sooner."""
 TICK_LIMIT_S: Final = 120.0
 """A tick that takes longer hangs; it is broken off and begins anew."""
 STANDBY_S: Final = 1.0
@@ -43,6 +48,8 @@ class Janitor:
     name: str
     every_s: float
     tick: Callable[[], Awaitable[object]]
+    woken_by: str | None = None
+    """What the bell rings to make the next tick come at once."""
 
 
 async def run_janitors(
@@ -52,6 +59,7 @@ async def run_janitors(
     *,
     holder: str,
     schedules: Iterable[Schedule] = (),
+    relays: Iterable[Relay] = (),
     keep_days: int = KEEP_DAYS_DEFAULT,
     bell: Bell | None = None,
     leader: str = LEADER,
@@ -65,6 +73,12 @@ async def run_janitors(
                 Janitor("prune", PRUNE_EVERY_S, while_leading(leadership, lambda _: prune.tick())),
                 Janitor("schedule", SCHEDULE_EVERY_S, while_leading(leadership, scheduler.tick)),
                 Janitor("observe", OBSERVE_EVERY_S, lambda: observe(database, admin)),
+                *(
+                    Janitor(
+                        f"relay {each.name}", RELAY_EVERY_S, partial(carry_on, database, each), wake_name(each.name)
+                    )
+                    for each in relays
+                ),
             ],
             bell,
         )
@@ -94,8 +108,10 @@ async def run_ticks(janitors: Iterable[Janitor], bell: Bell | None = None) -> No
 async def _tick_for_ever(janitor: Janitor, bell: Bell | None) -> None:
     """Nothing but cancellation ends it: the next tick may find what was wrong repaired."""
     moved = asyncio.Event()
+    wake_names = {WAKE_NAME, janitor.woken_by or WAKE_NAME}
     if bell is not None:
-        bell.subscribe(WAKE_NAME, moved)
+        for name in wake_names:
+            bell.subscribe(name, moved)
     failures = 0
     try:
         while True:
@@ -115,7 +131,8 @@ async def _tick_for_ever(janitor: Janitor, bell: Bell | None) -> None:
             await _rest(moved, rest_s)
     finally:
         if bell is not None:
-            bell.unsubscribe(WAKE_NAME, moved)
+            for name in wake_names:
+                bell.unsubscribe(name, moved)
 
 
 async def _rest(moved: asyncio.Event, rest_s: float) -> None:

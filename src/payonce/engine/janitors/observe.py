@@ -4,7 +4,16 @@ from collections.abc import Iterable
 from typing import Final
 
 from payonce.engine.database import Database
-from payonce.engine.metrics import DEPTH, OLDEST_READY_SECONDS, OLDEST_SNAPSHOT_SECONDS, PAUSED
+from payonce.engine.metrics import (
+    DEPTH,
+    OLDEST_READY_SECONDS,
+    OLDEST_SNAPSHOT_SECONDS,
+    OUTBOX_LAG_SECONDS,
+    OUTBOX_PARKED,
+    OUTBOX_WAITING,
+    PAUSED,
+)
+from payonce.engine.outbox import Lag, lag
 from payonce.engine.queue import Admin, Depth
 
 STATES: Final = ("ready", "delayed", "alone", "leased", "parked")
@@ -12,6 +21,7 @@ STATES: Final = ("ready", "delayed", "alone", "leased", "parked")
 
 async def observe(database: Database, admin: Admin) -> None:
     _show([await admin.depth(queue) for queue in await admin.queues()])
+    _show_outbox(await lag(database))
     OLDEST_SNAPSHOT_SECONDS.set(await oldest_snapshot_s(database))
 
 
@@ -38,3 +48,10 @@ def _show(depths: Iterable[Depth]) -> None:
             DEPTH.labels(depth.queue, state).set(getattr(depth, state))
         OLDEST_READY_SECONDS.labels(depth.queue).set(depth.oldest_ready_s)
         PAUSED.labels(depth.queue).set(depth.paused)
+
+
+def _show_outbox(relays: Iterable[Lag]) -> None:
+    for each in relays:
+        OUTBOX_WAITING.labels(each.relay).set(each.waiting)
+        OUTBOX_PARKED.labels(each.relay).set(each.parked)
+        OUTBOX_LAG_SECONDS.labels(each.relay).set(each.oldest_s)

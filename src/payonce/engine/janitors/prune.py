@@ -1,10 +1,12 @@
-"""Makes and drops the job log's daily partitions, and lets idempotency keys end. Leader-only, harmless when not."""
+"""Makes and drops the job log's daily partitions, and lets idempotency keys and the inbox's ids end. Leader-only,
+harmless when not."""
 
 from dataclasses import dataclass, field
 from typing import Final
 
 from payonce.engine.database import Database
 from payonce.engine.idempotency import Walk, expire_keys, forget_keys
+from payonce.engine.inbox import forget_accepted
 from payonce.kit.outcomes import Invalid
 
 KEEP_DAYS_DEFAULT: Final = 30
@@ -31,6 +33,7 @@ class Prune:
         # Keys first: they must not wait for a log that a long reader keeps locked.
         await expire_keys(self.database, self.walk)
         await forget_keys(self.database)
+        await forget_accepted(self.database)
         await add_partitions(self.database)
         await drop_partitions(self.database, self.keep_days)
 

@@ -7,8 +7,9 @@ from payonce.engine.bell import Bell
 from payonce.engine.database import Database
 from payonce.engine.model import State, clean_text
 from payonce.engine.queue import Depth, Filter, Preview, Stored
+from payonce.engine.rows import MESSAGE_COLUMNS
 from payonce.kit.outcomes import Invalid
-from payonce.queues.postgres.rows import MESSAGE_COLUMNS, stored_of
+from payonce.queues.postgres.rows import stored_of
 
 COUNT_MAX: Final = 1_000_000
 """Depths stop here, so that looking at a queue of ten million stays cheap."""

@@ -16,8 +16,9 @@ from payonce.engine.database import Connection, Database, is_transient
 from payonce.engine.model import Answer, Claim, Ending, Settlement, State, clean_text
 from payonce.engine.policy import Policy
 from payonce.engine.queue import POLL_S, Exchange
+from payonce.engine.rows import UNREADABLE
 from payonce.queues.postgres import statements
-from payonce.queues.postgres.rows import UNREADABLE, claim_of
+from payonce.queues.postgres.rows import claim_of
 
 REAP_BATCH: Final = 200
 

@@ -1,39 +1,10 @@
 """Rows of payonce.messages as the engine's types."""
 
-import json
-from typing import Any, Final
-
-import msgspec
 from asyncpg import Record
 
-from payonce.engine.model import Claim, Message, State
+from payonce.engine.model import Claim, State
 from payonce.engine.queue import Stored
-
-MESSAGE_COLUMNS: Final = """id, queue, action, correlation_id, idempotency_key, trace_id, created_at, attempts,
-    max_attempts, lane, payload, extra"""
-
-UNREADABLE: Final = (ValueError, RecursionError, OverflowError)
-"""What a row written by hand may make of its reader; `put` lets no such message in."""
-
-_decode = msgspec.json.Decoder().decode
-
-
-def message_of(row: Record) -> Message:
-    extra = row["extra"]
-    return Message(
-        id=row["id"],
-        queue=row["queue"],
-        action=row["action"],
-        correlation_id=row["correlation_id"],
-        idempotency_key=row["idempotency_key"],
-        trace_id=row["trace_id"],
-        created_at=row["created_at"],
-        attempts=row["attempts"],
-        max_attempts=row["max_attempts"],
-        lane=row["lane"],
-        payload=_payload(row["payload"]),
-        extra={} if extra is None else _decode(extra),
-    )
+from payonce.engine.rows import message_of, message_shown
 
 
 def claim_of(row: Record) -> Claim:
@@ -41,15 +12,8 @@ def claim_of(row: Record) -> Claim:
 
 
 def stored_of(row: Record) -> Stored:
-    try:
-        message = message_of(row)
-    except UNREADABLE as error:
-        note = {"unreadable": str(error), "begins": row["payload"][:200]}
-        message = Message(
-            id=row["id"], queue=row["queue"], action=row["action"], attempts=row["attempts"], payload=note
-        )
     return Stored(
-        message=message,
+        message=message_shown(row),
         state=State(row["state"]),
         ready_at=row["ready_at"],
         crashes=row["crashes"],
@@ -57,12 +21,3 @@ def stored_of(row: Record) -> Stored:
         worker=row["worker"],
         last_error=row["last_error"],
     )
-
-
-def _payload(text: str) -> dict[str, Any]:
-    try:
-        payload = _decode(text)
-    except msgspec.DecodeError:
-        # A row written by hand may hold JSON that only the lenient parser reads (lone surrogates, huge floats).
-        payload = json.loads(text)
-    return payload if isinstance(payload, dict) else {"value": payload}

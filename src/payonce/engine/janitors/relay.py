@@ -1,0 +1,20 @@
+"""Carries the outbox on: one janitor per relay, in every process, woken when something was put."""
+
+import time
+from typing import Final
+
+from payonce.engine.database import Database
+from payonce.engine.outbox import Relay, relay_step
+
+TICK_MAX_S: Final = 30.0
+"""A tick ends after the step in which this was reached, far below the limit of a tick; the next one goes on."""
+
+
+async def carry_on(database: Database, relay: Relay) -> int:
+    """Steps until nothing is due. Answers how many entries were taken up."""
+    began_at, taken = time.monotonic(), 0
+    while step := await relay_step(database, relay):
+        taken += step
+        if time.monotonic() > began_at + TICK_MAX_S:
+            break
+    return taken

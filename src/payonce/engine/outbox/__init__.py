@@ -1,0 +1,67 @@
+"""The outbox: what leaves for queues and logs that live elsewhere, at least once, from the transaction it follows from.
+
+entries   putting them in
+model     the relay port, and what follows a delivery
+relaying  one step of a relay
+kept      entries that live until they are settled
+admin     the operator's hand
+log       the relay of an installation without a broker
+"""
+
+from payonce.engine.outbox.admin import (
+    Lag,
+    Stored,
+    discard_entries,
+    lag,
+    parked_entries,
+    pause_relay,
+    redrive_entries,
+    resume_relay,
+)
+from payonce.engine.outbox.entries import declare_relays, put_out
+from payonce.engine.outbox.kept import Kept, overdue_kept, park_kept, postpone_kept, put_back, settle_kept
+from payonce.engine.outbox.log import LogRelay
+from payonce.engine.outbox.model import (
+    EVENTS,
+    Answer,
+    Delivered,
+    Entry,
+    NotNow,
+    Refusal,
+    Relay,
+    State,
+    Terms,
+    wake_name,
+)
+from payonce.engine.outbox.relaying import relay_step
+
+__all__ = [
+    "EVENTS",
+    "Answer",
+    "Delivered",
+    "Entry",
+    "Kept",
+    "Lag",
+    "LogRelay",
+    "NotNow",
+    "Refusal",
+    "Relay",
+    "State",
+    "Stored",
+    "Terms",
+    "declare_relays",
+    "discard_entries",
+    "lag",
+    "overdue_kept",
+    "park_kept",
+    "parked_entries",
+    "pause_relay",
+    "postpone_kept",
+    "put_back",
+    "put_out",
+    "redrive_entries",
+    "relay_step",
+    "resume_relay",
+    "settle_kept",
+    "wake_name",
+]

@@ -1,0 +1,94 @@
+"""Putting entries into the outbox, in the transaction that they follow from."""
+
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any, Final
+from uuid import UUID
+
+import structlog
+
+from payonce.engine.database import Connection, Database
+from payonce.engine.model import Message, check_message, encode_extra, encode_payloads
+from payonce.engine.outbox.model import Relay, check_relay_name
+from payonce.kit.outcomes import Invalid
+
+PUT_MAX_ENTRIES: Final = 100_000
+"""One put is part of one transaction; a larger one would hold its locks and its snapshot for too long."""
+STATEMENT_MAX_ENTRIES: Final = 1_000
+
+log = structlog.get_logger(__name__)
+
+
+async def declare_relays(database: Database, relays: Sequence[Relay]) -> None:
+    """Makes relays known to the store, which takes entries only for those. What an operator set (paused) stays."""
+    for relay in sorted(relays, key=attrgetter("name")):
+        check_relay_name(relay.name)
+        changed = await database.engine.fetchval(
+            """
+            insert into payonce.relays as known (name, keeps, ahead_s) values ($1, $2, $3)
+            on conflict (name) do update set keeps = excluded.keeps, ahead_s = excluded.ahead_s
+                where (known.keeps, known.ahead_s) is distinct from ($2, $3)
+            returning xmax <> 0
+            """,
+            relay.name, relay.terms.keeps, relay.terms.ahead_s,
+        )  # fmt: skip
+        if changed:
+            # Meant after a change of settings; told, because another process may still relay by the old terms.
+            log.warning("relay_changed", relay=relay.name, keeps=relay.terms.keeps, ahead_s=relay.terms.ahead_s)
+
+
+async def put_out(connection: Connection, relay: str, messages: Sequence[Message]) -> list[UUID]:
+    """Entries that exist if and only if the caller's transaction commits. Answers with the messages' ids.
+
+    An id that is already on its way to this relay is not put twice. An idempotency key travels with its message and
+    decides nothing here: what a transaction puts, it puts once.
+    """
+    if len(messages) > PUT_MAX_ENTRIES:
+        raise Invalid(f"{len(messages):,} entries in one put; put at most {PUT_MAX_ENTRIES:,} at a time")
+    for message in messages:
+        check_message(message)
+    for start in range(0, len(messages), STATEMENT_MAX_ENTRIES):
+        part = messages[start : start + STATEMENT_MAX_ENTRIES]
+        known = await connection.fetchval(_PUT, relay, *_columns(part))
+        if not known:
+            raise await unknown_relay(connection, relay)
+    return [message.id for message in messages]
+
+
+async def unknown_relay(connection: Connection, relay: str) -> Invalid:
+    names = [row["name"] for row in await connection.fetch("select name from payonce.relays order by name")]
+    listed = f"known are: {', '.join(names)}" if names else "none is declared yet: start a service first"
+    return Invalid(f"there is no relay {relay[:40]!r}; {listed}")
+
+
+def _columns(messages: Sequence[Message]) -> list[list[Any]]:
+    columns = [list(map(attrgetter(name), messages)) for name in _PLAIN_COLUMNS]
+    return [*columns, encode_payloads(messages), [encode_extra(message) for message in messages]]
+
+
+_PLAIN_COLUMNS: Final = (
+    "id", "queue", "action", "correlation_id", "idempotency_key", "trace_id", "lane", "delay_s", "not_before",
+    "created_at", "attempts", "max_attempts",
+)  # fmt: skip
+
+# Answers whether the relay is known; only then was anything put.
+_PUT: Final = """
+    with entries as (
+        insert into payonce.outbox (
+            relay, id, queue, action, correlation_id, idempotency_key, trace_id, lane, ready_at, try_at, created_at,
+            attempts, max_attempts, payload, extra)
+        select relays.name, id, queue, action, correlation_id, idempotency_key, trace_id, lane, due.at,
+               due.at - make_interval(secs => relays.ahead_s), coalesce(created_at, payonce.due_now()), attempts,
+               max_attempts, payload, extra
+        from unnest(
+            $2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::float8[],
+            $10::timestamptz[], $11::timestamptz[], $12::integer[], $13::integer[], $14::json[], $15::json[]
+        ) as input (id, queue, action, correlation_id, idempotency_key, trace_id, lane, delay_s, not_before,
+                    created_at, attempts, max_attempts, payload, extra)
+        cross join lateral (
+            select greatest(payonce.due_now(), not_before) + make_interval(secs => delay_s) as at
+        ) due
+        join payonce.relays on relays.name = $1
+        on conflict (relay, id) do nothing
+    )
+    select exists (select from payonce.relays where name = $1)"""

@@ -1,0 +1,197 @@
+"""The relay port, and the pure function that decides what follows a delivery.
+
+A relay carries entries to a queue or a log that lives elsewhere. What it may count on, and what is expected of it:
+
+1. An entry whose transaction committed is handed over at least once; one whose transaction did not, never.
+2. It may come again, also after it was delivered: the receiver's inbox, or whatever keeps the message's id there,
+   makes it once.
+3. While a batch is being delivered, no other process has its entries. No order is promised.
+4. The answer is one per entry. Raising says that nothing is known of any of them.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Final, Protocol
+
+import msgspec
+
+from payonce.engine.model import DELAY_MAX_S, NAME_MAX_LENGTH, Message, clean_text
+from payonce.engine.policy import Exponential
+from payonce.kit.outcomes import Invalid
+from payonce.kit.redact import redact
+
+EVENTS: Final = "events"
+"""Where events go: to the log, until another relay of that name carries them elsewhere."""
+REPEAT_FOR_S: Final = 25 * 86_400.0
+"""How long an entry that goes once delivered is repeated, counted from its first try. Later a receiver may have
+forgotten that it took it, so it is parked instead."""
+ON_ITS_WAY_MAX_S: Final = 5 * 86_400.0
+"""How long a delivered message may lie in a queue elsewhere before its receiver sees it."""
+BATCH_MAX: Final = 1_000
+LEASE_MAX_S: Final = 3_600.0
+REFUSALS_MAX: Final = 1_000
+DELAY_LEAST_S: Final = 0.1
+"""A relay that says "not now, but at once" must not make its process spin."""
+
+
+class State(StrEnum):
+    """Where an entry is. One that is delivered and not kept, or settled, has no row."""
+
+    WAITING = "waiting"
+    LEASED = "leased"
+    DELIVERED = "delivered"
+    """It is with the other side, and lives here until it is settled."""
+    PARKED = "parked"
+
+
+TRANSITIONS: Final[dict[State, frozenset[State]]] = {
+    State.WAITING: frozenset({State.LEASED, State.PARKED}),
+    State.LEASED: frozenset({State.WAITING, State.DELIVERED, State.PARKED}),
+    State.DELIVERED: frozenset({State.WAITING, State.PARKED}),
+    State.PARKED: frozenset({State.WAITING}),
+}
+"""Rows are also deleted: LEASED ones when delivered and not kept, PARKED ones by an operator, all by a settle."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How the entries of one relay are treated."""
+
+    keeps: bool = False
+    """Entries live until settled, so that what the other side loses is put back; else they go once delivered."""
+    ahead_s: float = 0.0
+    """How long before it falls due an entry may be handed over, for queues that keep delays themselves."""
+    batch: int = 100
+    timeout_s: float = 20.0
+    lease_s: float = 30.0
+    refusals_max: int = 5
+    """So many refusals, the first included, park an entry. Being put off is no refusal, and has no limit."""
+    backoff: Exponential = field(default_factory=lambda: Exponential(1.0, 2.0, 300.0))
+
+    def __post_init__(self) -> None:
+        most = {"batch": BATCH_MAX, "timeout_s": LEASE_MAX_S, "lease_s": LEASE_MAX_S, "refusals_max": REFUSALS_MAX}
+        for name, limit in most.items():
+            if not 0 < getattr(self, name) <= limit:
+                raise Invalid(f"{name} of a relay is {getattr(self, name)}; it must be above 0 and at most {limit:g}")
+        if not 0 <= self.ahead_s <= DELAY_MAX_S:
+            raise Invalid(f"ahead_s of a relay is {self.ahead_s}; it must be 0 to {DELAY_MAX_S} seconds")
+        if self.timeout_s >= self.lease_s:
+            raise Invalid(
+                f"timeout_s of a relay is {self.timeout_s:g} and its lease_s {self.lease_s:g}; a delivery must end "
+                "before the lease does, or another process delivers beside it"
+            )
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A message on its way, as its relay is given it."""
+
+    message: Message
+    ready_at: datetime
+    """When it falls due. Later than now only for relays that take messages ahead."""
+    tries: int
+    """Deliveries that came to nothing so far."""
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """The other side has it."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """The other side does not take this one. Tried a few times more, then parked with the reason."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class NotNow:
+    """Later, as often as it takes: the other side is away, full or busy."""
+
+    reason: str
+    after_s: float | None = None
+
+
+Answer = Delivered | Refusal | NotNow
+
+
+class Relay(Protocol):
+    """The way to one destination. Its name is the destination's, not the product's behind it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def terms(self) -> Terms: ...
+
+    async def deliver(self, entries: Sequence[Entry]) -> Sequence[Answer]:
+        """One answer per entry, in order. Called outside any transaction, within `terms.timeout_s`."""
+        ...
+
+
+class Claimed(msgspec.Struct, frozen=True):
+    """One relay's hold on one entry: valid while its token is the newest."""
+
+    entry: Entry
+    token: int
+    refusals: int
+    suspect: bool
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What becomes of a claimed entry. `to` None: it goes."""
+
+    outcome: str
+    to: State | None
+    reason: str | None = None
+    delay_s: float = 0.0
+    tries: int = 0
+    refusals: int = 0
+    suspect: bool = False
+
+
+def verdict(terms: Terms, claimed: Claimed, answer: Answer) -> Verdict:
+    """Pure and total: what an answer means for an entry."""
+    tries = claimed.entry.tries + 1
+    match answer:
+        case Delivered():
+            return Verdict("delivered", State.DELIVERED if terms.keeps else None)
+        case NotNow(reason, after_s):
+            delay_s = terms.backoff.delay_s(tries, 0.0) if after_s is None else after_s
+            return Verdict(
+                "not_now", State.WAITING, told(reason), min(max(delay_s, DELAY_LEAST_S), DELAY_MAX_S), tries,
+                claimed.refusals, claimed.suspect,
+            )  # fmt: skip
+        case Refusal(reason):
+            refusals = claimed.refusals + 1
+            if refusals >= terms.refusals_max:
+                why = told(f"refused {refusals} times: {reason}")
+                return Verdict("parked", State.PARKED, why, 0.0, tries, refusals, claimed.suspect)
+            delay_s = max(terms.backoff.delay_s(tries, 0.0), DELAY_LEAST_S)
+            return Verdict("refused", State.WAITING, told(reason), delay_s, tries, refusals, claimed.suspect)
+
+
+def suspected(terms: Terms, claimed: Claimed, reason: str) -> Verdict:
+    """It was in a batch that broke, and may be the one that breaks every batch it is in."""
+    tries = claimed.entry.tries + 1
+    delay_s = max(terms.backoff.delay_s(tries, 0.0), DELAY_LEAST_S)
+    return Verdict("failed", State.WAITING, told(reason), delay_s, tries, claimed.refusals, suspect=True)
+
+
+def told(reason: str) -> str:
+    """A reason as it may be kept and shown."""
+    return clean_text(redact(reason))
+
+
+def wake_name(relay: str) -> str:
+    """What the bell rings for a relay. No queue's name begins like this."""
+    return f"*outbox:{relay}"
+
+
+def check_relay_name(name: str) -> None:
+    if not re.fullmatch(r"[A-Za-z0-9._-]+", name) or len(name) > NAME_MAX_LENGTH:
+        raise Invalid(f"relay name {name[:40]!r} must be 1 to {NAME_MAX_LENGTH} letters, digits, '.', '_' or '-'")

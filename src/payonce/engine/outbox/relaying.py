@@ -1,0 +1,219 @@
+"""One step of a relay: claim a batch, hand it over, record what came of it.
+
+A process that dies in between leaves a lease behind; when that has ended the entries are handed over again.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Final
+from uuid import UUID
+
+import structlog
+from asyncpg import Record
+
+from payonce.engine.database import Database, is_transient
+from payonce.engine.metrics import OUTBOX_DELIVERIES
+from payonce.engine.outbox.model import (
+    REPEAT_FOR_S,
+    Claimed,
+    Entry,
+    NotNow,
+    Refusal,
+    Relay,
+    State,
+    Verdict,
+    suspected,
+    told,
+    verdict,
+)
+from payonce.engine.rows import MESSAGE_COLUMNS, UNREADABLE, message_of
+from payonce.kit.outcomes import NotSent, Retry, Unknown
+
+REAP_BATCH: Final = 1_000
+SUSPECTS_PER_STEP: Final = 10
+"""Entries that are handed over alone, one after the other, beside every batch: neither holds up the other for long."""
+CRASHES_SUSPICIOUS: Final = 2
+"""So many relays may die on an entry in company; then it goes alone, and if one dies again it is parked."""
+
+log = structlog.get_logger(__name__)
+
+
+async def relay_step(database: Database, relay: Relay) -> int:
+    """Hands over what is due, up to one batch. Answers how many entries it took up: 0 when there was nothing to do.
+
+    Any number of processes may do this at once.
+    """
+    await reap(database, relay)
+    taken = await _relay(database, relay, relay.terms.batch, suspects=False)
+    for _ in range(SUSPECTS_PER_STEP):
+        alone = await _relay(database, relay, 1, suspects=True)
+        taken += alone
+        if not alone:
+            break
+    return taken
+
+
+async def reap(database: Database, relay: Relay) -> int:
+    """Takes entries from relays whose lease ended. Answers how many."""
+    rows = await database.engine.fetch(_REAP, relay.name, REAP_BATCH, CRASHES_SUSPICIOUS)
+    for row in rows:
+        log.warning("outbox_lease_ended", relay=relay.name, message_id=str(row["id"]), crashes=row["crashes"],
+                    now=row["state"])  # fmt: skip
+    return len(rows)
+
+
+async def claim(database: Database, relay: Relay, limit: int, *, suspects: bool) -> tuple[int, list[Claimed]]:
+    """How many entries were taken up, and those of them that are to be handed over."""
+    terms = relay.terms
+    rows = await database.engine.fetch(
+        _CLAIM, relay.name, suspects, limit, terms.lease_s, None if terms.keeps else REPEAT_FOR_S
+    )
+    claims = []
+    for row in rows:
+        if row["state"] == State.PARKED:
+            log.error("outbox_entry_parked", relay=relay.name, message_id=str(row["id"]), reason=row["last_error"])
+            continue
+        try:
+            entry = Entry(message_of(row), row["ready_at"], row["tries"])
+        except UNREADABLE as error:
+            await _park_unreadable(database, relay, row, error)
+            continue
+        claims.append(Claimed(entry, row["token"], row["refusals"], row["suspect"]))
+    return len(rows), claims
+
+
+async def record(database: Database, relay: Relay, claims: Sequence[Claimed], verdicts: Sequence[Verdict]) -> set[UUID]:
+    """Writes down what became of claimed entries. Answers with those that were still this relay's to decide on."""
+    rows = await database.engine.fetch(
+        _RECORD,
+        relay.name,
+        [claimed.entry.message.id for claimed in claims],
+        [claimed.token for claimed in claims],
+        [each.to for each in verdicts],
+        [each.reason for each in verdicts],
+        [each.delay_s for each in verdicts],
+        [each.tries for each in verdicts],
+        [each.refusals for each in verdicts],
+        [each.suspect for each in verdicts],
+    )
+    return {row["id"] for row in rows}
+
+
+async def _relay(database: Database, relay: Relay, limit: int, *, suspects: bool) -> int:
+    sent_at = time.monotonic()
+    taken, claims = await claim(database, relay, limit, suspects=suspects)
+    if not claims:
+        return taken
+    if time.monotonic() > sent_at + relay.terms.lease_s - relay.terms.timeout_s:
+        # Stopped or starved since: another process may have these entries before a delivery of ours would end.
+        late = NotNow("the lease was nearly over before the delivery began", 0.0)
+        verdicts = [verdict(relay.terms, claimed, late) for claimed in claims]
+    else:
+        verdicts = await _deliver(relay, claims)
+    recorded = await record(database, relay, claims, verdicts)
+    for claimed, each in zip(claims, verdicts, strict=True):
+        _tell(relay, claimed, each, claimed.entry.message.id in recorded)
+    return taken
+
+
+async def _deliver(relay: Relay, claims: Sequence[Claimed]) -> list[Verdict]:
+    terms = relay.terms
+    try:
+        async with asyncio.timeout(terms.timeout_s):
+            answers = await relay.deliver([claimed.entry for claimed in claims])
+        if len(answers) != len(claims):
+            raise ValueError(f"{len(answers)} answers to {len(claims)} entries")
+        return [verdict(terms, *pair) for pair in zip(claims, answers, strict=True)]
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        if is_transient(error) or isinstance(error, (NotSent, Retry, Unknown)):
+            log.warning("outbox_not_delivered", relay=relay.name, entries=len(claims), error=told(reason))
+            return [verdict(terms, claimed, NotNow(reason)) for claimed in claims]
+        log.error("outbox_delivery_failed", relay=relay.name, entries=len(claims), error=told(reason))
+        if len(claims) > 1:
+            return [suspected(terms, claimed, reason) for claimed in claims]
+        return [verdict(terms, claims[0], Refusal(reason))]
+
+
+async def _park_unreadable(database: Database, relay: Relay, row: Record, error: Exception) -> None:
+    """One entry that cannot be read does not hold up the others."""
+    reason = told(f"this entry cannot be read: {error}")
+    log.error("outbox_entry_parked", relay=relay.name, message_id=str(row["id"]), reason=reason)
+    await database.engine.fetch(
+        _RECORD, relay.name, [row["id"]], [row["token"]], [State.PARKED], [reason], [0.0], [row["tries"]],
+        [row["refusals"]], [row["suspect"]],
+    )  # fmt: skip
+
+
+def _tell(relay: Relay, claimed: Claimed, decided: Verdict, in_time: bool) -> None:
+    OUTBOX_DELIVERIES.labels(relay.name, decided.outcome if in_time else "stale").inc()
+    if decided.outcome == "parked" and in_time:
+        log.error("outbox_entry_parked", relay=relay.name, message_id=str(claimed.entry.message.id),
+                  reason=decided.reason)  # fmt: skip
+
+
+_CLAIMED_COLUMNS: Final = f"{MESSAGE_COLUMNS}, state, ready_at, tries, refusals, suspect, token, last_error"
+
+# Up to $3 entries of relay $1 for $4 seconds. One that was first tried longer than $5 seconds ago is not repeated:
+# its receiver may have taken it and forgotten that by now.
+_CLAIM: Final = f"""
+    with due as (
+        select id, coalesce(first_tried_at <= payonce.due_now() - make_interval(secs => $5::float8), false) as forgotten
+        from payonce.outbox
+        where relay = $1 and state = 'waiting' and suspect = $2 and try_at <= payonce.due_now()
+          and not exists (select from payonce.relays where name = $1 and paused)
+        order by try_at, id limit $3 for update skip locked
+    ), claimed as (
+        update payonce.outbox entry
+        set state = case when due.forgotten then 'parked' else 'leased' end, token = entry.token + 1,
+            lease_until = case when not due.forgotten
+                then payonce.lease_now() + make_interval(secs => $4::float8) end,
+            try_at = case when due.forgotten then payonce.due_now() else entry.try_at end,
+            first_tried_at = coalesce(entry.first_tried_at, payonce.due_now()),
+            last_error = case when due.forgotten then 'first tried at ' || entry.first_tried_at || ', too long ago to '
+                || 'repeat: a receiver that took it may have forgotten; ask there, then redrive as new: '
+                || coalesce(entry.last_error, '') else entry.last_error end
+        from due where entry.relay = $1 and entry.id = due.id
+        returning entry.*
+    )
+    select {_CLAIMED_COLUMNS} from claimed"""
+
+# The token is the fence: what was taken away meanwhile is somebody else's to decide on. Locks in id order.
+_RECORD: Final = """
+    with mine as (
+        select entry.id, said.state, said.reason, said.delay_s, said.tries, said.refusals, said.suspect
+        from unnest($2::uuid[], $3::bigint[], $4::text[], $5::text[], $6::float8[], $7::integer[], $8::integer[],
+                    $9::boolean[]) as said (id, token, state, reason, delay_s, tries, refusals, suspect)
+        join payonce.outbox entry
+            on entry.relay = $1 and entry.id = said.id and entry.token = said.token and entry.state = 'leased'
+        order by entry.id for update of entry
+    ), gone as (
+        delete from payonce.outbox entry using mine
+        where entry.relay = $1 and entry.id = mine.id and mine.state is null
+        returning entry.id
+    ), moved as (
+        update payonce.outbox entry
+        set state = mine.state, lease_until = null, last_error = mine.reason, tries = mine.tries,
+            refusals = mine.refusals, suspect = mine.suspect, crashes = 0,
+            try_at = payonce.due_now() + make_interval(secs => mine.delay_s)
+        from mine where entry.relay = $1 and entry.id = mine.id and mine.state is not null
+        returning entry.id
+    )
+    select id from gone union all select id from moved"""
+
+# The token grows, so that the late relay finds itself stale. Dying in company raises suspicion; dying alone parks.
+_REAP: Final = """
+    with dead as (
+        select id from payonce.outbox
+        where relay = $1 and state = 'leased' and lease_until <= payonce.lease_now()
+        order by lease_until limit $2 for update skip locked
+    )
+    update payonce.outbox entry
+    set state = case when entry.suspect and entry.crashes >= $3 then 'parked' else 'waiting' end,
+        token = entry.token + 1, crashes = entry.crashes + 1, lease_until = null, try_at = payonce.due_now(),
+        suspect = entry.suspect or entry.crashes + 1 >= $3,
+        last_error = 'the relay died or stopped while it delivered this: its lease ended'
+            || case when entry.suspect then ', with nothing beside it' else '' end
+    from dead where entry.relay = $1 and entry.id = dead.id
+    returning entry.id, entry.state, entry.crashes"""

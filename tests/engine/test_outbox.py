@@ -1,0 +1,268 @@
+"""What a transaction puts out is handed over at least once, and one bad entry holds up no other."""
+
+import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from payonce.engine.model import DELAY_MAX_S, Message
+from payonce.engine.outbox import Delivered, Entry, NotNow, Refusal, State, Terms, declare_relays, put_out
+from payonce.engine.outbox.model import DELAY_LEAST_S, TRANSITIONS, Claimed, verdict
+from payonce.engine.policy import Exponential
+from payonce.engine.transaction import Tx, begin
+from payonce.kit.outcomes import Invalid, NotSent, Unavailable
+from payonce.testing import OpenStage
+from tests.engine.outbox_stage import BACKOFF_S, NAME, TERMS, Broker, Desk, open_desk
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+async def test_what_was_put_is_delivered_once_and_gone(stage: OpenStage) -> None:
+    async with open_desk(stage) as desk:
+        ids = await desk.put(25)
+        while await desk.step():
+            pass
+        assert desk.broker.times() == dict.fromkeys(ids, 1)
+        assert desk.broker.calls == [10, 10, 5]
+        assert await desk.states() == {}
+
+
+async def test_what_was_rolled_back_is_never_delivered(stage: OpenStage) -> None:
+    async with open_desk(stage) as desk:
+        async with desk.s.database.work.acquire() as connection:
+            transaction = connection.transaction()
+            await transaction.start()
+            await Tx(connection, desk.s.feed).publish("payments", {}, to=NAME)
+            await transaction.rollback()
+        assert await desk.step() == 0
+
+
+async def test_an_uncommitted_entry_holds_up_no_later_one(stage: OpenStage) -> None:
+    """No cursor to run past it: it is delivered when it commits, however late that is."""
+    async with open_desk(stage) as desk:
+        async with begin(desk.s.database, desk.s.feed) as tx:
+            early = await tx.publish("payments", {}, to=NAME)
+            [late] = await desk.put()
+            assert await desk.step() == 1
+            assert set(desk.broker.times()) == {late}
+        assert await desk.step() == 1
+        assert set(desk.broker.times()) == {early, late}
+
+
+async def test_an_event_carries_its_envelope_and_the_trace_of_its_transaction(stage: OpenStage) -> None:
+    async with open_desk(stage) as desk:
+        async with begin(desk.s.database, desk.s.feed, "t-1") as tx:
+            payload = {"wei": 123456789012345678901234567890, "ö": [None, True]}
+            sent = await tx.publish("payments", payload, to=NAME, action="paid", key="k", correlation_id="c", lane="x")
+        await desk.step()
+        [entry] = desk.broker.received
+        message = entry.message
+        assert (message.id, message.queue, message.action, message.payload) == (sent, "payments", "paid", payload)
+        assert (message.trace, message.idempotency_key, message.correlation_id) == ("t-1", "k", "c")
+        assert (message.lane, message.attempts, message.created_at) == ("x", 0, entry.ready_at)
+
+
+async def test_a_whole_envelope_survives(stage: OpenStage) -> None:
+    async with open_desk(stage) as desk:
+        now = await desk.s.clock.now()
+        message = Message(queue="payments", created_at=now, attempts=3, max_attempts=9, extra={"schema_version": 1})
+        async with begin(desk.s.database, desk.s.feed) as tx:
+            await put_out(tx.connection, NAME, [message])
+        await desk.step()
+        assert [entry.message for entry in desk.broker.received] == [message]
+
+
+async def test_an_entry_for_a_relay_that_nobody_declared_is_refused(stage: OpenStage) -> None:
+    async with open_desk(stage) as desk:
+        with pytest.raises(Invalid, match="there is no relay 'brokr'; known are: broker"):
+            async with begin(desk.s.database, desk.s.feed) as tx:
+                await tx.publish("payments", {}, to="brokr")
+        assert await desk.states() == {}
+
+
+async def test_one_message_goes_to_two_relays_and_twice_to_neither(stage: OpenStage) -> None:
+    async with open_desk(stage) as desk:
+        other = Broker("other")
+        await declare_relays(desk.s.database, [other])
+        message = Message(queue="payments")
+        async with begin(desk.s.database, desk.s.feed) as tx:
+            for relay in (NAME, "other", NAME):
+                assert await put_out(tx.connection, relay, [message]) == [message.id]
+        await desk.step()
+        await Desk(desk.s, other).step()
+        assert desk.broker.times() == other.times() == {message.id: 1}
+
+
+async def test_nothing_is_delivered_before_it_falls_due(stage: OpenStage) -> None:
+    async with open_desk(stage) as desk:
+        await desk.put(delay_s=60)
+        await desk.s.clock.advance(59)
+        assert await desk.step() == 0
+        assert await desk.s.clock.next_due() == await desk.s.clock.now() + timedelta(seconds=1)
+        await desk.s.clock.advance(1)
+        assert await desk.step() == 1
+
+
+async def test_a_relay_that_keeps_delays_is_given_them_ahead(stage: OpenStage) -> None:
+    async with open_desk(stage, replace(TERMS, ahead_s=3_600)) as desk:
+        now = await desk.s.clock.now()
+        await desk.put(delay_s=3_000)
+        await desk.put(delay_s=4_000)
+        assert await desk.step() == 1
+        assert [entry.ready_at - now for entry in desk.broker.received] == [timedelta(seconds=3_000)]
+        await desk.s.clock.advance(400)
+        assert await desk.step() == 1
+
+
+async def test_being_put_off_backs_off_and_has_no_limit(stage: OpenStage) -> None:
+    async with open_desk(stage) as desk:
+        [put_off] = await desk.put()
+        desk.broker.faults[put_off] = NotNow("busy, api_key=abcdef123456")
+        for tries in range(1, 3 * TERMS.refusals_max):
+            assert await desk.step() == 1
+            assert await desk.step() == 0
+            row = await desk.row(put_off)
+            assert (row["state"], row["tries"], row["refusals"]) == ("waiting", tries, 0)
+            assert row["last_error"] == "busy, api_key=[redacted]"
+            await desk.s.clock.advance(BACKOFF_S - 1)
+            assert await desk.step() == 0
+            await desk.s.clock.advance(1)
+        desk.broker.faults[put_off] = NotNow("busy", after_s=3)
+        await desk.step()
+        await desk.s.clock.advance(3)
+        desk.broker.faults.clear()
+        assert await desk.step() == 1
+        assert desk.broker.times() == {put_off: 1}
+
+
+async def test_a_refused_entry_is_parked_after_its_attempts_and_holds_up_no_other(stage: OpenStage) -> None:
+    async with open_desk(stage) as desk:
+        refused, *others = await desk.put(5)
+        desk.broker.faults[refused] = Refusal("too large, password=hunter22")
+        for tries in range(TERMS.refusals_max):
+            assert await desk.states() == {"waiting": 5 if tries == 0 else 1}
+            await desk.step()
+            await desk.s.clock.advance(BACKOFF_S)
+        assert await desk.step() == 0
+        row = await desk.row(refused)
+        assert row["state"] == "parked"
+        assert row["last_error"] == "refused 3 times: too large, password=[redacted]"
+        assert desk.broker.times() == dict.fromkeys(others, 1)
+
+
+async def test_an_entry_that_breaks_its_batch_is_found_and_parked_alone(stage: OpenStage) -> None:
+    async with open_desk(stage) as desk:
+        ids = await desk.put(5)
+        poison = ids[2]
+        desk.broker.faults[poison] = KeyError("amount")
+        for _ in range(TERMS.refusals_max + 1):
+            await desk.step()
+            await desk.s.clock.advance(BACKOFF_S)
+        # The first two of the broken batch were received before it broke: at least once.
+        assert set(desk.broker.times()) == set(ids) - {poison}
+        assert desk.broker.calls[:6] == [5, 1, 1, 1, 1, 1]
+        assert await desk.states() == {"parked": 1}
+        assert (await desk.row(poison))["last_error"] == "refused 3 times: KeyError: 'amount'"
+
+
+async def test_suspects_do_not_hold_up_those_that_come_after_them(stage: OpenStage) -> None:
+    async with open_desk(stage) as desk:
+        ids = await desk.put(10)
+        desk.broker.faults[ids[0]] = KeyError("amount")
+        await desk.step()
+        await desk.s.clock.advance(BACKOFF_S)
+        later = await desk.put(10)
+        await desk.step()
+        assert set(later) <= set(desk.broker.times())
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError("reset"), Unavailable("away"), NotSent("429"), TimeoutError()])
+async def test_a_broker_that_is_away_makes_nobody_suspect_and_parks_nothing(stage: OpenStage, error: Exception) -> None:
+    async with open_desk(stage) as desk:
+        ids = await desk.put(5)
+        desk.broker.away = error
+        for _ in range(3 * TERMS.refusals_max):
+            assert await desk.step() == 5
+            await desk.s.clock.advance(BACKOFF_S)
+        desk.broker.away = None
+        assert await desk.step() == 5
+        assert desk.broker.times() == dict.fromkeys(ids, 1)
+
+
+async def test_a_relay_that_answers_for_too_few_is_not_believed(stage: OpenStage) -> None:
+    class Short(Broker):
+        async def deliver(self, entries: object) -> list[Delivered]:
+            return [Delivered()]
+
+    async with open_desk(stage) as desk:
+        desk.broker = Short()
+        await desk.put(3)
+        await desk.step()
+        assert await desk.states() == {"waiting": 3}
+
+
+async def test_a_delivery_that_hangs_is_broken_off_within_the_lease(stage: OpenStage) -> None:
+    async with open_desk(stage, replace(TERMS, timeout_s=0.01)) as desk:
+        await desk.put()
+        desk.broker.resume = asyncio.Event()
+        assert await desk.step() == 1
+        assert await desk.states() == {"waiting": 1}
+
+
+async def test_an_entry_that_cannot_be_read_is_parked_and_holds_up_no_other(stage: OpenStage) -> None:
+    async with open_desk(stage) as desk:
+        broken, *others = await desk.put(3)
+        await desk.s.owner.execute("update payonce.outbox set extra = '[1e999]' where id = $1", broken)
+        await desk.s.owner.execute("update payonce.outbox set payload = '{\"a\": 1e9999999}' where id = $1", others[0])
+        await desk.step()
+        assert set(desk.broker.times()) == set(others)
+        assert "cannot be read" in (await desk.row(broken))["last_error"]
+
+
+async def test_a_changed_relay_is_told_of_and_stays_paused(stage: OpenStage) -> None:
+    async with open_desk(stage) as desk:
+        await desk.s.owner.execute("update payonce.relays set paused = true")
+        await declare_relays(desk.s.database, [Broker(terms=Terms(keeps=True, ahead_s=5))])
+        [row] = await desk.s.owner.fetch("select keeps, ahead_s, paused from payonce.relays where name = $1", NAME)
+        assert tuple(row) == (True, 5, True)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"batch": 0}, {"batch": 10**6}, {"timeout_s": 30, "lease_s": 30}, {"ahead_s": -1}, {"refusals_max": 0},
+     {"lease_s": 1e9}],
+)  # fmt: skip
+def test_senseless_terms_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(Invalid):
+        Terms(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["", "a b", "*", "ö", "x" * 300])
+async def test_a_senseless_name_is_refused(stage: OpenStage, name: str) -> None:
+    async with stage() as s:
+        with pytest.raises(Invalid, match="relay name"):
+            await declare_relays(s.database, [Broker(name)])
+
+
+ANSWERS = st.one_of(
+    st.just(Delivered()),
+    st.builds(Refusal, st.text()),
+    st.builds(NotNow, st.text(), st.none() | st.floats(allow_nan=False)),
+)
+
+
+@given(answer=ANSWERS, tries=st.integers(0, 10**6), refusals=st.integers(0, 5), keeps=st.booleans())
+def test_every_answer_leads_to_a_state_that_may_follow_a_lease(
+    answer: Delivered | Refusal | NotNow, tries: int, refusals: int, keeps: bool
+) -> None:
+    terms = Terms(keeps=keeps, backoff=Exponential(1.0, 2.0, 300.0))
+    claimed = Claimed(Entry(Message(queue="q", id=UUID(int=1)), NOW, tries), 1, refusals, False)
+    decided = verdict(terms, claimed, answer)
+    assert decided.to is None or decided.to in TRANSITIONS[State.LEASED]
+    assert (decided.to is None) == (isinstance(answer, Delivered) and not keeps)
+    assert decided.to is not State.PARKED or isinstance(answer, Refusal)
+    assert decided.to is not State.WAITING or DELAY_LEAST_S <= decided.delay_s <= DELAY_MAX_S
