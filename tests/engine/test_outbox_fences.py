@@ -2,11 +2,12 @@
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from payonce.engine.inbox import KEEP_S, forget_accepted
-from payonce.engine.outbox import NotNow, redrive_entries, relay_step
+from payonce.engine.outbox import NotNow, redrive_entries, relay_step, relaying
 from payonce.engine.outbox.model import ON_ITS_WAY_MAX_S, REPEAT_FOR_S, Refusal, verdict
 from payonce.engine.outbox.relaying import CRASHES_SUSPICIOUS, claim, reap, record
 from payonce.testing import OpenStage
@@ -127,7 +128,7 @@ async def test_a_relay_that_was_stopped_before_its_delivery_does_not_begin_it(
     async with open_desk(stage) as desk:
         [entry_id] = await desk.put()
         moments = iter([0.0, LEASE_S - TERMS.timeout_s + 0.1])
-        monkeypatch.setattr("payonce.engine.outbox.relaying.time.monotonic", lambda: next(moments, 100.0))
+        monkeypatch.setattr(relaying, "time", SimpleNamespace(monotonic=lambda: next(moments, 100.0)))
         await desk.step()
         assert desk.broker.calls == []
         assert (await desk.row(entry_id))["state"] == "waiting"
