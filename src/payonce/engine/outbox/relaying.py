@@ -172,8 +172,8 @@ _CLAIM: Final = f"""
             try_at = case when due.forgotten then payonce.due_now() else entry.try_at end,
             first_tried_at = coalesce(entry.first_tried_at, payonce.due_now()),
             last_error = case when due.forgotten then 'first tried at ' || entry.first_tried_at || ', too long ago to '
-                || 'repeat: a receiver that took it may have forgotten; ask there, then redrive as new: '
-                || coalesce(entry.last_error, '') else entry.last_error end
+                || 'repeat: a receiver that took it may have forgotten; ask there, then redrive as new'
+                || coalesce('. Before that: ' || entry.last_error, '') else entry.last_error end
         from due where entry.relay = $1 and entry.id = due.id
         returning entry.*
     )

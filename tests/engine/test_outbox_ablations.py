@@ -1,0 +1,128 @@
+"""With a safeguard of the outbox or the inbox taken out, named tests fail. A check that cannot fail is none."""
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import pytest
+
+from payonce.engine.outbox import NotNow, relaying
+from payonce.engine.outbox.model import Claimed, Terms, Verdict, verdict
+from payonce.testing import OpenStage
+from tests.conformance.wire import without
+from tests.engine import (
+    outbox_stage,
+    test_inbox,
+    test_outbox,
+    test_outbox_fences,
+    test_outbox_kept,
+    test_outbox_operators,
+)
+from tests.engine.test_outbox_against_model import accept_always, claim_and_delete
+
+Check = Callable[[OpenStage], Awaitable[None]]
+Ablation = Callable[[], AbstractContextManager[None]]
+
+
+def patched(target: object, name: str, replacement: Any) -> Ablation:
+    @contextmanager
+    def patching() -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(target, name, replacement)
+            yield
+
+    return patching
+
+
+def suspect_nobody(terms: Terms, claimed: Claimed, reason: str) -> Verdict:
+    return verdict(terms, claimed, NotNow(reason))
+
+
+def taking(pattern: str, replacement: str, within: str) -> Ablation:
+    return lambda: without(pattern, replacement, within)
+
+
+ABLATIONS: dict[str, tuple[Ablation, list[Check]]] = {
+    "the inbox": (
+        patched(outbox_stage, "accept", accept_always),
+        [test_outbox_fences.test_the_receivers_inbox_makes_it_once],
+    ),
+    "delivering before deleting": (
+        patched(relaying, "claim", claim_and_delete),
+        [
+            test_outbox_fences.test_what_a_dead_relay_held_is_delivered_again_after_its_lease,
+            lambda stage: test_outbox.test_a_broker_that_is_away_makes_nobody_suspect_and_parks_nothing(
+                stage, OSError()
+            ),
+        ],
+    ),
+    "the token": (
+        taking(r"entry\.token = said\.token and", "", "said.reason"),
+        [test_outbox_fences.test_a_stale_refusal_parks_nothing_that_a_successor_holds],
+    ),
+    "the whole fence": (
+        taking(
+            r"entry\.token = said\.token and entry\.state = 'leased'", "entry.token <> said.token - 1", "said.reason"
+        ),
+        [test_outbox_fences.test_a_stale_relay_changes_nothing],
+    ),
+    "the lease": (
+        taking(r"state = 'waiting' and suspect", "state in ('waiting', 'leased') and suspect", "as forgotten"),
+        [
+            test_outbox_fences.test_two_relays_at_once_never_deliver_the_same_within_the_lease,
+            test_outbox_fences.test_a_batch_in_flight_is_left_alone_by_others,
+        ],
+    ),
+    "taking away what a dead relay held": (
+        taking(r"lease_until <= payonce\.lease_now\(\)", "false", "with dead as"),
+        [test_outbox_fences.test_what_a_dead_relay_held_is_delivered_again_after_its_lease],
+    ),
+    "suspicion after a broken batch": (
+        patched(relaying, "suspected", suspect_nobody),
+        [test_outbox.test_an_entry_that_breaks_its_batch_is_found_and_parked_alone],
+    ),
+    "suspicion after deaths": (
+        patched(relaying, "CRASHES_SUSPICIOUS", 1_000),
+        [test_outbox_fences.test_an_entry_that_kills_its_relays_goes_alone_and_is_then_parked],
+    ),
+    "the end of repeating": (
+        patched(relaying, "REPEAT_FOR_S", 1e9),
+        [test_outbox_fences.test_what_was_first_tried_long_ago_is_parked_and_not_repeated],
+    ),
+    "the memory of the inbox": (
+        taking(r"accepted_at <= payonce\.due_now\(\) - make_interval\(secs => \$1::float8\)", "$1 > 0", "with over as"),
+        [test_inbox.test_an_id_is_remembered_for_as_long_as_it_may_come_again],
+    ),
+    "the known relays": (
+        taking(r"select exists \(select from payonce\.relays where name = \$1\)$", "select true", "with entries as"),
+        [test_outbox.test_an_entry_for_a_relay_that_nobody_declared_is_refused],
+    ),
+    "the due time": (
+        taking(r"and try_at <= payonce\.due_now\(\)", "", "as forgotten"),
+        [test_outbox.test_nothing_is_delivered_before_it_falls_due],
+    ),
+    "the pause": (
+        taking(r"where name = \$1 and paused", "where false", "as forgotten"),
+        [test_outbox_operators.test_a_paused_relay_delivers_nothing_and_loses_nothing],
+    ),
+    "the comparison of a kept entry's attempts": (
+        taking(r"and attempts = \$3 and state", "and $3::integer >= 0 and state", "payonce.outbox"),
+        [test_outbox_kept.test_a_run_that_was_taken_over_neither_retries_nor_parks],
+    ),
+    "the comparison of a refill": (
+        taking(r"entry\.attempts = lost\.attempts and entry\.ready_at = lost\.ready_at", "true", "as lost"),
+        [test_outbox_kept.test_what_was_settled_or_retried_since_it_was_looked_at_is_not_put_back],
+    ),
+}
+CASES = [(name, check) for name, (_, checks) in ABLATIONS.items() for check in range(len(checks))]
+
+
+@pytest.mark.parametrize(("name", "number"), CASES)
+async def test_without_it_the_named_test_fails(stage: OpenStage, name: str, number: int) -> None:
+    ablation, checks = ABLATIONS[name]
+    with ablation():
+        try:
+            await checks[number](stage)
+        except (AssertionError, pytest.fail.Exception):
+            return
+    raise AssertionError(f"without {name} the test passes all the same")
