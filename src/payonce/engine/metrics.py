@@ -49,6 +49,18 @@ OUTBOX_LAG_SECONDS = Gauge(
     registry=REGISTRY,
 )  # fmt: skip
 
+BUDGET_WAIT_SECONDS = Histogram(
+    "payonce_budget_wait_seconds", "From asking for a turn at a vendor to having it.", ["budget"], buckets=_SECONDS,
+    registry=REGISTRY,
+)  # fmt: skip
+BUDGET_REFUSALS = Counter(
+    "payonce_budget_refusals_total", "Calls not made because their turn would come too late.", ["budget"],
+    registry=REGISTRY,
+)  # fmt: skip
+BUDGET_PENALTIES = Counter(
+    "payonce_budget_penalties_total", "Times that a vendor said we call too often.", ["budget"], registry=REGISTRY
+)
+
 
 class Durations(Collector):
     """A histogram by queue with cheap observations, in batches: one is taken for every message."""

@@ -1,0 +1,67 @@
+"""The relay process that is killed and stopped in these tests: its other side is the journal. Run as a module."""
+
+import asyncio
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import uvloop
+
+from payonce.engine.bell import Bell
+from payonce.engine.database import Database
+from payonce.engine.janitors import Janitor, run_ticks
+from payonce.engine.janitors.relay import carry_on
+from payonce.engine.outbox import Answer, Delivered, Entry, Terms, wake_name
+from payonce.engine.policy import Fixed
+from tests.processes.journal import Journal
+
+NAME = "journal"
+LEASE_S = 1.0
+TERMS = Terms(batch=10, timeout_s=0.9, lease_s=LEASE_S, backoff=Fixed(0.1))
+TAKES_S = 0.01
+HOLD_MAX_S = 40.0
+LOOK_S = 0.01
+POLL_S = 0.05
+
+
+class JournalRelay:
+    """Received is what stands in the journal, whatever becomes of this process afterwards."""
+
+    name = NAME
+    terms = TERMS
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    async def deliver(self, entries: Sequence[Entry]) -> Sequence[Answer]:
+        for entry in entries:
+            self._journal.note("received", entry.message.payload["row"])
+        await asyncio.sleep(TAKES_S)
+        for entry in entries:
+            if entry.message.payload.get("hold"):
+                self._hold(entry.message.payload["row"])
+        return [Delivered()] * len(entries)
+
+    def _hold(self, row: int) -> None:
+        """Keeps the whole process here, so that no time-out of its own ends the delivery."""
+        self._journal.note("holding", row)
+        deadline = time.monotonic() + HOLD_MAX_S
+        while not self._journal.may_go(row) and time.monotonic() < deadline:
+            time.sleep(LOOK_S)
+
+
+async def serve(url: str, folder: str) -> None:
+    journal = Journal(Path(folder))
+    relay = JournalRelay(journal)
+    async with Database.open(url, application_name="process-test-relay") as database, Bell.open(database) as bell:
+
+        async def tick() -> None:
+            await carry_on(database, relay)
+
+        journal.note("ready", 0)
+        await run_ticks([Janitor("relay", POLL_S, tick, wake_name(NAME))], bell)
+
+
+if __name__ == "__main__":
+    uvloop.run(serve(sys.argv[1], sys.argv[2]))
