@@ -26,10 +26,12 @@ def up_to(number: int) -> list[Migration]:
 
 
 async def make_database_at(connection: asyncpg.Connection, number: int) -> None:
-    await migrate(connection, up_to(number))
+    """Rows are written when their migration was the newest, as they were in life; later ones find them there."""
     for earlier in released():
         if earlier <= number:
+            await migrate(connection, up_to(earlier))
             await connection.execute((DATA / f"engine_{earlier:04}.sql").read_text())
+    await migrate(connection, up_to(number))
 
 
 async def content(connection: asyncpg.Connection) -> dict[str, list[dict[str, Any]]]:
