@@ -15,9 +15,11 @@ from typing import Final, Protocol
 import structlog
 
 from payonce import embedded
+from payonce.engine.audit.run import Audit, Check, Report, Tell, checks_of, run_audit
 from payonce.engine.bell import Bell
 from payonce.engine.database import Database, connect
 from payonce.engine.janitors import Schedule, run_janitors
+from payonce.engine.ledger import Finding
 from payonce.engine.migrate import Migration, Status, known_migrations, migrate, status
 from payonce.engine.outbox import LogRelay, Relay, declare_relays
 from payonce.engine.policy import Policy, environment_name, override_from_environment
@@ -47,6 +49,10 @@ class Service:
     schedules: Sequence[Schedule] = ()
     resources: Callable[[Settings, Database], AbstractAsyncContextManager[Sequence[object]]] | None = None
     """Opens what the handlers take as parameters: vendors' clients, keys."""
+    references: Mapping[str, str] = field(default_factory=dict)
+    """For each kind of reference that its postings have, a query: of the ids in $1::text[], those that exist."""
+    audits: Sequence[Audit] = ()
+    """What `payonce audit run` checks beyond queries, such as a vendor's books against ours."""
 
 
 class DeclaringFeed(RingingFeed, Protocol):
@@ -180,6 +186,14 @@ class App:
         """A transaction outside any run: an HTTP request, a command."""
         return begin(self.database, self.feed, trace_id)
 
+    async def audit(self, tell: Tell | None = None, **limits: float) -> Report:
+        """The books, the engine's rows and what every service promises; for limits see run_audit."""
+        checks = [
+            *checks_of(SERVICES),
+            *(self._check(service, audit) for service in SERVICES for audit in service.audits),
+        ]
+        return await run_audit(self.database, checks, tell, **limits)
+
     def start(self) -> None:
         """Begins to work on the queues of the roles, and to keep house."""
         self._worker = Worker(
@@ -205,7 +219,17 @@ class App:
             relays=RELAYS,
             keep_days=self.settings.job_log_days,
             bell=self.bell,
+            anchor=self.settings.audit_anchor,
         )
+
+    def _check(self, service: Service, audit: Audit) -> Check:
+        async def run(read: Reader) -> list[Finding]:
+            if service.resources is None:
+                return await audit(read, ())
+            async with service.resources(self.settings, self.database) as resources:
+                return await audit(read, resources)
+
+        return Check(f"{service.name}: {getattr(audit, '__name__', repr(audit)).replace('_', ' ')}", run)
 
     async def _end_loops(self) -> None:
         for task in self.loops.values():

@@ -11,6 +11,7 @@
 | PAYONCE_GRACE_S | seconds that running work gets when the process is told to stop | 20 |
 | PAYONCE_LOG | json, pretty or auto (pretty on a terminal) | auto |
 | PAYONCE_JOB_LOG_DAYS | days that the job log is kept | 30 |
+| PAYONCE_AUDIT_ANCHOR | file to which each head of the sealed audit log is appended | none |
 
 QUEUE_POLICY__<QUEUE>__<FIELD> changes one field of one queue's policy; see payonce.engine.policy.
 """
@@ -88,6 +89,11 @@ class Settings(BaseSettings):
         validation_alias="PAYONCE_JOB_LOG_DAYS",
         description="it must be a whole number of days from 1 to 3660",
     )
+    audit_anchor: Path | None = Field(
+        None,
+        validation_alias="PAYONCE_AUDIT_ANCHOR",
+        description="it must name a file, which may be new, in a folder that exists",
+    )
 
     @field_validator("database_url", "database_owner_url")
     @classmethod
@@ -99,6 +105,13 @@ class Settings(BaseSettings):
         if parts.scheme not in POSTGRES_SCHEMES or parts.port == 0 or "@" in parts.path:
             raise ValueError("not a PostgreSQL address")
         return url
+
+    @field_validator("audit_anchor")
+    @classmethod
+    def _can_be_a_file(cls, path: Path | None) -> Path | None:
+        if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+            raise ValueError("no file, or no folder for it")
+        return path
 
     @property
     def embedded(self) -> bool:

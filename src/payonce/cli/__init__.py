@@ -9,7 +9,7 @@ from typing import Final
 
 import typer
 
-from payonce.cli import bench, db, demo, queues, serve, trace
+from payonce.cli import audit, bench, db, demo, queues, serve, trace
 from payonce.cli.errors import EXIT_INTERRUPTED, EXIT_INVALID, explained, say_error
 from payonce.cli.output import note
 
@@ -25,6 +25,7 @@ Examples:
   payonce run tally.worker  run one role; start as many of these as you like
   payonce queues list       what waits where
   payonce trace ID          follow one message or payment
+  payonce audit run         check the books, the effects and every promise
 """
 
 app = typer.Typer(
@@ -41,6 +42,7 @@ app.command("run")(serve.run)
 app.command("demo")(demo.demo)
 app.add_typer(queues.commands, name="queues")
 app.command("trace")(trace.trace)
+app.add_typer(audit.commands, name="audit")
 app.add_typer(db.commands, name="db")
 app.add_typer(bench.commands, name="bench")
 

@@ -33,6 +33,13 @@ OLDEST_SNAPSHOT_SECONDS = Gauge(
     "payonce_oldest_snapshot_seconds", "Age of the oldest transaction that keeps dead rows from being cleaned up.",
     registry=REGISTRY,
 )  # fmt: skip
+ORPHANED_EFFECTS = Counter(
+    "payonce_orphaned_effects_total", "Open effects of parked or vanished messages, put before a person.",
+    registry=REGISTRY,
+)  # fmt: skip
+AUDIT_HEAD = Gauge(
+    "payonce_audit_head", "Number of the last seal of the audit log, in the leader's process.", registry=REGISTRY
+)
 
 OUTBOX_DELIVERIES = Counter(
     "payonce_outbox_deliveries_total", "Entries handed over, by what came of it.", ["relay", "outcome"],

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import structlog
@@ -12,9 +13,12 @@ import structlog
 from payonce.engine.bell import Bell
 from payonce.engine.database import Database, is_transient
 from payonce.engine.janitors.observe import observe
+from payonce.engine.janitors.orphans import review_orphans
 from payonce.engine.janitors.prune import KEEP_DAYS_DEFAULT, Prune
 from payonce.engine.janitors.relay import carry_on
 from payonce.engine.janitors.schedule import Daily, Every, Schedule, Scheduler
+from payonce.engine.janitors.seal import Sealer
+from payonce.engine.janitors.snapshots import Snapshots
 from payonce.engine.leases import TTL_DEFAULT_S, Leadership
 from payonce.engine.model import Lease
 from payonce.engine.outbox import Relay, wake_name
@@ -30,6 +34,9 @@ SCHEDULE_EVERY_S: Final = 1.0
 OBSERVE_EVERY_S: Final = 5.0
 RELAY_EVERY_S: Final = 1.0
 """The longest an entry that is due waits for a relay to look; a ring makes it sooner."""
+SEAL_EVERY_S: Final = 10.0
+ORPHANS_EVERY_S: Final = 30.0
+SNAPSHOTS_EVERY_S: Final = 60.0
 TICK_LIMIT_S: Final = 120.0
 """A tick that takes longer hangs; it is broken off and begins anew."""
 STANDBY_S: Final = 1.0
@@ -64,14 +71,19 @@ async def run_janitors(
     bell: Bell | None = None,
     leader: str = LEADER,
     ttl_s: float = TTL_DEFAULT_S,
+    anchor: Path | None = None,
 ) -> None:
     """Runs until cancelled. Who declares other schedules leads under another name: a leader puts only its own."""
     prune, scheduler = Prune(database, keep_days), Scheduler(database, feed, schedules)
+    sealer, snapshots = Sealer(database, anchor), Snapshots(database)
     async with Leadership.open(database, leader, holder, ttl_s) as leadership:
         await run_ticks(
             [
                 Janitor("prune", PRUNE_EVERY_S, while_leading(leadership, lambda _: prune.tick())),
                 Janitor("schedule", SCHEDULE_EVERY_S, while_leading(leadership, scheduler.tick)),
+                Janitor("seal", SEAL_EVERY_S, while_leading(leadership, sealer.tick)),
+                Janitor("orphans", ORPHANS_EVERY_S, while_leading(leadership, lambda _: review_orphans(database))),
+                Janitor("snapshots", SNAPSHOTS_EVERY_S, while_leading(leadership, lambda _: snapshots.tick())),
                 Janitor("observe", OBSERVE_EVERY_S, lambda: observe(database, admin)),
                 *(
                     Janitor(

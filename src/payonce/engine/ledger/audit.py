@@ -9,19 +9,29 @@ FINDINGS_MAX: Final = 100
 """Of each kind: who finds a hundred has seen enough to act."""
 
 
+WAY_OUT: Final = (
+    "the books were written past payonce.post: stop what posts to these accounts, find out who can write as the owner, "
+    "compare with a backup, and correct by a posting, never by hand"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     kind: str
     text: str
+    way_out: str = ""
+    """What to do about it."""
 
 
 async def audit_ledger(read: Reads) -> list[Finding]:
     """Empty when all is well. Each check is one statement, so postings may go on meanwhile."""
-    findings = []
-    for kind, query in CHECKS.items():
-        rows = await read.fetch(f"{query} limit {FINDINGS_MAX}")
-        findings += [Finding(kind, row["finding"]) for row in rows]
-    return findings
+    return [finding for kind in CHECKS for finding in await check_books(read, kind)]
+
+
+async def check_books(read: Reads, kind: str) -> list[Finding]:
+    """One of CHECKS."""
+    rows = await read.fetch(f"{CHECKS[kind]} limit {FINDINGS_MAX}")
+    return [Finding(kind, row["finding"], WAY_OUT) for row in rows]
 
 
 CHECKS: Final = {

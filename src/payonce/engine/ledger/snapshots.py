@@ -1,5 +1,6 @@
 """Balance snapshots, so that the balance of a busy account is never the sum of its whole history."""
 
+from dataclasses import dataclass
 from typing import Final
 
 from payonce.engine.database import Database
@@ -10,6 +11,13 @@ LINES_WORTHWHILE: Final = 1_000
 BATCH_ACCOUNTS: Final = 500
 
 
+@dataclass(frozen=True, slots=True)
+class Batch:
+    made: int
+    last_account: int | None
+    """None behind the last account."""
+
+
 async def snapshot_balances(
     database: Database, *, lines_wanted: int = LINES_WORTHWHILE, batch_accounts: int = BATCH_ACCOUNTS
 ) -> int:
@@ -18,15 +26,21 @@ async def snapshot_balances(
     A snapshot covers the transactions that had all ended: a line of one that still runs is above it, whatever its id.
     Two processes at once make correct snapshots both.
     """
-    if lines_wanted < 1 or batch_accounts < 1:
-        raise Invalid(f"lines_wanted is {lines_wanted} and batch_accounts {batch_accounts}; both are at least 1")
     made, last_account = 0, 0
     while True:
-        batch = await database.engine.fetchrow(
-            "select last_account, made from payonce.snapshot_accounts($1, $2, $3)",
-            last_account, batch_accounts, lines_wanted,
-        )  # fmt: skip
-        assert batch is not None
-        if batch["last_account"] is None:
+        batch = await snapshot_batch(database, last_account, lines_wanted, batch_accounts)
+        if batch.last_account is None:
             return made
-        made, last_account = made + batch["made"], batch["last_account"]
+        made, last_account = made + batch.made, batch.last_account
+
+
+async def snapshot_batch(database: Database, after_account: int, lines_wanted: int, batch_accounts: int) -> Batch:
+    """The next accounts behind one, in the order of their ids."""
+    if lines_wanted < 1 or batch_accounts < 1:
+        raise Invalid(f"lines_wanted is {lines_wanted} and batch_accounts {batch_accounts}; both are at least 1")
+    batch = await database.engine.fetchrow(
+        "select last_account, made from payonce.snapshot_accounts($1, $2, $3)",
+        after_account, batch_accounts, lines_wanted,
+    )  # fmt: skip
+    assert batch is not None
+    return Batch(batch["made"], batch["last_account"])

@@ -1,0 +1,83 @@
+"""What must hold of the engine's own rows at any moment, each check one query that finds nothing when all is well."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from payonce.engine.effects.orphans import ORPHANED
+
+_EFFECT: Final = "e.kind || ' ' || e.key || ':' || e.generation"
+
+
+@dataclass(frozen=True)
+class Invariant:
+    query: str
+    """Answers with a sentence per row, as `finding`."""
+    way_out: str
+
+
+INVARIANTS: Final = {
+    "performed effect without an outcome": Invariant(
+        f"""
+        select format('%s (%s) is performed, and its outcome is not on record', {_EFFECT}, e.id) as finding
+        from payonce.effects e where e.state = 'performed' and e.outcome is null
+        """,
+        "look up the outcome at the vendor; the handlers behind it cannot go on without",
+    ),
+    "performed effect without evidence": Invariant(
+        f"""
+        select format('%s (%s) is performed, and no try, question or person says so', {_EFFECT}, e.id) as finding
+        from payonce.effects e
+        where e.state = 'performed' and not exists (
+            select from payonce.effect_attempts a
+            where a.effect_id = e.id and a.event in ('performed', 'found', 'answered'))
+        """,
+        "somebody changed the row by hand: ask the vendor whether it happened, and look into the audit log",
+    ),
+    "effect that nobody looks after": Invariant(
+        f"""
+        select format('%s (%s) is %s, and its message %s is parked or gone', {_EFFECT}, e.id, e.state, e.message_id)
+            as finding
+        from payonce.effects e where {ORPHANED}
+        """,
+        "a running process puts it before a person within a minute; if it stays, no process leads: start one",
+    ),
+    "two open generations": Invariant(
+        """
+        select format('%s %s has %s open generations: %s', e.kind, e.key, count(*),
+            string_agg(format('%s is %s', e.generation, e.state), ', ' order by e.generation)) as finding
+        from payonce.effects e
+        where e.state in ('intended', 'unknown', 'review') and not e.superseded
+        group by e.kind, e.key having count(*) > 1
+        """,
+        "freeze the vendor, and ask it about each generation before anything is sent again",
+    ),
+    "generation begun before the last one ended": Invariant(
+        f"""
+        select format('%s (%s) is %s, and generation %s was begun', {_EFFECT}, e.id, e.state, n.generation) as finding
+        from payonce.effects e
+        join payonce.effects n on n.kind = e.kind and n.key = e.key and n.generation = e.generation + 1
+        where e.state in ('intended', 'unknown')
+        """,
+        "freeze the vendor, and ask it about both generations: the same money may have moved twice",
+    ),
+    "effect without its first try": Invariant(
+        f"""
+        select format('%s (%s) has no line that says it was started', {_EFFECT}, e.id) as finding
+        from payonce.effects e
+        where not exists (select from payonce.effect_attempts a where a.effect_id = e.id and a.event = 'started')
+        """,
+        "the record of tries is only ever added to: compare with a backup, and look who can write as the owner",
+    ),
+    "outcome that was overlooked": Invariant(
+        f"""
+        select format('the vendor said that %s (%s) happened, and it is %s', {_EFFECT}, e.id, e.state) as finding
+        from payonce.effects e
+        where (e.state in ('intended', 'unknown', 'refused') or (e.state = 'abandoned' and e.safety <> 'harmless'))
+          and exists (select from payonce.effect_attempts a
+              where a.effect_id = e.id and a.event in ('performed', 'found')
+                and not exists (select from payonce.effect_attempts d
+                    where d.effect_id = e.id and d.id > a.id and d.event = 'answered'))
+        """,
+        "compare with the vendor's statement before anything is sent again; the money has probably moved",
+    ),
+}

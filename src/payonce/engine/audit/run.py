@@ -1,0 +1,197 @@
+"""The audit of everything: the books, the engine's rows, what services promise, and that postings belong to something.
+
+Each check reads on a connection that cannot write and gives a statement only so long; one that fails is itself a
+finding, and the others go on.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Protocol
+
+import asyncpg
+
+from payonce.engine.audit.invariants import INVARIANTS, Invariant
+from payonce.engine.audit.references import check_references
+from payonce.engine.database import Database
+from payonce.engine.ledger.audit import CHECKS, FINDINGS_MAX, Finding, check_books
+from payonce.engine.transaction import Reader
+from payonce.kit.outcomes import Invalid
+from payonce.kit.redact import redact
+
+STATEMENT_LIMIT_S: Final = 600.0
+CHECK_LIMIT_S: Final = 3_600.0
+"""Of one whole check, which may be many statements or questions to a vendor."""
+ANSWER_MARGIN_S: Final = 10.0
+"""The server breaks a statement off first, so that its reason is known."""
+
+INVARIANT_WAY_OUT: Final = "the service's README says what this promise is; pause its queues until it is understood"
+
+Audit = Callable[[Reader, Sequence[object]], Awaitable[list[Finding]]]
+"""What a service checks beyond queries: it is given a reader and the service's resources, such as vendors' clients."""
+Tell = Callable[[int, int, str], None]
+"""Told how many checks are done, of how many, and which one begins."""
+
+
+@dataclass(frozen=True)
+class Check:
+    name: str
+    run: Callable[[Reader], Awaitable[list[Finding]]]
+
+
+@dataclass(frozen=True)
+class Found:
+    """A finding, and the check that found it."""
+
+    check: str
+    text: str
+    way_out: str
+
+
+@dataclass(frozen=True)
+class Report:
+    checks: int
+    findings: tuple[Found, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.findings
+
+
+class Audited(Protocol):
+    """What a service declares for its audit."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def invariants(self) -> Mapping[str, str]: ...
+    @property
+    def references(self) -> Mapping[str, str]: ...
+
+
+async def run_audit(
+    database: Database,
+    checks: Iterable[Check],
+    tell: Tell | None = None,
+    *,
+    statement_limit_s: float = STATEMENT_LIMIT_S,
+    check_limit_s: float = CHECK_LIMIT_S,
+) -> Report:
+    """All checks, one after the other, while work goes on."""
+    todo, findings = list(checks), []
+    async with open_reader(database, statement_limit_s) as read:
+        for done, check in enumerate(todo):
+            if tell is not None:
+                tell(done, len(todo), check.name)
+            findings += await _found(check, read, check_limit_s)
+    return Report(len(todo), tuple(findings))
+
+
+def checks_of(services: Sequence[Audited]) -> list[Check]:
+    """Of the engine, the books and the services, in the order in which damage would be understood."""
+    checks = [Check(f"ledger: {kind}", partial(check_books, kind=kind)) for kind in CHECKS]
+    checks += [Check(f"engine: {name}", partial(_hold, invariant)) for name, invariant in INVARIANTS.items()]
+    for service in services:
+        checks += [
+            Check(f"{service.name}: {name}", partial(_keep, query)) for name, query in service.invariants.items()
+        ]
+    return [*checks, Check("ledger: postings belong to something", partial(check_references, _kinds(services)))]
+
+
+@asynccontextmanager
+async def open_reader(database: Database, statement_limit_s: float = STATEMENT_LIMIT_S) -> AsyncIterator[Reader]:
+    """Reads that may take long, apart from the pools that handlers and the engine wait for."""
+    reader = PatientReader(database, statement_limit_s)
+    try:
+        yield reader
+    finally:
+        await reader.close()
+
+
+class PatientReader(Reader):
+    """A connection of its own, which cannot write; opened again when it was lost."""
+
+    def __init__(self, database: Database, statement_limit_s: float) -> None:
+        if not statement_limit_s > 0:
+            raise Invalid(f"statement_limit_s is {statement_limit_s}; give a statement some seconds")
+        self._database = database
+        self._limit_s = statement_limit_s
+        self._one_at_a_time = asyncio.Lock()
+        self._connection: asyncpg.Connection | None = None
+
+    async def fetch(self, sql: str, *arguments: Any) -> list[Any]:
+        rows: list[Any] = await self._ask("fetch", sql, *arguments)
+        return rows
+
+    async def fetchrow(self, sql: str, *arguments: Any) -> Any:
+        return await self._ask("fetchrow", sql, *arguments)
+
+    async def fetchval(self, sql: str, *arguments: Any) -> Any:
+        return await self._ask("fetchval", sql, *arguments)
+
+    async def close(self) -> None:
+        if self._connection is not None and not self._connection.is_closed():
+            await self._connection.close()
+
+    async def _ask(self, how: str, sql: str, *arguments: Any) -> Any:
+        async with self._one_at_a_time:
+            if self._connection is None or self._connection.is_closed():
+                self._connection = await self._database.connect(
+                    statement_timeout=str(int(self._limit_s * 1000)), default_transaction_read_only="on"
+                )
+            ask = getattr(self._connection, how)
+            return await ask(sql, *arguments, timeout=self._limit_s + ANSWER_MARGIN_S)
+
+
+async def _found(check: Check, read: Reader, limit_s: float) -> list[Found]:
+    try:
+        async with asyncio.timeout(limit_s):
+            findings = await check.run(read)
+    except Exception as error:
+        return [Found(check.name, f"could not be checked: {redact(_told(error))}", _way_out_of(error))]
+    found = [Found(check.name, redact(finding.text), finding.way_out) for finding in findings[:FINDINGS_MAX]]
+    if len(findings) > FINDINGS_MAX:
+        found.append(Found(check.name, f"and more than these {FINDINGS_MAX}", "begin with those above"))
+    return found
+
+
+async def _hold(invariant: Invariant, read: Reader) -> list[Finding]:
+    rows = await read.fetch(_bounded(invariant.query))
+    return [Finding("engine", row["finding"], invariant.way_out) for row in rows]
+
+
+async def _keep(query: str, read: Reader) -> list[Finding]:
+    rows = await read.fetch(_bounded(query))
+    return [
+        Finding("invariant", ", ".join(f"{name} {value}" for name, value in row.items()), INVARIANT_WAY_OUT)
+        for row in rows
+    ]
+
+
+def _bounded(query: str) -> str:
+    return f"select * from (\n{query.rstrip().removesuffix(';')}\n) broken limit {FINDINGS_MAX + 1}"
+
+
+def _kinds(services: Sequence[Audited]) -> dict[str, str]:
+    kinds: dict[str, str] = {}
+    owners: dict[str, str] = {}
+    for service in services:
+        for kind, query in service.references.items():
+            if kind in kinds:
+                raise Invalid(
+                    f"{owners[kind]} and {service.name} both say what postings of {kind!r} belong to; keep one"
+                )
+            kinds[kind], owners[kind] = query, service.name
+    return kinds
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no reason given'}"
+
+
+def _way_out_of(error: Exception) -> str:
+    if isinstance(error, (TimeoutError, asyncpg.QueryCanceledError)):
+        return "it took too long: run it again when less is going on, or with a larger --statement-limit"
+    return "mend the cause and run the audit again: until then nobody knows whether this holds"

@@ -1,0 +1,206 @@
+"""Seals: notes that can no longer change places, hashed into a chain by whoever leads.
+
+A note is final when every transaction that began before its own has ended. Ids are given out before a commit, so a
+horizon of ids would pass over whoever commits late; below `pg_snapshot_xmin` nobody is left.
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import asyncpg
+import structlog
+
+from payonce.engine.database import Connection, Database, settled_transaction
+from payonce.engine.leases import fence
+from payonce.engine.model import Lease
+from payonce.kit.outcomes import Invalid, Stale
+
+FORMAT: Final = 1
+"""Of the encoding. Grows when a column of the log or of a seal is added; older seals are read by their own."""
+BATCH_NOTES: Final = 1_000
+"""Of one seal: hashed in milliseconds, so that the lease can be renewed in between."""
+BATCHES_MAX: Final = 100
+"""Of one call: a flood is sealed over several ticks."""
+NO_HASH: Final = bytes(32)
+"""Stands where a chain without seals would have the hash of its last one."""
+
+NOTE_FIELDS: Final = ("id", "xact", "severity", "location", "reference", "text", "actor", "created_at")
+"""Every column of payonce.audit_log, in the order in which they are hashed."""
+MICROSECONDS: Final = "trunc(extract(epoch from {}) * 1000000)::text"
+"""A time in a form that no session's time zone or date style changes."""
+NOTE_COLUMNS: Final = (
+    "l.id::text as id, l.xact::text as xact, l.severity, l.location, l.reference, l.text, l.actor, "
+    f"{MICROSECONDS.format('l.created_at')} as created_at"
+)
+SERVER: Final = "(select system_identifier::text from pg_control_system())"
+"""The name a database cluster was born with; copies of its files keep it, and so does their count of transactions."""
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Head:
+    """The end of the chain at some moment: kept elsewhere, it proves that nothing before it was changed."""
+
+    number: int
+    hash: bytes
+
+    def __str__(self) -> str:
+        return f"{self.number}:{self.hash.hex()}"
+
+
+NO_HEAD: Final = Head(0, NO_HASH)
+
+
+@dataclass(frozen=True)
+class Seal:
+    number: int
+    previous: bytes | None
+    format: int
+    notes: int
+    server: str
+    horizon: str
+    sealed_at: str
+    """In microseconds since 1970."""
+
+    def hash(self, digests: Iterable[bytes]) -> bytes:
+        """Over everything in the seal, the seal before it, and its notes in their order."""
+        fields = ("payonce seal", self.format, self.number, (self.previous or b"").hex(), self.notes, self.server,
+                  self.horizon, self.sealed_at)  # fmt: skip
+        return hashlib.sha256(encoded(*map(str, fields), *(digest.hex() for digest in digests))).digest()
+
+
+def digest(note: Any) -> bytes:
+    """Of one row with NOTE_COLUMNS."""
+    return hashlib.sha256(encoded("payonce note", str(FORMAT), *(note[name] for name in NOTE_FIELDS))).digest()
+
+
+def encoded(*fields: str) -> bytes:
+    """Each field behind its length, so that no two lists of fields are encoded alike."""
+    parts = [field.encode() for field in fields]
+    return b"".join(len(part).to_bytes(8, "big") + part for part in parts)
+
+
+async def seal_notes(database: Database, lease: Lease, *, batch_notes: int = BATCH_NOTES) -> int:
+    """Seals what is final, a fenced transaction per seal; answers how many notes. Stale when the lease is lost."""
+    if batch_notes < 1:
+        raise Invalid(f"batch_notes is {batch_notes}; a seal covers at least 1 note")
+    sealed = 0
+    for _ in range(BATCHES_MAX):
+        notes = await _seal_batch(database, lease, batch_notes)
+        sealed += notes
+        if notes < batch_notes:
+            break
+    return sealed
+
+
+async def head(read: Any) -> Head:
+    """Where the chain ends now; number 0 while nothing is sealed."""
+    row = await read.fetchrow("select number, hash from payonce.audit_seals order by number desc limit 1")
+    return NO_HEAD if row is None else Head(row["number"], bytes(row["hash"]))
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where the next seal goes, and up to where this server's transactions are over."""
+
+    head: Head
+    server: str
+    horizon: str
+    here: str
+    xmin: str
+    xmax: str
+    at: datetime
+    at_us: str
+
+    @property
+    def moved(self) -> bool:
+        """The last seal was made by a server that counted other transactions, or none was made yet."""
+        return self.server != self.here or int(self.horizon) > int(self.xmax)
+
+
+async def _seal_batch(database: Database, lease: Lease, batch_notes: int) -> int:
+    async with database.engine.acquire() as connection, settled_transaction(database, connection):
+        await fence(connection, lease)
+        place = await _place(connection)
+        notes = await _final_notes(connection, place, batch_notes)
+        if not notes and not place.moved:
+            return 0
+        server, horizon = _covered(place, notes, complete=len(notes) < batch_notes)
+        seal = Seal(
+            place.head.number + 1, place.head.hash if place.head.number else None, FORMAT, len(notes), server, horizon,
+            place.at_us,
+        )  # fmt: skip
+        digests = [digest(note) for note in notes]
+        try:
+            await _write(connection, seal, place.at, [int(note["id"]) for note in notes], digests)
+        except asyncpg.UniqueViolationError as error:
+            raise Stale(f"seal {seal.number} was made by somebody else; nothing was written") from error
+    log.info("audit_sealed", seal=seal.number, notes=len(notes))
+    return len(notes)
+
+
+def _covered(place: _Place, notes: Sequence[Any], *, complete: bool) -> tuple[str, str]:
+    """The server and the horizon that a seal over these notes may claim."""
+    if complete:
+        return place.here, place.xmin
+    # A full batch may end inside a transaction; one after a move may end before the notes of this server begin.
+    return (place.server, place.horizon) if place.moved else (place.here, notes[-1]["xact"])
+
+
+async def _place(connection: Connection) -> _Place:
+    row = await connection.fetchrow(
+        f"""
+        select last.number, last.hash, last.server, last.horizon::text as horizon, {SERVER} as here,
+            pg_snapshot_xmin(pg_current_snapshot())::text as xmin,
+            pg_snapshot_xmax(pg_current_snapshot())::text as xmax,
+            clock.at, {MICROSECONDS.format("clock.at")} as at_us
+        from (select payonce.due_now() as at) clock
+        left join (select * from payonce.audit_seals order by number desc limit 1) last on true
+        """
+    )
+    assert row is not None
+    last = NO_HEAD if row["number"] is None else Head(row["number"], bytes(row["hash"]))
+    return _Place(
+        last, row["server"] or "", row["horizon"] or "0", row["here"], row["xmin"], row["xmax"], row["at"], row["at_us"]
+    )
+
+
+async def _final_notes(connection: Connection, place: _Place, limit: int) -> list[Any]:
+    """Notes without a seal, in the order of their transactions. What a younger server finds above all transactions that
+    it ever began was written elsewhere, and is as final as what lies below them all."""
+    final = "l.xact >= $1::text::xid8 and l.xact < pg_snapshot_xmin(pg_current_snapshot())"
+    if place.moved:
+        final = f"(({final}) or l.xact >= pg_snapshot_xmax(pg_current_snapshot()))"
+    rows: list[Any] = await connection.fetch(
+        f"""
+        select {NOTE_COLUMNS} from payonce.audit_log l
+        where {final} and not exists (select from payonce.audit_sealed s where s.note = l.id)
+        order by l.xact, l.id limit $2
+        """,
+        "0" if place.moved else place.horizon, limit,
+    )  # fmt: skip
+    return rows
+
+
+async def _write(
+    connection: Connection, seal: Seal, at: datetime, note_ids: Sequence[int], digests: Sequence[bytes]
+) -> None:
+    await connection.execute(
+        """
+        insert into payonce.audit_seals (number, previous, format, notes, server, horizon, hash, sealed_at)
+        values ($1, $2, $3, $4, $5, $6::text::xid8, $7, $8)
+        """,
+        seal.number, seal.previous, seal.format, seal.notes, seal.server, seal.horizon, seal.hash(digests), at,
+    )  # fmt: skip
+    await connection.execute(
+        """
+        insert into payonce.audit_sealed (seal, place, note, digest)
+        select $1, covered.place, covered.note, covered.digest
+        from unnest($2::bigint[], $3::bytea[]) with ordinality as covered (note, digest, place)
+        """,
+        seal.number, note_ids, digests,
+    )  # fmt: skip

@@ -1,0 +1,38 @@
+"""Puts effects that nobody would look at again before a person. Leader-only, harmless when not."""
+
+from typing import Final
+from uuid import UUID
+
+import structlog
+
+from payonce.engine.database import Database
+from payonce.engine.effects.model import State
+from payonce.engine.effects.orphans import find_orphans, review_orphan
+from payonce.engine.metrics import ORPHANED_EFFECTS
+
+BATCH: Final = 100
+BATCHES_MAX: Final = 50
+"""Of one tick; the next one goes on."""
+
+log = structlog.get_logger(__name__)
+
+
+async def review_orphans(database: Database, *, batch: int = BATCH) -> int:
+    """Answers how many. Each is a transaction of its own, so that none waits long for a run, nor a run for it."""
+    return sum([await _review_all(database, state, batch) for state in (State.INTENDED, State.UNKNOWN)])
+
+
+async def _review_all(database: Database, state: State, batch: int) -> int:
+    reviewed = 0
+    after: UUID | None = None
+    for _ in range(BATCHES_MAX):
+        found = await find_orphans(database, state, after, batch)
+        for effect_id in found:
+            if await review_orphan(database, effect_id):
+                reviewed += 1
+                ORPHANED_EFFECTS.inc()
+                log.warning("effect_orphaned", effect_id=str(effect_id))
+        if len(found) < batch:
+            break
+        after = found[-1]
+    return reviewed

@@ -1,0 +1,31 @@
+"""Snapshots of balances, some accounts at each tick. Leader-only, harmless when not."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from payonce.engine.database import Database
+from payonce.engine.ledger.snapshots import BATCH_ACCOUNTS, LINES_WORTHWHILE, snapshot_batch
+
+BATCHES_MAX: Final = 100
+"""Of one tick; the next one goes on with the accounts behind."""
+
+
+@dataclass
+class Snapshots:
+    """Where the walk over the accounts stands between ticks."""
+
+    database: Database
+    lines_wanted: int = LINES_WORTHWHILE
+    batch_accounts: int = BATCH_ACCOUNTS
+    batches_max: int = BATCHES_MAX
+    _last_account: int = 0
+
+    async def tick(self) -> int:
+        made = 0
+        for _ in range(self.batches_max):
+            batch = await snapshot_batch(self.database, self._last_account, self.lines_wanted, self.batch_accounts)
+            made += batch.made
+            self._last_account = batch.last_account or 0
+            if batch.last_account is None:
+                break
+        return made
