@@ -36,8 +36,15 @@ async def sealed(s: Stage, lease: Lease, count: int, batch_notes: int = 1_000) -
         done += await seal_notes(s.database, lease, batch_notes=batch_notes)
         return done >= count
 
-    await eventually(enough, what=f"sealing {count} notes")
+    await eventually(enough, within_s=4.0, what=f"sealing {count} notes")
     assert done == count
+
+
+async def all_final(s: Stage) -> bool:
+    """Whether every note lies below the horizon, so that one seal takes them all."""
+    return bool(
+        await s.owner.fetchval("select bool_and(xact < pg_snapshot_xmin(pg_current_snapshot())) from payonce.audit_log")
+    )
 
 
 async def verified(s: Stage, *heads: Head) -> Verified:

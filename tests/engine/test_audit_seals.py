@@ -14,6 +14,7 @@ from payonce.kit.outcomes import Invalid, Stale
 from payonce.testing import OpenStage, Stage, eventually
 from tests.engine.audit_notes import (
     ELSEWHERE_XACT,
+    all_final,
     covered,
     head_of,
     kinds,
@@ -51,20 +52,15 @@ async def test_a_transaction_that_is_open_while_a_seal_is_made_is_in_the_next_on
     async with stage() as s:
         lease = await leading(s)
         await noted(s, "before")
-        late = await s.database.connect()
-        transaction = late.transaction()
-        await transaction.start()
-        await note(late, "test", "reference", "late", actor="tester")
-        # A lower id than this one's, and seen by nobody yet.
-        await noted(s, "after")
-        await sealed(s, lease, 1)
-        assert await covered(s) == [(1, "before")]
-        assert (await verified(s)).unsealed == 1
-        await transaction.commit()
-        await late.close()
+        async with s.database.transaction() as late:
+            await note(late, "test", "reference", "late", actor="tester")
+            # With a higher id than the late one's.
+            await noted(s, "after")
+            await sealed(s, lease, 1)
+            assert await covered(s) == [(1, "before")]
+            assert (await verified(s)).unsealed == 1
         await sealed(s, lease, 2)
-        texts = [text for _, text in await covered(s)]
-        assert texts == ["before", "late", "after"]
+        assert [text for _, text in await covered(s)] == ["before", "late", "after"]
         assert (await verified(s)).ok
 
 
@@ -107,12 +103,6 @@ async def test_two_who_both_believe_to_lead_cannot_fork_the_chain(stage: OpenSta
         assert sorted(type(each).__name__ for each in ended) == ["Stale", "int"], ended
         assert [text for _, text in await covered(s)] == ["a", "b"]
         assert (await verified(s)).ok
-
-
-async def all_final(s: Stage) -> bool:
-    return bool(
-        await s.owner.fetchval("select bool_and(xact < pg_snapshot_xmin(pg_current_snapshot())) from payonce.audit_log")
-    )
 
 
 async def waiting(s: Stage, count: int) -> bool:

@@ -22,13 +22,13 @@ ORPHANED: Final = f"""
 """Holds for a row `e` of payonce.effects."""
 
 
-async def find_orphans(database: Database, state: State, after: UUID | None, limit: int) -> list[UUID]:
+async def find_orphans(database: Database, state: State, after: UUID, limit: int) -> list[UUID]:
     """The ids of those in one state, in order, behind `after`. By state, so that the index of open effects serves,
     however many have ended."""
     rows = await database.engine.fetch(
         f"""
         select e.id from payonce.effects e
-        where {ORPHANED} and e.state = $1 and e.id > coalesce($2, '{UUID(int=0)}') order by e.id limit $3
+        where {ORPHANED} and e.state = $1 and e.id > $2 order by e.id limit $3
         """,
         state, after, limit,
     )  # fmt: skip

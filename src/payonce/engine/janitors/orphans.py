@@ -23,8 +23,7 @@ async def review_orphans(database: Database, *, batch: int = BATCH) -> int:
 
 
 async def _review_all(database: Database, state: State, batch: int) -> int:
-    reviewed = 0
-    after: UUID | None = None
+    reviewed, after = 0, UUID(int=0)
     for _ in range(BATCHES_MAX):
         found = await find_orphans(database, state, after, batch)
         for effect_id in found:

@@ -1,0 +1,193 @@
+"""Effects whose message is parked or gone: put before a person, unless somebody may still be at work on them."""
+
+import asyncio
+
+import pytest
+
+from payonce.engine.effects import Blind, Cause, Findable, Keyed, Safety, answer_review, reviews
+from payonce.engine.effects import orphans as orphans_module
+from payonce.engine.effects.review import Answer
+from payonce.engine.janitors import orphans as janitor
+from payonce.engine.janitors.orphans import review_orphans
+from payonce.engine.model import State as MessageState
+from payonce.engine.queue import Filter
+from payonce.engine.transaction import Reader, begin
+from payonce.kit.outcomes import Retry, Unknown
+from payonce.testing import OpenStage, eventually
+from tests.engine.effects_stage import PAY, TIMEOUT_S, VALID_FOR_S, Desk, open_desk
+
+KEYED: Safety = Keyed(VALID_FOR_S)
+
+
+async def park(desk: Desk) -> None:
+    """As the reaper or an operator would leave it, whatever the effect is."""
+    await desk.s.owner.execute(
+        "update payonce.messages set state = 'parked', lease_until = null, token = token + 1, last_error = 'gave up'"
+    )
+
+
+async def left_unknown(desk: Desk) -> None:
+    """One try whose answer was lost."""
+    work = await desk.claim()
+    with pytest.raises(Unknown):
+        await desk.pay(work)
+
+
+async def test_the_effect_of_a_parked_message_goes_before_a_person(stage: OpenStage) -> None:
+    async with open_desk(stage, KEYED, "lost after") as desk:
+        await left_unknown(desk)
+        await park(desk)
+        assert await review_orphans(desk.s.database) == 1
+        [review] = await reviews(Reader(desk.s.database))
+        assert review.effect.review_cause is Cause.GAVE_UP
+        assert "is parked: gave up" in review.question
+        assert (await desk.events())[-1] == "gave_up"
+        assert await desk.s.owner.fetchval("select reference from payonce.audit_log") == str(review.effect.id)
+        assert await review_orphans(desk.s.database) == 0, "once"
+
+
+async def test_a_message_that_died_alone_leaves_its_effect_to_a_person(stage: OpenStage) -> None:
+    """The reaper parks without a handler that could give the effect up."""
+    async with open_desk(stage, Blind()) as desk:
+        work = await desk.claim()
+        await desk.stop_in_the_vendor(work, "stop after")
+        await desk.s.owner.execute("update payonce.messages set running_alone = true")
+        await desk.s.clock.advance_leases(PAY.lease_s + 1)
+        assert await desk.queue.reap() == 1
+        assert (await desk.s.admin.depth("pay")).parked == 1
+        assert await review_orphans(desk.s.database) == 0, "the stopped process may still be waiting for its answer"
+        await desk.s.clock.advance(TIMEOUT_S + 1)
+        assert await review_orphans(desk.s.database) == 1
+        assert await desk.state() == [(1, "review")]
+        # It wakes after all: what it knows is taken, and nobody needs to decide.
+        desk.vendor.resume.set()
+        await desk.stopped[0]
+        assert await desk.state() == [(1, "performed")]
+
+
+async def test_a_purge_by_hand_leaves_its_effect_to_a_person(stage: OpenStage) -> None:
+    async with open_desk(stage, KEYED, "lost after") as desk:
+        await left_unknown(desk)
+        await park(desk)
+        assert await desk.s.admin.purge("pay", MessageState.PARKED, Filter(), "tester") == 1
+        assert await review_orphans(desk.s.database) == 1
+        [review] = await reviews(Reader(desk.s.database))
+        assert "is gone" in review.question
+
+
+async def test_an_effect_that_was_never_sent_is_not_forgotten_either(stage: OpenStage) -> None:
+    async with open_desk(stage, KEYED, "not sent") as desk:
+        work = await desk.claim()
+        with pytest.raises(Retry):
+            await desk.pay(work)
+        await park(desk)
+        assert await desk.state() == [(1, "intended")]
+        assert await review_orphans(desk.s.database) == 1
+        [review] = await reviews(Reader(desk.s.database))
+        assert Answer.SEND_AGAIN in review.allowed
+
+
+@pytest.mark.parametrize("state", ["ready", "alone", "leased"])
+async def test_effects_whose_message_lives_are_left_alone(stage: OpenStage, state: str) -> None:
+    async with open_desk(stage, KEYED, "lost after") as desk:
+        await left_unknown(desk)
+        if state != "leased":
+            await desk.s.owner.execute("update payonce.messages set state = $1, lease_until = null", state)
+        await desk.s.clock.advance(10 * TIMEOUT_S)
+        assert await review_orphans(desk.s.database) == 0
+        assert await desk.state() == [(1, "unknown")]
+
+
+async def test_a_try_that_may_still_be_under_way_is_left_alone(stage: OpenStage) -> None:
+    async with open_desk(stage, KEYED) as desk:
+        await desk.stop_in_the_vendor(await desk.claim(), "stop before")
+        await park(desk)
+        assert await review_orphans(desk.s.database) == 0
+        await desk.s.clock.advance(TIMEOUT_S + 1)
+        assert await review_orphans(desk.s.database) == 1
+
+
+async def test_an_effect_that_a_run_is_writing_to_is_not_waited_for(stage: OpenStage) -> None:
+    async with open_desk(stage, KEYED, "lost after") as desk:
+        await left_unknown(desk)
+        await park(desk)
+        async with desk.s.owner.transaction():
+            await desk.s.owner.execute("select from payonce.effects for update")
+            async with asyncio.timeout(5):
+                assert await review_orphans(desk.s.database) == 0
+        assert await review_orphans(desk.s.database) == 1
+
+
+async def test_a_message_redriven_after_the_first_look_keeps_its_effect(
+    stage: OpenStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The redriven run is in the vendor when the janitor, which saw a parked message, comes to the effect."""
+    async with open_desk(stage, KEYED, "lost before") as desk:
+        await left_unknown(desk)
+        await park(desk)
+
+        async def redriven_meanwhile(*arguments: object) -> bool:
+            await desk.s.admin.redrive("pay", Filter())
+            await desk.stop_in_the_vendor(await desk.claim(), "stop before")
+            return await orphans_module.review_orphan(*arguments)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(janitor, "review_orphan", redriven_meanwhile)
+        assert await review_orphans(desk.s.database) == 0
+        desk.vendor.resume.set()
+        await desk.stopped[0]
+        assert await desk.state() == [(1, "performed")]
+        assert desk.vendor.times() == {"p-1:1": 1}
+
+
+async def test_a_run_that_decided_before_the_review_sends_nothing(stage: OpenStage) -> None:
+    """The other order: the run has read the effect, and the janitor is quicker. The revision tells it."""
+    async with open_desk(stage, KEYED, "lost before") as desk:
+        await left_unknown(desk)
+        await park(desk)
+        await desk.s.admin.redrive("pay", Filter())
+        work = await desk.claim()
+        async with desk.s.owner.transaction():
+            await desk.s.owner.execute("lock table payonce.effects in share mode")
+            run = asyncio.create_task(desk.pay(work))
+            await eventually(lambda: waits_for_a_lock(desk), what="the run having decided to send again")
+            await desk.s.owner.execute(
+                """
+                update payonce.effects set state = 'review', review_cause = 'gave_up', revision = revision + 1,
+                    busy_until = null
+                """
+            )
+        with pytest.raises(Retry, match="waits for a person"):
+            await run
+        assert len(desk.vendor.calls) == 1
+
+
+async def waits_for_a_lock(desk: Desk) -> bool:
+    async with desk.s.database.engine.acquire() as connection:
+        return bool(await connection.fetchval("select exists (select from pg_locks where not granted)"))
+
+
+async def test_who_answered_has_time_to_redrive(stage: OpenStage) -> None:
+    async with open_desk(stage, Findable(60.0), "lost after") as desk:
+        await left_unknown(desk)
+        await park(desk)
+        assert await review_orphans(desk.s.database) == 1
+        [review] = await reviews(Reader(desk.s.database))
+        async with begin(desk.s.database, desk.s.feed) as tx:
+            await answer_review(
+                tx, review.effect.id, Answer.LOOK_AGAIN, "tester", "look", revision=review.effect.revision
+            )
+        assert await review_orphans(desk.s.database) == 0
+        await desk.s.clock.advance(orphans_module.ANSWER_GRACE_S + 1)
+        assert await review_orphans(desk.s.database) == 1, "nobody redrove it"
+
+
+async def test_many_orphans_are_taken_in_batches(stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_desk(stage, KEYED, *["lost after"] * 5) as desk:
+        work = await desk.claim()
+        for number in range(5):
+            with pytest.raises(Unknown):
+                await desk.pay(work, key=f"p-{number}")
+        await park(desk)
+        monkeypatch.setattr(janitor, "BATCHES_MAX", 2)
+        assert await review_orphans(desk.s.database, batch=2) == 4, "the bound of one tick"
+        assert await review_orphans(desk.s.database, batch=2) == 1
