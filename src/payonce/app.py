@@ -15,7 +15,7 @@ from typing import Final, Protocol
 import structlog
 
 from payonce import embedded
-from payonce.engine.audit.run import Audit, Check, Report, Tell, checks_of, run_audit
+from payonce.engine.audit.run import STATEMENT_LIMIT_S, Audit, Check, Report, Tell, checks_of, run_audit
 from payonce.engine.bell import Bell
 from payonce.engine.database import Database, connect
 from payonce.engine.janitors import Schedule, run_janitors
@@ -186,13 +186,13 @@ class App:
         """A transaction outside any run: an HTTP request, a command."""
         return begin(self.database, self.feed, trace_id)
 
-    async def audit(self, tell: Tell | None = None, **limits: float) -> Report:
-        """The books, the engine's rows and what every service promises; for limits see run_audit."""
+    async def audit(self, tell: Tell | None = None, *, statement_limit_s: float = STATEMENT_LIMIT_S) -> Report:
+        """The books, the engine's rows and what every service promises."""
         checks = [
             *checks_of(SERVICES),
             *(self._check(service, audit) for service in SERVICES for audit in service.audits),
         ]
-        return await run_audit(self.database, checks, tell, **limits)
+        return await run_audit(self.database, checks, tell, statement_limit_s=statement_limit_s)
 
     def start(self) -> None:
         """Begins to work on the queues of the roles, and to keep house."""

@@ -1,7 +1,6 @@
 """`payonce audit`: run, verify, head and log, as an operator uses them."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -186,17 +185,12 @@ def test_the_log_is_listed_newest_first_page_by_page(payonce: Payonce, database:
     write_notes(database, "api_key=abcdef123456", reference="card", severity="WARNING")
     first = payonce("audit", "log", "--reference", "bank", "--limit", "2", "--json").json
     assert [one["text"] for one in first["notes"]] == ["c", "b"]
-    rest = payonce(
-        "audit", "log", "--reference", "bank", "--limit", "2", "--before", str(first["next_before"]), "--json"
-    )
-    assert ([one["text"] for one in rest.json["notes"]], rest.json["next_before"]) == (["a"], None)
-    warning = payonce("audit", "log", "--severity", "warning", "--actor", "ann", "--json").json["notes"]
-    assert [(one["reference"], one["seal"]) for one in warning] == [("card", None)]
-    assert "abcdef123456" not in json.dumps(warning)
-    assert payonce("audit", "log", "--since", "2999-01-01T00:00:00Z", "--json").json["notes"] == []
-    assert len(payonce("audit", "log", "--until", "2999-01-01T00:00:00Z", "--json").json["notes"]) == 4
-    shown = payonce("audit", "log", "--limit", "1")
+    page = ("--reference", "bank", "--limit", "2", "--before", str(first["next_before"]))
+    rest = payonce("audit", "log", *page, "--json").json
+    assert ([one["text"] for one in rest["notes"]], rest["next_before"]) == (["a"], None)
+    shown = payonce("audit", "log", "--severity", "warning", "--since", "2026-01-01T00:00:00Z", "--limit", "1")
     assert "card" in shown.stdout
+    assert "abcdef123456" not in shown.stdout
     assert "more: --before" in shown.stderr
 
 

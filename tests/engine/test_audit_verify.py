@@ -217,6 +217,16 @@ async def test_a_chain_made_anew_is_found_by_a_head_kept_elsewhere(stage: OpenSt
         assert await kinds(s, heads[0]) == {"rewritten history"}
 
 
+async def test_more_findings_than_anybody_reads_are_counted(stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify_module, "FINDINGS_MAX", 1)
+    async with stage() as s:
+        await sealed_log(s)
+        await tamper(s, "update payonce.audit_log set actor = 'somebody'")
+        texts = [finding.text for finding in (await verified(s)).findings]
+        assert len(texts) == 2
+        assert texts[-1] == "and 3 more of these"
+
+
 async def test_heads_that_contradict_each_other_are_found(stage: OpenStage) -> None:
     async with stage() as s:
         heads = await sealed_log(s)

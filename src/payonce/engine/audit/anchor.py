@@ -8,9 +8,10 @@ import os
 import re
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from payonce.engine.audit.seals import Head, head
+from payonce.engine.ledger.model import Reads
 from payonce.kit.outcomes import Invalid, Unavailable
 
 TAIL_BYTES: Final = 4_096
@@ -46,7 +47,7 @@ def heads_in(path: Path) -> list[Head]:
     return heads
 
 
-async def anchor_head(read: Any, path: Path) -> Head | None:
+async def anchor_head(read: Reads, path: Path) -> Head | None:
     """Appends the head unless the file has it; answers with what was appended. Raises Unavailable, and appends nothing,
     when the file knows a head that the chain does not: then history was rewritten, or an old backup was restored."""
     known = await asyncio.to_thread(_last_head, path)
@@ -62,7 +63,7 @@ async def anchor_head(read: Any, path: Path) -> Head | None:
     return now
 
 
-async def _check_chain_has(read: Any, known: Head, path: Path) -> None:
+async def _check_chain_has(read: Reads, known: Head, path: Path) -> None:
     found = await read.fetchval("select hash from payonce.audit_seals where number = $1", known.number)
     if known.number and (found is None or bytes(found) != known.hash):
         raise Unavailable(

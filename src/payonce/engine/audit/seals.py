@@ -15,6 +15,7 @@ import structlog
 
 from payonce.engine.database import Connection, Database, settled_transaction
 from payonce.engine.leases import fence
+from payonce.engine.ledger.model import Reads
 from payonce.engine.model import Lease
 from payonce.kit.outcomes import Invalid, Stale
 
@@ -97,7 +98,7 @@ async def seal_notes(database: Database, lease: Lease, *, batch_notes: int = BAT
     return sealed
 
 
-async def head(read: Any) -> Head:
+async def head(read: Reads) -> Head:
     """Where the chain ends now; number 0 while nothing is sealed."""
     row = await read.fetchrow("select number, hash from payonce.audit_seals order by number desc limit 1")
     return NO_HEAD if row is None else Head(row["number"], bytes(row["hash"]))

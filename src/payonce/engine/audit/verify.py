@@ -59,7 +59,7 @@ async def verify_log(read: Reads, heads: Iterable[Head] = (), progress: Progress
     walk.check_end()
     await _find_strays(read, walk)
     unsealed, oldest = await _unsealed(read)
-    return Verified(walk.head, walk.notes, unsealed, oldest, len(anchored), tuple(walk.findings))
+    return Verified(walk.head, walk.notes, unsealed, oldest, len(anchored), walk.all_findings())
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,13 @@ class _Walk:
         self._counts[kind] += 1
         if self._counts[kind] <= FINDINGS_MAX:
             self.findings.append(Finding(kind, text, WAY_OUT))
+
+    def all_findings(self) -> tuple[Finding, ...]:
+        more = {kind: count - FINDINGS_MAX for kind, count in self._counts.items() if count > FINDINGS_MAX}
+        return (
+            *self.findings,
+            *(Finding(kind, f"and {count:,} more of these", WAY_OUT) for kind, count in more.items()),
+        )
 
     def check(self, stored: _Stored, covered: Sequence[Any]) -> None:
         seal = stored.seal
