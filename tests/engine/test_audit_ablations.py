@@ -87,6 +87,10 @@ ABLATIONS: dict[str, tuple[Ablation, list[Check]]] = {
         orphans_of(r"m\.state <> 'parked'", "false"),
         [given(test_orphans.test_effects_whose_message_lives_are_left_alone, "ready")],
     ),
+    "the look at the outbox, for orphans": (
+        orphans_of(r"o\.state <> 'parked'", "false"),
+        [given(test_orphans.test_a_message_that_lives_in_a_queue_elsewhere_looks_after_its_effect, "delivered", 0)],
+    ),
     "the second look with the row locked": (
         # Only the second look asks for one id.
         lambda: without(r"e\.id = \$1 and [^;]* for update", "e.id = $1 for update", within="skip locked"),

@@ -52,18 +52,18 @@ DAMAGE: dict[str, tuple[str, str]] = {
     "two open generations": (
         """
         insert into payonce.effects (id, kind, key, generation, version, safety, state, request, message_id, trace_id,
-            first_attempt_at, vendor)
-        select gen_random_uuid(), kind, key, 2, version, safety, state, request, message_id, trace_id, first_attempt_at,
-            vendor from payonce.effects
+            first_attempt_at)
+        select gen_random_uuid(), kind, key, 2, version, safety, state, request, message_id, trace_id, first_attempt_at
+        from payonce.effects
         """,
         "test.pay p-1 has 2 open generations: 1 is unknown, 2 is unknown",
     ),
     "generation begun before the last one ended": (
         """
         insert into payonce.effects (id, kind, key, generation, version, safety, state, request, outcome, message_id,
-            trace_id, first_attempt_at, vendor)
+            trace_id, first_attempt_at)
         select gen_random_uuid(), kind, key, 2, version, safety, 'performed', request, '{}', message_id, trace_id,
-            first_attempt_at, vendor from payonce.effects
+            first_attempt_at from payonce.effects
         """,
         "p-1:1 .* is unknown, and generation 2 was begun",
     ),

@@ -98,6 +98,28 @@ async def test_effects_whose_message_lives_are_left_alone(stage: OpenStage, stat
         assert await desk.state() == [(1, "unknown")]
 
 
+@pytest.mark.parametrize(("state", "reviewed"), [("waiting", 0), ("leased", 0), ("delivered", 0), ("parked", 1)])
+async def test_a_message_that_lives_in_a_queue_elsewhere_looks_after_its_effect(
+    stage: OpenStage, state: str, reviewed: int
+) -> None:
+    async with open_desk(stage, KEYED, "lost after") as desk:
+        await left_unknown(desk)
+        await desk.s.owner.execute(
+            f"""
+            insert into payonce.relays (name, keeps, ahead_s) values ('redis', true, 0), ('other', true, 0);
+            with gone as (delete from payonce.messages returning *)
+            insert into payonce.outbox (relay, id, state, ready_at, try_at, lease_until, last_error, queue, action,
+                created_at, payload)
+            select 'redis', id, '{state}', payonce.due_now(), payonce.due_now(),
+                case '{state}' when 'leased' then payonce.lease_now() end, 'refused there', queue, action, created_at,
+                payload from gone
+            """
+        )
+        assert await review_orphans(desk.s.database) == reviewed
+        if reviewed:
+            assert "is parked: refused there" in (await reviews(Reader(desk.s.database)))[0].question
+
+
 async def test_a_try_that_may_still_be_under_way_is_left_alone(stage: OpenStage) -> None:
     async with open_desk(stage, KEYED) as desk:
         await desk.stop_in_the_vendor(await desk.claim(), "stop before")
