@@ -129,9 +129,8 @@ def next_step(policy: Policy, message: Message, first_attempt_at: datetime, now:
     if ended.ending in (Ending.SUCCESS, Ending.FAILED, Ending.PARKED):
         return Step(ended.ending, ended.reason)
     if ended.ending is Ending.RELEASED:
-        return Step(
-            Ending.RELEASED, ended.reason, _bounded_s(RELEASE_DELAY_S if ended.after_s is None else ended.after_s)
-        )
+        rest_s = RELEASE_DELAY_S if ended.after_s is None else _bounded_s(ended.after_s)
+        return Step(Ending.RELEASED, ended.reason, rest_s)
     run = message.attempts + 1
     limit = message.max_attempts if message.max_attempts is not None else policy.max_attempts
     if limit is not None and run >= limit:

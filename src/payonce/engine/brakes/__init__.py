@@ -1,7 +1,7 @@
 """Operators' brakes: freezes and velocity limits before a send, and a second person before what moves much."""
 
 from payonce.engine.brakes.actions import Redrive, ReviewAnswer, amounts_of, answering, redrive_of, redriving
-from payonce.engine.brakes.approvals import (
+from payonce.engine.brakes.approval import (
     Action,
     Actions,
     Approval,
@@ -13,9 +13,9 @@ from payonce.engine.brakes.approvals import (
     deny,
     grant,
 )  # fmt: skip
-from payonce.engine.brakes.freezes import Freeze, check_freezes, freeze, freezes, lift
-from payonce.engine.brakes.limits import Limit, Used, check_limits, limits, remove_limit, set_limit
-from payonce.engine.brakes.thresholds import Threshold, remove_threshold, set_threshold, thresholds
+from payonce.engine.brakes.freezing import Freeze, check_freezes, freeze, freezes, lift
+from payonce.engine.brakes.threshold import Threshold, remove_threshold, set_threshold, thresholds
+from payonce.engine.brakes.velocity import Limit, Used, check_limits, limits, remove_limit, set_limit
 
 CHECKS = (check_freezes, check_limits)
 """What a worker asks in every intent transaction. Freezes first: their lock must be taken before any row of a limit."""

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from payonce.engine.brakes.approvals import Action, Weighed
+from payonce.engine.brakes.approval import Action, Weighed
 from payonce.engine.effects.review import Answer, answer_review
 from payonce.engine.model import State
 from payonce.engine.queue import Admin, Filter

@@ -62,6 +62,7 @@ async def observe_brakes(database: Database) -> None:
                 where state = 'waiting' and expires_at > payonce.due_now()) as waiting
         """
     )
+    assert row is not None
     FREEZES.set(row["freezes"])
     APPROVALS_WAITING.set(row["waiting"])
 

@@ -14,7 +14,7 @@ import msgspec
 
 from payonce.engine.audit import Severity, note
 from payonce.engine.brakes import words
-from payonce.engine.brakes.thresholds import above_threshold
+from payonce.engine.brakes.threshold import above_threshold
 from payonce.engine.effects.declaration import decode, encode
 from payonce.engine.transaction import Reader, Tx
 from payonce.kit.money import Amount, Asset
