@@ -99,10 +99,10 @@ async def test_an_intent_that_commits_after_the_freeze_has_seen_it(stage: OpenSt
         async with till.begin() as under_way:
             await check_freezes(under_way, sending())
             freezing = asyncio.create_task(frozen(till, vendor="bank"))
-            await eventually(lambda: lock_waiters(till))
+            await eventually(lambda: lock_waiters(till), 3)
             [work] = await till.claim()
             paying = asyncio.create_task(till.pay(work, "p-1"))
-            await eventually(lambda: _is(lock_waiters(till), 2))
+            await eventually(lambda: _is(lock_waiters(till), 2), 3)
             assert not freezing.done()
         await freezing
         with pytest.raises(Held):
