@@ -123,7 +123,7 @@ class PostgresAdmin:
             f"""
             with chosen as (
                 select id from payonce.messages where {_MATCHING} and ready_at <= $9
-                order by id limit {CHANGE_BATCH} for update skip locked
+                order by id limit $10 for update skip locked
             )
             update payonce.messages m
             set state = 'ready', ready_at = payonce.due_now(), token = m.token + 1, attempts = 0, crashes = 0,
@@ -133,6 +133,8 @@ class PostgresAdmin:
             """,
             *_arguments(queue, State.PARKED, which),
             begun_at,
+            # Inside somebody's transaction there is nothing to be gained by parts.
+            CHANGE_BATCH if within is None else COUNT_MAX,
         )
         if count and within is None:
             self._bell.ring({queue})
