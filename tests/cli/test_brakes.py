@@ -1,8 +1,7 @@
 """An operator's hand on the brakes: freeze, limit, look at what is unknown, answer, and have a second person agree."""
 
+import re
 from pathlib import Path
-
-import pytest
 
 from payonce.testing import ScratchDatabase
 from tests.cli.conftest import QUEUE, Ended, Payonce, ask
@@ -228,21 +227,18 @@ REFUSED = {
             "--note",
             "x",
             "--outcome",
-            '{"a": 0.12345678901234567890}',
+            '{"a": 0.12345678901234567}',
         ],
         "write it as text",
     ),
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_a_refused_command_says_what_to_do_and_changes_nothing(
-    payonce: Payonce, database: ScratchDatabase, name: str
-) -> None:
-    arguments, piece = REFUSED[name]
-    ended = payonce(*arguments)
-    assert (ended.code, ended.stdout) == (2, "")
-    assert piece in ended.sentence
+def test_a_refused_command_says_what_to_do_and_changes_nothing(payonce: Payonce, database: ScratchDatabase) -> None:
+    for name, (arguments, piece) in REFUSED.items():
+        ended = payonce(*arguments)
+        assert (ended.code, ended.stdout) == (2, ""), (name, ended)
+        assert piece in ended.sentence, name
     assert ask(database.owner_url, "select count(*) from payonce.audit_log") == 0
 
 
@@ -250,9 +246,6 @@ def test_the_page_about_the_brakes_names_only_commands_that_exist(payonce: Payon
     page = (Path(__file__).parents[2] / "docs" / "brakes.md").read_text(encoding="utf-8")
     for group in ("effects", "freeze", "limits", "approvals"):
         words = payonce(group, "--help").stdout
-        used = {
-            line.split(f"payonce {group} ")[1].split()[0] for line in page.splitlines() if f"payonce {group} " in line
-        }
+        used = set(re.findall(rf"payonce {group} (\w+)", page))
         assert used
-        for command in used:
-            assert f"  {command.strip('`…;')}" in words, f"payonce {group} {command}"
+        assert [command for command in used if f"  {command}" not in words] == []
