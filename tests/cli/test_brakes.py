@@ -3,6 +3,11 @@
 import re
 from pathlib import Path
 
+import pytest
+
+from payonce.app import App
+from payonce.engine.brakes import CHECKS
+from payonce.settings import load_settings
 from payonce.testing import ScratchDatabase
 from tests.cli.conftest import QUEUE, Ended, Payonce, ask
 
@@ -21,11 +26,11 @@ def an_effect(database: ScratchDatabase, number: int, state: str = "review", min
         )
         insert into payonce.effects (
             id, kind, key, version, safety, state, request, outcome, reason, review_cause, first_attempt_at, sent_until,
-            message_id, trace_id, vendor, service, asset, exponent, amount_minor)
+            message_id, trace_id, service, asset, exponent, amount_minor)
         values ($1::text::uuid, 'bank.pay', 'payout-' || $3, 1, 'blind', $4, '{"iban": "XX", "api_key": "hunter2"}',
                 case $4 when 'performed' then '{"number": "n-1"}'::json end, 'no answer within 20 s',
                 case $4 when 'review' then 'blind' end, payonce.due_now(), payonce.due_now(), $2::text::uuid, 't-1',
-                'bank', 'tally', 'EUR', 2, $5)
+                'tally', 'EUR', 2, $5)
         """,
         EFFECT.format(number), MESSAGE.format(number), str(number), state, minor, QUEUE,
     )  # fmt: skip
@@ -181,6 +186,17 @@ def test_a_purge_says_what_it_keeps_and_why(payonce: Payonce, database: ScratchD
     assert ended.stderr == "1 of them stay, because money may be under way; see: payonce effects list\n"
 
 
+async def test_a_started_process_asks_the_brakes_before_it_sends(
+    database: ScratchDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", database.service_url)
+    async with App.open(load_settings(), ["tally.worker"]) as app:
+        app.start()
+        assert app._worker is not None
+        assert [server.checks for server in app._worker._servers] == [CHECKS]
+        await app.stop()
+
+
 REFUSED = {
     "freeze of nothing": (["freeze", "add", "--reason", "x"], "say what to freeze"),
     "freeze without a reason": (["freeze", "add", "--everything", "--reason", " "], "the reason is empty"),
@@ -234,8 +250,13 @@ REFUSED = {
 }
 
 
-def test_a_refused_command_says_what_to_do_and_changes_nothing(payonce: Payonce, database: ScratchDatabase) -> None:
+@pytest.mark.parametrize("group", ["freeze", "limits", "approvals", "effects"])
+def test_a_refused_command_says_what_to_do_and_changes_nothing(
+    payonce: Payonce, database: ScratchDatabase, group: str
+) -> None:
     for name, (arguments, piece) in REFUSED.items():
+        if arguments[0] != group:
+            continue
         ended = payonce(*arguments)
         assert (ended.code, ended.stdout) == (2, ""), (name, ended)
         assert piece in ended.sentence, name

@@ -26,7 +26,6 @@ from payonce.engine.brakes import (
     thresholds,
 )  # fmt: skip
 from payonce.engine.effects import Answer, Keyed, Review
-from payonce.engine.model import State
 from payonce.engine.queue import Filter
 from payonce.kit.outcomes import Invalid, Stale
 from payonce.testing import OpenStage
@@ -332,17 +331,3 @@ async def test_approvals_come_in_pages_the_newest_first(stage: OpenStage) -> Non
         first = await approvals(till.read, limit=2)
         second = await approvals(till.read, limit=2, before=first[-1].id)
         assert [found.id for found in first + second] == ids[::-1]
-
-
-async def test_a_purge_leaves_messages_with_open_effects(stage: OpenStage) -> None:
-    async with open_till(stage) as till:
-        [kept] = await parked(till, 100)
-        works = await till.claim(2)
-        await till.pay(works[0], "p-paid")
-        for work in works:
-            await till.park(work, "a bug")
-        preview = await till.s.admin.preview(PAY.queue, State.PARKED, Filter())
-        assert (preview.count, preview.with_open_effects) == (3, 1)
-        assert await till.s.admin.purge(PAY.queue, State.PARKED, Filter(), "ada") == 2
-        [left] = await till.s.admin.peek(PAY.queue, State.PARKED, 10)
-        assert left.message.id == kept

@@ -12,7 +12,7 @@ from payonce.engine.effects.send import Run
 from payonce.kit.outcomes import Retry
 from payonce.testing import OpenStage, Stage
 from tests.conformance.wire import without
-from tests.engine import test_approvals, test_freezes, test_velocity_limits
+from tests.engine import test_approvals, test_freezes, test_purge, test_velocity_limits
 from tests.engine.test_effects_ablations import Ablation, Check, given, patched
 
 LOCK = "perform pg_advisory_xact_lock_shared(112641513454181);"
@@ -143,7 +143,7 @@ ABLATIONS: dict[str, tuple[Ablation, list[Check]]] = {
     ),
     "keeping messages with open effects": (
         lambda: without(OPEN_EFFECTS, "true"),
-        [test_approvals.test_a_purge_leaves_messages_with_open_effects],
+        [test_purge.test_a_purge_leaves_messages_with_open_effects],
     ),
     "shares that unknown effects keep": (
         lambda: without(r"'intended', 'unknown', 'review', 'performed'", "'performed'"),
