@@ -10,11 +10,12 @@ import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import structlog
 
 from payonce import embedded
+from payonce.engine import brakes
 from payonce.engine.audit.run import STATEMENT_LIMIT_S, Audit, Check, Report, Tell, checks_of, run_audit
 from payonce.engine.bell import Bell
 from payonce.engine.database import Database, connect
@@ -78,6 +79,12 @@ BACKENDS: Final = {
 DEFAULT_BACKEND: Final = "postgres"
 
 RELAYS: Final[Sequence[Relay]] = (LogRelay(),)
+
+ACTIONS: Final[Sequence[Callable[[Admin], brakes.Action[Any]]]] = (
+    brakes.answering,
+    brakes.redriving,
+)
+"""What may need a second person."""
 
 
 def role_names() -> list[str]:
@@ -148,6 +155,7 @@ class App:
         self.feed = backend.feed(database, bell)
         self.admin = backend.admin(database, bell)
         self.read = Reader(database)
+        self.actions = {action.name: action for action in (declared(self.admin) for declared in ACTIONS)}
         self.resources: Sequence[object] = ()
         self.loops: dict[str, asyncio.Task[None]] = {}
         """What runs for as long as the process does; an ended one means that the process is not well."""
@@ -197,8 +205,9 @@ class App:
     def start(self) -> None:
         """Begins to work on the queues of the roles, and to keep house."""
         self._worker = Worker(
-            self._handlers, self.database, self.feed, self._open_queue, self.resources, self.settings.slots
-        )
+            self._handlers, self.database, self.feed, self._open_queue, self.resources, self.settings.slots,
+            checks=brakes.CHECKS,
+        )  # fmt: skip
         self.loops["worker"] = asyncio.create_task(self._worker.run(), name="worker")
         self.loops["janitors"] = asyncio.create_task(self._keep_house(), name="janitors")
 

@@ -1,10 +1,15 @@
 """The gauges say what is in the store."""
 
+import asyncio
+
+from payonce.engine.brakes import ReviewAnswer, answering, ask, freeze, set_threshold
+from payonce.engine.effects import Answer, Keyed
 from payonce.engine.janitors.observe import observe, oldest_snapshot_s
 from payonce.engine.metrics import REGISTRY
 from payonce.engine.model import Ending, Message, Settlement
 from payonce.engine.policy import Policy
 from payonce.testing import OpenStage
+from tests.engine.brakes_stage import PayCoins, euros, open_till
 
 POLICY = Policy("q:test:observed", lease_s=30)
 
@@ -46,3 +51,42 @@ async def test_the_oldest_snapshot_of_our_own_sessions_is_shown(stage: OpenStage
             assert 100 <= age_s < 130
         await observe(s.database, s.admin)
         assert gauge("oldest_snapshot_seconds") == 0
+
+
+async def test_open_effects_are_shown_by_state_with_their_amounts_and_the_oldest_age(stage: OpenStage) -> None:
+    async with open_till(stage, Keyed(3_600.0)) as till:
+        await till.s.clock.freeze()
+        await till.in_review("p-1", 12_345)
+        await till.s.clock.advance(60)
+        await till.in_review("p-2", 55)
+        unknown, performed = await till.claim(2)
+        till.vendor.faults.append("lost after")
+        await asyncio.gather(till.pay(unknown, "p-3", 2_500_000_000, PayCoins), return_exceptions=True)
+        await till.pay(performed, "p-4")
+        await till.s.clock.advance(5)
+        await observe(till.s.database, till.s.admin)
+        assert gauge("open_effects", state="review", kind="bank.pay") == 2
+        assert gauge("open_effects", state="unknown", kind="exchange.swap") == 1
+        assert gauge("open_effects_amount", state="review", asset="EUR") == 124.0
+        assert gauge("open_effects_amount", state="unknown", asset="TON") == 2.5
+        ages = {state: gauge("oldest_open_effect_seconds", state=state) for state in ("intended", "unknown", "review")}
+        assert ages == {"intended": 0, "unknown": 5, "review": 65}
+        await till.pay(unknown, "p-3", 2_500_000_000, PayCoins)
+        await observe(till.s.database, till.s.admin)
+        assert gauge("open_effects", state="unknown", kind="exchange.swap") is None, "what ended is no longer shown"
+        assert gauge("oldest_open_effect_seconds", state="unknown") == 0
+
+
+async def test_freezes_and_waiting_approvals_are_shown(stage: OpenStage) -> None:
+    async with open_till(stage) as till:
+        review = await till.in_review()
+        async with till.begin() as tx:
+            await freeze(tx, by="ada", reason="look first", everything=True, for_s=3_600)
+            await set_threshold(tx, euros("0"), "ada")
+            given = ReviewAnswer(review.effect.id, review.effect.revision, Answer.DID_NOT, "looked")
+            await ask(tx, answering(till.s.admin), given, "ada", "looked")
+        await observe(till.s.database, till.s.admin)
+        assert (gauge("freezes"), gauge("approvals_waiting")) == (1, 1)
+        await till.s.clock.advance(90_000)
+        await observe(till.s.database, till.s.admin)
+        assert (gauge("freezes"), gauge("approvals_waiting")) == (0, 0)

@@ -11,6 +11,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ import msgspec
 import uvloop
 
 from payonce.engine.bell import Bell
+from payonce.engine.brakes import CHECKS
 from payonce.engine.database import Database, PlainConnection
 from payonce.engine.effects import (
     Blind,
@@ -52,7 +54,8 @@ class Duty(msgspec.Struct, kw_only=True):
     folder: str
     bank_url: str
     stops: str = ""
-    """`intended`: when so many have recorded their intent; `at the door`: when so many are about to send."""
+    """`claimed`: when so many are claimed; `intended`: when so many have recorded their intent; `at the door`: when so
+    many are about to send."""
     wanted: int = 0
 
 
@@ -172,6 +175,8 @@ async def serve(duty: Duty) -> None:
     async def pay(work: Work) -> None:
         row, name = work.message.payload["row"], work.message.payload["kind"]
         paying.set(row)
+        if duty.stops == "claimed":
+            await gathering.arrive(row)
         door = gathering if duty.stops == "at the door" else None
         await work.effect(Pay(duty, name, row, door), key=f"p-{row}")
         async with work.commit():
@@ -185,7 +190,8 @@ async def serve(duty: Duty) -> None:
     ):  # fmt: skip
         name = f"payer-{os.getpid()}"
         feed = PostgresFeed(database, bell)
-        worker = Worker([pay], database, feed, lambda policy: PostgresQueue(database, bell, policy, name), slots=10)
+        open_queue = partial(PostgresQueue, database, bell, worker=name)
+        worker = Worker([pay], database, feed, open_queue, slots=10, checks=CHECKS)
         journal.note("ready", 0)
         await worker.run()
 

@@ -100,6 +100,15 @@ def test_a_released_message_comes_back_whatever_its_limits(policy: Policy, messa
     assert step.delay_s > 0
 
 
+@given(policies, messages, st.floats(0, 1e300))
+def test_a_held_message_comes_back_when_its_brake_says_whatever_its_limits(
+    policy: Policy, message: Message, after_s: float
+) -> None:
+    ended = Ended(Ending.RELEASED, "freeze 1", after_s)
+    step = next_step(policy, message, START, START + timedelta(days=1_000), ended)
+    assert (step.ending, step.delay_s) == (Ending.RELEASED, min(after_s, DELAY_MAX_S))
+
+
 def test_doublings_are_counted_as_cloud_tasks_does() -> None:
     policy = Policy("work", max_attempts=None, backoff=Exponential(10, 2, 300, 0, max_doublings=3))
     assert [after_run(policy, run).delay_s for run in range(1, 8)] == [10, 20, 40, 80, 160, 240, 300]

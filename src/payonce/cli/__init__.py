@@ -9,7 +9,7 @@ from typing import Final
 
 import typer
 
-from payonce.cli import audit, bench, db, demo, queues, serve, trace
+from payonce.cli import approvals, audit, bench, db, demo, effects, freeze, limits, queues, serve, trace
 from payonce.cli.errors import EXIT_INTERRUPTED, EXIT_INVALID, explained, say_error
 from payonce.cli.output import note
 
@@ -26,6 +26,8 @@ Examples:
   payonce queues list       what waits where
   payonce trace ID          follow one message or payment
   payonce audit run         check the books, the effects and every promise
+  payonce effects list      what was sent to vendors and is not known to have ended
+  payonce freeze add …      stop sends at once
 """
 
 app = typer.Typer(
@@ -43,6 +45,10 @@ app.command("demo")(demo.demo)
 app.add_typer(queues.commands, name="queues")
 app.command("trace")(trace.trace)
 app.add_typer(audit.commands, name="audit")
+app.add_typer(effects.commands, name="effects")
+app.add_typer(freeze.commands, name="freeze")
+app.add_typer(limits.commands, name="limits")
+app.add_typer(approvals.commands, name="approvals")
 app.add_typer(db.commands, name="db")
 app.add_typer(bench.commands, name="bench")
 

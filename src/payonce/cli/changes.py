@@ -1,20 +1,25 @@
 """`queues redrive` and `queues purge`: changes to many messages at once, with a preview first."""
 
-import getpass
-import os
-import sys
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from payonce.cli.errors import EXIT_FAILED
 from payonce.cli.output import JsonOption, YesOption, note, opened, run_async, show
-from payonce.cli.parsing import QueueArgument, StateOption, parsed_id, parsed_moment
+from payonce.cli.parsing import (
+    ByOption,
+    QueueArgument,
+    StateOption,
+    check_confirmable,
+    described_amount,
+    parsed_id,
+    parsed_moment,
+    somebody,
+)  # fmt: skip
 from payonce.kit.outcomes import Invalid
 
 if TYPE_CHECKING:
-    from payonce.app import App
+    from payonce.engine.brakes import Approval, Done
     from payonce.engine.queue import Filter
 
 IdOption = Annotated[list[str] | None, typer.Option("--id", help="Only this message; may be given several times.")]
@@ -33,15 +38,20 @@ def redrive(
     error_contains: ErrorOption = None,
     after: AfterOption = None,
     before: BeforeOption = None,
+    why: Annotated[str, typer.Option(help="For the audit log and the second person.")] = "redriven by hand",
+    by: ByOption = None,
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Let parked messages start over: attempts, crashes and age from zero. Without a filter: all of them.
 
+    Above the thresholds of what they move a second person must agree first (payonce approvals).
+
     Example: payonce queues redrive tally-changes --error-contains 'always fails' --after 2026-01-31T12:00:00Z
     """
     which = _filter(ids, action, correlation_id, error_contains, after, before)
-    run_async(_change("redrive", queue, "parked", which, yes, as_json, lambda app: app.admin.redrive(queue, which)))
+    check_confirmable(yes, as_json, "a redrive")
+    run_async(_redrive(queue, which, somebody(by), why, yes, as_json))
 
 
 def purge(
@@ -53,51 +63,88 @@ def purge(
     error_contains: ErrorOption = None,
     after: AfterOption = None,
     before: BeforeOption = None,
+    by: ByOption = None,
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Delete messages for good; the job log keeps a line of each. Without a filter: all of that state.
+
+    Messages with open effects stay: without them nobody would find out what became of the money.
 
     Example: payonce queues purge tally-changes --state parked --id 0199… --yes
     """
     from payonce.engine.model import State
 
     which = _filter(ids, action, correlation_id, error_contains, after, before)
-    by = f"{_user()} on the command line"
     if State(state) is State.LEASED:
         raise Invalid("messages that are being worked on cannot be purged; pause the queue and let them end")
-    change = lambda app: app.admin.purge(queue, State(state), which, by)  # noqa: E731 - the one word that differs
-    run_async(_change("purge", queue, state, which, yes, as_json, change))
+    check_confirmable(yes, as_json, "a purge")
+    run_async(_purge(queue, state, which, f"{somebody(by)} on the command line", yes, as_json))
 
 
-async def _change(
-    verb: str,
-    queue: str,
-    state: str,
-    which: "Filter",
-    yes: bool,
-    as_json: bool,
-    change: "Callable[[App], Awaitable[int]]",
-) -> None:
+async def _redrive(queue: str, which: "Filter", by: str, why: str, yes: bool, as_json: bool) -> None:
+    """Exactly what was previewed, in one commit; above the thresholds when a second person has agreed to it."""
+    from payonce.engine.brakes import amounts_of, ask, redrive_of
     from payonce.engine.model import State
 
-    if not yes and (as_json or not sys.stdin.isatty()):
-        raise Invalid(f"a {verb} asks for confirmation, and here nobody can be asked; add --yes")
+    async with opened() as app:
+        preview = await app.admin.preview(queue, State.PARKED, which)
+        result: dict[str, Any] = {"queue": queue, "redriven": 0, "matching": preview.count, "amounts": []}
+        said = f"0 messages of {queue} redriven"
+        if preview.count:
+            async with app.begin() as tx:
+                asked = await redrive_of(tx, app.admin, queue, which)
+                ids = await app.admin.choose(queue, State.PARKED, asked.which, asked.count, within=tx.connection)
+                amounts = await amounts_of(tx, ids)
+            if not yes:
+                _ask(
+                    "redrive", queue, "parked", preview, f"They move up to {', '.join(map(str, amounts)) or 'nothing'}."
+                )
+            async with app.begin() as tx:
+                end = await ask(tx, app.actions["redrive"], asked, by, why)
+            result |= {"amounts": [described_amount(amount) for amount in amounts], **_end(end)}
+            said = _said(queue, end)
+    show(result, as_json, said)
+
+
+def _end(end: "Done | Approval") -> dict[str, Any]:
+    from payonce.engine.brakes import Done
+
+    return {"redriven": end.result["redriven"]} if isinstance(end, Done) else {"approval": end.id}
+
+
+def _said(queue: str, end: "Done | Approval") -> str:
+    from payonce.engine.brakes import Done
+
+    if isinstance(end, Done):
+        return f"{end.result['redriven']:,} messages of {queue} redriven"
+    return f"nothing is redriven yet, a second person must agree: payonce approvals grant {end.id}"
+
+
+async def _purge(queue: str, state: str, which: "Filter", by: str, yes: bool, as_json: bool) -> None:
+    from payonce.engine.model import State
+
     async with opened() as app:
         preview = await app.admin.preview(queue, State(state), which)
-        if preview.count and not yes:
-            _ask(verb, queue, state, preview)
-        count = await change(app) if preview.count else 0
-    done = {"redrive": "redriven", "purge": "purged"}[verb]
-    show({"queue": queue, done: count, "matching": preview.count}, as_json, f"{count:,} messages of {queue} {done}")
+        kept = preview.with_open_effects
+        why = f"{kept:,} of them stay, because money may be under way; see: payonce effects list"
+        if preview.count > kept and not yes:
+            _ask("purge", queue, state, preview, why if kept else "")
+        count = await app.admin.purge(queue, State(state), which, by) if preview.count > kept else 0
+    if kept:
+        note(why)
+    result = {"queue": queue, "purged": count, "matching": preview.count, "kept": kept}
+    show(result, as_json, f"{count:,} messages of {queue} purged")
 
 
-def _ask(verb: str, queue: str, state: str, preview: Any) -> None:
+def _ask(verb: str, queue: str, state: str, preview: Any, remark: str = "") -> None:
     from payonce.cli.output import people
     from payonce.cli.queues import message_table
 
     shown = f"{queue}: {preview.count:,} {state} messages would be {verb}d, the first of them"
     people().print(message_table(shown, preview.samples))
+    if remark:
+        people().print(remark)
     if not typer.confirm(f"{verb} {preview.count:,} messages?"):
         note("nothing was changed")
         raise typer.Exit(EXIT_FAILED)
@@ -128,11 +175,3 @@ def _filter(
         parked_after=None if after is None else parsed_moment(after, "--after"),
         parked_before=None if before is None else parsed_moment(before, "--before"),
     )
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        # An account without a name, as containers have them.
-        return f"user {os.getuid()}"

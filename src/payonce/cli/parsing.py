@@ -1,12 +1,21 @@
 """Arguments that several commands take, and how they are read."""
 
+import getpass
+import os
+import re
+import sys
 from datetime import datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 from uuid import UUID
 
 import typer
 
 from payonce.kit.outcomes import Invalid
+
+if TYPE_CHECKING:
+    from payonce.kit.money import Amount, Asset
+
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 def parsed_state(text: str) -> str:
@@ -18,6 +27,13 @@ def parsed_state(text: str) -> str:
 
 QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="Its name; `payonce queues list` shows them.")]
 StateOption = Annotated[str, typer.Option(help="ready, alone, leased or parked.", callback=parsed_state)]
+AssetArgument = Annotated[str, typer.Argument(metavar="ASSET", help="Its code, such as EUR or USDT.")]
+AmountArgument = Annotated[str, typer.Argument(metavar="AMOUNT", help="In major units, such as 12.50.")]
+ExponentOption = Annotated[
+    int | None, typer.Option(help="Decimals of the asset, where it is not a well-known one or has others here.")
+]
+ByOption = Annotated[str | None, typer.Option(help="Who does this; unset, your login name.")]
+LimitOption = Annotated[int, typer.Option(help="At most this many, up to 500.", min=1, max=500)]
 
 
 def parsed_id(text: str) -> UUID:
@@ -25,6 +41,13 @@ def parsed_id(text: str) -> UUID:
         return UUID(text)
     except ValueError:
         raise Invalid(f"{text[:60]!r} is not a message id; copy one from `payonce queues peek`") from None
+
+
+def parsed_effect_id(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise Invalid(f"{text[:60]!r} is not the id of an effect; copy one from `payonce effects list`") from None
 
 
 def parsed_moment(text: str, option: str) -> datetime:
@@ -35,3 +58,56 @@ def parsed_moment(text: str, option: str) -> datetime:
     if moment.tzinfo is None:
         raise Invalid(f"{option} is {text!r}, which has no time zone; add one, such as {text}Z or {text}+02:00")
     return moment
+
+
+def parsed_number(text: str, what: str, see: str) -> int:
+    """The short ids of freezes, limits and approvals."""
+    if not re.fullmatch(r"[0-9]{1,18}", text, re.ASCII):
+        raise Invalid(f"{text[:60]!r} is not the number of {what}; copy one from `{see}`")
+    return int(text)
+
+
+def parsed_duration_s(text: str, option: str) -> int:
+    match = re.fullmatch(r"([0-9]{1,9})([smhd])", text.strip(), re.ASCII)
+    if match is None or int(match[1]) == 0:
+        raise Invalid(f"{option} is {text[:60]!r}; write a time such as 90s, 30m, 1h or 7d")
+    return int(match[1]) * _SECONDS[match[2]]
+
+
+def parsed_asset(code: str, exponent: int | None) -> "Asset":
+    from payonce.kit.money import Asset, well_known
+
+    if exponent is not None:
+        return Asset(code, exponent)
+    try:
+        return well_known(code)
+    except Invalid:
+        raise Invalid(f"{code[:40]!r} is not among the well-known assets; add --exponent, its decimals") from None
+
+
+def parsed_amount(text: str, code: str, exponent: int | None) -> "Amount":
+    from payonce.kit.money import Amount
+
+    return Amount.from_decimal(text, parsed_asset(code, exponent))
+
+
+def described_amount(amount: "Amount") -> dict[str, object]:
+    """For JSON, whose numbers would lose digits."""
+    return {"asset": amount.asset.code, "exponent": amount.asset.exponent, "amount": amount.to_text(),
+            "minor": amount.to_minor_text()}  # fmt: skip
+
+
+def somebody(by: str | None) -> str:
+    """Who does it: as said, or the login name."""
+    if by is not None:
+        return by
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        # An account without a name, as containers have them.
+        return f"user {os.getuid()}"
+
+
+def check_confirmable(yes: bool, as_json: bool, what: str) -> None:
+    if not yes and (as_json or not sys.stdin.isatty()):
+        raise Invalid(f"{what} asks for confirmation, and here nobody can be asked; add --yes")

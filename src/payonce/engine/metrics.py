@@ -68,6 +68,22 @@ BUDGET_PENALTIES = Counter(
     "payonce_budget_penalties_total", "Times that a vendor said we call too often.", ["budget"], registry=REGISTRY
 )
 
+HELD = Counter("payonce_sends_held_total", "Sends that a brake held back.", ["brake"], registry=REGISTRY)
+EFFECT_EVENTS = Counter(
+    "payonce_effect_events_total", "What tries of effects and questions about them came to.", ["kind", "event"],
+    registry=REGISTRY,
+)  # fmt: skip
+OPEN_EFFECTS = Gauge("payonce_open_effects", "Effects whose end is open.", ["state", "kind"], registry=REGISTRY)
+OPEN_EFFECTS_AMOUNT = Gauge(
+    "payonce_open_effects_amount", "What open effects move, in major units.", ["state", "asset"], registry=REGISTRY
+)
+OLDEST_OPEN_EFFECT_SECONDS = Gauge(
+    "payonce_oldest_open_effect_seconds", "Age of the oldest effect whose end is open; 0 without one.", ["state"],
+    registry=REGISTRY,
+)  # fmt: skip
+FREEZES = Gauge("payonce_freezes", "Freezes in force.", registry=REGISTRY)
+APPROVALS_WAITING = Gauge("payonce_approvals_waiting", "What waits for a second person.", registry=REGISTRY)
+
 
 class Durations(Collector):
     """A histogram by queue with cheap observations, in batches: one is taken for every message."""

@@ -129,20 +129,25 @@ def next_step(policy: Policy, message: Message, first_attempt_at: datetime, now:
     if ended.ending in (Ending.SUCCESS, Ending.FAILED, Ending.PARKED):
         return Step(ended.ending, ended.reason)
     if ended.ending is Ending.RELEASED:
-        return Step(Ending.RELEASED, ended.reason, RELEASE_DELAY_S)
+        rest_s = RELEASE_DELAY_S if ended.after_s is None else _bounded_s(ended.after_s)
+        return Step(Ending.RELEASED, ended.reason, rest_s)
     run = message.attempts + 1
     limit = message.max_attempts if message.max_attempts is not None else policy.max_attempts
     if limit is not None and run >= limit:
         return Step(Ending.PARKED, f"gave up after {run} of {limit} attempts: {ended.reason}", give_up=True)
     delay_s = policy.backoff.delay_s(run, _roll(message.id, run))
     if ended.after_s is not None:
-        # A vendor's Retry-After may say anything; the store must be able to keep it.
-        delay_s = min(max(0.0, ended.after_s), DELAY_MAX_S)
+        delay_s = _bounded_s(ended.after_s)
     age_s = (now - first_attempt_at).total_seconds()
     if policy.give_up_after_s is not None and age_s + delay_s > policy.give_up_after_s:
         reason = f"gave up {age_s:.0f} s after the first attempt (limit {policy.give_up_after_s:g} s): {ended.reason}"
         return Step(Ending.PARKED, reason, give_up=True)
     return Step(Ending.RETRY, ended.reason, delay_s)
+
+
+def _bounded_s(after_s: float) -> float:
+    """A vendor's Retry-After may say anything; the store must be able to keep it."""
+    return min(max(0.0, after_s), DELAY_MAX_S)
 
 
 _SEED_NAMES: Final = {

@@ -83,6 +83,8 @@ class Preview:
 
     count: int
     samples: Sequence[Stored] = field(default_factory=tuple)
+    with_open_effects: int = 0
+    """Of these money may be under way: a purge leaves them."""
 
 
 class Feed(Protocol):
@@ -156,6 +158,16 @@ class Admin(Protocol):
 
     async def preview(self, queue: str, state: State, which: Filter) -> Preview: ...
 
-    async def redrive(self, queue: str, which: Filter) -> int: ...
+    async def choose(
+        self, queue: str, state: State, which: Filter, limit: int, within: Connection | None = None
+    ) -> list[UUID]:
+        """The ids of what a filter means now, in the order of their times."""
+        ...
 
-    async def purge(self, queue: str, state: State, which: Filter, by: str) -> int: ...
+    async def redrive(self, queue: str, which: Filter, within: Connection | None = None) -> int:
+        """`within` an open transaction it happens with its commit; waking the workers is then its caller's."""
+        ...
+
+    async def purge(self, queue: str, state: State, which: Filter, by: str) -> int:
+        """Messages with open effects stay: without them nobody would find out what became of the money."""
+        ...

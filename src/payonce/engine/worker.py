@@ -20,7 +20,7 @@ from payonce.engine.policy import Ended, Policy, Step, next_step
 from payonce.engine.queue import POLL_S, Exchange, PullQueue
 from payonce.engine.transaction import Reader, RingingFeed
 from payonce.engine.work import Work
-from payonce.kit.outcomes import NotSent, Refused, Retry, Stale, Unavailable, Unknown
+from payonce.kit.outcomes import Held, NotSent, Refused, Retry, Stale, Unavailable, Unknown
 from payonce.kit.redact import redact
 
 CLAIM_MAX: Final = 500
@@ -228,6 +228,9 @@ class QueueServer:
             if work.settled_as is None and (label := await work.open_effect()) is not None:
                 return Ended(Ending.RETRY, f"the handler returned although the end of {label} is not known")
             return SUCCEEDED
+        except Held as outcome:
+            # A freeze may last longer than any policy: it must not make a queue give up.
+            return Ended(Ending.RELEASED, redact(outcome.reason), outcome.after_s)
         except Retry as outcome:
             return Ended(Ending.RETRY, redact(outcome.reason), outcome.after_s)
         except (Unknown, NotSent, Refused) as outcome:

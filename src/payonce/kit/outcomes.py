@@ -3,6 +3,7 @@
     PayonceError
     ├── Outcome              raised on purpose, read by the engine
     │   ├── Retry            a handler: not now, try again by policy
+    │   │   └── Held         an operator's brake: not now, and no attempt is used up
     │   ├── Unknown          a handler: it may or may not have happened
     │   ├── Refused          an effect: the vendor said a definite no
     │   └── NotSent          an effect: it provably never left
@@ -32,6 +33,10 @@ class Retry(Outcome):
     def __init__(self, reason: str, after_s: float | None = None) -> None:
         super().__init__(reason)
         self.after_s = after_s
+
+
+class Held(Retry):
+    """An operator's brake keeps it from being sent. Tried again after `after_s`, however long that goes on."""
 
 
 class Unknown(Outcome):

@@ -49,6 +49,8 @@ async def _fence_and_send(
 ) -> Happened[Outcome] | None:  # fmt: skip
     sent_at = time.monotonic()
     async with run.intent() as tx:
+        # A fence changes the vendor's side too, and would be paid for in vain if the send after it is held back.
+        await run.check(tx, effect, stored.key, stored.scope, request, again=True, effect_id=stored.id)
         held = await store.hold_for_fencing(tx.connection, stored, effect.timeout_s)
     if held is None:
         return None

@@ -70,7 +70,7 @@ async def reviews(read: Reader | Tx, limit: int = 100, after: UUID | None = None
         after, min(limit, REVIEWS_MAX),
     )  # fmt: skip
     found = [store.as_stored(row) for row in rows]
-    evidence = await _evidence(read, [stored.id for stored in found])
+    evidence = await evidence_of(read, [stored.id for stored in found])
     return [Review(each, question(each), evidence.get(each.id, ()), allowed_answers(each)) for each in found]
 
 
@@ -208,7 +208,7 @@ def _state_after_answer(stored: Stored, answer: Answer) -> State:
             return State.INTENDED if unsent else State.UNKNOWN
 
 
-async def _evidence(read: Reader | Tx, effect_ids: Sequence[UUID]) -> dict[UUID, list[Evidence]]:
+async def evidence_of(read: Reader | Tx, effect_ids: Sequence[UUID]) -> dict[UUID, list[Evidence]]:
     rows = await read.fetch(
         """
         select line.* from unnest($1::uuid[]) as asked (id) cross join lateral (

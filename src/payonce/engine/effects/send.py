@@ -10,9 +10,11 @@ from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
+from uuid import UUID
 
 import structlog
 
+from payonce.engine import metrics
 from payonce.engine.database import Database, is_transient, settled_transaction
 from payonce.engine.effects import store
 from payonce.engine.effects.declaration import Effect, Happened, Outcome, Request, decode, encode
@@ -49,6 +51,10 @@ class Sending:
     tenant: str | None
     again: bool
     """A further try of an effect that passed the checks before."""
+    effect_id: UUID | None = None
+    """The effect on record that is tried again; None for one that is not on record yet."""
+    replay: bool = False
+    """An earlier try may have left: whoever counts amounts has counted this one already."""
 
 
 class IntentCheck(Protocol):
@@ -87,17 +93,22 @@ class Run:
             self.feed.ring(tx.sent_to)
 
     async def check(
-        self, tx: Tx, effect: Effect[Request, Outcome], key: str, scope: str | None, request: Request, *, again: bool
-    ) -> None:
+        self, tx: Tx, effect: Effect[Request, Outcome], key: str, scope: str | None, request: Request, *, again: bool,
+        effect_id: UUID | None = None, replay: bool = False,
+    ) -> None:  # fmt: skip
         """Asks those who may forbid the send. They raise Retry or Refused."""
         amount, kind, vendor = effect.amount(request), effect.kind, effect.vendor_name
-        sending = Sending(kind, vendor, key, scope, request, amount, self.service, self.tenant, again)
+        sending = Sending(
+            kind, vendor, key, scope, request, amount, self.service, self.tenant, again, effect_id, replay
+        )
         for check in self.checks:
             await check(tx, sending)
 
     async def record(self, stored: Stored, result: Result) -> Stored:
         async with self.database.transaction() as connection:
-            return await store.record(connection, stored.id, stored.attempt, result, self.claim)
+            after = await store.record(connection, stored.id, stored.attempt, result, self.claim)
+        metrics.EFFECT_EVENTS.labels(stored.kind, result.event.value).inc()
+        return after
 
 
 async def send_again(run: Run, effect: Effect[Request, Outcome], stored: Stored, to: State) -> Happened[Outcome] | None:
@@ -105,7 +116,9 @@ async def send_again(run: Run, effect: Effect[Request, Outcome], stored: Stored,
     request = decode(stored.request, effect.request_type, f"the request of {stored.label}")
     sent_at = time.monotonic()
     async with run.intent() as tx:
-        await run.check(tx, effect, stored.key, stored.scope, request, again=True)
+        await run.check(
+            tx, effect, stored.key, stored.scope, request, again=True, effect_id=stored.id, replay=to is State.UNKNOWN
+        )
         begun = await store.begin_again(tx.connection, run.claim, stored, to, effect.safety, effect.timeout_s)
     return None if begun is None else await send(run, effect, begun, request, sent_at)
 

@@ -4,10 +4,16 @@ from collections.abc import Iterable
 from typing import Final
 
 from payonce.engine.database import Database
+from payonce.engine.effects.model import OPEN
 from payonce.engine.metrics import (
+    APPROVALS_WAITING,
     DEPTH,
+    FREEZES,
+    OLDEST_OPEN_EFFECT_SECONDS,
     OLDEST_READY_SECONDS,
     OLDEST_SNAPSHOT_SECONDS,
+    OPEN_EFFECTS,
+    OPEN_EFFECTS_AMOUNT,
     OUTBOX_LAG_SECONDS,
     OUTBOX_PARKED,
     OUTBOX_WAITING,
@@ -15,6 +21,7 @@ from payonce.engine.metrics import (
 )
 from payonce.engine.outbox import Lag, lag
 from payonce.engine.queue import Admin, Depth
+from payonce.kit.money import Amount, Asset
 
 STATES: Final = ("ready", "delayed", "alone", "leased", "parked")
 
@@ -23,6 +30,46 @@ async def observe(database: Database, admin: Admin) -> None:
     _show([await admin.depth(queue) for queue in await admin.queues()])
     _show_outbox(await lag(database))
     OLDEST_SNAPSHOT_SECONDS.set(await oldest_snapshot_s(database))
+    await observe_effects(database)
+    await observe_brakes(database)
+
+
+async def observe_effects(database: Database) -> None:
+    """Effects whose end is open; those that ended are counted as they end. In an hour of trouble there may be many, and
+    yet one pass over their own index tells all."""
+    rows = await database.engine.fetch(
+        """
+        select state, kind, asset, exponent, count(*) as count, coalesce(sum(amount_minor), 0) as minor,
+            greatest(0, extract(epoch from payonce.due_now() - min(created_at)))::float8 as oldest_s
+        from payonce.effects where state in ('intended', 'unknown', 'review') group by state, kind, asset, exponent
+        """
+    )
+    for gauge in (OPEN_EFFECTS, OPEN_EFFECTS_AMOUNT):
+        # What is no longer there must not be shown as it was last.
+        gauge.clear()
+    oldest_s = dict.fromkeys(sorted(OPEN), 0.0)
+    for row in rows:
+        OPEN_EFFECTS.labels(row["state"], row["kind"]).inc(row["count"])
+        if row["asset"] is not None:
+            amount = Amount(int(row["minor"]), Asset(row["asset"], row["exponent"]))
+            OPEN_EFFECTS_AMOUNT.labels(row["state"], row["asset"]).inc(float(amount.to_decimal()))
+        oldest_s[row["state"]] = max(oldest_s[row["state"]], row["oldest_s"])
+    for state, age_s in oldest_s.items():
+        OLDEST_OPEN_EFFECT_SECONDS.labels(state).set(age_s)
+
+
+async def observe_brakes(database: Database) -> None:
+    row = await database.engine.fetchrow(
+        """
+        select (select count(*) from payonce.freezes
+                where lifted_at is null and (until is null or until > payonce.due_now())) as freezes,
+            (select count(*) from payonce.approvals
+                where state = 'waiting' and expires_at > payonce.due_now()) as waiting
+        """
+    )
+    assert row is not None
+    FREEZES.set(row["freezes"])
+    APPROVALS_WAITING.set(row["waiting"])
 
 
 async def oldest_snapshot_s(database: Database) -> float:

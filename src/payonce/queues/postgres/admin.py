@@ -1,10 +1,13 @@
 """What operators do to queues: look, pause, redrive, purge."""
 
+from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
+import asyncpg
+
 from payonce.engine.bell import Bell
-from payonce.engine.database import Database
+from payonce.engine.database import Connection, Database
 from payonce.engine.model import State, clean_text
 from payonce.engine.queue import Depth, Filter, Preview, Stored
 from payonce.engine.rows import MESSAGE_COLUMNS
@@ -90,22 +93,38 @@ class PostgresAdmin:
             f"""
             select {_STORED_COLUMNS}, (
                     select count(*) from (select from payonce.messages where {_MATCHING} limit {COUNT_MAX}) counted
-                ) as total
+                ) as total, (
+                    select count(*) from (select from payonce.messages where {_MATCHING} and {_HAS_OPEN_EFFECTS}
+                        limit {COUNT_MAX}) counted
+                ) as with_open_effects
             from payonce.messages where {_MATCHING} order by ready_at, id limit {SAMPLES}
             """,
             *_arguments(queue, state, which),
         )
-        return Preview(rows[0]["total"] if rows else 0, [stored_of(row) for row in rows])
+        if not rows:
+            return Preview(0)
+        return Preview(rows[0]["total"], [stored_of(row) for row in rows], rows[0]["with_open_effects"])
 
-    async def redrive(self, queue: str, which: Filter) -> int:
+    async def choose(
+        self, queue: str, state: State, which: Filter, limit: int, within: Connection | None = None
+    ) -> list[UUID]:
+        await self._known(queue)
+        rows = await (self._pool if within is None else within).fetch(
+            f"select id from payonce.messages where {_MATCHING} order by ready_at, id limit $9",
+            *_arguments(queue, state, which), limit,
+        )  # fmt: skip
+        return [row["id"] for row in rows]
+
+    async def redrive(self, queue: str, which: Filter, within: Connection | None = None) -> int:
         """Parked messages start over: attempts, crashes and age from zero. One that is parked again meanwhile stays."""
         await self._known(queue)
         begun_at = await self._pool.fetchval("select payonce.due_now()")
-        count = await self._in_batches(
+        count = await _in_batches(
+            self._pool if within is None else within,
             f"""
             with chosen as (
                 select id from payonce.messages where {_MATCHING} and ready_at <= $9
-                order by id limit {CHANGE_BATCH} for update skip locked
+                order by id limit $10 for update skip locked
             )
             update payonce.messages m
             set state = 'ready', ready_at = payonce.due_now(), token = m.token + 1, attempts = 0, crashes = 0,
@@ -115,42 +134,42 @@ class PostgresAdmin:
             """,
             *_arguments(queue, State.PARKED, which),
             begun_at,
+            # Inside somebody's transaction there is nothing to be gained by parts.
+            CHANGE_BATCH if within is None else COUNT_MAX,
         )
-        if count:
+        if count and within is None:
             self._bell.ring({queue})
         return count
 
     async def purge(self, queue: str, state: State, which: Filter, by: str) -> int:
-        """Deletes what is there at the beginning; each leaves a row in the job log, so nothing vanishes untold."""
+        """Deletes what is there at the beginning; each leaves a row in the job log, so nothing vanishes untold.
+        Messages with open effects stay."""
         await self._known(queue)
         if state is State.LEASED:
             raise Invalid("messages that are being worked on cannot be purged; pause the queue and let them end")
         begun_at = await self._pool.fetchval("select payonce.due_now()")
-        return await self._in_batches(
-            f"""
-            with chosen as (
-                select id from payonce.messages where {_MATCHING} and created_at <= $10
-                order by id limit {CHANGE_BATCH} for update skip locked
-            ), gone as (
-                delete from payonce.messages m using chosen where m.id = chosen.id
-                returning m.*
-            )
-            insert into payonce.job_logs (queue, message_id, correlation_id, idempotency_key, trace_id, status,
-                                          attempts, last_error, action, created_at, updated_at)
-            select queue, id, correlation_id, idempotency_key, trace_id, 'failed', attempts, 'purged by ' || $9,
-                   action, payonce.due_now(), payonce.due_now()
-            from gone returning message_id
-            """,
-            *_arguments(queue, state, which),
-            clean_text(by),
-            begun_at,
-        )
-
-    async def _in_batches(self, sql: str, *arguments: Any) -> int:
         count = 0
-        while rows := await self._pool.fetch(sql, *arguments):
-            count += len(rows)
+        async with self._pool.acquire() as connection:
+            while (purged := await self._purge_some(connection, queue, state, which, by, begun_at)) is not None:
+                count += purged
         return count
+
+    async def _purge_some(
+        self, connection: Connection, queue: str, state: State, which: Filter, by: str, begun_at: datetime
+    ) -> int | None:
+        """One transaction's worth; None when nothing is left. Locked first and looked at again then: an effect may have
+        been begun, and its message parked, between the look and the lock."""
+        async with connection.transaction():
+            rows = await connection.fetch(
+                f"""
+                select id from payonce.messages where {_MATCHING} and created_at <= $9 and not {_HAS_OPEN_EFFECTS}
+                order by id limit {CHANGE_BATCH} for update skip locked
+                """,
+                *_arguments(queue, state, which), begun_at,
+            )  # fmt: skip
+            if not rows:
+                return None
+            return len(await connection.fetch(_PURGE, [row["id"] for row in rows], clean_text(by)))
 
     async def _known(self, queue: str) -> None:
         if not await self._pool.fetchval("select exists (select from payonce.queues where name = $1)", queue):
@@ -162,6 +181,13 @@ class PostgresAdmin:
         return Invalid(f"there is no queue {queue!r}; {listed}")
 
 
+async def _in_batches(source: asyncpg.Pool | Connection, sql: str, *arguments: Any) -> int:
+    count = 0
+    while rows := await source.fetch(sql, *arguments):
+        count += len(rows)
+    return count
+
+
 _MATCHING: Final = """queue = $1 and state = $2
     and ($3::uuid[] is null or id = any($3))
     and ($4::text is null or action = $4)
@@ -169,6 +195,21 @@ _MATCHING: Final = """queue = $1 and state = $2
     and ($6::text is null or position($6 in last_error) > 0)
     and ($7::timestamptz is null or ready_at >= $7)
     and ($8::timestamptz is null or ready_at < $8)"""
+
+
+_HAS_OPEN_EFFECTS: Final = """exists (
+    select from payonce.effects e where e.message_id = messages.id and e.state in ('intended', 'unknown', 'review'))"""
+
+_PURGE: Final = f"""
+    with gone as (
+        delete from payonce.messages where id = any($1) and not {_HAS_OPEN_EFFECTS}
+        returning *
+    )
+    insert into payonce.job_logs (queue, message_id, correlation_id, idempotency_key, trace_id, status,
+                                  attempts, last_error, action, created_at, updated_at)
+    select queue, id, correlation_id, idempotency_key, trace_id, 'failed', attempts, 'purged by ' || $2,
+           action, payonce.due_now(), payonce.due_now()
+    from gone returning message_id"""
 
 
 def _arguments(queue: str, state: State, which: Filter) -> tuple[Any, ...]:

@@ -1,0 +1,201 @@
+"""`approvals`: what waits for a second person, and above which amounts one is needed."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from payonce.cli.errors import EXIT_FAILED, say_error
+from payonce.cli.output import JsonOption, YesOption, note, opened, run_async, show, table
+from payonce.cli.parsing import (
+    ByOption,
+    ExponentOption,
+    LimitOption,
+    check_confirmable,
+    described_amount,
+    parsed_amount,
+    parsed_asset,
+    parsed_number,
+    somebody,
+)  # fmt: skip
+from payonce.kit.outcomes import Invalid
+
+if TYPE_CHECKING:
+    from payonce.app import App
+    from payonce.engine.brakes import Approval, Threshold
+
+LIST: Final = "payonce approvals list"
+
+HELP: Final = """Let a second person decide about what moves much.
+
+\b
+Examples:
+  payonce approvals threshold USDT 1000
+  payonce approvals list
+  payonce approvals grant 7 --note 'I looked at the statement, too'
+  payonce approvals deny 7 --why 'it is booked'
+"""
+
+commands = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
+NumberArgument = Annotated[str, typer.Argument(metavar="NUMBER", help="`payonce approvals list` shows it.")]
+
+
+def parsed_verdict(text: str) -> str:
+    known = ("waiting", "granted", "denied", "expired", "all")
+    if text not in known:
+        raise Invalid(f"there is no state {text!r}; an approval is {', '.join(known[:-1])}; all shows every one")
+    return text
+
+
+@commands.command("list")
+def list_approvals(
+    state: Annotated[
+        str, typer.Option(help="waiting, granted, denied, expired or all.", callback=parsed_verdict)
+    ] = "waiting",
+    limit: LimitOption = 50,
+    before: Annotated[str | None, typer.Option(help="Continue behind this approval, for the next page.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """What waits for a second person, the newest first."""
+    behind = None if before is None else parsed_number(before, "an approval", LIST)
+
+    async def act() -> None:
+        from payonce.engine.brakes import Verdict, approvals
+
+        async with opened() as app:
+            wanted = None if state == "all" else Verdict(state)
+            found = await approvals(app.read, wanted, limit=limit, before=behind)
+        following = found[-1].id if len(found) == limit else None
+        result = {"approvals": [described(each) for each in found], "next_before": following}
+        show(result, as_json, _table(found) if found else f"no approval is {state}")
+
+    run_async(act())
+
+
+@commands.command("grant")
+def grant_approval(
+    approval: NumberArgument,
+    remark: Annotated[str, typer.Option("--note", help="What you looked at.")] = "agreed",
+    by: ByOption = None,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Agree: it is done in the same moment, as it was asked, or denied with the reason why it cannot be any more.
+
+    Example: payonce approvals grant 7 --note 'I looked at the statement, too'
+    """
+    number = parsed_number(approval, "an approval", LIST)
+    check_confirmable(yes, as_json, "a grant")
+
+    async def act() -> "Approval":
+        from payonce.engine.brakes import grant
+
+        async with opened() as app:
+            if not yes:
+                await _ask(app, number, "grant")
+            async with app.begin() as tx:
+                return await grant(tx, app.actions, number, somebody(by), remark)
+
+    decided = run_async(act())
+    show({"approval": described(decided)}, as_json, f"approval {number} is {decided.state}: {decided.text}")
+    if decided.state != "granted":
+        say_error(f"{decided.result}; ask again")
+        raise typer.Exit(EXIT_FAILED)
+
+
+@commands.command("deny")
+def deny_approval(
+    approval: NumberArgument,
+    why: Annotated[str, typer.Option(help="For whoever asked.")],
+    by: ByOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Refuse; nothing is done, and it may be asked anew.
+
+    Example: payonce approvals deny 7 --why 'it is booked'
+    """
+    number = parsed_number(approval, "an approval", LIST)
+
+    async def act() -> None:
+        from payonce.engine.brakes import deny
+
+        async with opened() as app, app.begin() as tx:
+            decided = await deny(tx, number, somebody(by), why)
+        show({"approval": described(decided)}, as_json, f"approval {number} is denied: {decided.text}")
+
+    run_async(act())
+
+
+@commands.command("threshold")
+def threshold(
+    asset: Annotated[
+        str | None, typer.Argument(metavar="[ASSET]", help="Its code; without one all are listed.")
+    ] = None,
+    amount: Annotated[str | None, typer.Argument(metavar="[AMOUNT]", help="In major units, such as 1000.")] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Ask nobody else for this asset any more.")] = False,
+    exponent: ExponentOption = None,
+    by: ByOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Above which amount of an asset a second person is asked: list, set or remove.
+
+    Example: payonce approvals threshold EUR 1000
+    """
+    if (asset is None and (remove or amount is not None)) or (asset is not None and remove == (amount is not None)):
+        raise Invalid("give an asset and an amount, an asset and --remove, or nothing to see what is set")
+    above = None if asset is None or amount is None else parsed_amount(amount, asset, exponent)
+    gone = parsed_asset(asset, exponent) if asset is not None and remove else None
+
+    async def act() -> None:
+        from payonce.engine.brakes import remove_threshold, set_threshold, thresholds
+
+        async with opened() as app:
+            async with app.begin() as tx:
+                if above is not None:
+                    await set_threshold(tx, above, somebody(by))
+                if gone is not None:
+                    await remove_threshold(tx, gone, somebody(by))
+            found = await thresholds(app.read)
+        result = {"thresholds": [_described_threshold(each) for each in found]}
+        show(result, as_json, _threshold_table(found) if found else "no second person is asked for anything")
+
+    run_async(act())
+
+
+def described(approval: "Approval") -> dict[str, Any]:
+    """Without the argument: its text says what it is."""
+    names = ("id", "action", "subject", "text", "why", "asked_by", "asked_at", "expires_at", "state", "decided_by",
+             "decided_at", "decided_why", "result")  # fmt: skip
+    plain = {name: getattr(approval, name) for name in names}
+    return {**plain, "amounts": [described_amount(amount) for amount in approval.amounts]}
+
+
+async def _ask(app: "App", number: int, verb: str) -> None:
+    from payonce.cli.output import people
+    from payonce.engine.brakes import approvals
+
+    found = [each for each in await approvals(app.read, limit=1, before=number + 1) if each.id == number]
+    if found:
+        people().print(_table(found))
+        if not typer.confirm(f"{verb} it?"):
+            note("nothing was changed")
+            raise typer.Exit(EXIT_FAILED)
+
+
+def _table(found: "Sequence[Approval]") -> Any:
+    columns = ("number", "what", "why", "asked by", "at", "expires", "state", "decided by", "result")
+    rows = [
+        (str(each.id), each.text, each.why, each.asked_by, each.asked_at, each.expires_at, each.state, each.decided_by,
+         each.result)
+        for each in found
+    ]  # fmt: skip
+    return table("Approvals", columns, rows)
+
+
+def _described_threshold(threshold: "Threshold") -> dict[str, Any]:
+    return {"above": described_amount(threshold.above), "set_by": threshold.set_by, "set_at": threshold.set_at}
+
+
+def _threshold_table(found: "Sequence[Threshold]") -> Any:
+    rows = [(str(each.above), each.set_by, each.set_at) for each in found]
+    return table("A second person is asked above", ("amount", "set by", "since"), rows, right=("amount",))

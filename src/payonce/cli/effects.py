@@ -1,0 +1,250 @@
+"""`effects`: what was sent to vendors, what is not known of it, and the answers only a person can give."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
+from uuid import UUID
+
+import typer
+
+from payonce.cli.errors import EXIT_FAILED
+from payonce.cli.output import JsonOption, YesOption, note, opened, people, run_async, show, table
+from payonce.cli.parsing import ByOption, LimitOption, check_confirmable, described_amount, parsed_effect_id, somebody
+from payonce.kit.outcomes import Invalid
+
+if TYPE_CHECKING:
+    from payonce.app import App
+    from payonce.engine.brakes import Approval, Done
+    from payonce.engine.effects.inbox import Listed, Shown
+    from payonce.engine.effects.review import Answer
+
+OPEN: Final = ("review", "unknown", "intended")
+STATES: Final = (*OPEN, "performed", "refused", "abandoned")
+
+HELP: Final = """See what became of calls to vendors, and answer what only a person can.
+
+\b
+Examples:
+  payonce effects list                    everything whose end is open
+  payonce effects list --state review     what waits for you
+  payonce effects show 0199…              one of them, with its story and the safe answers
+  payonce effects answer 0199… did_not --note 'not in their statement of today'
+"""
+
+commands = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
+EffectArgument = Annotated[str, typer.Argument(metavar="ID", help="`payonce effects list` shows it.")]
+
+
+def parsed_states(given: list[str] | None) -> list[str]:
+    for text in given or ():
+        if text not in STATES:
+            raise Invalid(f"there is no state {text!r}; an effect is {', '.join(STATES[:-1])} or {STATES[-1]}")
+    return given or list(OPEN)
+
+
+@commands.command("list")
+def list_effects(
+    state: Annotated[
+        list[str] | None, typer.Option(help="review, unknown, intended, performed, refused or abandoned; several.")
+    ] = None,
+    vendor: Annotated[str | None, typer.Option(help="Only those at this vendor.")] = None,
+    asset: Annotated[str | None, typer.Option(help="Only those that move this asset.")] = None,
+    limit: LimitOption = 50,
+    after: Annotated[str | None, typer.Option(help="Continue behind this effect, for the next page.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Effects, the oldest first; unless told otherwise those whose end is open."""
+    states, behind = parsed_states(state), None if after is None else parsed_effect_id(after)
+
+    async def act() -> None:
+        from payonce.engine.effects.inbox import effects
+        from payonce.engine.effects.model import State
+
+        async with opened() as app:
+            found = await effects(
+                app.read, [State(each) for each in states], vendor=vendor, asset=asset, limit=limit, after=behind
+            )
+        following = str(found[-1].effect.id) if len(found) == limit else None
+        result = {"effects": [_described(each) for each in found], "next_after": following}
+        show(result, as_json, _table(found) if found else f"no effect is {' or '.join(states)}")
+
+    run_async(act())
+
+
+@commands.command("show")
+def show_effect(effect: EffectArgument, as_json: JsonOption = False) -> None:
+    """One effect: its request, every try, and, if a person must decide, the question and the safe answers."""
+    effect_id = parsed_effect_id(effect)
+
+    async def act() -> None:
+        from payonce.engine.effects.inbox import shown
+
+        async with opened() as app:
+            found = await shown(app.read, effect_id)
+        show(_told(found), as_json, *_rendered(found))
+
+    run_async(act())
+
+
+@commands.command("answer")
+def answer(
+    effect: EffectArgument,
+    said: Annotated[str, typer.Argument(metavar="ANSWER", help="happened, did_not, send_again or look_again.")],
+    remark: Annotated[str, typer.Option("--note", help="How you know; it is kept with the effect.")],
+    outcome: Annotated[str | None, typer.Option(help="With happened: the vendor's answer as JSON.")] = None,
+    vendor_ref: Annotated[str | None, typer.Option(help="With happened: the vendor's own name for it.")] = None,
+    revision: Annotated[int | None, typer.Option(help="The one that `show` told you; needed with --yes.")] = None,
+    by: ByOption = None,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Answer the question about an effect in review. Its message goes on with the answer.
+
+    Above the asset's threshold a second person must agree first (payonce approvals).
+
+    Example: payonce effects answer 0199… happened --outcome '{"id": "tx-1"}' --note 'in their statement'
+    """
+    effect_id, stated = parsed_effect_id(effect), _parsed_outcome(said, outcome)
+    check_confirmable(yes, as_json, "an answer")
+    if yes and revision is None:
+        raise Invalid(f"--yes needs --revision, so that you answer what you saw; see: payonce effects show {effect_id}")
+
+    async def act() -> None:
+        from payonce.engine.brakes import ReviewAnswer, ask
+
+        async with opened() as app:
+            seen = revision if yes else await _ask(app, effect_id, said)
+            assert seen is not None
+            given = ReviewAnswer(effect_id, seen, _answer(said), remark, stated, vendor_ref)
+            async with app.begin() as tx:
+                end = await ask(tx, app.actions["answer review"], given, somebody(by), remark)
+        _tell(effect_id, end, as_json)
+
+    run_async(act())
+
+
+def _tell(effect_id: UUID, end: "Done | Approval", as_json: bool) -> None:
+    from payonce.engine.brakes import Done
+
+    if isinstance(end, Done):
+        gone_on = (
+            "its message goes on" if end.result["redriven"] else "its message was not parked and goes on by itself"
+        )
+        show({"done": True, **end.result}, as_json, f"the effect is {end.result['state']}; {gone_on}")
+        return
+    said = f"a second person must agree: payonce approvals grant {end.id}"
+    show({"done": False, "effect": effect_id, "approval": end.id, "expires_at": end.expires_at}, as_json, said)
+
+
+async def _ask(app: "App", effect_id: UUID, said: str) -> int:
+    """Shows what is answered; the revision of what was seen."""
+    from payonce.engine.effects.inbox import shown
+
+    found = await shown(app.read, effect_id)
+    for part in _rendered(found):
+        people().print(part)
+    if not typer.confirm(f"answer {said}?"):
+        note("nothing was changed")
+        raise typer.Exit(EXIT_FAILED)
+    return found.listed.effect.revision
+
+
+def _answer(said: str) -> "Answer":
+    from payonce.engine.effects.review import Answer
+
+    try:
+        return Answer(said)
+    except ValueError:
+        known = ", ".join(each.value for each in Answer)
+        raise Invalid(f"there is no answer {said!r}; possible are {known}, as far as `show` offers them") from None
+
+
+def _parsed_outcome(said: str, outcome: str | None) -> Any:
+    from payonce.kit.money import loads_exact
+
+    happened = _answer(said).value == "happened"
+    if outcome is None:
+        return None
+    if not happened:
+        raise Invalid(f"--outcome goes with happened, not with {said}")
+    import msgspec
+
+    exact, kept = loads_exact(outcome), msgspec.json.decode(outcome)
+    if loads_exact(msgspec.json.encode(kept)) != exact:
+        raise Invalid("--outcome holds a number with more digits than JSON keeps; write it as text, in quotes")
+    return kept
+
+
+def _described(listed: "Listed") -> dict[str, Any]:
+    from payonce.logs import without_secrets
+
+    effect = listed.effect
+    names = ("id", "kind", "key", "generation", "state", "safety", "revision", "attempt", "scope", "vendor_ref",
+             "review_cause", "message_id", "trace_id")  # fmt: skip
+    return {
+        **{name: getattr(effect, name) for name in names},
+        "reason": without_secrets(effect.reason),
+        "amount": None if listed.amount is None else described_amount(listed.amount),
+        "vendor": listed.vendor,
+        "service": listed.service,
+        "tenant": listed.tenant,
+        "age_s": listed.age_s,
+        "created_at": listed.created_at,
+        "updated_at": listed.updated_at,
+    }
+
+
+def _told(found: "Shown") -> dict[str, Any]:
+    effect = found.listed.effect
+    lines = [
+        {"attempt": line.attempt, "event": line.event, "detail": line.detail, "outcome": _document(line.outcome),
+         "vendor_ref": line.vendor_ref, "at": line.at}
+        for line in found.evidence
+    ]  # fmt: skip
+    return {
+        **_described(found.listed),
+        "request": _document(effect.request),
+        "outcome": _document(effect.outcome),
+        "evidence": lines,
+        "question": found.question,
+        "answers": sorted(found.allowed),
+        "example_outcome": _document(found.example_outcome),
+        "queue": found.queue,
+        "message_state": found.message_state,
+    }
+
+
+def _rendered(found: "Shown") -> list[Any]:
+    from rich.markup import escape
+
+    told = _told(found)
+    fields = ("kind", "key", "generation", "state", "revision", "vendor", "service", "tenant", "vendor_ref", "reason",
+              "created_at", "request", "outcome", "trace_id", "message_id", "queue", "message_state")  # fmt: skip
+    rows = [(name, told[name]) for name in fields]
+    rows.insert(4, ("amount", found.listed.amount))
+    tries = [(line.at, line.attempt, line.event, line.detail, line.vendor_ref) for line in found.evidence]
+    parts = [
+        table(f"Effect {found.listed.effect.id}", ("field", "value"), rows),
+        table("Tries", ("time", "attempt", "event", "detail", "vendor's name"), tries, right=("attempt",)),
+    ]
+    if found.question is not None:
+        parts += [escape(found.question), f"Safe answers: {', '.join(sorted(found.allowed))}."]
+        if told["example_outcome"] is not None:
+            parts.append(escape(f"An outcome of this kind looks like {found.example_outcome}"))
+    return parts
+
+
+def _document(text: str | None) -> Any:
+    from payonce.kit.money import loads_exact
+    from payonce.logs import without_secrets
+
+    return None if text is None else without_secrets(loads_exact(text))
+
+
+def _table(found: "Sequence[Listed]") -> Any:
+    columns = ("id", "kind", "key", "state", "amount", "age s", "tries", "reason")
+    rows = [
+        (each.effect.id, each.effect.kind, f"{each.effect.key}:{each.effect.generation}", each.effect.state,
+         each.amount, each.age_s, each.effect.attempt, each.effect.review_cause or each.effect.reason)
+        for each in found
+    ]  # fmt: skip
+    return table("Effects", columns, rows, right=("amount", "age s", "tries"))

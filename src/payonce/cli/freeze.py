@@ -1,0 +1,173 @@
+"""`freeze`: stop sends by vendor, asset, tenant or service, look at what is stopped, and let it go on."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from payonce.cli.errors import EXIT_FAILED
+from payonce.cli.output import JsonOption, YesOption, note, opened, run_async, show, table
+from payonce.cli.parsing import (
+    ByOption,
+    LimitOption,
+    check_confirmable,
+    parsed_duration_s,
+    parsed_moment,
+    parsed_number,
+    somebody,
+)  # fmt: skip
+from payonce.kit.outcomes import Invalid
+
+if TYPE_CHECKING:
+    from payonce.app import App
+    from payonce.engine.brakes import Freeze
+
+LIST: Final = "payonce freeze list"
+
+HELP: Final = """Stop what is sent to vendors, at once, whatever is already claimed.
+
+What was sent before is still recorded and asked about; messages that wait use up no attempts.
+
+\b
+Examples:
+  payonce freeze add --everything --reason 'we look at something strange'
+  payonce freeze add --vendor changenow --asset USDT --for 2h --reason 'wrong rates'
+  payonce freeze list
+  payonce freeze lift 3 --why 'they mended it'
+"""
+
+commands = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
+
+
+@commands.command("add")
+def add(
+    reason: Annotated[str, typer.Option(help="Shown to whoever asks why nothing moves.")],
+    vendor: Annotated[str | None, typer.Option(help="Only sends to this vendor.")] = None,
+    asset: Annotated[str | None, typer.Option(help="Only sends of this asset.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Only sends for this tenant.")] = None,
+    service: Annotated[str | None, typer.Option(help="Only sends of this service.")] = None,
+    everything: Annotated[bool, typer.Option("--everything", help="All sends.")] = False,
+    until: Annotated[str | None, typer.Option(help="When it ends by itself, such as 2026-01-31T12:00:00Z.")] = None,
+    for_: Annotated[str | None, typer.Option("--for", help="How long it lasts, such as 30m, 2h or 1d.")] = None,
+    by: ByOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Freeze. Several conditions must all match. It asks for nothing and is in force when the command returns.
+
+    Example: payonce freeze add --vendor changenow --reason 'pays twice'
+    """
+    if until is not None and for_ is not None:
+        raise Invalid("give --until or --for, not both")
+    conditions = {"vendor": vendor, "asset": asset, "tenant": tenant, "service": service}
+    ends = {
+        "until": None if until is None else parsed_moment(until, "--until"),
+        "for_s": None if for_ is None else parsed_duration_s(for_, "--for"),
+    }
+
+    async def act() -> None:
+        from payonce.engine.brakes import freeze
+
+        async with opened() as app:
+            async with app.begin() as tx:
+                made = await freeze(
+                    tx, by=somebody(by), reason=reason, everything=everything, **conditions, **ends  # type: ignore[arg-type]
+                )  # fmt: skip
+            doubts = await _doubts(app, conditions)
+        for doubt in doubts:
+            note(doubt)
+        show({"freeze": described(made), "doubts": doubts}, as_json, f"freeze {made.id} of {made.what} is in force")
+
+    run_async(act())
+
+
+@commands.command("list")
+def list_freezes(
+    everything: Annotated[bool, typer.Option("--all", help="Also those that ended or were lifted.")] = False,
+    limit: LimitOption = 50,
+    before: Annotated[str | None, typer.Option(help="Continue behind this freeze, for the next page.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """What is frozen, the newest first, by whom and why."""
+    behind = None if before is None else parsed_number(before, "a freeze", LIST)
+
+    async def act() -> None:
+        from payonce.engine.brakes import freezes
+
+        async with opened() as app:
+            found = await freezes(app.read, ended=everything, limit=limit, before=behind)
+        following = found[-1].id if len(found) == limit else None
+        result = {"freezes": [described(each) for each in found], "next_before": following}
+        show(result, as_json, _table(found) if found else "nothing is frozen")
+
+    run_async(act())
+
+
+@commands.command("lift")
+def lift_freeze(
+    freeze: Annotated[str, typer.Argument(metavar="NUMBER", help="`payonce freeze list` shows it.")],
+    why: Annotated[str, typer.Option(help="Why it may go on.")],
+    by: ByOption = None,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Let what a freeze holds go on, within a minute.
+
+    Example: payonce freeze lift 3 --why 'they mended it'
+    """
+    number = parsed_number(freeze, "a freeze", LIST)
+    check_confirmable(yes, as_json, "lifting a freeze")
+
+    async def act() -> None:
+        from payonce.engine.brakes import lift
+
+        async with opened() as app:
+            if not yes:
+                await _ask(app, number)
+            async with app.begin() as tx:
+                lifted = await lift(tx, number, somebody(by), why)
+        show({"freeze": described(lifted)}, as_json, f"freeze {number} of {lifted.what} is lifted")
+
+    run_async(act())
+
+
+def described(freeze: "Freeze") -> dict[str, Any]:
+    return {**asdict(freeze), "what": freeze.what}
+
+
+async def _ask(app: "App", number: int) -> None:
+    from payonce.cli.output import people
+    from payonce.engine.brakes import freezes
+
+    found = [each for each in await freezes(app.read, limit=1, before=number + 1) if each.id == number]
+    if found:
+        people().print(_table(found))
+        if not typer.confirm("lift it?"):
+            note("nothing was changed")
+            raise typer.Exit(EXIT_FAILED)
+
+
+async def _doubts(app: "App", conditions: dict[str, str | None]) -> list[str]:
+    """A freeze with a slip of the pen in it stops nothing, and looks as if it did."""
+    from payonce.app import SERVICES
+
+    doubts = []
+    for name in ("vendor", "asset"):
+        text = conditions[name]
+        seen = f"select exists (select from payonce.effects where {name} = $1)"
+        if text is not None and not await app.read.fetchval(seen, text):
+            doubts.append(f"no effect on record has the {name} {text!r} so far; is it written so?")
+    known = [service.name for service in SERVICES]
+    if conditions["service"] is not None and conditions["service"] not in known:
+        doubts.append(f"there is no service {conditions['service']!r} here; known are: {', '.join(known)}")
+    return doubts
+
+
+def _table(found: "Sequence[Freeze]") -> Any:
+    columns = ("number", "what", "reason", "by", "since", "until", "lifted by", "lifted at", "why")
+    rows = [
+        (str(each.id), each.what, each.reason, each.frozen_by, each.frozen_at, each.until, each.lifted_by,
+         each.lifted_at, each.lifted_why)
+        for each in found
+    ]  # fmt: skip
+    return table("Freezes", columns, rows)

@@ -1,0 +1,109 @@
+"""`limits`: how much may leave within a window of time."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from payonce.cli.output import JsonOption, opened, run_async, show, table
+from payonce.cli.parsing import (
+    AmountArgument,
+    AssetArgument,
+    ByOption,
+    ExponentOption,
+    described_amount,
+    parsed_amount,
+    parsed_duration_s,
+    parsed_number,
+    somebody,
+)  # fmt: skip
+
+if TYPE_CHECKING:
+    from payonce.engine.brakes import Limit, Used
+
+HELP: Final = """Bound what leaves within any hour, by asset and vendor. Over it messages wait; none is dropped.
+
+\b
+Examples:
+  payonce limits set USDT 5000
+  payonce limits set USDT 20000 --window 1d --vendor changenow
+  payonce limits list
+  payonce limits remove 2
+"""
+
+commands = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
+
+
+@commands.command("list")
+def list_limits(as_json: JsonOption = False) -> None:
+    """All limits, and how much of each its window holds now."""
+
+    async def act() -> None:
+        from payonce.engine.brakes import limits
+
+        async with opened() as app:
+            found = await limits(app.read)
+        result = {"limits": [{**_described(each.limit), "used": described_amount(each.used)} for each in found]}
+        show(result, as_json, _table(found) if found else "there is no limit; see: payonce limits set --help")
+
+    run_async(act())
+
+
+@commands.command("set")
+def set_(
+    asset: AssetArgument,
+    amount: AmountArgument,
+    window: Annotated[str, typer.Option(help="Such as 10m, 1h or 1d.")] = "1h",
+    vendor: Annotated[str | None, typer.Option(help="Only what leaves through this vendor.")] = None,
+    exponent: ExponentOption = None,
+    by: ByOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Set the limit of an asset and window, or change it. What left before counts, too.
+
+    Example: payonce limits set EUR 10000 --window 1h
+    """
+    most, window_s = parsed_amount(amount, asset, exponent), parsed_duration_s(window, "--window")
+
+    async def act() -> None:
+        from payonce.engine.brakes import set_limit
+
+        async with opened() as app, app.begin() as tx:
+            made = await set_limit(tx, most, somebody(by), window_s=window_s, vendor=vendor)
+        show({"limit": _described(made)}, as_json, f"limit {made.id}: at most {made.what}")
+
+    run_async(act())
+
+
+@commands.command("remove")
+def remove(
+    limit: Annotated[str, typer.Argument(metavar="NUMBER", help="`payonce limits list` shows it.")],
+    by: ByOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove a limit; what waits for it goes on within five minutes."""
+    number = parsed_number(limit, "a limit", "payonce limits list")
+
+    async def act() -> None:
+        from payonce.engine.brakes import remove_limit
+
+        async with opened() as app, app.begin() as tx:
+            removed = await remove_limit(tx, number, somebody(by))
+        show({"removed": _described(removed)}, as_json, f"limit {number} of {removed.what} is removed")
+
+    run_async(act())
+
+
+def _described(limit: "Limit") -> dict[str, Any]:
+    return {"id": limit.id, "most": described_amount(limit.most), "window_s": limit.window_s, "vendor": limit.vendor,
+            "set_by": limit.set_by, "set_at": limit.set_at}  # fmt: skip
+
+
+def _table(found: "Sequence[Used]") -> Any:
+    columns = ("number", "at most", "within s", "vendor", "used", "set by", "since")
+    rows = [
+        (str(each.limit.id), str(each.limit.most), each.limit.window_s, each.limit.vendor, str(each.used),
+         each.limit.set_by, each.limit.set_at)
+        for each in found
+    ]  # fmt: skip
+    return table("Limits", columns, rows, right=("at most", "within s", "used"))

@@ -1,0 +1,28 @@
+"""Operators' brakes: freezes and velocity limits before a send, and a second person before what moves much."""
+
+from payonce.engine.brakes.actions import Redrive, ReviewAnswer, amounts_of, answering, redrive_of, redriving
+from payonce.engine.brakes.approval import (
+    Action,
+    Actions,
+    Approval,
+    Done,
+    Verdict,
+    Weighed,
+    approvals,
+    ask,
+    deny,
+    grant,
+)  # fmt: skip
+from payonce.engine.brakes.freezing import Freeze, check_freezes, freeze, freezes, lift
+from payonce.engine.brakes.threshold import Threshold, remove_threshold, set_threshold, thresholds
+from payonce.engine.brakes.velocity import Limit, Used, check_limits, limits, remove_limit, set_limit
+
+CHECKS = (check_freezes, check_limits)
+"""What a worker asks in every intent transaction. Freezes first: their lock must be taken before any row of a limit."""
+
+__all__ = [
+    "CHECKS", "Action", "Actions", "Approval", "Done", "Freeze", "Limit", "Redrive", "ReviewAnswer", "Threshold",
+    "Used", "Verdict", "Weighed", "amounts_of", "answering", "approvals", "ask", "check_freezes", "check_limits",
+    "deny", "freeze", "freezes", "grant", "lift", "limits", "redrive_of", "redriving", "remove_limit",
+    "remove_threshold", "set_limit", "set_threshold", "thresholds",
+]  # fmt: skip

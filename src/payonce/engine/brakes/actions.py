@@ -1,0 +1,141 @@
+"""The actions that may need a second person: answering a review, and redriving many messages at once."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+
+from payonce.engine.brakes.approval import Action, Weighed
+from payonce.engine.effects.review import Answer, answer_review
+from payonce.engine.model import State
+from payonce.engine.queue import Admin, Filter
+from payonce.engine.transaction import Reader, Tx
+from payonce.kit.money import Amount, Asset
+from payonce.kit.outcomes import Invalid, Stale
+
+BULK_MAX: Final = 50_000
+"""Messages that one transaction redrives."""
+
+
+class ReviewAnswer(msgspec.Struct, frozen=True):
+    """A person's answer to what they saw of an effect at `revision`."""
+
+    effect_id: UUID
+    revision: int
+    answer: Answer
+    note: str
+    outcome: Any = None
+    vendor_ref: str | None = None
+
+
+class Redrive(msgspec.Struct, frozen=True):
+    """The parked messages of a queue that matched when it was asked: so many, and exactly these. The filter ends at
+    that moment, so what is parked later changes nothing."""
+
+    queue: str
+    which: Filter
+    count: int
+    fingerprint: str
+
+
+def answering(admin: Admin) -> Action[ReviewAnswer]:
+    async def execute(tx: Tx, given: ReviewAnswer, by: str) -> dict[str, Any]:
+        answered = await answer_review(
+            tx, given.effect_id, given.answer, by, given.note, revision=given.revision, outcome=given.outcome,
+            vendor_ref=given.vendor_ref,
+        )  # fmt: skip
+        redriven = await _wake(tx, admin, answered.message_id)
+        return {"effect": answered.effect_id, "state": answered.state, "message": answered.message_id,
+                "redriven": redriven}  # fmt: skip
+
+    return Action("answer review", ReviewAnswer, _weigh_answer, execute)
+
+
+def redriving(admin: Admin) -> Action[Redrive]:
+    async def weigh(tx: Tx, asked: Redrive) -> Weighed:
+        amounts = await amounts_of(tx, await _chosen(tx, admin, asked))
+        text = f"redrive {asked.count:,} parked messages of {asked.queue}{_listed(amounts)}"
+        return Weighed(f"{asked.queue} {asked.fingerprint[:16]}", text, amounts)
+
+    async def execute(tx: Tx, asked: Redrive, by: str) -> dict[str, Any]:
+        ids = await _chosen(tx, admin, asked)
+        redriven = await admin.redrive(asked.queue, Filter(ids=ids), within=tx.connection) if ids else 0
+        if redriven != asked.count:
+            raise Stale(f"{asked.count - redriven} of the {asked.count} messages are being changed by somebody else")
+        tx.sent_to.add(asked.queue)
+        return {"queue": asked.queue, "redriven": redriven}
+
+    return Action("redrive", Redrive, weigh, execute)
+
+
+async def redrive_of(tx: Tx, admin: Admin, queue: str, which: Filter) -> Redrive:
+    """What a redrive of these messages would be now, to be previewed and asked for."""
+    now: datetime = await tx.fetchval("select payonce.due_now()")
+    end = now + timedelta(microseconds=1)
+    which = replace(which, parked_before=end if which.parked_before is None else min(which.parked_before, end))
+    ids = await admin.choose(queue, State.PARKED, which, BULK_MAX + 1, within=tx.connection)
+    if len(ids) > BULK_MAX:
+        raise Invalid(f"more than {BULK_MAX:,} messages match; redrive them in parts, by --before and --after")
+    return Redrive(queue, which, len(ids), _fingerprint(ids))
+
+
+async def amounts_of(read: Reader | Tx, message_ids: Sequence[UUID]) -> list[Amount]:
+    """What runs of these messages may move, by asset: their open effects, or of one that has none its latest."""
+    rows = await read.fetch(
+        """
+        select e.asset, e.exponent, sum(e.amount_minor) as minor
+        from unnest($1::uuid[]) as m (id) cross join lateral (
+            select asset, exponent, amount_minor, state in ('intended', 'unknown', 'review') as open,
+                bool_or(state in ('intended', 'unknown', 'review')) over () as any_open,
+                row_number() over (order by id desc) as newest
+            from payonce.effects where message_id = m.id and amount_minor is not null
+        ) e
+        where e.open or (not e.any_open and e.newest = 1)
+        group by e.asset, e.exponent order by e.asset, e.exponent
+        """,
+        list(message_ids),
+    )
+    return [Amount(int(row["minor"]), Asset(row["asset"], row["exponent"])) for row in rows]
+
+
+async def _weigh_answer(tx: Tx, given: ReviewAnswer) -> Weighed:
+    row = await tx.fetchrow(
+        "select kind, key, generation, asset, exponent, amount_minor from payonce.effects where id = $1",
+        given.effect_id,
+    )
+    if row is None:
+        raise Invalid(f"there is no effect {given.effect_id}; see: payonce effects list")
+    amounts = []
+    # To look again asks the vendor, and moves nothing by itself.
+    if row["amount_minor"] is not None and given.answer is not Answer.LOOK_AGAIN:
+        amounts = [Amount(int(row["amount_minor"]), Asset(row["asset"], row["exponent"]))]
+    label = f"{row['kind']} {row['key']}:{row['generation']}"
+    return Weighed(str(given.effect_id), f"answer {given.answer} for {label}{_listed(amounts)}", amounts)
+
+
+async def _wake(tx: Tx, admin: Admin, message_id: UUID) -> bool:
+    """A message that was parked with the open effect goes on with the answer, in the same commit."""
+    queue = await tx.fetchval("select queue from payonce.messages where id = $1 and state = 'parked'", message_id)
+    if queue is None:
+        return False
+    tx.sent_to.add(queue)
+    return await admin.redrive(queue, Filter(ids=[message_id]), within=tx.connection) == 1
+
+
+async def _chosen(tx: Tx, admin: Admin, asked: Redrive) -> list[UUID]:
+    ids = await admin.choose(asked.queue, State.PARKED, asked.which, BULK_MAX + 1, within=tx.connection)
+    if _fingerprint(ids) != asked.fingerprint:
+        raise Stale(f"the parked messages of {asked.queue} are not those of {asked.count:,} any more; look again")
+    return ids
+
+
+def _fingerprint(ids: Sequence[UUID]) -> str:
+    return hashlib.sha256(b"".join(sorted(message_id.bytes for message_id in ids))).hexdigest()
+
+
+def _listed(amounts: Sequence[Amount]) -> str:
+    return f" ({', '.join(map(str, amounts))})" if amounts else ""

@@ -1,0 +1,163 @@
+"""Freezes: nothing that matches is sent until they end or are lifted, whatever was already claimed.
+
+They stop sends alone. What was sent before is still recorded and asked about: a brake must not make us forget money.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import asyncpg
+
+from payonce.engine import metrics
+from payonce.engine.audit import Severity, note
+from payonce.engine.brakes import words
+from payonce.engine.effects.send import Sending
+from payonce.engine.transaction import Reader, Tx
+from payonce.kit.outcomes import Held, Invalid, Unavailable
+
+LOCK_KEY: Final = 0x667265657A65
+"""'freeze' in ASCII, as in payonce.freeze_on(): shared by intents, and a freezer's alone."""
+LOCK_WAIT_S: Final = 30
+"""Longer than a process that is stopped inside its intent transaction may keep it open with a lease of a minute."""
+LOOK_S: Final = 60.0
+"""How often a frozen message looks again, so how long after a lift the last one goes on."""
+LISTED_MAX: Final = 500
+
+
+@dataclass(frozen=True)
+class Freeze:
+    """One freeze. Each condition that is given must match; one without conditions means everything."""
+
+    id: int
+    vendor: str | None
+    asset: str | None
+    tenant: str | None
+    service: str | None
+    reason: str
+    frozen_by: str
+    frozen_at: datetime
+    until: datetime | None
+    lifted_by: str | None
+    lifted_at: datetime | None
+    lifted_why: str | None
+    in_force: bool
+
+    @property
+    def what(self) -> str:
+        """What it stops, in words."""
+        conditions = [(name, getattr(self, name)) for name in ("vendor", "asset", "tenant", "service")]
+        return ", ".join(f"{name} {value}" for name, value in conditions if value is not None) or "everything"
+
+
+async def freeze(
+    tx: Tx, *, by: str, reason: str, vendor: str | None = None, asset: str | None = None, tenant: str | None = None,
+    service: str | None = None, everything: bool = False, until: datetime | None = None, for_s: float | None = None,
+) -> Freeze:  # fmt: skip
+    """Stops what matches every given condition, from this transaction's commit on.
+
+    Waits for intents that are under way, and holds new ones back meanwhile, so commit soon.
+    """
+    given = {"vendor": vendor, "asset": asset, "tenant": tenant, "service": service}
+    conditions = {name: None if text is None else words.name(text, name) for name, text in given.items()}
+    if everything == any(text is not None for text in conditions.values()):
+        raise Invalid("say what to freeze: a vendor, asset, tenant or service, or, with none of them, everything")
+    by, reason = words.name(by, "by"), words.reason(reason)
+    now: datetime = await tx.fetchval("select payonce.due_now()")
+    if for_s is not None:
+        until = now + timedelta(seconds=for_s)
+    if until is not None and until <= now:
+        raise Invalid(f"the freeze would end at {until.isoformat()}, which is past; it is {now.isoformat()}")
+    await _take_the_lock(tx)
+    row = await tx.fetchrow(
+        """
+        insert into payonce.freezes (everything, vendor, asset, tenant, service, reason, frozen_by, until)
+        values ($1, $2, $3, $4, $5, $6, $7, $8)
+        returning *, true as in_force
+        """,
+        everything, *conditions.values(), reason, by, until,
+    )  # fmt: skip
+    made = _as_freeze(row)
+    ends = "" if until is None else f" until {until.isoformat()}"
+    text = f"froze {made.what}{ends}: {reason}"
+    await note(tx.connection, "brakes.freeze", f"freeze {made.id}", text, actor=by, severity=Severity.WARNING)
+    return made
+
+
+async def lift(tx: Tx, freeze_id: int, by: str, why: str) -> Freeze:
+    """Lets what waits go on, within LOOK_S."""
+    by, why = words.name(by, "by"), words.reason(why)
+    row = await tx.fetchrow(
+        """
+        update payonce.freezes set lifted_by = $2, lifted_at = payonce.due_now(), lifted_why = $3
+        where id = $1 and lifted_at is null
+        returning *, false as in_force
+        """,
+        freeze_id, by, why,
+    )  # fmt: skip
+    if row is None:
+        raise await _not_to_be_lifted(tx, freeze_id)
+    lifted = _as_freeze(row)
+    text = f"lifted the freeze of {lifted.what}: {why}"
+    await note(tx.connection, "brakes.freeze", f"freeze {freeze_id}", text, actor=by, severity=Severity.WARNING)
+    return lifted
+
+
+async def freezes(
+    read: Reader | Tx, *, ended: bool = False, limit: int = 100, before: int | None = None
+) -> list[Freeze]:
+    """Those in force, the newest first; with `ended` also those that ended or were lifted. `before` pages."""
+    rows = await read.fetch(
+        """
+        select * from (
+            select *, lifted_at is null and (until is null or until > payonce.due_now()) as in_force
+            from payonce.freezes
+        ) f where ($1 or in_force) and ($2::bigint is null or id < $2) order by id desc limit $3
+        """,
+        ended, before, min(limit, LISTED_MAX),
+    )  # fmt: skip
+    return [_as_freeze(row) for row in rows]
+
+
+async def check_freezes(tx: Tx, sending: Sending) -> None:
+    """Asked in the intent transaction, before anything is sent."""
+    row = await tx.fetchrow(
+        "select *, true as in_force, payonce.due_now() as now from payonce.freeze_on($1, $2, $3, $4)",
+        sending.vendor, None if sending.amount is None else sending.amount.asset.code, sending.tenant, sending.service,
+    )  # fmt: skip
+    if row is None:
+        return
+    found = _as_freeze(row)
+    after_s = LOOK_S if found.until is None else min(LOOK_S, (found.until - row["now"]).total_seconds())
+    metrics.HELD.labels("freeze").inc()
+    raise Held(f"freeze {found.id} of {found.what} by {found.frozen_by}: {found.reason}", after_s)
+
+
+async def _take_the_lock(tx: Tx) -> None:
+    try:
+        async with tx.connection.transaction():
+            await tx.execute("select set_config('lock_timeout', $1, true)", f"{LOCK_WAIT_S}s")
+            await tx.execute("select pg_advisory_xact_lock($1)", LOCK_KEY)
+    except asyncpg.LockNotAvailableError as error:
+        holders = await tx.fetchval(
+            """
+            select string_agg(pid::text, ', ' order by pid) from pg_locks
+            where locktype = 'advisory' and granted and (classid::bigint << 32 | objid::bigint) = $1
+            """,
+            LOCK_KEY,
+        )
+        raise Unavailable(
+            f"nothing is frozen yet: the database sessions {holders} have kept their intents open for {LOCK_WAIT_S} s; "
+            "freeze again, or end them with pg_terminate_backend() first"
+        ) from error
+
+
+async def _not_to_be_lifted(tx: Tx, freeze_id: int) -> Invalid:
+    row = await tx.fetchrow("select lifted_by, lifted_at from payonce.freezes where id = $1", freeze_id)
+    if row is None:
+        return Invalid(f"there is no freeze {freeze_id}; see: payonce freeze list --all")
+    return Invalid(f"freeze {freeze_id} was lifted by {row['lifted_by']} at {row['lifted_at'].isoformat()}")
+
+
+def _as_freeze(row: Any) -> Freeze:
+    return Freeze(**{name: row[name] for name in Freeze.__dataclass_fields__})

@@ -1,0 +1,296 @@
+"""A freeze stops every send whose intent comes after it, whatever was already claimed; and nothing else."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from payonce.engine import metrics
+from payonce.engine.brakes import CHECKS, Freeze, check_freezes, freeze, freezes, freezing, lift
+from payonce.engine.brakes.freezing import LOCK_KEY, LOOK_S
+from payonce.engine.effects import Findable, Keyed, Sending
+from payonce.engine.model import Message, State
+from payonce.engine.process import Worker
+from payonce.engine.work import Work, handles
+from payonce.kit.outcomes import Held, Invalid, Unavailable
+from payonce.testing import OpenStage, eventually
+from tests.engine.brakes_stage import PAY, PayCoins, PayEuros, Till, euros, open_till
+from tests.engine.effects_stage import HORIZON_S, TIMEOUT_S
+
+KEYED = Keyed(3_600.0)
+WAITERS = """
+    select count(*) from pg_locks
+    where locktype = 'advisory' and not granted and (classid::bigint << 32 | objid::bigint) = $1
+"""
+
+
+async def frozen(till: Till, **conditions: Any) -> Freeze:
+    conditions = {"by": "ada", "reason": "the vendor pays twice", **conditions}
+    async with till.begin() as tx:
+        return await freeze(tx, **conditions)
+
+
+def sending(vendor: str = "bank") -> Sending:
+    return Sending("bank.pay", vendor, "p", None, None, euros("1.00"), "payouts", None, again=False)
+
+
+async def lock_waiters(till: Till) -> int:
+    count: int = await till.s.owner.fetchval(WAITERS, LOCK_KEY)
+    return count
+
+
+async def test_a_claimed_message_sends_nothing_after_the_freeze_and_goes_on_after_the_lift(stage: OpenStage) -> None:
+    async with open_till(stage) as till:
+        [work] = await till.claim()
+        made = await frozen(till, vendor="bank")
+        with pytest.raises(Held, match=f"freeze {made.id} of vendor bank by ada: the vendor pays twice") as held:
+            await till.pay(work, "p-1")
+        assert held.value.after_s == LOOK_S
+        assert till.vendor.calls == []
+        assert await till.states() == {}, "nothing of it is on record either"
+        async with till.begin() as tx:
+            await lift(tx, made.id, "bob", "mended")
+        await till.pay(work, "p-1")
+        assert till.vendor.times() == {"p-1:1": 1}
+
+
+@pytest.mark.parametrize(
+    ("conditions", "stops"),
+    [
+        ({"vendor": "bank"}, True),
+        ({"vendor": "exchange"}, False),
+        ({"asset": "EUR"}, True),
+        ({"asset": "TON"}, False),
+        ({"tenant": "acme"}, True),
+        ({"tenant": "other"}, False),
+        ({"service": "payouts"}, True),
+        ({"service": "billing"}, False),
+        ({"vendor": "bank", "asset": "EUR", "tenant": "acme", "service": "payouts"}, True),
+        ({"vendor": "bank", "asset": "TON"}, False),
+        ({"vendor": "exchange", "tenant": "acme"}, False),
+        ({"everything": True}, True),
+    ],
+    ids=str,
+)
+async def test_every_condition_of_a_freeze_must_match(
+    stage: OpenStage, conditions: dict[str, Any], stops: bool
+) -> None:
+    async with open_till(stage) as till:
+        await frozen(till, **conditions)
+        [work] = await till.claim(lane="acme")
+        [result] = await asyncio.gather(till.pay(work, "p-1"), return_exceptions=True)
+        assert isinstance(result, Held) is stops
+        assert len(till.vendor.calls) == (0 if stops else 1)
+
+
+async def test_other_vendors_run_on_beside_a_frozen_one(stage: OpenStage) -> None:
+    async with open_till(stage) as till:
+        await frozen(till, vendor="bank")
+        [work] = await till.claim()
+        await till.pay(work, "p-1", kind=PayCoins)
+        assert len(till.vendor.calls) == 1
+
+
+async def test_an_intent_that_commits_after_the_freeze_has_seen_it(stage: OpenStage) -> None:
+    """The freeze waits for the intent that is under way, and the next intent for the freeze."""
+    async with open_till(stage) as till:
+        async with till.begin() as under_way:
+            await check_freezes(under_way, sending())
+            freezing = asyncio.create_task(frozen(till, vendor="bank"))
+            await eventually(lambda: lock_waiters(till), 3)
+            [work] = await till.claim()
+            paying = asyncio.create_task(till.pay(work, "p-1"))
+            await eventually(lambda: _is(lock_waiters(till), 2), 3)
+            assert not freezing.done()
+        await freezing
+        with pytest.raises(Held):
+            await paying
+        assert till.vendor.calls == []
+
+
+async def _is(answer: Any, wanted: int) -> bool:
+    return bool(await answer == wanted)
+
+
+async def test_no_intent_of_many_at_once_commits_after_the_freeze(stage: OpenStage) -> None:
+    async with open_till(stage) as till:
+        works = await till.claim(60)
+        paying = asyncio.create_task(till.pay_all(works))
+        await eventually(lambda: till.vendor.calls)
+        await frozen(till, everything=True)
+        intents = await till.s.owner.fetchval("select count(*) from payonce.effects")
+        results = await paying
+        assert await till.s.owner.fetchval("select count(*) from payonce.effects") == intents
+        assert len(till.vendor.calls) == intents < 60
+        assert sum(isinstance(result, Held) for result in results) == 60 - intents
+
+
+async def test_a_further_try_is_frozen_too(stage: OpenStage) -> None:
+    async with open_till(stage, KEYED, "not sent", "lost after") as till:
+        first, second = await till.claim(2)
+        for work, key in ((first, "p-1"), (second, "p-2")):
+            await asyncio.gather(till.pay(work, key), return_exceptions=True)
+        await frozen(till, vendor="bank")
+        for work, key in ((first, "p-1"), (second, "p-2")):
+            with pytest.raises(Held):
+                await till.pay(work, key)
+        assert len(till.vendor.calls) == 2
+        assert await till.states() == {"p-1": "intended", "p-2": "unknown"}
+
+
+async def test_a_freeze_never_keeps_an_outcome_from_being_recorded(stage: OpenStage) -> None:
+    async with open_till(stage, KEYED, "stop before") as till:
+        [work] = await till.claim()
+        paying = asyncio.create_task(till.pay(work, "p-1"))
+        await till.vendor.arrived.wait()
+        await frozen(till, everything=True)
+        till.vendor.resume.set()
+        await paying
+        assert await till.states() == {"p-1": "performed"}
+        assert await till.pay(work, "p-1") == await paying, "what is on record is answered, frozen or not"
+
+
+async def test_a_freeze_never_keeps_us_from_asking_what_happened(stage: OpenStage) -> None:
+    async with open_till(stage, Findable(HORIZON_S), "lost after") as till:
+        [work] = await till.claim()
+        await asyncio.gather(till.pay(work, "p-1"), return_exceptions=True)
+        await frozen(till, everything=True)
+        await till.pay(work, "p-1")
+        assert await till.states() == {"p-1": "performed"}
+        assert len(till.vendor.calls) == 1
+
+
+async def test_a_frozen_vendor_is_not_even_fenced(stage: OpenStage) -> None:
+    async with open_till(stage, None, "lost before") as till:
+        till.safety = Findable(HORIZON_S, till.vendor.forget)
+        [work] = await till.claim()
+        await asyncio.gather(till.pay(work, "p-1"), return_exceptions=True)
+        await till.s.clock.advance(TIMEOUT_S + HORIZON_S + 1)
+        made = await frozen(till, vendor="bank")
+        with pytest.raises(Held):
+            await till.pay(work, "p-1")
+        assert (till.vendor.fences, len(till.vendor.calls)) == (0, 1)
+        async with till.begin() as tx:
+            await lift(tx, made.id, "bob", "mended")
+        await till.pay(work, "p-1")
+        assert (till.vendor.fences, till.vendor.times()) == (1, {"p-1:1": 1})
+
+
+async def test_a_worker_with_claimed_messages_sends_none_and_gives_none_up(stage: OpenStage) -> None:
+    """Through the worker's own loop, for longer than the policy would go on trying."""
+    go_on = asyncio.Event()
+    async with open_till(stage) as till:
+
+        @handles(PAY)
+        async def pay(work: Work) -> None:
+            await go_on.wait()
+            await work.effect(PayEuros(till.vendor, KEYED), key=str(work.message.id))
+
+        worker = Worker([pay], till.s.database, till.s.feed, lambda _: till.queue, checks=CHECKS)
+        running = asyncio.create_task(worker.run())
+        try:
+            ids = await till.s.feed.put([Message(queue=PAY.queue) for _ in range(20)])
+            await eventually(lambda: _is(_running(worker), 20))
+            made = await frozen(till, vendor="bank")
+            go_on.set()
+            for _ in range(12):
+                await eventually(till.s.drained)
+                await till.s.clock.advance(LOOK_S + 1)
+            await eventually(till.s.drained)
+            assert till.vendor.calls == []
+            waiting = await till.s.admin.peek(PAY.queue, State.READY, 100)
+            assert sorted(each.message.id for each in waiting) == sorted(ids)
+            assert {(each.message.attempts, (each.last_error or "")[:8]) for each in waiting} == {(0, "freeze 1")}
+            async with till.begin() as tx:
+                await lift(tx, made.id, "bob", "mended")
+            await till.s.clock.advance(LOOK_S + 1)
+            await eventually(lambda: len(till.vendor.calls) == 20)
+        finally:
+            await worker.stop(grace_s=5)
+            await asyncio.wait_for(running, 15)
+        assert set(till.vendor.times().values()) == {1}
+
+
+async def _running(worker: Worker) -> int:
+    return worker.running
+
+
+async def test_a_freeze_ends_by_itself(stage: OpenStage) -> None:
+    async with open_till(stage) as till:
+        now = await till.s.clock.freeze()
+        made = await frozen(till, vendor="bank", until=now + timedelta(seconds=30))
+        [work] = await till.claim()
+        with pytest.raises(Held) as held:
+            await till.pay(work, "p-1")
+        assert held.value.after_s == 30
+        assert await freezes(till.read) == [made]
+        await till.s.clock.advance(30)
+        assert await freezes(till.read) == []
+        assert [each.in_force for each in await freezes(till.read, ended=True)] == [False]
+        await till.pay(work, "p-1")
+
+
+async def test_freezing_and_lifting_are_audited_with_who_and_why(stage: OpenStage) -> None:
+    async with open_till(stage) as till:
+        made = await frozen(till, asset="EUR", service="payouts")
+        async with till.begin() as tx:
+            lifted = await lift(tx, made.id, "bob", "mended")
+        assert (lifted.lifted_by, lifted.lifted_why) == ("bob", "mended")
+        assert await till.notes() == [
+            ("ada", "froze asset EUR, service payouts: the vendor pays twice"),
+            ("bob", "lifted the freeze of asset EUR, service payouts: mended"),
+        ]
+        with pytest.raises(Invalid, match="was lifted by bob"):
+            async with till.begin() as tx:
+                await lift(tx, made.id, "eve", "again")
+        with pytest.raises(Invalid, match="no freeze 99"):
+            async with till.begin() as tx:
+                await lift(tx, 99, "eve", "again")
+
+
+@pytest.mark.parametrize(
+    ("given", "piece"),
+    [
+        ({}, "say what to freeze"),
+        ({"everything": True, "vendor": "bank"}, "say what to freeze"),
+        ({"vendor": " "}, "vendor is ' '"),
+        ({"vendor": "bank", "reason": ""}, "the reason is empty"),
+        ({"vendor": "bank", "by": ""}, "by is ''"),
+        ({"vendor": "bank", "for_s": -1.0}, "which is past"),
+        ({"vendor": "x" * 201}, "1 to 200 characters"),
+    ],
+    ids=str,
+)
+async def test_a_freeze_that_would_stop_nothing_is_refused(stage: OpenStage, given: dict[str, Any], piece: str) -> None:
+    async with open_till(stage) as till:
+        with pytest.raises(Invalid, match=piece):
+            await frozen(till, **given)
+        assert await till.notes() == []
+
+
+async def test_what_was_frozen_cannot_be_rewritten(stage: OpenStage) -> None:
+    async with open_till(stage) as till:
+        await frozen(till, vendor="bank")
+        for statement in ("update payonce.freezes set vendor = 'other'", "delete from payonce.freezes"):
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                await till.s.database.work.execute(statement)
+
+
+async def test_a_stuck_intent_is_named_and_nothing_is_frozen(stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(freezing, "LOCK_WAIT_S", 1)
+    async with open_till(stage) as till, till.begin() as stuck:
+        await check_freezes(stuck, sending())
+        pid = await stuck.fetchval("select pg_backend_pid()")
+        with pytest.raises(Unavailable, match=f"nothing is frozen yet: the database sessions {pid} have kept"):
+            await frozen(till, vendor="bank")
+        assert await freezes(till.read, ended=True) == []
+
+
+async def test_held_sends_are_counted(stage: OpenStage) -> None:
+    before = metrics.HELD.labels("freeze")._value.get()
+    async with open_till(stage) as till:
+        await frozen(till, everything=True)
+        await till.pay_all(await till.claim(3))
+    assert metrics.HELD.labels("freeze")._value.get() == before + 3
