@@ -63,7 +63,7 @@ def purge(
     from payonce.engine.model import State
 
     which = _filter(ids, action, correlation_id, error_contains, after, before)
-    by = f"{_user()} on the command line"
+    by = f"{user_name()} on the command line"
     if State(state) is State.LEASED:
         raise Invalid("messages that are being worked on cannot be purged; pause the queue and let them end")
     change = lambda app: app.admin.purge(queue, State(state), which, by)  # noqa: E731 - the one word that differs
@@ -130,7 +130,7 @@ def _filter(
     )
 
 
-def _user() -> str:
+def user_name() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):

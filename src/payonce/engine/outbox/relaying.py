@@ -6,6 +6,7 @@ A process that dies in between leaves a lease behind; when that has ended the en
 import asyncio
 import time
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Final
 from uuid import UUID
 
@@ -85,18 +86,14 @@ async def claim(database: Database, relay: Relay, limit: int, *, suspects: bool)
 
 async def record(database: Database, relay: Relay, claims: Sequence[Claimed], verdicts: Sequence[Verdict]) -> set[UUID]:
     """Writes down what became of claimed entries. Answers with those that were still this relay's to decide on."""
-    rows = await database.engine.fetch(
-        _RECORD,
-        relay.name,
-        [claimed.entry.message.id for claimed in claims],
-        [claimed.token for claimed in claims],
-        [each.to for each in verdicts],
-        [each.reason for each in verdicts],
-        [each.delay_s for each in verdicts],
-        [each.tries for each in verdicts],
-        [each.refusals for each in verdicts],
-        [each.suspect for each in verdicts],
-    )
+    decided = [
+        (claimed.entry.message.id, claimed.token, each.to, each.reason, each.delay_s, each.tries, each.refusals,
+         each.suspect)
+        for claimed, each in zip(claims, verdicts, strict=True)
+    ]  # fmt: skip
+    # Everybody locks in this order, so that two batches with entries in common cannot deadlock.
+    decided.sort(key=itemgetter(0))
+    rows = await database.engine.fetch(_RECORD, relay.name, *map(list, zip(*decided, strict=True)))
     return {row["id"] for row in rows}
 
 
@@ -179,7 +176,7 @@ _CLAIM: Final = f"""
     )
     select {_CLAIMED_COLUMNS} from claimed"""
 
-# The token is the fence: what was taken away meanwhile is somebody else's to decide on. Locks in id order.
+# The token is the fence: what was taken away meanwhile is somebody else's to decide on. Locks in the order it is given.
 _RECORD: Final = """
     with mine as (
         select entry.id, said.state, said.reason, said.delay_s, said.tries, said.refusals, said.suspect
@@ -187,7 +184,7 @@ _RECORD: Final = """
                     $9::boolean[]) as said (id, token, state, reason, delay_s, tries, refusals, suspect)
         join payonce.outbox entry
             on entry.relay = $1 and entry.id = said.id and entry.token = said.token and entry.state = 'leased'
-        order by entry.id for update of entry
+        for update of entry
     ), gone as (
         delete from payonce.outbox entry using mine
         where entry.relay = $1 and entry.id = mine.id and mine.state is null
