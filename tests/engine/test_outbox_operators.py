@@ -208,6 +208,21 @@ async def test_the_janitors_carry_every_relay_on(stage: OpenStage) -> None:
         await asyncio.gather(running, return_exceptions=True)
 
 
+async def test_a_broker_that_is_away_is_asked_once_a_tick(stage: OpenStage) -> None:
+    """A backlog of thousands must not be tried in one go, each batch with a time-out of its own."""
+    async with open_desk(stage) as desk:
+        await desk.put(50)
+        suspects = "select id from payonce.outbox order by id desc limit 5"
+        await desk.s.owner.execute(f"update payonce.outbox set suspect = true where id in ({suspects})")
+        desk.broker.away = TimeoutError()
+        await carry_on(desk.s.database, desk.broker)
+        assert desk.broker.calls == [10]
+        desk.broker.away = None
+        await carry_on(desk.s.database, desk.broker)
+        assert len(desk.broker.received) == 40
+        assert desk.broker.calls[1:] == [10, 1, 1, 1, 1, 1, 10, 10, 5]
+
+
 async def test_events_become_lines_of_the_log(stage: OpenStage) -> None:
     async with stage() as s:
         relay = LogRelay()

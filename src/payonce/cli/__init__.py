@@ -9,7 +9,7 @@ from typing import Final
 
 import typer
 
-from payonce.cli import approvals, audit, bench, db, demo, effects, freeze, limits, queues, serve, trace
+from payonce.cli import approvals, audit, bench, db, demo, effects, freeze, limits, outbox, queues, serve, trace
 from payonce.cli.errors import EXIT_INTERRUPTED, EXIT_INVALID, explained, say_error
 from payonce.cli.output import note
 
@@ -43,6 +43,7 @@ app.command("up")(serve.up)
 app.command("run")(serve.run)
 app.command("demo")(demo.demo)
 app.add_typer(queues.commands, name="queues")
+app.add_typer(outbox.commands, name="outbox")
 app.command("trace")(trace.trace)
 app.add_typer(audit.commands, name="audit")
 app.add_typer(effects.commands, name="effects")

@@ -6,6 +6,8 @@ A process that dies in between leaves a lease behind; when that has ended the en
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import itemgetter
 from typing import Final
 from uuid import UUID
 
@@ -39,19 +41,38 @@ CRASHES_SUSPICIOUS: Final = 2
 log = structlog.get_logger(__name__)
 
 
+@dataclass(frozen=True)
+class Progress:
+    """How many entries were taken up, and how many of them the other side put off."""
+
+    taken: int = 0
+    put_off: int = 0
+
+    @property
+    def goes_on(self) -> bool:
+        """False when there was nothing to do, and when the other side takes nothing: then more would not help it."""
+        return self.taken > self.put_off
+
+
 async def relay_step(database: Database, relay: Relay) -> int:
     """Hands over what is due, up to one batch. Answers how many entries it took up: 0 when there was nothing to do.
 
     Any number of processes may do this at once.
     """
+    return (await hand_over(database, relay)).taken
+
+
+async def hand_over(database: Database, relay: Relay) -> Progress:
+    """The same, and whether it is worth going on."""
     await reap(database, relay)
-    taken = await _relay(database, relay, relay.terms.batch, suspects=False)
-    for _ in range(SUSPECTS_PER_STEP):
+    batch = await _relay(database, relay, relay.terms.batch, suspects=False)
+    taken, put_off = batch.taken, batch.put_off
+    for _ in range(SUSPECTS_PER_STEP if batch.goes_on or not batch.taken else 0):
         alone = await _relay(database, relay, 1, suspects=True)
-        taken += alone
-        if not alone:
+        taken, put_off = taken + alone.taken, put_off + alone.put_off
+        if not alone.goes_on:
             break
-    return taken
+    return Progress(taken, put_off)
 
 
 async def reap(database: Database, relay: Relay) -> int:
@@ -85,26 +106,22 @@ async def claim(database: Database, relay: Relay, limit: int, *, suspects: bool)
 
 async def record(database: Database, relay: Relay, claims: Sequence[Claimed], verdicts: Sequence[Verdict]) -> set[UUID]:
     """Writes down what became of claimed entries. Answers with those that were still this relay's to decide on."""
-    rows = await database.engine.fetch(
-        _RECORD,
-        relay.name,
-        [claimed.entry.message.id for claimed in claims],
-        [claimed.token for claimed in claims],
-        [each.to for each in verdicts],
-        [each.reason for each in verdicts],
-        [each.delay_s for each in verdicts],
-        [each.tries for each in verdicts],
-        [each.refusals for each in verdicts],
-        [each.suspect for each in verdicts],
-    )
+    decided = [
+        (claimed.entry.message.id, claimed.token, each.to, each.reason, each.delay_s, each.tries, each.refusals,
+         each.suspect)
+        for claimed, each in zip(claims, verdicts, strict=True)
+    ]  # fmt: skip
+    # Everybody locks in this order, so that two batches with entries in common cannot deadlock.
+    decided.sort(key=itemgetter(0))
+    rows = await database.engine.fetch(_RECORD, relay.name, *map(list, zip(*decided, strict=True)))
     return {row["id"] for row in rows}
 
 
-async def _relay(database: Database, relay: Relay, limit: int, *, suspects: bool) -> int:
+async def _relay(database: Database, relay: Relay, limit: int, *, suspects: bool) -> Progress:
     sent_at = time.monotonic()
     taken, claims = await claim(database, relay, limit, suspects=suspects)
     if not claims:
-        return taken
+        return Progress(taken)
     if time.monotonic() > sent_at + relay.terms.lease_s - relay.terms.timeout_s:
         # Stopped or starved since: another process may have these entries before a delivery of ours would end.
         late = NotNow("the lease was nearly over before the delivery began", 0.0)
@@ -114,7 +131,7 @@ async def _relay(database: Database, relay: Relay, limit: int, *, suspects: bool
     recorded = await record(database, relay, claims, verdicts)
     for claimed, each in zip(claims, verdicts, strict=True):
         _tell(relay, claimed, each, claimed.entry.message.id in recorded)
-    return taken
+    return Progress(taken, sum(each.outcome == "not_now" for each in verdicts))
 
 
 async def _deliver(relay: Relay, claims: Sequence[Claimed]) -> list[Verdict]:
@@ -179,7 +196,8 @@ _CLAIM: Final = f"""
     )
     select {_CLAIMED_COLUMNS} from claimed"""
 
-# The token is the fence: what was taken away meanwhile is somebody else's to decide on. Locks in id order.
+# The token is the fence: what was taken away meanwhile is somebody else's to decide on. Locks in the order it is given:
+# an order of its own would walk the whole relay (among 200,000 entries a step took 157 ms instead of 11, measured).
 _RECORD: Final = """
     with mine as (
         select entry.id, said.state, said.reason, said.delay_s, said.tries, said.refusals, said.suspect
@@ -187,7 +205,7 @@ _RECORD: Final = """
                     $9::boolean[]) as said (id, token, state, reason, delay_s, tries, refusals, suspect)
         join payonce.outbox entry
             on entry.relay = $1 and entry.id = said.id and entry.token = said.token and entry.state = 'leased'
-        order by entry.id for update of entry
+        for update of entry
     ), gone as (
         delete from payonce.outbox entry using mine
         where entry.relay = $1 and entry.id = mine.id and mine.state is null

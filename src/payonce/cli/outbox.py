@@ -1,0 +1,191 @@
+"""`outbox`: what leaves for queues and logs elsewhere, how far behind it is, and the operator's hand on it."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from payonce.cli.output import JsonOption, YesOption, opened, run_async, show, table
+from payonce.cli.parsing import ByOption, parsed_id, somebody
+from payonce.kit.outcomes import Invalid
+
+if TYPE_CHECKING:
+    from payonce.engine.outbox import Stored
+
+PAGE_DEFAULT: Final = 20
+PAYLOAD_SHOWN: Final = 120
+
+HELP: Final = """Look into the outbox and steer its relays.
+
+\b
+Examples:
+  payonce outbox list
+  payonce outbox parked events
+  payonce outbox redrive events --id 0199…
+  payonce outbox pause events --reason 'the broker moves'
+"""
+
+commands = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
+
+RelayArgument = Annotated[str, typer.Argument(metavar="RELAY", help="Its name; `payonce outbox list` shows them.")]
+IdOption = Annotated[list[str] | None, typer.Option("--id", help="Only this entry; may be given several times.")]
+
+
+@commands.command("list")
+def list_relays(as_json: JsonOption = False) -> None:
+    """All relays: entries by state, how long the oldest has been due, paused or not."""
+
+    async def act() -> None:
+        from payonce.engine.outbox import lag
+
+        async with opened() as app:
+            found = await lag(app.database)
+        columns = ("relay", "waiting", "delivered", "parked", "oldest s", "paused")
+        rows = [(each.relay, each.waiting, each.delivered, each.parked, each.oldest_s, each.paused) for each in found]
+        shown = table("Relays", columns, rows, right=columns[1:5])
+        show({"relays": [asdict(each) for each in found]}, as_json, shown)
+
+    run_async(act())
+
+
+@commands.command("parked")
+def parked(
+    relay: RelayArgument,
+    limit: Annotated[int, typer.Option(help="At most this many, up to 1000.")] = PAGE_DEFAULT,
+    after: Annotated[str | None, typer.Option(help="Continue behind this entry's id, for the next page.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Entries that were given up, in the order they were, each with its reason."""
+    behind = None if after is None else parsed_id(after)
+
+    async def act() -> None:
+        from payonce.engine.outbox import parked_entries
+
+        async with opened() as app:
+            found = await parked_entries(app.database, relay, limit, behind)
+        described = _described(found)
+        rows = [
+            (one["id"], one["topic"], one["parked_at"], one["tries"], one["last_error"],
+             str(one["payload"])[:PAYLOAD_SHOWN])
+            for one in described
+        ]  # fmt: skip
+        columns = ("id", "topic", "parked", "tries", "last error", "payload")
+        following = described[-1]["id"] if len(described) == limit else None
+        result = {"relay": relay, "entries": described, "next_after": following}
+        show(result, as_json, table(f"{relay}: parked", columns, rows, right=("tries",)))
+
+    run_async(act())
+
+
+@commands.command("redrive")
+def redrive(
+    relay: RelayArgument,
+    ids: IdOption = None,
+    as_new: Annotated[
+        bool, typer.Option("--as-new", help="Also those tried too long ago; make sure first that nobody took them.")
+    ] = False,
+    by: ByOption = None,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Let parked entries start over. Without --id: all of them."""
+    chosen = [parsed_id(text) for text in ids or ()]
+    _confirm("redrive", f"redrive {len(chosen) or 'all'} parked entries of {relay}?", yes, as_json)
+
+    async def act() -> None:
+        from payonce.engine.outbox import redrive_entries
+
+        async with opened() as app:
+            count = await redrive_entries(app.database, app.bell, relay, by=somebody(by), ids=chosen, as_new=as_new)
+        show({"relay": relay, "redriven": count}, as_json, f"{count:,} entries of {relay} redriven")
+
+    run_async(act())
+
+
+@commands.command("discard")
+def discard(
+    relay: RelayArgument,
+    ids: IdOption = None,
+    why: Annotated[str, typer.Option(help="Kept in the audit log with each of them.")] = "",
+    by: ByOption = None,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete parked entries that are never to be delivered. Each leaves a line in the audit log."""
+    chosen = [parsed_id(text) for text in ids or ()]
+    _confirm("discard", f"delete {len(chosen)} parked entries of {relay} for good?", yes, as_json)
+
+    async def act() -> None:
+        from payonce.engine.outbox import discard_entries
+
+        async with opened() as app:
+            count = await discard_entries(app.database, relay, chosen, by=somebody(by), why=why)
+        show({"relay": relay, "discarded": count}, as_json, f"{count:,} entries of {relay} discarded")
+
+    run_async(act())
+
+
+@commands.command("pause")
+def pause(
+    relay: RelayArgument,
+    reason: Annotated[str, typer.Option(help="Shown to whoever asks why.")] = "paused by an operator",
+    by: ByOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Stop deliveries at once. What is being delivered may end; nothing is lost."""
+
+    async def act() -> None:
+        from payonce.engine.outbox import pause_relay
+
+        async with opened() as app:
+            await pause_relay(app.database, relay, by=somebody(by), reason=reason)
+        show({"relay": relay, "paused": True}, as_json, f"{relay} is paused")
+
+    run_async(act())
+
+
+@commands.command("resume")
+def resume(relay: RelayArgument, by: ByOption = None, as_json: JsonOption = False) -> None:
+    """Let a paused relay deliver again."""
+
+    async def act() -> None:
+        from payonce.engine.outbox import resume_relay
+
+        async with opened() as app:
+            await resume_relay(app.database, app.bell, relay, by=somebody(by))
+        show({"relay": relay, "paused": False}, as_json, f"{relay} is running")
+
+    run_async(act())
+
+
+def _described(found: "Sequence[Stored]") -> list[dict[str, Any]]:
+    """Entries as they may be shown: secrets hidden."""
+    from payonce.logs import without_secrets
+
+    return [
+        {
+            "id": str(stored.message.id),
+            "topic": stored.message.queue,
+            "action": stored.message.action,
+            "trace_id": stored.message.trace,
+            "correlation_id": stored.message.correlation_id,
+            "parked_at": stored.parked_at,
+            "first_tried_at": stored.first_tried_at,
+            "tries": stored.tries,
+            "refusals": stored.refusals,
+            "crashes": stored.crashes,
+            "last_error": without_secrets(stored.last_error),
+            "payload": without_secrets(stored.message.payload),
+        }
+        for stored in found
+    ]
+
+
+def _confirm(verb: str, question: str, yes: bool, as_json: bool) -> None:
+    if yes:
+        return
+    if as_json or not sys.stdin.isatty():
+        raise Invalid(f"a {verb} asks for confirmation, and here nobody can be asked; add --yes")
+    typer.confirm(question, abort=True)
