@@ -25,7 +25,9 @@ from payonce.engine.migrate import Migration, Status, known_migrations, migrate,
 from payonce.engine.outbox import LogRelay, Relay, declare_relays
 from payonce.engine.policy import Policy, environment_name, override_from_environment
 from payonce.engine.process import Worker
+from payonce.engine.quarantine import notice_identity, refuse_in_quarantine
 from payonce.engine.queue import Admin, PullQueue
+from payonce.engine.reconcile import StatementSource, register
 from payonce.engine.transaction import Reader, RingingFeed, Tx, begin
 from payonce.engine.work import Handler
 from payonce.examples import tally
@@ -54,6 +56,8 @@ class Service:
     """For each kind of reference that its postings have, a query: of the ids in $1::text[], those that exist."""
     audits: Sequence[Audit] = ()
     """What `payonce audit run` checks beyond queries, such as a vendor's books against ours."""
+    statements: Callable[[Sequence[object]], Sequence[StatementSource]] | None = None
+    """The statements of its vendors, read through what `resources` opened."""
 
 
 class DeclaringFeed(RingingFeed, Protocol):
@@ -157,6 +161,7 @@ class App:
         self.read = Reader(database)
         self.actions = {action.name: action for action in (declared(self.admin) for declared in ACTIONS)}
         self.resources: Sequence[object] = ()
+        self.statements: Sequence[StatementSource] = ()
         self.loops: dict[str, asyncio.Task[None]] = {}
         """What runs for as long as the process does; an ended one means that the process is not well."""
         self.process_name = _process_name()
@@ -180,11 +185,14 @@ class App:
                 Database.open(addresses.service, work_pool_size=settings.pool_size, shortest_lease_s=lease_s)
             )
             await database.check(all_migrations())
+            await notice_identity(database, "start of a process")
             bell = await stack.enter_async_context(Bell.open(database, listen=bool(roles)))
             app = cls(settings, database, bell, handlers)
             await app._declare(everybody)
             if handlers:
-                app.resources = await _open_resources(settings, database, roles, stack)
+                app.resources, app.statements = await _open_resources(settings, database, roles, stack)
+                for source in app.statements:
+                    await register(database, source)
             try:
                 yield app
             finally:
@@ -202,11 +210,19 @@ class App:
         ]
         return await run_audit(self.database, checks, tell, statement_limit_s=statement_limit_s)
 
+    @asynccontextmanager
+    async def open_statements(self) -> AsyncIterator[Sequence[StatementSource]]:
+        """The statements of every vendor, for a command: it needs the vendors' keys in its environment."""
+        async with AsyncExitStack() as stack:
+            with_statements = [service.name for service in SERVICES if service.statements is not None]
+            _, statements = await _open_resources(self.settings, self.database, with_statements, stack)
+            yield statements
+
     def start(self) -> None:
         """Begins to work on the queues of the roles, and to keep house."""
         self._worker = Worker(
             self._handlers, self.database, self.feed, self._open_queue, self.resources, self.settings.slots,
-            checks=brakes.CHECKS,
+            checks=(refuse_in_quarantine, *brakes.CHECKS),
         )  # fmt: skip
         self.loops["worker"] = asyncio.create_task(self._worker.run(), name="worker")
         self.loops["janitors"] = asyncio.create_task(self._keep_house(), name="janitors")
@@ -226,6 +242,7 @@ class App:
             holder=self.process_name,
             schedules=[schedule for service in SERVICES for schedule in service.schedules],
             relays=RELAYS,
+            statements=self.statements,
             keep_days=self.settings.job_log_days,
             bell=self.bell,
             anchor=self.settings.audit_anchor,
@@ -269,13 +286,20 @@ def _check_environment(everybody: Sequence[Handler]) -> None:
 
 async def _open_resources(
     settings: Settings, database: Database, roles: Sequence[str], stack: AsyncExitStack
-) -> list[object]:
+) -> tuple[list[object], list[StatementSource]]:
     wanted = {role.partition(".")[0] for role in roles}
     found: list[object] = []
+    statements: list[StatementSource] = []
     for service in SERVICES:
-        if service.name in wanted and service.resources is not None:
-            found += await stack.enter_async_context(service.resources(settings, database))
-    return found
+        if service.name not in wanted:
+            continue
+        opened: Sequence[object] = ()
+        if service.resources is not None:
+            opened = await stack.enter_async_context(service.resources(settings, database))
+        found += opened
+        if service.statements is not None:
+            statements += service.statements(opened)
+    return found, statements
 
 
 def _process_name() -> str:

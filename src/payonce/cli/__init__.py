@@ -9,7 +9,22 @@ from typing import Final
 
 import typer
 
-from payonce.cli import approvals, audit, bench, db, demo, effects, freeze, limits, outbox, queues, serve, trace
+from payonce.cli import (
+    approvals,
+    audit,
+    bench,
+    db,
+    demo,
+    effects,
+    freeze,
+    limits,
+    outbox,
+    quarantine,
+    queues,
+    reconcile,
+    serve,
+    trace,
+)
 from payonce.cli.errors import EXIT_INTERRUPTED, EXIT_INVALID, explained, say_error
 from payonce.cli.output import note
 
@@ -50,7 +65,9 @@ app.add_typer(effects.commands, name="effects")
 app.add_typer(freeze.commands, name="freeze")
 app.add_typer(limits.commands, name="limits")
 app.add_typer(approvals.commands, name="approvals")
+db.commands.add_typer(quarantine.commands, name="quarantine")
 app.add_typer(db.commands, name="db")
+app.add_typer(reconcile.commands, name="reconcile")
 app.add_typer(bench.commands, name="bench")
 
 

@@ -124,12 +124,20 @@ def restore(
     replace: Annotated[bool, typer.Option("--replace", help="Drop what is there, in the same transaction.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Fill the database from a backup, whole or not at all. Stop all workers first."""
+    """Fill the database from a backup, whole or not at all. Stop all workers first.
+
+    Afterwards the database is in quarantine: nothing is sent until `payonce db quarantine release`.
+    """
     from payonce import embedded
 
     addresses = _addresses(command_settings())
     embedded.restore(addresses.owner, path, replace=replace)
-    show({"restored": str(path), "replaced": replace}, as_json, f"restored {path}")
+    show(
+        {"restored": str(path), "replaced": replace},
+        as_json,
+        f"restored {path}",
+        "now in quarantine: payonce db quarantine",
+    )
 
 
 def _addresses(settings: "Settings") -> "Addresses":

@@ -27,6 +27,20 @@ SHOWN_LINES = 4
 # A worker that still holds locks makes a replace fail rather than hang.
 REPLACE_SQL = "set local lock_timeout = '10s';\ndrop owned by current_user cascade;\n"
 
+# A restored database has forgotten what happened after its backup: its own schema says what follows from that, in the
+# same transaction. A schema that is too old for it gets a mark, which the next migration finds.
+RESTORED_SQL = """
+do $$
+begin
+    if to_regprocedure('payonce.after_restore()') is not null then
+        perform payonce.after_restore();
+    elsif to_regnamespace('payonce') is not null then
+        create table if not exists payonce.restored ();
+    end if;
+end
+$$;
+"""
+
 # What makes a database non-empty: relations, functions and types of its own; extensions bring theirs along.
 COUNT_OBJECTS = """
     select count(*)
@@ -74,7 +88,10 @@ def backup(url: str, path: Path) -> None:
 
 
 def restore(url: str, path: Path, *, replace: bool = False) -> None:
-    """Fill the database from a backup, in one transaction; `replace` drops, in the same one, what the role owns."""
+    """Fill the database from a backup, in one transaction; `replace` drops, in the same one, what the role owns.
+
+    A database of payonce is in quarantine afterwards.
+    """
     try:
         with path.open("rb") as file:
             if file.read(len(DUMP_MAGIC)) != DUMP_MAGIC:
@@ -86,7 +103,7 @@ def restore(url: str, path: Path, *, replace: bool = False) -> None:
         raise Invalid(
             f"the database holds {target.object_count} objects already: restore into an empty one, or ask to replace"
         )
-    _pour(target.installation, url, path, first=REPLACE_SQL if replace else "")
+    _pour(target.installation, url, path, first=REPLACE_SQL if replace else "", last=RESTORED_SQL)
 
 
 def psql_command(url: str) -> list[str]:
@@ -100,7 +117,7 @@ def client_environment(url: str) -> dict[str, str]:
     return {**os.environ, **({"PGPASSWORD": unquote(password)} if password else {})}
 
 
-def _pour(installation: Installation, url: str, path: Path, *, first: str) -> None:
+def _pour(installation: Installation, url: str, path: Path, *, first: str, last: str) -> None:
     """Feed pg_restore's script to one psql transaction, which is broken off unless the script arrives whole.
 
     Not pg_restore's own --single-transaction, because the drop of a replace must be in the same transaction.
@@ -120,31 +137,32 @@ def _pour(installation: Installation, url: str, path: Path, *, first: str) -> No
                 env=client_environment(url),
             ) as writer,
         ):
-            arrived_whole = _stream(reader, writer, first.encode())
+            arrived_whole = _stream(reader, writer, first.encode(), last.encode())
         if not arrived_whole:
             raise Invalid(f"{path} is not a whole backup, nothing was restored: {_last_lines(read_errors)}")
         if writer.returncode != 0:
             raise Unavailable(f"{path} could not be restored, nothing was changed: {_last_lines(write_errors)}")
 
 
-def _stream(reader: "subprocess.Popen[bytes]", writer: "subprocess.Popen[bytes]", first: bytes) -> bool:
+def _stream(reader: "subprocess.Popen[bytes]", writer: "subprocess.Popen[bytes]", first: bytes, last: bytes) -> bool:
     """Copy all the reader says to the writer. False when the reader failed; the writer is then killed uncommitted."""
     assert reader.stdout is not None and writer.stdin is not None
     try:
         writer.stdin.write(first)
         shutil.copyfileobj(reader.stdout, writer.stdin)
         writer.stdin.flush()
+        if reader.wait() != 0:
+            # psql commits at the end of its input, which must therefore not come.
+            writer.kill()
+            return False
+        writer.stdin.write(last)
+        writer.stdin.flush()
     except BrokenPipeError:
         # The writer met an error and left; its exit code tells, the reader's is only an echo of that.
         reader.kill()
-        return True
     except BaseException:
         writer.kill()
         raise
-    if reader.wait() != 0:
-        # psql commits at the end of its input, which must therefore not come.
-        writer.kill()
-        return False
     return True
 
 

@@ -40,6 +40,22 @@ ORPHANED_EFFECTS = Counter(
 AUDIT_HEAD = Gauge(
     "payonce_audit_head", "Number of the last seal of the audit log, in the leader's process.", registry=REGISTRY
 )
+UNMATCHED = Gauge(
+    "payonce_unmatched", "Open items between our effects and vendors' statements.", ["vendor", "direction"],
+    registry=REGISTRY,
+)  # fmt: skip
+UNMATCHED_AMOUNT = Gauge(
+    "payonce_unmatched_amount", "What they come to in major units, whichever way.", ["vendor", "asset"],
+    registry=REGISTRY,
+)  # fmt: skip
+UNMATCHED_OLDEST_SECONDS = Gauge(
+    "payonce_unmatched_oldest_seconds", "Age of the oldest one; 0 when there is none.", ["vendor"], registry=REGISTRY
+)
+RECONCILED_SECONDS = Gauge(
+    "payonce_reconciled_seconds", "Since the end of what was reconciled of a vendor's statement.", ["vendor"],
+    registry=REGISTRY,
+)  # fmt: skip
+QUARANTINED = Gauge("payonce_quarantined", "1 while nothing is sent because of a quarantine.", registry=REGISTRY)
 
 OUTBOX_DELIVERIES = Counter(
     "payonce_outbox_deliveries_total", "Entries handed over, by what came of it.", ["relay", "outcome"],

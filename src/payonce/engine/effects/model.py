@@ -65,6 +65,10 @@ class Cause(StrEnum):
     GAVE_UP = "gave_up"
     CONTRADICTION = "contradiction"
     SAME_REFERENCE = "same_reference"
+    ON_STATEMENT = "on_statement"
+    """The vendor's statement shows it, and does not tell the outcome."""
+    NOT_ON_STATEMENT = "not_on_statement"
+    """It was performed, and the vendor's statement does not show it."""
 
 
 class Stored(msgspec.Struct, frozen=True):

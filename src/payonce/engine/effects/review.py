@@ -174,6 +174,10 @@ def question(stored: Stored) -> str:
             why = "the vendor no longer knows our key and does not show it"
         case Cause.NO_FENCE:
             why = "the vendor does not show it, but nothing keeps an earlier send from landing late"
+        case Cause.ON_STATEMENT:
+            why = "the vendor's statement shows it, and does not tell the outcome that the handler needs"
+        case Cause.NOT_ON_STATEMENT:
+            why = "it was performed, and the vendor's statement does not show it"
         case Cause.GAVE_UP:
             why = f"its message was given up: {stored.reason or 'no reason given'}"
         case _:
@@ -184,7 +188,9 @@ def question(stored: Stored) -> str:
 def allowed_answers(stored: Stored) -> frozenset[Answer]:
     """Only what cannot move money twice, whatever the truth is or the person can find out."""
     allowed = {Answer.HAPPENED, Answer.DID_NOT}
-    if stored.review_cause in (Cause.CONTRADICTION, Cause.SAME_REFERENCE):
+    if stored.review_cause is Cause.ON_STATEMENT:
+        return frozenset({Answer.HAPPENED})
+    if stored.review_cause in (Cause.CONTRADICTION, Cause.SAME_REFERENCE, Cause.NOT_ON_STATEMENT):
         return frozenset(allowed)
     if stored.safety in ("keyed", "findable"):
         allowed.add(Answer.LOOK_AGAIN)

@@ -129,7 +129,9 @@ async def move(
     return True
 
 
-async def record(connection: Connection, effect_id: UUID, attempt: int, result: Result, claim: Claim) -> Stored:
+async def record(
+    connection: Connection, effect_id: UUID, attempt: int, result: Result, claim: Claim | None = None
+) -> Stored:
     """Writes down what a try came to, whoever runs the effect by now. Never fenced: a late answer is a fact too."""
     stored = as_stored(await connection.fetchrow(
         "select *, payonce.due_now() as now from payonce.effects where id = $1 for update", effect_id

@@ -1,7 +1,7 @@
 """The background work of a process: each janitor ticks on its own, and some only while this process leads."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +15,7 @@ from payonce.engine.database import Database, is_transient
 from payonce.engine.janitors.observe import observe
 from payonce.engine.janitors.orphans import review_orphans
 from payonce.engine.janitors.prune import KEEP_DAYS_DEFAULT, Prune
+from payonce.engine.janitors.reconcile import observe_unmatched, reconcile_when_due
 from payonce.engine.janitors.relay import carry_on
 from payonce.engine.janitors.schedule import Daily, Every, Schedule, Scheduler
 from payonce.engine.janitors.seal import Sealer
@@ -22,7 +23,9 @@ from payonce.engine.janitors.snapshots import Snapshots
 from payonce.engine.leases import TTL_DEFAULT_S, Leadership
 from payonce.engine.model import Lease
 from payonce.engine.outbox import Relay, wake_name
+from payonce.engine.quarantine import notice_identity
 from payonce.engine.queue import Admin
+from payonce.engine.reconcile import StatementSource
 from payonce.engine.transaction import RingingFeed
 from payonce.kit.outcomes import Stale
 from payonce.kit.redact import redact
@@ -37,6 +40,9 @@ RELAY_EVERY_S: Final = 1.0
 SEAL_EVERY_S: Final = 10.0
 ORPHANS_EVERY_S: Final = 30.0
 SNAPSHOTS_EVERY_S: Final = 60.0
+IDENTITY_EVERY_S: Final = 5.0
+RECONCILE_LOOK_S: Final = 10.0
+"""How soon a vendor's statement is asked for after it fell due."""
 TICK_LIMIT_S: Final = 120.0
 """A tick that takes longer hangs; it is broken off and begins anew."""
 STANDBY_S: Final = 1.0
@@ -67,6 +73,7 @@ async def run_janitors(
     holder: str,
     schedules: Iterable[Schedule] = (),
     relays: Iterable[Relay] = (),
+    statements: Sequence[StatementSource] = (),
     keep_days: int = KEEP_DAYS_DEFAULT,
     bell: Bell | None = None,
     leader: str = LEADER,
@@ -76,6 +83,12 @@ async def run_janitors(
     """Runs until cancelled. Who declares other schedules leads under another name: a leader puts only its own."""
     prune, scheduler = Prune(database, keep_days), Scheduler(database, feed, schedules)
     sealer, snapshots = Sealer(database, anchor), Snapshots(database)
+    reconciling = [
+        Janitor(
+            f"reconcile {source.vendor}", RECONCILE_LOOK_S, partial(reconcile_when_due, database, feed, source, holder)
+        )
+        for source in statements
+    ]
     async with Leadership.open(database, leader, holder, ttl_s) as leadership:
         await run_ticks(
             [
@@ -91,6 +104,9 @@ async def run_janitors(
                     )
                     for each in relays
                 ),
+                Janitor("identity", IDENTITY_EVERY_S, lambda: notice_identity(database, holder)),
+                Janitor("unmatched", OBSERVE_EVERY_S, lambda: observe_unmatched(database)),
+                *reconciling,
             ],
             bell,
         )

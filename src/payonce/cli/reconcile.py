@@ -1,0 +1,200 @@
+"""`reconcile`: vendors' statements against our effects, what is open between them, and what people decide about it."""
+
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from payonce.cli.output import JsonOption, opened, run_async, show, table
+from payonce.cli.parsing import ByOption, parsed_moment, somebody
+from payonce.kit.outcomes import Invalid
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from uuid import UUID
+
+    from payonce.app import App
+    from payonce.engine.reconcile import Item, StatementSource
+
+HELP: Final = """Hold vendors' statements against our effects, both ways.
+
+\b
+Examples:
+  payonce reconcile run bank
+  payonce reconcile run bank --since 2026-01-31T00:00Z
+  payonce reconcile list --vendor bank
+  payonce reconcile write-off ID --account losses/bank --note "the bank keeps it"
+"""
+
+commands = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
+
+VendorArgument = Annotated[str, typer.Argument(metavar="VENDOR", help="Whose statement.")]
+ItemArgument = Annotated[str, typer.Argument(metavar="ID", help="An unmatched item, from `payonce reconcile list`.")]
+NoteOption = Annotated[str, typer.Option("--note", help="Why; kept with the item and in the audit log.")]
+
+
+@commands.command("run")
+def run(
+    vendor: VendorArgument,
+    since: Annotated[str | None, typer.Option(help="From when; default: where the last run ended.")] = None,
+    until: Annotated[str | None, typer.Option(help="Up to when; default: now.")] = None,
+    by: ByOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Reconcile one vendor now. Running it again changes nothing more; one that was broken off goes on."""
+    begin = None if since is None else parsed_moment(since, "--since")
+    end = None if until is None else parsed_moment(until, "--until")
+
+    async def act() -> None:
+        from payonce.engine.reconcile import equal_books, reconcile
+
+        async with opened() as app, _source(app, vendor) as source:
+            done = await reconcile(
+                app.database, app.feed, source, by=somebody(by), holder=app.process_name, since=begin, until=end
+            )
+            books = await equal_books(app.read, source)
+        told = [
+            {"ours": str(each.ours), "theirs": _text(each.theirs), "suspense": str(each.suspense), "equal": each.equal}
+            for each in books
+        ]
+        result = {**asdict(done), "books": told}
+        counts = [(done.lines, done.found, done.adopted, done.unmatched, done.missing, done.settled)]
+        names = ("lines", "found", "adopted", "unmatched", "missing", "settled")
+        title = f"{vendor}: {done.since:%Y-%m-%d %H:%M} to {done.until:%Y-%m-%d %H:%M}"
+        rows = [(each.ours, each.theirs, each.suspense, each.equal) for each in books]
+        show(result, as_json, table(title, names, counts, right=names),
+             table("Books", ("ours", "theirs", "in suspense", "equal"), rows))  # fmt: skip
+
+    run_async(act())
+
+
+@commands.command("list")
+def list_(
+    vendor: Annotated[str | None, typer.Option(help="Only this vendor.")] = None,
+    limit: Annotated[int, typer.Option(help="Items per page.", min=1, max=500)] = 50,
+    after: Annotated[str | None, typer.Option(help="Continue behind this item, for the next page.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """What is open between vendors' statements and our effects, the oldest first."""
+    behind = None if after is None else _parsed_item(after)
+
+    async def act() -> None:
+        from payonce.engine.reconcile import unmatched
+
+        async with opened() as app:
+            found = await unmatched(app.read, vendor, limit, behind)
+        following = str(found[-1].id) if len(found) == limit else None
+        rows = [
+            (item.id, item.subject.vendor, item.direction, item.subject.kind, item.subject.vendor_ref,
+             item.subject.reference, item.amount, item.subject.at, _age(item.age_s), item.explanation)
+            for item in found
+        ]  # fmt: skip
+        columns = ("id", "vendor", "direction", "kind", "theirs", "ours", "amount", "at", "age", "explanation")
+        result = {"items": [described(item) for item in found], "next_after": following}
+        show(result, as_json, table("Unmatched", columns, rows, right=("amount", "age")))
+
+    run_async(act())
+
+
+@commands.command("explain")
+def explain(
+    items: Annotated[list[str], typer.Argument(metavar="ID...", help="From `payonce reconcile list`.")],
+    note: NoteOption,
+    by: ByOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what items are. They stay in suspense, and no longer keep a quarantine from being released."""
+    item_ids = [_parsed_item(item) for item in items]
+
+    async def act() -> None:
+        from payonce.engine.reconcile import explain
+
+        async with opened() as app, app.begin() as tx:
+            for item_id in item_ids:
+                await explain(tx, item_id, somebody(by), note)
+        show({"explained": item_ids}, as_json, f"{len(item_ids)} explained")
+
+    run_async(act())
+
+
+@commands.command("write-off")
+def write_off(
+    item: ItemArgument,
+    account: Annotated[str, typer.Option(help="Where the loss or gain belongs, such as losses/bank.")],
+    note: NoteOption,
+    by: ByOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Take an item out of suspense into an account that you name. Should it match later, that is posted back."""
+    item_id = _parsed_item(item)
+
+    async def act() -> None:
+        from payonce.engine.reconcile import describe, write_off
+
+        async with opened() as app, app.begin() as tx:
+            written_off = await write_off(tx, item_id, account, somebody(by), note)
+        result = {"written_off": item_id, "amount": str(written_off.amount), "account": account}
+        show(result, as_json, f"written off to {account}: {describe(written_off)}")
+
+    run_async(act())
+
+
+@commands.command("assign")
+def assign(
+    vendor: VendorArgument,
+    item: ItemArgument,
+    reference: Annotated[str, typer.Argument(metavar="KEY:GENERATION", help="The effect that the line is.")],
+    outcome: Annotated[
+        str | None, typer.Option(help="JSON that the handler goes on with, where the statement did not tell it.")
+    ] = None,
+    by: ByOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say which effect of ours a line is, where the vendor does not repeat our reference."""
+    item_id = _parsed_item(item)
+
+    async def act() -> None:
+        from payonce.engine.reconcile import assign
+        from payonce.kit.money import loads_exact
+
+        document = None if outcome is None else loads_exact(outcome)
+        async with opened() as app, _source(app, vendor) as source, app.begin() as tx:
+            await assign(tx, source, item_id, reference, document, somebody(by))
+        show({"assigned": item_id, "reference": reference}, as_json, f"{item_id} is {reference}")
+
+    run_async(act())
+
+
+def described(item: "Item") -> dict[str, Any]:
+    return {
+        "id": item.id, **asdict(item.subject), "direction": item.direction, "amount": item.amount.to_text(),
+        "asset": item.amount.asset.code, "first_seen_at": item.first_seen_at, "age_s": item.age_s,
+        "explanation": item.explanation,
+    }  # fmt: skip
+
+
+@asynccontextmanager
+async def _source(app: "App", vendor: str) -> "AsyncIterator[StatementSource]":
+    async with app.open_statements() as statements:
+        by_vendor = {source.vendor: source for source in statements}
+        if vendor not in by_vendor:
+            raise Invalid(f"no service reads a statement of {vendor!r}; there are: {', '.join(by_vendor) or 'none'}")
+        yield by_vendor[vendor]
+
+
+def _parsed_item(text: str) -> "UUID":
+    from uuid import UUID
+
+    try:
+        return UUID(text)
+    except ValueError:
+        raise Invalid(f"{text[:60]!r} is not an unmatched item; copy one from `payonce reconcile list`") from None
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def _age(age_s: float) -> str:
+    return f"{age_s / 86_400:.1f} d" if age_s >= 86_400 else f"{age_s / 3_600:.1f} h"

@@ -1,0 +1,117 @@
+"""The end of a quarantine: when every vendor's statement was held against our effects, or a person takes it on."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from payonce.engine.audit import Severity, note
+from payonce.engine.ledger.model import Reads
+from payonce.engine.model import clean_text
+from payonce.engine.quarantine.state import Quarantine, as_quarantine, open_quarantine
+from payonce.engine.transaction import Tx
+from payonce.kit.outcomes import Invalid, Stale
+from payonce.kit.redact import redact
+
+
+@dataclass(frozen=True)
+class Blocker:
+    """Why the quarantine cannot be released yet, and what to do."""
+
+    vendor: str
+    reason: str
+    way_out: str
+
+
+async def blockers(read: Reads, quarantine: Quarantine) -> list[Blocker]:
+    """Empty when everything that may be lost was looked for, and what was found is explained."""
+    sources = await read.fetch(
+        """
+        select s.vendor, s.lag_s,
+            exists (
+                select from payonce.reconcile_runs r
+                where r.vendor = s.vendor and r.state = 'finished' and r.begun_at >= $1 and r.since <= $2
+                  and r.until >= $1::timestamptz + make_interval(secs => s.lag_s)) as reconciled,
+            (select count(*) from payonce.unmatched u
+             where u.vendor = s.vendor and u.state = 'open' and u.explanation is null and u.at >= $2) as unexplained
+        from payonce.statement_sources s order by s.vendor
+        """,
+        quarantine.began_at, quarantine.lost_since,
+    )  # fmt: skip
+    strangers = await read.fetch(
+        """
+        with recursive vendors as (
+            (select vendor from payonce.effects order by vendor limit 1)
+            union all
+            select (select e.vendor from payonce.effects e where e.vendor > v.vendor order by e.vendor limit 1)
+            from vendors v where v.vendor is not null
+        )
+        select vendor from vendors v
+        where vendor is not null
+          and not exists (select from payonce.statement_sources s where s.vendor = v.vendor) order by 1
+        """
+    )
+    found = [each for row in sources for each in _of_source(row, quarantine)]
+    return found + [
+        Blocker(
+            row["vendor"],
+            f"{row['vendor']} has effects and no statement to look for them on",
+            "look at the vendor's own pages, and accept it",
+        )
+        for row in strangers
+    ]
+
+
+async def release(tx: Tx, by: str, *, revision: int, accept_unreconciled: str | None = None) -> Quarantine:
+    """Lets effects be sent again. Stale when the quarantine has changed since `revision`; Invalid while something
+    stands in the way, unless a person accepts that with a reason."""
+    if not by.strip() or (accept_unreconciled is not None and not accept_unreconciled.strip()):
+        raise Invalid("a quarantine is released by somebody, and what was not reconciled is accepted for a reason")
+    quarantine = await open_quarantine(tx)
+    if quarantine is None:
+        raise Invalid("the database is not in quarantine; there is nothing to release")
+    standing = await blockers(tx, quarantine)
+    if standing and accept_unreconciled is None:
+        raise Invalid(f"the quarantine cannot be released: {_told(standing)}; or say why with --accept-unreconciled")
+    accepted = None if accept_unreconciled is None else clean_text(redact(accept_unreconciled))
+    row = await tx.fetchrow(
+        """
+        update payonce.quarantines
+        set released_at = payonce.due_now(), released_by = $3, accepted = $4, revision = revision + 1
+        where id = $1 and revision = $2 and released_at is null returning *
+        """,
+        quarantine.id, revision, clean_text(by), accepted,
+    )  # fmt: skip
+    if row is None:
+        raise Stale("the quarantine has changed since it was shown; look again")
+    text = "everything was reconciled" if not standing else f"{accept_unreconciled}, although {_told(standing)}"
+    severity = Severity.WARNING if standing else Severity.INFO
+    await note(tx.connection, "quarantine.release", str(quarantine.id), text, actor=by, severity=severity)
+    return as_quarantine(row)
+
+
+def _of_source(row: Any, quarantine: Quarantine) -> list[Blocker]:
+    found, vendor = [], row["vendor"]
+    if not row["reconciled"]:
+        asked_from = quarantine.began_at + timedelta(seconds=row["lag_s"])
+        since = quarantine.lost_since.isoformat()
+        found.append(
+            Blocker(
+                vendor,
+                f"{vendor} was not reconciled from {since} on, at or after {asked_from.isoformat()}",
+                f"run: payonce reconcile run {vendor}",
+            )
+        )
+    if row["unexplained"]:
+        found.append(
+            Blocker(
+                vendor,
+                f"{row['unexplained']:,} unmatched items of {vendor} since then are unexplained",
+                "see: payonce reconcile list; then assign, explain or write-off",
+            )
+        )
+    return found
+
+
+def _told(standing: Sequence[Blocker]) -> str:
+    return "; ".join(f"{blocker.reason} ({blocker.way_out})" for blocker in standing)

@@ -1,0 +1,14 @@
+"""Vendors' statements held against our effects, both ways; what does not match is in suspense until it is explained."""
+
+from payonce.engine.reconcile.books import Books, equal_books
+from payonce.engine.reconcile.match import assign
+from payonce.engine.reconcile.run import reconcile
+from payonce.engine.reconcile.runs import Run, is_due, last_runs, register
+from payonce.engine.reconcile.source import Entry, Flow, StatementSource, suspense_account
+from payonce.engine.reconcile.suspense import Direction, Item, ItemState, describe, explain, unmatched, write_off
+
+__all__ = [
+    "Books", "Direction", "Entry", "Flow", "Item", "ItemState", "Run", "StatementSource", "assign", "describe",
+    "equal_books", "explain", "is_due", "last_runs", "reconcile", "register", "suspense_account", "unmatched",
+    "write_off",
+]  # fmt: skip

@@ -1,0 +1,78 @@
+"""The other direction: effects that we performed, and that the vendor's statement does not show although it should."""
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+from payonce.engine.effects.adopt import contradict
+from payonce.engine.effects.model import Cause, State
+from payonce.engine.effects.store import as_stored
+from payonce.engine.reconcile.runs import Run
+from payonce.engine.reconcile.source import StatementSource
+from payonce.engine.reconcile.suspense import Direction, Item, Subject, cover, settle_missing
+from payonce.engine.transaction import Reader, Tx
+from payonce.kit.money import Amount, Asset
+
+SKEW_S: Final = 300.0
+"""A vendor's clock may be behind ours: an effect of the first minutes of what is covered may be on the page before."""
+
+
+async def missing_effects(
+    read: Reader, source: StatementSource, run: Run, covered_since: datetime, limit: int
+) -> Sequence[UUID]:
+    """Effects known to have happened in the run's time, less the vendor's lag, that no line explains and that are not
+    in suspense. What began before the statement was covered may be on a page that nobody asked for."""
+    rows = await read.fetch(
+        """
+        select distinct e.id
+        from payonce.effect_attempts a join payonce.effects e on e.id = a.effect_id
+        where a.event in ('performed', 'found', 'answered')
+          and a.created_at >= $2 and a.created_at < $3::timestamptz - make_interval(secs => $4::float8)
+          and e.kind = any($1::text[]) and e.state = 'performed' and e.amount_minor > 0
+          and e.created_at >= $5::timestamptz + make_interval(secs => $6::float8)
+          and not exists (select from payonce.statement_lines l where l.effect_id = e.id)
+          and not exists (
+            select from payonce.unmatched u
+            where u.effect_id = e.id and u.direction = 'ours' and u.state in ('open', 'written_off'))
+        order by e.id limit $7
+        """,
+        list(source.kinds), run.since, run.until, source.lag_s, covered_since, SKEW_S, limit,
+    )  # fmt: skip
+    return [row["id"] for row in rows]
+
+
+async def put_into_suspense(tx: Tx, source: StatementSource, effect_id: UUID, by: str) -> Counter[str]:
+    """The books say that it moved, the vendor says that it did not: suspense, and a person decides."""
+    row = await tx.fetchrow(
+        """
+        select e.*, payonce.due_now() as now,
+            exists (select from payonce.statement_lines l where l.effect_id = e.id) as shown,
+            (select max(created_at) from payonce.effect_attempts a
+             where a.effect_id = e.id and event in ('performed', 'found', 'answered')) as happened_at
+        from payonce.effects e where id = $1 for update of e
+        """,
+        effect_id,
+    )
+    stored = as_stored(row)
+    if stored.state is not State.PERFORMED or row["shown"]:
+        return Counter()
+    amount = Amount(int(row["amount_minor"]), Asset(row["asset"], row["exponent"]))
+    reference = f"{stored.key}:{stored.generation}"
+    subject = Subject(source.vendor, source.mirror, stored.kind, None, reference, effect_id, row["happened_at"])
+    # The mirror account was moved by the handler; the vendor's was not.
+    await cover(tx, subject, Direction.OURS, -source.kinds[stored.kind].signed(amount), by)
+    why = f"the statement of {source.vendor} does not show it"
+    await contradict(tx.connection, stored, why, Cause.NOT_ON_STATEMENT)
+    return Counter(missing=1)
+
+
+async def look_again(tx: Tx, item: Item, by: str) -> Counter[str]:
+    """A person may have found out that it did not happen: then neither side has it, and nothing is in suspense."""
+    state = await tx.fetchval("select state from payonce.effects where id = $1 for update", item.subject.effect_id)
+    if state not in (State.ABANDONED, State.REFUSED):
+        return Counter()
+    assert item.subject.effect_id is not None
+    settled = await settle_missing(tx, item.subject.effect_id, by, f"the effect is {state}: it did not happen")
+    return Counter(settled=int(settled))

@@ -1,0 +1,118 @@
+"""What a vendor's statement is made of, and where one is asked for."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Protocol
+
+from payonce.engine.ledger.model import Account, Reads
+from payonce.engine.model import NAME_MAX_LENGTH
+from payonce.kit.money import Amount, Asset
+from payonce.kit.outcomes import Invalid
+
+SLICE_DEFAULT_S = 86_400.0
+
+
+class Flow(StrEnum):
+    """Which way an effect of a kind moves our money at the vendor."""
+
+    OUT = "out"
+    IN = "in"
+
+    def signed(self, amount: Amount) -> Amount:
+        return -amount if self is Flow.OUT else amount
+
+    def fits(self, amount: Amount) -> bool:
+        """A line that goes the other way is not this kind's, whatever it refers to: others may write references too."""
+        return amount.minor < 0 if self is Flow.OUT else amount.minor > 0
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of a vendor's statement."""
+
+    vendor_ref: str
+    """The vendor's own name for it: what the effect's vendor_ref() gives, and no other line of this kind has."""
+    reference: str | None
+    """Our `key:generation`, where the vendor repeats it."""
+    kind: str
+    """The effect's kind; of what is no effect of ours, any other word."""
+    amount: Amount
+    """From our point of view: what left us is negative."""
+    at: datetime
+    outcome: object | None = None
+    """What perform() would have answered, if the statement tells as much."""
+
+    def __post_init__(self) -> None:
+        for what, text in (("vendor_ref", self.vendor_ref), ("kind", self.kind), ("reference", self.reference)):
+            if text is not None and (not 1 <= len(text) <= NAME_MAX_LENGTH or "\x00" in text):
+                raise Invalid(
+                    f"{what} {text[:40]!r} of a statement line must have 1 to {NAME_MAX_LENGTH} characters and no NUL"
+                )
+        if self.at.tzinfo is None:
+            raise Invalid(f"line {self.vendor_ref} of a statement is at {self.at}, which has no time zone")
+
+    @property
+    def key_and_generation(self) -> tuple[str, int] | None:
+        return None if self.reference is None else split_reference(self.reference)
+
+
+class StatementSource(Protocol):
+    """A vendor's statement as the service that uses the vendor reads it. Subclass it; `entries` and `expects` are to
+    be written."""
+
+    vendor: str
+    kinds: Mapping[str, Flow]
+    """The effects that must be on the statement, by kind. An effect that names no amount is not looked for."""
+    mirror: str
+    """The account that mirrors our money at the vendor; its balance is to be the vendor's."""
+    lag_s: float
+    """How late the vendor may show what happened."""
+    every_s: float | None = None
+    """How often it is reconciled by itself; None: only when somebody asks."""
+    slice_s: float = SLICE_DEFAULT_S
+    """The statement is asked for in slices of this length, and a run that was broken off goes on with its slice. One
+    that begins by itself is broken off after two minutes: a slice takes less."""
+
+    def entries(self, since: datetime, until: datetime) -> AsyncIterator[Entry]:
+        """Every line from `since` to before `until`, in any order; page by page at the vendor."""
+        raise NotImplementedError
+
+    async def expects(self, read: Reads, entry: Entry) -> bool:
+        """Whether a business object of ours stands behind the line's reference, with this amount."""
+        raise NotImplementedError
+
+    async def balance(self) -> Sequence[Amount] | None:
+        """What the vendor says we have, by asset; None where it does not say."""
+        return None
+
+
+def suspense_account(vendor: str) -> str:
+    return f"suspense/{vendor}"
+
+
+def split_reference(reference: str) -> tuple[str, int] | None:
+    """`key:generation`; None when it is something else."""
+    key, colon, generation = reference.rpartition(":")
+    if not colon or not key or not generation.isascii() or not generation.isdecimal() or len(generation) > 9:
+        return None
+    return (key, int(generation)) if int(generation) > 0 else None
+
+
+def check_source(source: StatementSource) -> None:
+    """Refuses, at the start, what would only fail when something does not match."""
+    probe = Asset("XTS", 2)
+    Account(source.mirror, probe)
+    Account(suspense_account(source.vendor), probe)
+    if not source.kinds:
+        raise Invalid(f"the statement of {source.vendor} covers no kind of effect; name those that must be on it")
+    if strangers := [kind for kind in source.kinds if kind.partition(".")[0] != source.vendor]:
+        raise Invalid(
+            f"{', '.join(strangers)} cannot be on the statement of {source.vendor}: a kind begins with its vendor"
+        )
+    if source.lag_s < 0 or source.slice_s <= 0 or (source.every_s is not None and source.every_s <= 0):
+        raise Invalid(
+            f"the statement of {source.vendor} has lag_s {source.lag_s}, slice_s {source.slice_s} and every_s "
+            f"{source.every_s}; the first must not be negative and the others must be positive"
+        )

@@ -1,0 +1,124 @@
+"""`db quarantine` and `reconcile` as an operator types them."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from payonce import app
+from payonce.app import App, Service
+from payonce.cli import run_command
+from payonce.engine.database import Database
+from payonce.examples import tally
+from payonce.settings import Settings, load_settings
+from payonce.testing import ScratchDatabase
+from tests.cli.conftest import Payonce, ask
+from tests.engine.bank import Bank, BankStatement
+
+Command = Callable[..., Any]
+
+
+def test_a_restored_database_is_in_quarantine_until_it_is_released(
+    payonce: Payonce, database: ScratchDatabase, tmp_path: Path
+) -> None:
+    assert payonce("db", "quarantine", "--json").json["quarantine"] is None
+    dump = str(tmp_path / "all.dump")
+    assert payonce("db", "backup", dump).code == 0
+    assert "quarantine" in payonce("db", "restore", dump, "--replace").stdout
+    shown = payonce("db", "quarantine", "--json").json
+    assert shown["quarantine"]["reason"] == "restored from a backup"
+    assert "in quarantine since" in payonce("db", "quarantine").stdout
+    refused = payonce("db", "quarantine", "release")
+    assert refused.code == 2
+    assert payonce("db", "quarantine", "release", "--by", "ann", "--json").json["by"] == "ann"
+    assert payonce("db", "quarantine", "release", "--by", "ann").sentence.startswith(
+        "the database is not in quarantine"
+    )
+
+
+def test_a_quarantine_is_begun_and_widened_by_hand(payonce: Payonce, database: ScratchDatabase) -> None:
+    begin = ("db", "quarantine", "begin", "--reason", "the disk was set back", "--json", "--lost-since")
+    assert "no time zone" in payonce(*begin, "2026-01-31").sentence
+    assert payonce(*begin, "2026-01-31T00:00Z").json["reason"] == "the disk was set back"
+    widen = ("db", "quarantine", "widen", "--by", "ann", "--json", "--lost-since")
+    assert "not earlier" in payonce(*widen, "2026-02-01T00:00Z").sentence
+    assert payonce(*widen, "2026-01-30T00:00Z").json["lost_since"] == "2026-01-30T00:00:00Z"
+    [line] = ask(database.owner_url, "select array_agg(actor) from payonce.audit_log where location = $1",
+                 "quarantine.widen")  # fmt: skip
+    assert line == "ann"
+
+
+def test_reconcile_refuses_what_it_does_not_know(payonce: Payonce) -> None:
+    assert payonce("reconcile", "run", "bank").sentence == "no service reads a statement of 'bank'; there are: none"
+    assert "is not an unmatched item" in payonce("reconcile", "explain", "7", "--note", "why").sentence
+    unknown = "00000000-0000-7000-8000-000000000001"
+    ended = payonce("reconcile", "write-off", unknown, "--account", "losses", "--note", "why")
+    assert (ended.code, "there is no unmatched item" in ended.sentence) == (2, True)
+    assert payonce("reconcile", "list", "--json").json == {"items": [], "next_after": None}
+
+
+@pytest.fixture
+def command(database: ScratchDatabase, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """The command line in this process, where one more service reads the statement of a bank."""
+    monkeypatch.setenv("DATABASE_URL", database.service_url)
+    monkeypatch.setenv("DATABASE_OWNER_URL", database.owner_url)
+    bank = Bank(clock)
+    for minutes in (50, 40, 30):
+        bank.book("bank.fee", None, -minutes, datetime.now(UTC) - timedelta(minutes=minutes))
+
+    @asynccontextmanager
+    async def resources(settings: Settings, database: Database) -> AsyncIterator[Sequence[object]]:
+        yield [bank]
+
+    service = Service(
+        "tally", "payonce.examples.tally", tally.ROLES, tally.INVARIANTS, resources=resources,
+        statements=lambda opened: [BankStatement(each) for each in opened if isinstance(each, Bank)],
+    )  # fmt: skip
+    monkeypatch.setattr(app, "SERVICES", (service,))
+
+    def run(*arguments: str) -> Any:
+        assert run_command([*arguments, "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    return run
+
+
+async def clock() -> datetime:
+    return datetime.now(UTC)
+
+
+def test_a_statement_is_reconciled_listed_explained_and_written_off(command: Command) -> None:
+    run = command("reconcile", "run", "bank")
+    assert (run["lines"], run["unmatched"], run["state"]) == (3, 3, "finished")
+    assert run["books"] == [
+        {"ours": "-1.20 EUR", "theirs": "9998.80 EUR", "suspense": "1.20 EUR", "equal": False}
+    ]  # fmt: skip
+    assert command("reconcile", "run", "bank")["unmatched"] == 0
+    page = command("reconcile", "list", "--limit", "2")
+    rest = command("reconcile", "list", "--vendor", "bank", "--after", page["next_after"])
+    items = [*page["items"], *rest["items"]]
+    assert [(item["amount"], item["direction"]) for item in items] == [
+        ("-0.50", "theirs"), ("-0.40", "theirs"), ("-0.30", "theirs")
+    ]  # fmt: skip
+    ids = [item["id"] for item in items]
+    assert command("reconcile", "explain", *ids[:2], "--note", "fees")["explained"] == ids[:2]
+    done = command("reconcile", "write-off", ids[2], "--account", "losses/bank", "--note", "a fee", "--by", "ann")
+    assert (done["amount"], done["account"]) == ("-0.30 EUR", "losses/bank")
+    assert [item["explanation"] for item in command("reconcile", "list")["items"]] == ["fees", "fees"]
+
+
+def test_a_process_that_serves_makes_its_statements_known(command: Command, database: ScratchDatabase) -> None:
+    """A release asks for them, also where nobody has the vendors' keys."""
+
+    async def serve() -> None:
+        async with App.open(load_settings(), ["tally.worker"]) as opened:
+            assert [source.vendor for source in opened.statements] == ["bank"]
+
+    asyncio.run(serve())
+    assert ask(database.owner_url, "select lag_s from payonce.statement_sources where vendor = 'bank'") == 60
+    assert ask(database.owner_url, "select identity like 'system %' from payonce.served_identity")

@@ -1,0 +1,257 @@
+"""Quarantine: begun by another server, a restore or a person; nothing is sent in it; released when all is explained."""
+
+import asyncio
+from datetime import datetime, timedelta
+
+import asyncpg
+import pytest
+
+from payonce.engine.ledger import Posting, Reference, moved
+from payonce.engine.quarantine import (
+    Quarantine,
+    begin_quarantine,
+    blockers,
+    notice_identity,
+    open_quarantine,
+    release,
+    widen,
+)
+from payonce.engine.reconcile import explain, unmatched
+from payonce.engine.transaction import begin
+from payonce.kit.outcomes import Invalid, Stale, Unavailable
+from payonce.testing import OpenStage, eventually
+from tests.engine.bank import LAG_S, MIRROR, PAID, PAY, Branch, eur, open_branch
+
+OTHER_SERVER = "update payonce.served_identity set identity = 'system 1, timeline 00000001, database 1'"
+
+
+async def quarantined(b: Branch, lost_s: float = 3_600.0) -> Quarantine:
+    async with begin(b.s.database, b.s.feed) as tx:
+        since = await b.s.clock.now() - timedelta(seconds=lost_s)
+        return await begin_quarantine(tx, "the disk was set back", "ann", since)
+
+
+async def released(b: Branch, accept: str | None = None, revision: int | None = None) -> None:
+    found = await open_quarantine(b.read)
+    assert found is not None
+    async with begin(b.s.database, b.s.feed) as tx:
+        await release(tx, "ann", revision=revision or found.revision, accept_unreconciled=accept)
+
+
+async def reasons(b: Branch) -> list[str]:
+    found = await open_quarantine(b.read)
+    assert found is not None
+    return [blocker.reason for blocker in await blockers(b.read, found)]
+
+
+async def message(b: Branch) -> asyncpg.Record:
+    row = await b.s.owner.fetchrow("select state, attempts, last_error from payonce.messages")
+    assert row is not None
+    return row
+
+
+async def test_the_same_server_is_no_reason(stage: OpenStage) -> None:
+    async with stage() as s:
+        for _ in range(2):
+            assert not await notice_identity(s.database, "test")
+        told = await s.owner.fetchval("select identity from payonce.served_identity")
+        assert told.startswith("system ")
+
+
+async def test_another_server_begins_a_quarantine_once(stage: OpenStage) -> None:
+    async with open_branch(stage) as b:
+        await notice_identity(b.s.database, "test")
+        await b.s.owner.execute(OTHER_SERVER)
+        began = await asyncio.gather(*(notice_identity(b.s.database, f"process {each}") for each in range(4)))
+        assert sorted(began) == [False, False, False, True]
+        found = await open_quarantine(b.read)
+        assert found is not None
+        assert (found.revision, "was served by system 1," in found.reason) == (1, True)
+        assert not await notice_identity(b.s.database, "test")
+
+
+async def test_what_may_be_lost_begins_an_hour_before_the_old_server_was_last_seen(stage: OpenStage) -> None:
+    async with open_branch(stage) as b:
+        await notice_identity(b.s.database, "test")
+        seen_at = await b.s.clock.now()
+        await b.s.owner.execute(OTHER_SERVER)
+        await b.s.clock.advance(5 * 86_400)
+        # A process that did not notice yet goes on writing; that says nothing about the old server.
+        async with begin(b.s.database, b.s.feed) as tx:
+            await tx.post(Posting("late", Reference("bank", "late"), moved(eur(1), MIRROR, PAID)))
+        await notice_identity(b.s.database, "test")
+        found = await open_quarantine(b.read)
+        assert found is not None
+        assert abs(seen_at - timedelta(hours=1) - found.lost_since) < timedelta(seconds=5)
+
+
+async def test_nothing_is_sent_in_quarantine_and_no_attempt_is_used_up(stage: OpenStage) -> None:
+    async with open_branch(stage) as b:
+        await b.order("p-1")
+        await quarantined(b)
+        for _ in range(PAY.max_attempts or 0):
+            assert await b.work() == 1
+            await b.s.clock.advance(31)
+        held = await message(b)
+        assert (held["state"], held["attempts"]) == ("ready", 0)
+        assert "is in quarantine since" in held["last_error"]
+        assert "see: payonce db quarantine" in held["last_error"]
+        assert (b.bank.booked, await b.states()) == ([], {})
+        await released(b, "a test")
+        await b.work()
+        assert b.bank.times() == {"p-1:1": 1}
+
+
+async def test_nothing_is_sent_again_in_quarantine_but_questions_are_asked(stage: OpenStage) -> None:
+    async with open_branch(stage) as b:
+        await b.order("p-1")
+        await b.order("w-1", "w-2", way="wire")
+        b.bank.faults = ["lost before", "lost after", "lost before"]
+        await b.work()
+        assert await b.states() == {"unknown": 3}
+        await quarantined(b)
+        await b.s.clock.advance(120)
+        await b.work()
+        assert await b.states() == {"unknown": 2, "performed": 1}
+        assert (b.bank.times(), b.bank.fences) == ({"w-1:1": 1}, 0)
+        await released(b, "a test")
+        await b.s.clock.advance(60)
+        await b.work()
+        assert b.bank.times() == {"p-1:1": 1, "w-1:1": 1, "w-2:1": 1}
+
+
+async def test_nothing_is_sent_on_a_server_that_nobody_noticed_yet(stage: OpenStage) -> None:
+    async with open_branch(stage) as b:
+        await notice_identity(b.s.database, "test")
+        await b.s.owner.execute(OTHER_SERVER)
+        await b.order("p-1")
+        await b.work()
+        assert "is now served by" in (await message(b))["last_error"]
+        assert b.bank.booked == []
+
+
+async def test_a_quarantine_waits_for_intents_that_did_not_see_it(stage: OpenStage) -> None:
+    """Once it has begun, whatever was not held back is on record."""
+    async with open_branch(stage) as b:
+        async with b.s.database.transaction() as intent:
+            row = await intent.fetchrow("select * from payonce.sending_state()")
+            assert row is not None
+            assert row["began_at"] is None
+            beginning = asyncio.create_task(quarantined(b))
+            waits = "select count(*) from pg_locks where locktype = 'advisory' and not granted"
+            await eventually(lambda: b.s.owner.fetchval(waits))
+            assert not beginning.done()
+        await beginning
+
+
+async def test_an_intent_that_comes_while_a_quarantine_begins_waits_and_sees_it(stage: OpenStage) -> None:
+    async with open_branch(stage) as b:
+        await b.order("p-1")
+        async with begin(b.s.database, b.s.feed) as tx:
+            await begin_quarantine(tx, "the disk was set back", "ann", await b.s.clock.now())
+            working = asyncio.create_task(b.work())
+            waits = "select count(*) from pg_locks where locktype = 'advisory' and not granted"
+            await eventually(lambda: b.s.owner.fetchval(waits))
+        await working
+        assert b.bank.booked == []
+
+
+async def test_a_second_beginning_starts_the_open_one_anew(stage: OpenStage) -> None:
+    async with open_branch(stage) as b:
+        first = await quarantined(b, 7_200)
+        await b.s.clock.advance(60)
+        second = await quarantined(b, 60)
+        assert (second.id, second.revision, second.lost_since) == (first.id, 2, first.lost_since)
+        assert second.began_at > first.began_at
+
+
+async def test_release_needs_every_statement_after_the_lag_and_every_item_explained(stage: OpenStage) -> None:
+    async with open_branch(stage) as b:
+        await b.reconcile()
+        b.bank.book("bank.fee", None, -7, await b.s.clock.now())
+        await quarantined(b)
+        assert ["was not reconciled" in reason for reason in await reasons(b)] == [True]
+        await b.reconcile()
+        assert any("was not reconciled" in reason for reason in await reasons(b)), "asked before the lag had passed"
+        await b.s.clock.advance(LAG_S)
+        await b.reconcile()
+        assert await reasons(b) == ["1 unmatched items of bank since then are unexplained"]
+        with pytest.raises(Invalid, match=r"unexplained .*accept-unreconciled"):
+            await released(b)
+        [item] = await unmatched(b.read)
+        async with begin(b.s.database, b.s.feed) as tx:
+            await explain(tx, item.id, "ann", "a fee")
+        await released(b)
+        assert await open_quarantine(b.read) is None
+
+
+async def test_a_run_over_too_little_does_not_count(stage: OpenStage) -> None:
+    async with open_branch(stage) as b:
+        began = await quarantined(b)
+        await b.s.clock.advance(LAG_S)
+        await b.reconcile(since=began.lost_since + timedelta(minutes=1))
+        assert len(await reasons(b)) == 1
+        await b.reconcile(since=began.lost_since)
+        assert await reasons(b) == []
+
+
+async def test_a_run_that_was_broken_off_before_the_quarantine_does_not_go_on(stage: OpenStage) -> None:
+    async with open_branch(stage) as b:
+        fee = b.bank.book("bank.fee", None, -7, await b.s.clock.now() - timedelta(minutes=1))
+        since = await b.s.clock.now() - timedelta(days=2)
+        b.bank.breaks_at = fee.number
+        with pytest.raises(Unavailable, match="broke off"):
+            await b.reconcile(since=since)
+        await quarantined(b)
+        b.bank.asked = []
+        await b.reconcile(since=since)
+        assert b.bank.asked[0][0] == since
+
+
+async def test_a_vendor_without_a_statement_must_be_accepted(stage: OpenStage) -> None:
+    async with open_branch(stage) as b:
+        await b.order("p-1")
+        await b.work()
+        await quarantined(b)
+        assert await reasons(b) == ["bank has effects and no statement to look for them on"]
+        with pytest.raises(Invalid, match="for a reason"):
+            await released(b, " ")
+        await released(b, "looked at the bank's pages")
+        told = await b.s.owner.fetchrow("select * from payonce.audit_log where location = 'quarantine.release'")
+        assert told is not None
+        assert (told["severity"], told["actor"], "looked at" in told["text"]) == ("WARNING", "ann", True)
+
+
+async def test_a_release_of_what_has_changed_since_is_stale(stage: OpenStage) -> None:
+    async with open_branch(stage) as b:
+        seen = await quarantined(b)
+        await quarantined(b)
+        with pytest.raises(Stale):
+            await released(b, revision=seen.revision)
+        await released(b)
+        with pytest.raises(Invalid, match="nothing to release"):
+            async with begin(b.s.database, b.s.feed) as tx:
+                await release(tx, "ann", revision=2)
+
+
+async def test_a_person_may_only_widen_what_is_looked_for(stage: OpenStage) -> None:
+    async with open_branch(stage) as b:
+        began = await quarantined(b)
+
+        async def widened(to: datetime) -> Quarantine:
+            async with begin(b.s.database, b.s.feed) as tx:
+                return await widen(tx, to, "ann")
+
+        with pytest.raises(Invalid, match="not earlier"):
+            await widened(began.lost_since)
+        earlier = began.lost_since - timedelta(days=1)
+        assert (await widened(earlier)).lost_since == earlier
+        run = await b.reconcile()
+        assert run.since == earlier
+
+
+async def test_services_may_not_undo_a_restore_nor_forget_a_quarantine(stage: OpenStage) -> None:
+    async with open_branch(stage) as b:
+        for forbidden in ("select payonce.after_restore()", "delete from payonce.quarantines"):
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                await b.s.database.work.execute(forbidden)

@@ -1,0 +1,134 @@
+"""Runs over a statement: where they begin, go on and end, who does them, and which sources can be read at all."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from payonce.engine.ledger import Account, guard
+from payonce.engine.reconcile import Flow, equal_books, last_runs
+from payonce.engine.reconcile import run as run_module
+from payonce.engine.transaction import begin
+from payonce.kit.outcomes import Invalid, Stale, Unavailable
+from payonce.testing import OpenStage, eventually
+from tests.engine.bank import EUR, LAG_S, open_branch
+
+
+async def test_a_run_that_breaks_off_goes_on_with_its_slice(stage: OpenStage) -> None:
+    async with open_branch(stage, slice_s=3_600.0) as b:
+        now = await b.s.clock.now()
+        for hours in (5, 3, 1):
+            b.bank.book("bank.fee", None, -hours, now - timedelta(hours=hours))
+        await b.s.clock.advance(LAG_S + 1)
+        since = now - timedelta(hours=6)
+        b.bank.breaks_at = "n-2"
+        with pytest.raises(Unavailable, match="broke off"):
+            await b.reconcile(since=since)
+        [broken] = await last_runs(b.read, "bank")
+        assert (broken.state, broken.reached) == ("running", since + timedelta(hours=3))
+        b.bank.asked = []
+        done = await b.reconcile(since=since)
+        assert (done.id, done.state) == (broken.id, "finished")
+        assert b.bank.asked[0][0] == broken.reached
+        assert (done.lines, done.unmatched) == (3, 3)
+
+
+async def test_a_run_whose_lease_passed_on_writes_nothing(stage: OpenStage) -> None:
+    async with open_branch(stage) as b:
+        b.bank.book("bank.fee", None, -7, await b.s.clock.now() - timedelta(hours=1))
+        stopped, late = asyncio.Event(), asyncio.Event()
+        b.bank.slow_for = [stopped, late]
+        since = await b.s.clock.now() - timedelta(hours=2)
+        first = asyncio.create_task(b.reconcile("first", since=since))
+        await eventually(lambda: len(b.bank.slow_for) == 1)
+        await b.s.clock.advance_leases(60)
+        second = asyncio.create_task(b.reconcile("second", since=since))
+        await eventually(lambda: not b.bank.slow_for)
+        stopped.set()
+        with pytest.raises(Stale):
+            await first
+        assert await b.open_items() == []
+        late.set()
+        assert (await second).unmatched == 1
+
+
+async def test_only_one_process_reconciles_a_vendor(stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "LEAD_LOOKS", 3)
+    async with open_branch(stage) as b:
+        stopped = asyncio.Event()
+        b.bank.slow_for = [stopped]
+        first = asyncio.create_task(b.reconcile("first"))
+        await eventually(lambda: not b.bank.slow_for)
+        with pytest.raises(Stale, match="another process reconciles bank"):
+            await b.reconcile("second")
+        stopped.set()
+        await first
+
+
+async def test_a_statement_that_hangs_is_broken_off(stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "ENTRY_LIMIT_S", 0.05)
+    async with open_branch(stage) as b:
+        b.bank.slow_for = [asyncio.Event()]
+        with pytest.raises(Unavailable, match="gave no further line"):
+            await b.reconcile()
+
+
+async def test_the_next_run_begins_before_the_end_of_the_last_one(stage: OpenStage) -> None:
+    async with open_branch(stage) as b:
+        first = await b.after_the_lag()
+        b.bank.book("bank.fee", None, -1, first.until - timedelta(seconds=30))
+        second = await b.after_the_lag()
+        assert second.since < first.until - timedelta(seconds=LAG_S)
+        assert second.unmatched == 1
+        earlier = await b.reconcile(since=first.since - timedelta(days=9), until=first.since - timedelta(days=8))
+        assert (await b.reconcile()).since > earlier.until
+
+
+@pytest.mark.parametrize("hours", [1, -1])
+async def test_an_impossible_stretch_is_refused(stage: OpenStage, hours: int) -> None:
+    async with open_branch(stage) as b:
+        now = await b.s.clock.now()
+        with pytest.raises(Invalid, match="still to come" if hours > 0 else "not before"):
+            await b.reconcile(since=now, until=now + timedelta(hours=hours))
+
+
+BAD_SOURCES: list[tuple[dict[str, Any], str]] = [
+    ({"kinds": {}}, "covers no kind"),
+    ({"kinds": {"card.charge": Flow.IN}}, "begins with its vendor"),
+    ({"mirror": "bank account"}, "no account path"),
+    ({"lag_s": -1.0}, "must not be negative"),
+    ({"every_s": 0.0}, "must be positive"),
+]
+
+
+@pytest.mark.parametrize(("changes", "reason"), BAD_SOURCES)
+async def test_a_source_that_cannot_work_is_refused_at_the_start(
+    stage: OpenStage, changes: dict[str, Any], reason: str
+) -> None:
+    async with open_branch(stage, **changes) as b:
+        with pytest.raises(Invalid, match=reason):
+            await b.reconcile()
+
+
+async def test_a_mirror_account_must_not_be_guarded(stage: OpenStage) -> None:
+    """Our own limits must not keep the books from saying what the vendor says."""
+    async with open_branch(stage, mirror="bank/guarded") as b:
+        async with begin(b.s.database, b.s.feed) as tx:
+            await guard(tx, Account("bank/guarded", EUR))
+        with pytest.raises(Invalid, match="is guarded"):
+            await b.reconcile()
+
+
+async def test_the_books_of_both_sides_are_compared(stage: OpenStage) -> None:
+    async with open_branch(stage) as b:
+        await b.order("p-1")
+        await b.work()
+        [books] = await equal_books(b.read, b.statement)
+        assert (books.ours, books.theirs, books.equal) == (books.theirs, books.ours, True)
+        b.bank.book("bank.fee", None, -7, await b.s.clock.now())
+        [books] = await equal_books(b.read, b.statement)
+        assert not books.equal
+        await b.after_the_lag()
+        [books] = await equal_books(b.read, b.statement)
+        assert (books.equal, books.suspense.minor) == (True, 7)
