@@ -10,7 +10,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import structlog
 
@@ -29,12 +29,12 @@ from payonce.engine.queue import Admin, PullQueue
 from payonce.engine.transaction import Reader, RingingFeed, Tx, begin
 from payonce.engine.work import Handler
 from payonce.examples import tally, transfers
-from payonce.kit.http import HttpClient
 from payonce.kit.outcomes import Invalid
 from payonce.queues.postgres import PostgresAdmin, PostgresFeed, PostgresQueue
 from payonce.settings import Settings
-from payonce.vendors.northbank.client import NorthbankClient
-from payonce.vendors.southbank.client import SouthbankClient
+
+if TYPE_CHECKING:
+    from payonce.kit.http import HttpClient
 
 DEFAULT_LEASE_S: Final = 30.0
 
@@ -75,6 +75,10 @@ class Backend:
 @asynccontextmanager
 async def open_banks(settings: Settings, database: Database) -> AsyncIterator[Sequence[object]]:
     """The clients of the example's banks. A bank without an address is simulated in this process."""
+    # Not at the top: commands that open no role need no HTTP client, which takes a while to load.
+    from payonce.vendors.northbank.client import NorthbankClient
+    from payonce.vendors.southbank.client import SouthbankClient
+
     async with AsyncExitStack() as stack:
         northbank = await stack.enter_async_context(_bank("northbank", settings.northbank_url, settings))
         southbank = await stack.enter_async_context(_bank("southbank", settings.southbank_url, settings))
@@ -82,7 +86,9 @@ async def open_banks(settings: Settings, database: Database) -> AsyncIterator[Se
 
 
 @asynccontextmanager
-async def _bank(name: str, url: str | None, settings: Settings) -> AsyncIterator[HttpClient]:
+async def _bank(name: str, url: str | None, settings: Settings) -> AsyncIterator["HttpClient"]:
+    from payonce.kit.http import HttpClient
+
     timeout_s = transfers.VENDOR_TIMEOUT_S
     if url is not None:
         # The operator wrote the address: it may well lie in their own network.

@@ -26,7 +26,6 @@ from urllib.parse import urlsplit
 from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from payonce.kit.http.target import parse_url
 from payonce.kit.outcomes import Invalid
 
 DATA_FOLDER_NAME: Final = ".payonce"
@@ -106,6 +105,9 @@ class Settings(BaseSettings):
     @classmethod
     def _is_http(cls, url: str | None) -> str | None:
         if url is not None:
+            # Not at the top: most commands never speak HTTP, and its client takes a while to load.
+            from payonce.kit.http import parse_url
+
             parse_url(url)
         return url
 

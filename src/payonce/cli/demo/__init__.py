@@ -8,7 +8,7 @@ import typer
 
 from payonce.cli.demo import queue, transfers
 from payonce.cli.errors import EXIT_FAILED, say_error
-from payonce.cli.output import JsonOption, command_settings, note, run_async, show
+from payonce.cli.output import JsonOption, command_settings, loop_factory, note, run_async, show
 from payonce.kit.outcomes import Invalid
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def demo(
     """
     if name not in DEMONSTRATIONS:
         raise Invalid(f"there is no demonstration {name!r}; there are: {', '.join(DEMONSTRATIONS)}")
-    report = run_async(DEMONSTRATIONS[name](command_settings(), seed, size))
+    report = run_async(DEMONSTRATIONS[name](command_settings(), seed, size), loop_factory())
     show(report.figures(), as_json, report.rendered())
     complaints = report.complaints()
     for sentence in complaints:
