@@ -4,7 +4,6 @@ import pytest
 
 from payonce.engine.ledger import Posting, Reference, moved
 from payonce.engine.model import Message
-from payonce.engine.transaction import begin
 from payonce.examples.transfers import model, store
 from payonce.examples.transfers.model import ENDED, TRANSITIONS, State
 from payonce.examples.transfers.policies import REQUESTS
@@ -161,7 +160,7 @@ async def test_a_transfer_that_has_moved_on_is_not_moved_by_a_stale_read(stage: 
         await office.drain()
         assert await office.state() is State.PAYING
         with pytest.raises(Retry, match="no longer withdrawn"):
-            async with begin(office.s.database, office.s.feed) as tx:
+            async with office.s.begin() as tx:
                 await store.move(tx, "t-1", State.WITHDRAWN, State.PAYING)
 
 
@@ -174,7 +173,7 @@ async def test_a_loss_a_doubling_and_a_missing_posting_are_found(stage: OpenStag
         books.book(paid.source, paid.target, paid.amount, paid.reference, paid.booked_at)
         [unpaid] = books.under("t-2/pay-in:1")
         books.movements.remove(unpaid)
-        async with begin(office.s.database, office.s.feed) as tx:
+        async with office.s.begin() as tx:
             lines = moved(Amount(7, EUR), model.IN_TRANSIT, model.AT_NORTHBANK)
             await tx.post(Posting("astray", Reference("transfer", "t-3"), lines))
         verdict = await office.verdict()

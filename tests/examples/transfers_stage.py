@@ -8,12 +8,10 @@ from datetime import datetime, timedelta
 from payonce.cli.demo.verdict import Verdict, judge
 from payonce.engine.ledger import Account, Posting, Reference, balance, moved
 from payonce.engine.process import Worker
-from payonce.engine.transaction import Reader, begin
-from payonce.examples.transfers import QUEUES, ROLES, model, store
+from payonce.examples.transfers import ROLES, model, store
 from payonce.examples.transfers.model import Order, State
 from payonce.kit.http import HttpClient
 from payonce.kit.money import Amount, well_known
-from payonce.queues.postgres import PostgresQueue
 from payonce.testing import OpenStage, Stage
 from payonce.testing.faults import Script
 from payonce.testing.faulty import Draws, Faulty
@@ -46,11 +44,10 @@ class Office:
     southbank: SouthbankSimulator
     doors: Sequence[Faulty]
     worker: Worker
-    read: Reader
     orders: list[Order] = field(default_factory=list)
 
     async def ask_for(self, *orders: Order) -> None:
-        async with begin(self.s.database, self.s.feed) as tx:
+        async with self.s.begin() as tx:
             for order in orders:
                 await store.request(tx, order)
         self.orders += orders
@@ -67,15 +64,15 @@ class Office:
             pass
 
     async def state(self, transfer_id: str = "t-1") -> State:
-        return (await store.transfer(self.read, transfer_id)).state
+        return (await store.transfer(self.s.read, transfer_id)).state
 
     async def verdict(self) -> Verdict:
         for door in self.doors:
             await door.close()
-        return await judge(self.read, self.northbank, self.southbank, self.orders)
+        return await judge(self.s.read, self.northbank, self.southbank, self.orders)
 
     async def in_transit(self) -> Amount:
-        return await balance(self.read, Account(model.IN_TRANSIT, EUR))
+        return await balance(self.s.read, Account(model.IN_TRANSIT, EUR))
 
 
 def order(number: int = 1, amount: str = "12.50", source: str = "ann", target: str = "bob") -> Order:
@@ -105,18 +102,13 @@ async def open_office(
         southbank.open_account("shut")
         southbank.close_account("shut")
         doors = [Faulty(northbank, at_northbank or Script([])), Faulty(southbank, at_southbank or Script([]))]
-        async with begin(s.database, s.feed) as tx:
+        async with s.begin() as tx:
             for amount in OPENING:
                 lines = moved(amount, "equity/opening", model.AT_SOUTHBANK)
                 await tx.post(Posting(f"opening:{amount.asset.code}", Reference("opening", "southbank"), lines))
-        await s.feed.declare(list(QUEUES))
         async with (
             HttpClient("northbank", "https://northbank.example", transport=doors[0]) as north,
             HttpClient("southbank", "https://southbank.example", transport=doors[1]) as south,
         ):
-            worker = Worker(
-                ROLES["worker"], s.database, s.feed,
-                lambda policy: PostgresQueue(s.database, s.bell, policy, "worker-1"),
-                [NorthbankClient(north), SouthbankClient(south)],
-            )  # fmt: skip
-            yield Office(s, clock, northbank, southbank, doors, worker, Reader(s.database))
+            worker = await s.worker(*ROLES["worker"], resources=[NorthbankClient(north), SouthbankClient(south)])
+            yield Office(s, clock, northbank, southbank, doors, worker)
