@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from payonce.kit.http import HttpClient
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import NotSent, Refused, Unknown
 from payonce.testing.faults import Fault
+from payonce.vendors.southbank.client import SouthbankClient
 from payonce.vendors.southbank.simulator import SouthbankSimulator
 from tests.vendors.banks import EUR, JPY, LAG_S, OpenSouthbank, euro, order_at_southbank
 
@@ -157,8 +159,16 @@ async def test_the_books_and_the_voided_references_outlive_the_process(tmp_path:
     journal = tmp_path / "southbank.journal"
     bank = SouthbankSimulator(journal)
     bank.open_account("house", euro("100.00"))
-    bank._record({"event": "voided", "reference": "r-9"})
+    bank.open_account("bob")
+    async with HttpClient("bank", "https://bank.example", transport=bank) as http:
+        await SouthbankClient(http).pay(order_at_southbank())
+        await SouthbankClient(http).void("r-9")
     bank.close()
     again = SouthbankSimulator(journal)
-    assert (again.books.balance("house", EUR), again.voided) == (euro("100.00"), {"r-9"})
+    async with HttpClient("bank", "https://bank.example", transport=again) as http:
+        with pytest.raises(Unknown, match="BOOKED"):
+            await SouthbankClient(http).void("r-1")
+        with pytest.raises(Unknown, match="CUST"):
+            await SouthbankClient(http).pay(order_at_southbank("r-9"))
+    assert again.books.balance("house", EUR) == euro("87.50")
     again.close()

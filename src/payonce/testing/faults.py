@@ -41,7 +41,7 @@ class Fault(StrEnum):
     SLOW = "slow"
     """Done and answered, after a while."""
     WRONG_ANSWER = "wrong_answer"
-    """Done, and answered 2xx with other figures than the true ones."""
+    """Done, and answered in good form with other figures than the true ones: each digit is the next one."""
     MALFORMED_ANSWER = "malformed_answer"
     """Done, and answered with half of a body."""
 

@@ -138,8 +138,7 @@ class Faulty:
             case Fault.ANSWER_LOST:
                 await self._drop(send, AnswerLost())
             case Fault.WRONG_ANSWER:
-                wrong = answer.body.translate(DIGITS) if 200 <= answer.status < 300 else answer.body
-                await _say(send, Answer(answer.status, answer.headers, wrong))
+                await _say(send, Answer(answer.status, answer.headers, answer.body.translate(DIGITS)))
             case Fault.MALFORMED_ANSWER:
                 await _say(send, Answer(answer.status, answer.headers, answer.body[: len(answer.body) // 2]))
             case _:

@@ -39,6 +39,7 @@ class Job:
     lease_s: float
     total: int
     done: Callable[["Reader"], Awaitable[int]]
+    limit_s: float = LIMIT_S
     tend: Callable[[], Awaitable[None]] | None = None
     """What a person would do meanwhile."""
 
@@ -89,7 +90,7 @@ async def _disturb(app: "App", crew: Crew, job: Job, seed: int) -> None:
     """Kills and stops workers by the plan, each in mid-work, until nothing is left to do."""
     chance = random.Random(seed)
     blows = plan_blows(KILLS, STOPS, FIRST_BLOW, LAST_BLOW, chance)
-    deadline = time.monotonic() + LIMIT_S
+    deadline = time.monotonic() + job.limit_s
     with _progress_bar(job.total) as show_progress:
         while True:
             done = await job.done(app.read)

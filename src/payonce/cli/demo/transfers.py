@@ -22,6 +22,8 @@ SHARE_OF_FAULTS: Final = 0.2
 POOR, CLOSED = 0.04, 0.08
 """Shares of transfers from accounts that cannot pay and to accounts that take nothing."""
 PUT_AT_ONCE: Final = 500
+LIMIT_S: Final = 120.0
+"""What is not at its end by then counts as lost."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,8 @@ async def demonstrate(settings: "Settings", seed: int, size: int | None) -> Repo
     async with throw_away_app(settings) as (app, addresses), open_banks(orders, seed, SHARE_OF_FAULTS) as banks:
         await _put(app, orders, banks)
         queues = [policy.queue for policy in QUEUES]
-        job = Job("transfers.worker", queues, QUEUES[0].lease_s, len(orders), done, lambda: banks.answer_reviews(app))
+        job = Job("transfers.worker", queues, QUEUES[0].lease_s, len(orders), done, LIMIT_S,
+                  lambda: banks.answer_reviews(app))  # fmt: skip
         disturbed = await work_through(app, addresses, job, seed, banks.environment)
         # What is still under way at the banks lands now, so that it is seen.
         await banks.deliver()

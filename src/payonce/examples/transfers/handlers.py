@@ -3,9 +3,9 @@
 from payonce.engine.work import Work, handles
 from payonce.examples.transfers import store
 from payonce.examples.transfers.effects import PayIn, Refund, Withdraw
-from payonce.examples.transfers.model import State, order_from
+from payonce.examples.transfers.model import BadOrder, State, order_from
 from payonce.examples.transfers.policies import PAY_IN, REFUND, REQUESTS, WITHDRAW
-from payonce.kit.outcomes import Invalid, Refused
+from payonce.kit.outcomes import Refused
 from payonce.vendors.northbank.port import Northbank
 from payonce.vendors.southbank.port import Southbank
 
@@ -17,7 +17,7 @@ async def accept_transfer(work: Work) -> None:
         order = order_from(work.message.payload)
         async with work.commit() as tx:
             await store.request(tx, order)
-    except Invalid as no:
+    except BadOrder as no:
         async with work.commit(rejected=str(no)):
             return
 

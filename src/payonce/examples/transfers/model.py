@@ -96,28 +96,33 @@ class Transfer(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class BadOrder(Invalid):
+    """An order that is not taken in, now or later."""
+
+
 def order_from(payload: dict[str, Any]) -> Order:
     try:
         return msgspec.convert(payload, Order)
     except msgspec.ValidationError as error:
-        raise Invalid(f"the payload is no order of a transfer: {error}") from error
+        raise BadOrder(f"the payload is no order of a transfer: {error}") from error
 
 
 def requested(order: Order) -> Transfer:
-    """The order as a transfer, or Invalid."""
+    """The order as a transfer, or BadOrder."""
     for what, text, length_max in (
         ("id", order.id, ID_MAX_LENGTH),
         ("source", order.source, ACCOUNT_MAX_LENGTH),
         ("target", order.target, ACCOUNT_MAX_LENGTH),
     ):
         if not 1 <= len(text) <= length_max or not text.isprintable():
-            raise Invalid(f"the {what} of a transfer is {text[:40]!r}; it has 1 to {length_max} printable characters")
-    amount = Amount.from_decimal(order.amount, well_known(order.currency))
+            raise BadOrder(f"the {what} of a transfer is {text[:40]!r}; it has 1 to {length_max} printable characters")
+    try:
+        amount = Amount.from_decimal(order.amount, well_known(order.currency))
+    except Invalid as error:
+        raise BadOrder(f"transfer {order.id}: {error}") from error
     if amount.minor <= 0:
-        raise Invalid(f"transfer {order.id} moves {amount}; an amount above zero is wanted")
-    return Transfer(
-        id=order.id, source=order.source, target=order.target, amount=amount, state=State.REQUESTED
-    )  # fmt: skip
+        raise BadOrder(f"transfer {order.id} moves {amount}; an amount above zero is wanted")
+    return Transfer(id=order.id, source=order.source, target=order.target, amount=amount, state=State.REQUESTED)
 
 
 def transfer_from(row: Any) -> Transfer:

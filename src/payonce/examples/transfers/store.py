@@ -1,9 +1,9 @@
 """Transfers on record, each function with its SQL beside it."""
 
 from payonce.engine.transaction import Reader, Tx
-from payonce.examples.transfers.model import TRANSITIONS, Order, State, Transfer, requested, transfer_from
+from payonce.examples.transfers.model import TRANSITIONS, BadOrder, Order, State, Transfer, requested, transfer_from
 from payonce.examples.transfers.policies import QUEUES, WITHDRAW
-from payonce.kit.outcomes import Invalid, Retry
+from payonce.kit.outcomes import Retry
 
 
 async def request(tx: Tx, order: Order) -> Transfer:
@@ -22,7 +22,7 @@ async def request(tx: Tx, order: Order) -> Transfer:
         return transfer_from(row)
     known = transfer_from(await tx.fetchrow("select * from transfers.transfers where id = $1", wanted.id))
     if (known.source, known.target, known.amount) != (wanted.source, wanted.target, wanted.amount):
-        raise Invalid(f"transfer {wanted.id} is on record with other accounts or another amount; use another id")
+        raise BadOrder(f"transfer {wanted.id} is on record with other accounts or another amount; use another id")
     return known
 
 
