@@ -24,7 +24,8 @@ from payonce.vendors.southbank.simulator import SouthbankSimulator
 CUSTOMERS: Final = 40
 CLOSED_ACCOUNTS: Final = 5
 POOR_ACCOUNT: Final = "n-poor"
-LATE_S: Final = 1.5
+LATE_S: Final = 6.0
+"""Later than a payment is believed not to have happened: only the bank's fence keeps it from being paid twice."""
 SLOW_S: Final = 0.1
 EFFECTS: Final[dict[str, Any]] = {each.kind: each for each in (effects.Withdraw, effects.PayIn, effects.Refund)}
 
