@@ -10,7 +10,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import structlog
 
@@ -30,10 +30,13 @@ from payonce.engine.queue import Admin, PullQueue
 from payonce.engine.reconcile import StatementSource, register
 from payonce.engine.transaction import Reader, RingingFeed, Tx, begin
 from payonce.engine.work import Handler
-from payonce.examples import tally
+from payonce.examples import tally, transfers
 from payonce.kit.outcomes import Invalid
 from payonce.queues.postgres import PostgresAdmin, PostgresFeed, PostgresQueue
 from payonce.settings import Settings
+
+if TYPE_CHECKING:
+    from payonce.kit.http import HttpClient
 
 DEFAULT_LEASE_S: Final = 30.0
 
@@ -73,8 +76,41 @@ class Backend:
     queue: Callable[[Database, Bell, Policy, str], PullQueue]
 
 
+@asynccontextmanager
+async def open_banks(settings: Settings, database: Database) -> AsyncIterator[Sequence[object]]:
+    """The clients of the example's banks. A bank without an address is simulated in this process."""
+    # Not at the top: commands that open no role need no HTTP client, which takes a while to load.
+    from payonce.vendors.northbank.client import NorthbankClient
+    from payonce.vendors.southbank.client import SouthbankClient
+
+    async with AsyncExitStack() as stack:
+        northbank = await stack.enter_async_context(_bank("northbank", settings.northbank_url, settings))
+        southbank = await stack.enter_async_context(_bank("southbank", settings.southbank_url, settings))
+        yield [NorthbankClient(northbank), SouthbankClient(southbank)]
+
+
+@asynccontextmanager
+async def _bank(name: str, url: str | None, settings: Settings) -> AsyncIterator["HttpClient"]:
+    from payonce.kit.http import HttpClient
+
+    timeout_s = transfers.VENDOR_TIMEOUT_S
+    if url is not None:
+        # The operator wrote the address: it may well lie in their own network.
+        async with HttpClient(name, url, timeout_s=timeout_s, allow_private=True) as http:
+            yield http
+        return
+    from payonce.vendors.simulated import open_simulator
+
+    journal = settings.simulators_dir / f"{name}.journal"
+    log.warning("vendor_simulated", vendor=name, journal=str(journal), instead=f"set PAYONCE_{name.upper()}_URL")
+    with open_simulator(name, journal) as simulator:
+        async with HttpClient(name, f"https://{name}.example", timeout_s=timeout_s, transport=simulator) as http:
+            yield http
+
+
 SERVICES: Final = (
     Service("tally", "payonce.examples.tally", tally.ROLES, tally.INVARIANTS),
+    Service("transfers", "payonce.examples.transfers", transfers.ROLES, transfers.INVARIANTS, resources=open_banks),
 )  # fmt: skip
 
 BACKENDS: Final = {

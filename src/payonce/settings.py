@@ -12,6 +12,7 @@
 | PAYONCE_LOG | json, pretty or auto (pretty on a terminal) | auto |
 | PAYONCE_JOB_LOG_DAYS | days that the job log is kept | 30 |
 | PAYONCE_AUDIT_ANCHOR | file to which each head of the sealed audit log is appended | none |
+| PAYONCE_NORTHBANK_URL, PAYONCE_SOUTHBANK_URL | the banks of the example `transfers` | simulated in the process |
 
 QUEUE_POLICY__<QUEUE>__<FIELD> changes one field of one queue's policy; see payonce.engine.policy.
 """
@@ -33,6 +34,8 @@ POSTGRES_SCHEMES: Final = ("postgresql", "postgres")
 URL_RULE: Final = (
     "it must be a PostgreSQL address such as postgresql://user@host:5432/database, a password in it percent-encoded"
 )
+
+BANK_RULE: Final = "it must be an address such as https://api.bank.example"
 
 
 class Settings(BaseSettings):
@@ -95,6 +98,19 @@ class Settings(BaseSettings):
         description="it must name a file, which may be new, in a folder that exists",
     )
 
+    northbank_url: str | None = Field(None, validation_alias="PAYONCE_NORTHBANK_URL", description=BANK_RULE)
+    southbank_url: str | None = Field(None, validation_alias="PAYONCE_SOUTHBANK_URL", description=BANK_RULE)
+
+    @field_validator("northbank_url", "southbank_url")
+    @classmethod
+    def _is_http(cls, url: str | None) -> str | None:
+        if url is not None:
+            # Not at the top: most commands never speak HTTP, and its client takes a while to load.
+            from payonce.kit.http import parse_url
+
+            parse_url(url)
+        return url
+
     @field_validator("database_url", "database_owner_url")
     @classmethod
     def _is_postgres(cls, url: SecretStr | None) -> SecretStr | None:
@@ -117,6 +133,11 @@ class Settings(BaseSettings):
     def embedded(self) -> bool:
         """True when no database is named, so that a private one serves."""
         return self.database_url is None
+
+    @property
+    def simulators_dir(self) -> Path:
+        """Where simulated vendors keep their books."""
+        return self.data_dir / "simulators"
 
     @property
     def server_dir(self) -> Path:

@@ -95,9 +95,9 @@ def database(servers: Servers) -> Iterator[ScratchDatabase]:
 
 
 @pytest.fixture
-def payonce(clean_environment: dict[str, str], database: ScratchDatabase) -> Iterator[Payonce]:
+def payonce(clean_environment: dict[str, str], database: ScratchDatabase, tmp_path: Path) -> Iterator[Payonce]:
     urls = {"DATABASE_URL": database.service_url, "DATABASE_OWNER_URL": database.owner_url}
-    command = Payonce({**clean_environment, **urls})
+    command = Payonce({**clean_environment, **urls, "PAYONCE_DATA_DIR": str(tmp_path / "data")})
     yield command
     command.close()
 
@@ -119,6 +119,12 @@ def private_payonce(clean_environment: dict[str, str], data_dir: Path) -> Iterat
     command = Payonce({**clean_environment, **folders})
     yield command
     command.close()
+
+
+def depth_of(payonce: Payonce, queue: str = QUEUE) -> Any:
+    """What `queues list` says of one queue."""
+    [depth] = [each for each in payonce("queues", "list", "--json").json["queues"] if each["queue"] == queue]
+    return depth
 
 
 def ask(url: str, statement: str, *arguments: object) -> Any:

@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from payonce.cli.crew import Blow, plan_blows
-from payonce.cli.demo import Report
+from payonce.cli.demo.queue import Report
 from payonce.engine.database import Database
 from payonce.engine.transaction import Reader
 from payonce.examples.tally import INVARIANTS, store

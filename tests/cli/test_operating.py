@@ -1,7 +1,7 @@
 """An operator's day: look, put, pause, resume, redrive, purge, trace."""
 
 from payonce.testing import ScratchDatabase
-from tests.cli.conftest import QUEUE, Payonce, ask, message_count, until
+from tests.cli.conftest import QUEUE, Payonce, ask, depth_of, message_count, until
 
 ONE_TRY = {"QUEUE_POLICY__TALLY_CHANGES__MAX_ATTEMPTS": "1"}
 
@@ -13,7 +13,7 @@ def test_put_answers_with_the_id_and_a_repeated_key_with_the_first(payonce: Payo
     assert again == {**first, "accepted": False}
     payonce("queues", "put", QUEUE, '{"row_id": 1}', "--delay", "3600", "--action", "later")
     payonce("queues", "put", QUEUE, '{"row_id": 1}', "--delay", "3600", "--action", "later")
-    [depth] = payonce("queues", "list", "--json").json["queues"]
+    depth = depth_of(payonce)
     assert (depth["ready"], depth["delayed"], depth["paused"]) == (1, 2, False)
 
 

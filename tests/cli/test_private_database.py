@@ -5,8 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from payonce.embedded import start
-from tests.cli.conftest import QUEUE, Payonce, ask, until
+from tests.cli.conftest import QUEUE, Payonce, ask, depth_of, until
 
 
 def test_help_comes_before_anything_heavy_is_imported(private_payonce: Payonce) -> None:
@@ -25,14 +27,14 @@ def test_the_first_command_starts_and_migrates_a_private_server(private_payonce:
     assert private_payonce("db", "psql", "--json").json["command"][0].endswith("psql")
     assert private_payonce("db", "stop", "--json").json == {"stopped": True}
     assert private_payonce("db", "stop", "--json").json == {"stopped": False}
-    [depth] = private_payonce("queues", "list", "--json").json["queues"]
+    depth = depth_of(private_payonce)
     assert depth["ready"] == 1
 
 
 def test_the_demonstration_accounts_for_every_message_and_leaves_nothing_behind(
     private_payonce: Payonce, data_dir: Path
 ) -> None:
-    [before] = private_payonce("queues", "list", "--json").json["queues"]
+    before = depth_of(private_payonce)
     killed = private_payonce.start("demo", "queue")
     until(lambda: len(workers_of(killed.pid)) == 3, "a demonstration has its workers")
     killed.kill()
@@ -48,8 +50,20 @@ def test_the_demonstration_accounts_for_every_message_and_leaves_nothing_behind(
 
     left = "select count(*) from pg_database where datname like 'payonce_demo_%'"
     assert ask(start(data_dir / "postgres").superuser_url, left) == 0
-    [after] = private_payonce("queues", "list", "--json").json["queues"]
+    after = depth_of(private_payonce)
     assert after | {"oldest_ready_s": 0} == before | {"oldest_ready_s": 0}
+
+
+@pytest.mark.full
+def test_transfers_survive_lying_banks_and_killed_workers(private_payonce: Payonce) -> None:
+    ended = private_payonce("demo", "--json", "--seed", "9", "--size", "300")
+    figures = ended.json
+    assert ended.code == 0, ended.stderr
+    assert (figures["transfers"], figures["lost"], figures["doubled"], figures["in_review"]) == (300, 0, 0, 0)
+    assert figures["finished"] + figures["refused"] + figures["compensated"] == 300
+    assert figures["unexplained"] == {"EUR": "0", "JPY": "0"}
+    assert figures["kills"] >= 10
+    assert sum(figures["faults"].values()) > 60
 
 
 def test_ctrl_c_ends_a_demonstration_cleanly(private_payonce: Payonce) -> None:
@@ -67,7 +81,7 @@ def test_reset_deletes_only_when_told_so(private_payonce: Payonce, data_dir: Pat
     assert (refused.code, "add --yes" in refused.sentence) == (2, True)
     assert private_payonce("db", "reset", "--yes", "--json").json["reset"] is True
     assert not (data_dir / "postgres").exists()
-    [depth] = private_payonce("queues", "list", "--json").json["queues"]
+    depth = depth_of(private_payonce)
     assert depth["ready"] == 0
 
 

@@ -76,7 +76,7 @@ def test_health_readiness_queues_and_metrics_are_served(payonce: Payonce, databa
     payonce("queues", "pause", QUEUE)
     payonce("queues", "put", QUEUE, "{}")
     code, body = get(port, "/v1/health/queues")
-    [depth] = body["queues"]
+    [depth] = [each for each in body["queues"] if each["queue"] == QUEUE]
     assert (code, depth["ready"], depth["paused"]) == (200, 1, True)
     assert depth["oldest_ready_s"] >= 0
     assert "payonce_claims_total" in fetch(port, "/metrics")[1]
@@ -110,7 +110,7 @@ def test_bad_requests_are_never_a_server_error(payonce: Payonce) -> None:
 def test_a_taken_port_is_named(payonce: Payonce) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        ended = payonce("up", "--port", str(port))
+        ended = payonce("run", "tally.worker", "--port", str(port))
     assert ended.code == 1
     assert f"cannot listen on 127.0.0.1 port {port}" in ended.sentence
 

@@ -11,7 +11,18 @@ VARIABLES = (
     *("DATABASE_URL", "DATABASE_OWNER_URL", "PORT"),
     *(
         f"PAYONCE_{name}"
-        for name in ("DATA_DIR", "HOST", "PORT", "SLOTS", "POOL_SIZE", "GRACE_S", "LOG", "JOB_LOG_DAYS")
+        for name in (
+            "DATA_DIR",
+            "HOST",
+            "PORT",
+            "SLOTS",
+            "POOL_SIZE",
+            "GRACE_S",
+            "LOG",
+            "JOB_LOG_DAYS",
+            "NORTHBANK_URL",
+            "SOUTHBANK_URL",
+        )
     ),
 )
 
@@ -57,6 +68,8 @@ def test_addresses_are_secrets_and_settings_cannot_be_changed(monkeypatch: pytes
         ("PAYONCE_LOG", "loud"),
         ("PAYONCE_JOB_LOG_DAYS", "0"),
         ("PORT", "eighty"),
+        ("PAYONCE_NORTHBANK_URL", "bank.example"),
+        ("PAYONCE_SOUTHBANK_URL", "ftp://bank.example"),
     ],
 )
 def test_a_bad_value_is_named_with_the_way_out(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:

@@ -93,6 +93,19 @@ class Bank:
         raise AssertionError("nothing is to be fenced: it happened")
 
 
+def test_the_first_service_survives_its_bad_days(pytester: pytest.Pytester) -> None:
+    files: dict[str, str] = {}
+    for block in python_blocks("first-service.md"):
+        name, _, code = block.partition("\n")
+        assert name.startswith("# "), f"a block of the tutorial does not say which file it belongs to: {name}"
+        files[name[2:]] = files.get(name[2:], "") + code
+    assert list(files) == ["conftest.py", "remittance.py", "test_remittance.py"]
+    for name, code in files.items():
+        (pytester.path / name).write_text(code, encoding="utf-8")
+    ran = pytester.runpytest_subprocess("-p", "no:cacheprovider", f"--rootdir={pytester.path}")
+    ran.assert_outcomes(passed=2)
+
+
 @pytest.mark.parametrize("name", sorted(path.name for path in DOCS.glob("*.md")))
 def test_links_lead_somewhere(name: str) -> None:
     text = (DOCS / name).read_text(encoding="utf-8")

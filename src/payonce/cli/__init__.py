@@ -35,7 +35,7 @@ Without DATABASE_URL a private PostgreSQL is started and migrated by itself.
 
 \b
 Examples:
-  payonce demo              watch messages survive killed workers
+  payonce demo              watch money survive killed workers and lying banks
   payonce up                run every role in this process, with HTTP on port 8080
   payonce run tally.worker  run one role; start as many of these as you like
   payonce queues list       what waits where

@@ -31,6 +31,15 @@ def run_async(main: Coroutine[Any, Any, Result], loop_factory: Callable[[], Any]
         return runner.run(main)
 
 
+def loop_factory() -> Any:
+    """The quicker event loop, where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
 def command_settings(*, quiet: bool = True) -> "Settings":
     """The settings, with the log set up by them. Commands that only ask are quiet."""
     from payonce.logs import configure_logs

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from payonce.cli.errors import EXIT_INTERRUPTED
-from payonce.cli.output import JsonOption, command_settings, note, run_async, show
+from payonce.cli.output import JsonOption, command_settings, loop_factory, note, run_async, show
 from payonce.kit.outcomes import Unavailable
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def run(
 
 
 def _run(settings: "Settings", roles: list[str], port: int | None, as_json: bool) -> None:
-    stopped_by = run_async(_serve(settings, roles, port), _loop_factory())
+    stopped_by = run_async(_serve(settings, roles, port), loop_factory())
     show({"roles": roles, "stopped_by": stopped_by.name}, as_json)
     if stopped_by is signal.SIGINT:
         raise typer.Exit(EXIT_INTERRUPTED)
@@ -116,11 +116,3 @@ def _die_with(parent: int) -> None:
     if os.getppid() != parent:
         # It died before the kernel was asked.
         os._exit(128 + signal.SIGKILL)
-
-
-def _loop_factory() -> Any:
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop

@@ -1,14 +1,18 @@
 """Everything one test needs of the engine, opened on one database and closed behind it."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 
 import asyncpg
 
 from payonce.engine.bell import Bell
 from payonce.engine.database import Database
 from payonce.engine.policy import Policy
+from payonce.engine.process import Worker
+from payonce.engine.transaction import Reader, Tx, begin
+from payonce.engine.work import Handler
 from payonce.queues.postgres import PostgresAdmin, PostgresFeed, PostgresQueue
 from payonce.testing.clock import Clock
 from payonce.testing.servers import ScratchDatabase
@@ -31,6 +35,31 @@ class Stage:
         """The queue as a worker of that name sees it, declared."""
         await self.feed.declare([policy])
         return PostgresQueue(self.database, self.bell, policy, worker)
+
+    @property
+    def read(self) -> Reader:
+        return Reader(self.database)
+
+    def begin(self) -> AbstractAsyncContextManager[Tx]:
+        """A transaction outside any run, as an HTTP request would have one."""
+        return begin(self.database, self.feed)
+
+    async def worker(self, *handlers: Handler, resources: Sequence[object] = ()) -> Worker:
+        """The handlers with what they need, their queues declared; nothing runs until run() or step()."""
+        await self.feed.declare(list({handler.policy.queue: handler.policy for handler in handlers}.values()))
+        return Worker(handlers, self.database, self.feed, self._open_queue, resources)
+
+    async def run(self, worker: Worker, for_s: float = 3_600.0) -> None:
+        """Lets the worker do all that falls due within that time, from one due time to the next; the clock stands."""
+
+        async def drain() -> None:
+            while await worker.step():
+                pass
+
+        await self.clock.run_to(await self.clock.now() + timedelta(seconds=for_s), drain)
+
+    def _open_queue(self, policy: Policy) -> PostgresQueue:
+        return PostgresQueue(self.database, self.bell, policy, "worker-1")
 
     async def drained(self) -> bool:
         """Whether workers, wherever they run, have nothing left that is due."""

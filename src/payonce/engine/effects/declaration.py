@@ -31,6 +31,9 @@ class Findable:
     fence: Callable[[Any], Awaitable[None]] | None = None
     """Makes at the vendor sure that an earlier send of this request can no longer land (wipes the cart, burns the
     nonce), or raises. Without one a person decides about sending again."""
+    burns: bool = False
+    """The fence makes this reference useless for ever, also to us: what is sent after it is a new generation, prepared
+    anew under a reference of its own."""
 
 
 @dataclass(frozen=True)

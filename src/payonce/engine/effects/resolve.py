@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 from payonce.engine.effects import store
@@ -23,7 +24,14 @@ from payonce.kit.outcomes import Retry
 from payonce.kit.redact import redact
 
 
-async def resolve(run: Run, effect: Effect[Request, Outcome], stored: Stored) -> Happened[Outcome] | None:
+@dataclass(frozen=True)
+class Burnt:
+    """It did not happen and never will: the vendor takes nothing under its reference any more."""
+
+    stored: Stored
+
+
+async def resolve(run: Run, effect: Effect[Request, Outcome], stored: Stored) -> Happened[Outcome] | Burnt | None:
     """Asks the vendor. Sends again only what did not happen and, after the vendor's fence, no longer can."""
     request = decode(stored.request, effect.request_type, f"the request of {stored.label}")
     answer, after = await _ask(run, effect, stored, request)
@@ -40,13 +48,13 @@ async def resolve(run: Run, effect: Effect[Request, Outcome], stored: Stored) ->
     if effect.safety.fence is None:
         await open_review(run, after, Cause.NO_FENCE)
         return None
-    return await _fence_and_send(run, effect, after, request, effect.safety.fence)
+    return await _fence_and_send(run, effect, after, request, effect.safety.fence, effect.safety.burns)
 
 
 async def _fence_and_send(
     run: Run, effect: Effect[Request, Outcome], stored: Stored, request: Request,
-    fence: Callable[[Any], Awaitable[None]],
-) -> Happened[Outcome] | None:  # fmt: skip
+    fence: Callable[[Any], Awaitable[None]], burns: bool,
+) -> Happened[Outcome] | Burnt | None:  # fmt: skip
     sent_at = time.monotonic()
     async with run.intent() as tx:
         # A fence changes the vendor's side too, and would be paid for in vain if the send after it is held back.
@@ -67,7 +75,9 @@ async def _fence_and_send(
     answer, after = await _ask(run, effect, held, request)
     if isinstance(answer, Happened):
         return answer
-    return await send_again(run, effect, after, State.INTENDED) if _untouched(held, after) else None
+    if not _untouched(held, after):
+        return None
+    return Burnt(after) if burns else await send_again(run, effect, after, State.INTENDED)
 
 
 async def _ask(

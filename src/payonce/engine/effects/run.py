@@ -7,7 +7,7 @@ from typing import Any, Final
 from payonce.engine.effects import store
 from payonce.engine.effects.declaration import Effect, Findable, Happened, Outcome, Request, decode, encode
 from payonce.engine.effects.model import Event, Move, Result, State, Step, Stored, next_move
-from payonce.engine.effects.resolve import open_review, resolve
+from payonce.engine.effects.resolve import Burnt, open_review, resolve
 from payonce.engine.effects.send import Run, send, send_again
 from payonce.engine.model import NAME_MAX_LENGTH
 from payonce.engine.transaction import Tx
@@ -56,7 +56,11 @@ async def _follow(run: Run, effect: Effect[Request, Outcome], stored: Stored) ->
         case Step.REGENERATE:
             return await _regenerate(run, effect, stored, move)
         case Step.RESOLVE:
-            return await resolve(run, effect, stored)
+            found = await resolve(run, effect, stored)
+            if isinstance(found, Burnt):
+                burnt = Move(Step.REGENERATE, "it did not happen, and its reference was burnt at the vendor")
+                return await _regenerate(run, effect, found.stored, burnt)
+            return found
         case Step.REVIEW:
             assert move.cause is not None
             await open_review(run, stored, move.cause)

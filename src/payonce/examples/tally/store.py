@@ -60,12 +60,3 @@ async def unfinished(read: Reader) -> int:
         "select count(*) from payonce.messages where queue = $1 and state <> 'parked'", CHANGES.queue
     )
     return left
-
-
-async def busy_workers(read: Reader) -> dict[str, int]:
-    """How many messages each worker process holds at the moment."""
-    rows = await read.fetch(
-        "select worker, count(*) as held from payonce.messages where queue = $1 and state = 'leased' group by worker",
-        CHANGES.queue,
-    )
-    return {row["worker"]: row["held"] for row in rows}

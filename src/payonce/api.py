@@ -1,0 +1,35 @@
+"""The names a service is written with, in one place: `from payonce.api import Policy, Work, handles, …`.
+
+Inside payonce every module imports from where a thing lives; this is for those who build on it.
+"""
+
+from payonce.engine.effects import (
+    Blind,
+    CannotTell,
+    DidNot,
+    Effect,
+    Findable,
+    Happened,
+    Harmless,
+    Keyed,
+    Rebroadcast,
+    next_generation,
+)  # fmt: skip
+from payonce.engine.janitors import Daily, Every, Schedule
+from payonce.engine.ledger import Account, Line, Overdrawn, Posting, Reference, balance, moved
+from payonce.engine.model import Message
+from payonce.engine.policy import Exponential, Fixed, Policy
+from payonce.engine.transaction import Reader, Tx
+from payonce.engine.work import Handler, Work, handles
+from payonce.kit.budget import Budget, Unlimited
+from payonce.kit.http import HttpClient
+from payonce.kit.money import Amount, Asset, Rounding, well_known
+from payonce.kit.outcomes import Invalid, NotSent, Refused, Retry, Stale, Unavailable, Unknown
+
+__all__ = [
+    "Account", "Amount", "Asset", "Blind", "Budget", "CannotTell", "Daily", "DidNot", "Effect", "Every",
+    "Exponential", "Findable", "Fixed", "Handler", "Happened", "Harmless", "HttpClient", "Invalid", "Keyed", "Line",
+    "Message", "NotSent", "Overdrawn", "Policy", "Posting", "Reader", "Rebroadcast", "Reference", "Refused", "Retry",
+    "Rounding", "Schedule", "Stale", "Tx", "Unavailable", "Unknown", "Unlimited", "Work", "balance", "handles",
+    "moved", "next_generation", "well_known",
+]  # fmt: skip

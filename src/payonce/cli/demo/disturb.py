@@ -1,0 +1,166 @@
+"""What the demonstrations share: workers on a throw-away database, and blows against them while they work."""
+
+import asyncio
+import os
+import random
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from payonce.cli.crew import Crew, plan_blows
+
+if TYPE_CHECKING:
+    from payonce.app import Addresses, App
+    from payonce.engine.transaction import Reader
+    from payonce.settings import Settings
+
+WORKERS: Final = 3
+SLOTS: Final = 8
+KILLS, KILLS_MIN, STOPS = 12, 10, 2
+FIRST_BLOW, LAST_BLOW = 0.04, 0.8
+"""Share of the work done at the first and last blow: between them there is work to disturb."""
+SLEEP_LEASES: Final = 1.5
+"""How long a stopped worker sleeps, in leases: long enough for others to take its messages."""
+TICK_S: Final = 0.05
+LIMIT_S: Final = 85.0
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be done, and how it is watched."""
+
+    role: str
+    queues: Sequence[str]
+    lease_s: float
+    total: int
+    done: Callable[["Reader"], Awaitable[int]]
+    limit_s: float = LIMIT_S
+    tend: Callable[[], Awaitable[None]] | None = None
+    """What a person would do meanwhile."""
+
+
+@dataclass(frozen=True)
+class Disturbed:
+    kills: int
+    stops: int
+    restarts: int
+    seconds: float
+    log_path: Path
+
+
+@asynccontextmanager
+async def throw_away_app(settings: "Settings") -> AsyncIterator[tuple["App", "Addresses"]]:
+    """The application on a database of its own, migrated and without roles."""
+    from payonce.app import App, migrate_database
+    from payonce.cli.scratch import scratch_database
+
+    async with scratch_database(settings) as addresses:
+        await migrate_database(addresses)
+        async with App.open(_pointed_at(settings, addresses)) as app:
+            yield app, addresses
+
+
+async def work_through(
+    app: "App", addresses: "Addresses", job: Job, seed: int, environment: Mapping[str, str] | None = None
+) -> Disturbed:
+    """Lets a crew do the job, disturbed by the plan of the seed, until it is done or the time is over."""
+    started = time.monotonic()
+    with (
+        _log_file() as log_path,
+        Crew(("run", job.role), {**_environment(addresses), **(environment or {})}, log_path, WORKERS) as crew,
+    ):
+        await _disturb(app, crew, job, seed)
+        seconds = time.monotonic() - started
+    return Disturbed(crew.kills, crew.stops, crew.restarts, seconds, log_path)
+
+
+def too_few_kills(kills: int) -> list[str]:
+    """The complaint about a run that proves nothing."""
+    if kills >= KILLS_MIN:
+        return []
+    return [f"only {kills} workers were killed, {KILLS_MIN} are wanted; the work was over too soon"]
+
+
+async def _disturb(app: "App", crew: Crew, job: Job, seed: int) -> None:
+    """Kills and stops workers by the plan, each in mid-work, until nothing is left to do."""
+    chance = random.Random(seed)
+    blows = plan_blows(KILLS, STOPS, FIRST_BLOW, LAST_BLOW, chance)
+    deadline = time.monotonic() + job.limit_s
+    with _progress_bar(job.total) as show_progress:
+        while True:
+            done = await job.done(app.read)
+            show_progress(done, crew.kills)
+            if done == job.total or time.monotonic() > deadline:
+                return
+            if blows and done >= blows[0][0] * job.total:
+                busy = await _busy_workers(app.read, job.queues)
+                # Who holds several is in mid-work; a message that runs alone is left to show its own fault.
+                victims = sorted(pid for pid in crew.awake() if busy.get(pid, 0) > 1)
+                if victims:
+                    crew.strike(blows.pop(0)[1], chance.choice(victims), job.lease_s * SLEEP_LEASES)
+            crew.revive()
+            if job.tend is not None:
+                await job.tend()
+            await asyncio.sleep(TICK_S)
+
+
+async def _busy_workers(read: "Reader", queues: Sequence[str]) -> dict[int, int]:
+    """How many messages each worker process holds at the moment, by its process id."""
+    rows = await read.fetch(
+        """
+        select worker, count(*) as held from payonce.messages
+        where queue = any($1) and state = 'leased' group by worker
+        """,
+        list(queues),
+    )
+    return {int(row["worker"].split("-")[-2]): row["held"] for row in rows}
+
+
+@contextmanager
+def _log_file() -> Iterator[Path]:
+    """What the workers say; deleted when the demonstration is broken off, for then nobody asks."""
+    handle, name = tempfile.mkstemp(prefix="payonce-demo-", suffix=".log")
+    os.close(handle)
+    path = Path(name)
+    try:
+        yield path
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def _progress_bar(total: int) -> Iterator[Any]:
+    if not sys.stderr.isatty():
+        yield lambda done, kills: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("0 workers killed", total=total)
+        yield lambda done, kills: progress.update(task, completed=done, description=f"{kills} workers killed")
+
+
+def _pointed_at(settings: "Settings", addresses: "Addresses") -> "Settings":
+    from pydantic import SecretStr
+
+    urls = {"database_url": SecretStr(addresses.service), "database_owner_url": SecretStr(addresses.owner)}
+    return settings.model_copy(update=urls)
+
+
+def _environment(addresses: "Addresses") -> dict[str, str]:
+    ours = {
+        "DATABASE_URL": addresses.service,
+        "PAYONCE_SLOTS": str(SLOTS),
+        "PAYONCE_POOL_SIZE": str(SLOTS),
+        "PAYONCE_GRACE_S": "2",
+        "PAYONCE_LOG": "json",
+    }
+    return {**{name: value for name, value in os.environ.items() if name != "DATABASE_OWNER_URL"}, **ours}

@@ -1,0 +1,9 @@
+"""Money that moves from an account at one bank to an account at another, in two steps, once."""
+
+from payonce.examples.transfers.handlers import accept_transfer, pay_in, refund, withdraw
+from payonce.examples.transfers.invariants import INVARIANTS
+from payonce.examples.transfers.policies import QUEUES, VENDOR_TIMEOUT_S
+
+ROLES = {"worker": (accept_transfer, withdraw, pay_in, refund)}
+
+__all__ = ["INVARIANTS", "QUEUES", "ROLES", "VENDOR_TIMEOUT_S"]

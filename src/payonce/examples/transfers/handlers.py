@@ -1,0 +1,84 @@
+"""One verb per step: order at the bank, then commit what it came to, with the next step."""
+
+from payonce.engine.work import Work, handles
+from payonce.examples.transfers import store
+from payonce.examples.transfers.effects import PayIn, Refund, Withdraw
+from payonce.examples.transfers.model import BadOrder, State, order_from
+from payonce.examples.transfers.policies import PAY_IN, REFUND, REQUESTS, WITHDRAW
+from payonce.kit.outcomes import Refused
+from payonce.vendors.northbank.port import Northbank
+from payonce.vendors.southbank.port import Southbank
+
+
+@handles(REQUESTS)
+async def accept_transfer(work: Work) -> None:
+    """Take an order in. The same id again is the same transfer."""
+    try:
+        order = order_from(work.message.payload)
+        async with work.commit() as tx:
+            await store.request(tx, order)
+    except BadOrder as no:
+        async with work.commit(rejected=str(no)):
+            return
+
+
+@handles(WITHDRAW)
+async def withdraw(work: Work, northbank: Northbank) -> None:
+    """Take the money from the customer's account at Northbank."""
+    transfer = await store.transfer(work.read, work.message.correlation_id)
+    if transfer.state not in (State.REQUESTED, State.WITHDRAWING):
+        return
+    try:
+        receipt = await work.effect(
+            Withdraw(northbank, transfer), key=f"{transfer.id}/withdraw", scope=transfer.scope,
+            intent=lambda tx: store.move(tx, transfer.id, State.REQUESTED, State.WITHDRAWING),
+        )  # fmt: skip
+    except Refused as no:
+        async with work.commit(rejected=no.reason) as tx:
+            await store.move(tx, transfer.id, State.WITHDRAWING, State.REFUSED, reason=no.reason)
+        return
+    async with work.commit() as tx:
+        await store.move(tx, transfer.id, State.WITHDRAWING, State.WITHDRAWN, withdrawal_id=receipt.id)
+        await tx.post(transfer.withdrawn())
+        await tx.send(PAY_IN, {}, key=f"pay-in:{transfer.id}", correlation_id=transfer.id)
+
+
+@handles(PAY_IN)
+async def pay_in(work: Work, southbank: Southbank) -> None:
+    """Pay it to the customer's account at Southbank; a definite no sends it back."""
+    transfer = await store.transfer(work.read, work.message.correlation_id)
+    if transfer.state not in (State.WITHDRAWN, State.PAYING):
+        return
+    try:
+        receipt = await work.effect(
+            PayIn(southbank, transfer), key=f"{transfer.id}/pay-in", scope=transfer.scope,
+            intent=lambda tx: store.move(tx, transfer.id, State.WITHDRAWN, State.PAYING),
+        )  # fmt: skip
+    except Refused as no:
+        async with work.commit(rejected=no.reason) as tx:
+            await store.move(tx, transfer.id, State.PAYING, State.BOUNCED, reason=no.reason)
+            await tx.send(REFUND, {}, key=f"refund:{transfer.id}", correlation_id=transfer.id)
+        return
+    async with work.commit() as tx:
+        await store.move(tx, transfer.id, State.PAYING, State.PAID, payment_id=receipt.payment_id)
+        await tx.post(transfer.paid())
+
+
+@handles(REFUND)
+async def refund(work: Work, northbank: Northbank) -> None:
+    """Give it back to where it came from; where that is impossible it is held for a person."""
+    transfer = await store.transfer(work.read, work.message.correlation_id)
+    if transfer.state not in (State.BOUNCED, State.REFUNDING):
+        return
+    try:
+        receipt = await work.effect(
+            Refund(northbank, transfer), key=f"{transfer.id}/refund", scope=transfer.scope,
+            intent=lambda tx: store.move(tx, transfer.id, State.BOUNCED, State.REFUNDING),
+        )  # fmt: skip
+    except Refused as no:
+        async with work.commit(rejected=no.reason) as tx:
+            await store.move(tx, transfer.id, State.REFUNDING, State.HELD, reason=no.reason)
+        return
+    async with work.commit() as tx:
+        await store.move(tx, transfer.id, State.REFUNDING, State.REFUNDED, refund_id=receipt.id)
+        await tx.post(transfer.refunded())

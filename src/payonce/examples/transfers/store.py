@@ -1,0 +1,68 @@
+"""Transfers on record, each function with its SQL beside it."""
+
+from payonce.engine.transaction import Reader, Tx
+from payonce.examples.transfers.model import TRANSITIONS, BadOrder, Order, State, Transfer, requested, transfer_from
+from payonce.examples.transfers.policies import QUEUES, WITHDRAW
+from payonce.kit.outcomes import Retry
+
+
+async def request(tx: Tx, order: Order) -> Transfer:
+    """Puts a transfer on record together with the message that begins it; the same order again changes nothing."""
+    wanted = requested(order)
+    row = await tx.fetchrow(
+        """
+        insert into transfers.transfers (id, source, target, asset, exponent, amount_minor)
+        values ($1, $2, $3, $4, $5, $6) on conflict (id) do nothing returning *
+        """,
+        wanted.id, wanted.source, wanted.target, wanted.amount.asset.code, wanted.amount.asset.exponent,
+        wanted.amount.minor,
+    )  # fmt: skip
+    if row is not None:
+        await tx.send(WITHDRAW, {}, key=f"withdraw:{wanted.id}", correlation_id=wanted.id)
+        return transfer_from(row)
+    known = transfer_from(await tx.fetchrow("select * from transfers.transfers where id = $1", wanted.id))
+    if (known.source, known.target, known.amount) != (wanted.source, wanted.target, wanted.amount):
+        raise BadOrder(f"transfer {wanted.id} is on record with other accounts or another amount; use another id")
+    return known
+
+
+async def transfer(read: Reader, transfer_id: str | None) -> Transfer:
+    row = await read.fetchrow("select * from transfers.transfers where id = $1", transfer_id)
+    if row is None:
+        raise Retry(f"there is no transfer {transfer_id!r}")
+    return transfer_from(row)
+
+
+async def move(
+    tx: Tx, transfer_id: str, before: State, after: State, *, reason: str | None = None,
+    withdrawal_id: str | None = None, payment_id: str | None = None, refund_id: str | None = None,
+) -> None:  # fmt: skip
+    """Compare-and-set: a transfer that is no longer as it was read is looked at again."""
+    if after not in TRANSITIONS[before]:
+        raise AssertionError(f"a transfer does not go from {before} to {after}")
+    moved = await tx.fetchval(
+        """
+        update transfers.transfers
+        set state = $3, reason = coalesce($4, reason), withdrawal_id = coalesce($5, withdrawal_id),
+            payment_id = coalesce($6, payment_id), refund_id = coalesce($7, refund_id),
+            updated_at = payonce.due_now()
+        where id = $1 and state = $2 returning true
+        """,
+        transfer_id, before, after, reason, withdrawal_id, payment_id, refund_id,
+    )  # fmt: skip
+    if moved is None:
+        raise Retry(f"transfer {transfer_id} is no longer {before}")
+
+
+async def counts(read: Reader) -> dict[State, int]:
+    rows = await read.fetch("select state, count(*) as count from transfers.transfers group by state")
+    return {State(row["state"]): row["count"] for row in rows}
+
+
+async def unfinished(read: Reader) -> int:
+    """Messages of the example that are neither settled nor parked."""
+    left: int = await read.fetchval(
+        "select count(*) from payonce.messages where queue = any($1) and state <> 'parked'",
+        [policy.queue for policy in QUEUES],
+    )
+    return left

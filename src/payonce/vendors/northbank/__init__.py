@@ -1,0 +1,1 @@
+"""Northbank: honours an idempotency key for a day."""

@@ -1,0 +1,165 @@
+"""The client: Northbank's wire format, and what each of its answers means for the one who asked.
+
+| answer | means |
+|---|---|
+| 201, about what was asked | it happened |
+| 400, 402, 404, 409 with an error code of the bank | Refused: nothing moved, and nothing will under this key |
+| 429; no connection | NotSent: nothing was done |
+| 422 `key_reuse` | Unknown: something else happened under this key |
+| any other status, an answer that cannot be read or is about something else, no answer | Unknown |
+"""
+
+from datetime import datetime
+from typing import Any, Final, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from payonce.kit.budget import Budget, Unlimited
+from payonce.kit.http import HttpClient, Response
+from payonce.kit.money import Amount, Asset
+from payonce.kit.outcomes import Invalid, NotSent, Refused, Unknown
+from payonce.vendors.northbank.port import StatementLine, StatementPage, TransferOrder, TransferReceipt
+
+PAGE_LINES: Final = 200
+DEFINITE: Final = {
+    400: ("bad_request", "bad_amount"),
+    402: ("insufficient_funds",),
+    404: ("no_such_account",),
+    409: ("account_closed",),
+}
+"""By status, the codes that are the bank's word that nothing moved. From a proxy there is no such word."""
+
+Shape = TypeVar("Shape")
+
+
+class Money(msgspec.Struct, frozen=True):
+    value: str
+    currency: str
+
+
+class Booked(msgspec.Struct, frozen=True):
+    id: str
+    key: str
+    source: str = msgspec.field(name="from")
+    target: str = msgspec.field(name="to")
+    amount: Money
+    booked_at: datetime
+
+
+class Found(msgspec.Struct, frozen=True):
+    transfers: list[Booked]
+
+
+class Balances(msgspec.Struct, frozen=True):
+    account: str
+    balances: list[Money]
+
+
+class Line(msgspec.Struct, frozen=True):
+    id: str
+    key: str
+    counterparty: str
+    amount: Money
+    booked_at: datetime
+
+
+class Lines(msgspec.Struct, frozen=True):
+    account: str
+    entries: list[Line]
+    next: str | None
+
+
+class NorthbankClient:
+    """Speaks to Northbank through one HTTP client, within a budget of calls."""
+
+    def __init__(self, http: HttpClient, budget: Budget | None = None) -> None:
+        self._http = http
+        self._budget = budget or Unlimited()
+
+    async def transfer(self, order: TransferOrder) -> TransferReceipt:
+        body = {
+            "from": order.source,
+            "to": order.target,
+            "amount": {"value": order.value, "currency": order.currency},
+        }
+        answer = await self._ask("POST", "/v1/transfers", json=body, headers={"Idempotency-Key": order.key})
+        if answer.status != 201:
+            raise _no(answer)
+        booked = _read(answer, Booked)
+        if (booked.key, booked.source, booked.target) != (order.key, order.source, order.target) or (
+            _amount(answer, booked.amount, order.amount.asset) != order.amount
+        ):
+            raise Unknown(f"{answer.source} answered about another transfer than the one that was ordered")
+        return _receipt(booked)
+
+    async def find_transfer(self, key: str) -> TransferReceipt | None:
+        answer = _ok(await self._ask("GET", "/v1/transfers", query={"key": key}))
+        found = _read(answer, Found).transfers
+        if len(found) > 1 or any(each.key != key for each in found):
+            raise Unknown(f"{answer.source} answered about other transfers than the one that was asked for")
+        return _receipt(found[0]) if found else None
+
+    async def balance(self, account: str, asset: Asset) -> Amount:
+        answer = _ok(await self._ask("GET", f"/v1/accounts/{quote(account, safe='')}"))
+        held = _read(answer, Balances)
+        if held.account != account:
+            raise Unknown(f"{answer.source} answered about another account than {account}")
+        amounts = [_amount(answer, each, asset) for each in held.balances if each.currency == asset.code]
+        return Amount.total(amounts, asset)
+
+    async def statement(self, account: str, begin: datetime, end: datetime, after: str | None = None) -> StatementPage:
+        query = {"account": account, "from": begin.isoformat(), "to": end.isoformat(), "limit": PAGE_LINES}
+        answer = _ok(await self._ask("GET", "/v1/statement", query=query | ({"after": after} if after else {})))
+        page = _read(answer, Lines)
+        if page.account != account:
+            raise Unknown(f"{answer.source} answered about another account than {account}")
+        lines = [
+            StatementLine(each.id, each.key, each.counterparty, each.amount.value, each.amount.currency, each.booked_at)
+            for each in page.entries
+        ]
+        return StatementPage(lines, page.next)
+
+    async def _ask(self, method: str, path: str, **options: Any) -> Response:
+        await self._budget.wait_turn()
+        return await self._http.request(method, path, **options)
+
+
+def _no(answer: Response) -> Exception:
+    """What an answer means that is not the one hoped for."""
+    if answer.status == 429:
+        return NotSent(f"{answer.source} was turned away: too many requests")
+    try:
+        error = answer.json()["error"]
+        code, text = str(error["code"]), str(error["message"])
+    except (Unknown, KeyError, TypeError):
+        return Unknown(f"{answer.source} answered {answer.status}: {answer.excerpt()}")
+    if code in DEFINITE.get(answer.status, ()):
+        return Refused(f"{code}: {text}")
+    return Unknown(f"{answer.source} answered {answer.status} {code}: {answer.excerpt()}")
+
+
+def _ok(answer: Response) -> Response:
+    """The answer to a question. A no to a question proves nothing."""
+    if answer.status != 200:
+        problem = _no(answer)
+        raise Unknown(str(problem)) if isinstance(problem, Refused) else problem
+    return answer
+
+
+def _read(answer: Response, shape: type[Shape]) -> Shape:
+    try:
+        return msgspec.json.decode(answer.body, type=shape)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise Unknown(f"{answer.source} answered {answer.status} in a form that is not its own: {error}") from None
+
+
+def _amount(answer: Response, money: Money, asset: Asset) -> Amount:
+    try:
+        return Amount.from_decimal(money.value, Asset(money.currency, asset.exponent))
+    except Invalid as error:
+        raise Unknown(f"{answer.source} answered with an amount that is none: {error}") from None
+
+
+def _receipt(booked: Booked) -> TransferReceipt:
+    return TransferReceipt(booked.id, booked.key, booked.booked_at)

@@ -1,0 +1,71 @@
+"""What payonce asks of Northbank, and the words it asks with."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final, Protocol, runtime_checkable
+
+import msgspec
+
+from payonce.kit.money import Amount, Asset, well_known
+
+KEYS_KEPT_S: Final = 24 * 3_600.0
+"""How long the bank remembers a key, by its own clock."""
+
+
+class TransferOrder(msgspec.Struct, frozen=True):
+    """Moves an amount between two accounts at the bank. Sent again as it stands, it happens once."""
+
+    key: str
+    source: str
+    target: str
+    value: str
+    """Major units, a decimal text."""
+    currency: str
+
+    @property
+    def amount(self) -> Amount:
+        return Amount.from_decimal(self.value, well_known(self.currency))
+
+
+class TransferReceipt(msgspec.Struct, frozen=True):
+    id: str
+    key: str
+    booked_at: datetime
+
+
+class StatementLine(msgspec.Struct, frozen=True):
+    id: str
+    key: str
+    """Of the order that made it; empty for what others ordered."""
+    counterparty: str
+    value: str
+    """Signed: what came is positive."""
+    currency: str
+    booked_at: datetime
+
+    @property
+    def amount(self) -> Amount:
+        return Amount.from_decimal(self.value, well_known(self.currency))
+
+
+class StatementPage(msgspec.Struct, frozen=True):
+    lines: Sequence[StatementLine]
+    after: str | None
+    """Where the next page begins; None at the end."""
+
+
+@runtime_checkable
+class Northbank(Protocol):
+    async def transfer(self, order: TransferOrder) -> TransferReceipt:
+        """Raises Refused (a definite no, nothing moved), NotSent (it never arrived) or Unknown."""
+        ...
+
+    async def find_transfer(self, key: str) -> TransferReceipt | None:
+        """By the key it was ordered with, also after the bank has stopped honouring it. Raises NotSent or Unknown."""
+        ...
+
+    async def balance(self, account: str, asset: Asset) -> Amount: ...
+
+    async def statement(
+        self, account: str, begin: datetime, end: datetime, after: str | None = None
+    ) -> StatementPage: ...

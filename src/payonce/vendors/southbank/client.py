@@ -1,0 +1,181 @@
+"""The client: Southbank's wire format, and what each of its answers means for the one who asked.
+
+| answer | means |
+|---|---|
+| 200 `BOOKED`, about what was asked | it happened |
+| 422 with a reason of the bank (AC01, AC04, AM04, AM12, FF01) | Refused: nothing moved |
+| 422 `CUST` | Unknown: the reference was voided, so nothing moves under it; the next generation has another |
+| 429; no connection | NotSent: nothing was done |
+| any other status, an answer that cannot be read or is about something else, no answer | Unknown |
+"""
+
+from datetime import datetime
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from payonce.kit.budget import Budget, Unlimited
+from payonce.kit.http import HttpClient, Response
+from payonce.kit.money import Amount, Asset
+from payonce.kit.outcomes import Invalid, NotSent, Refused, Unknown
+from payonce.vendors.southbank.port import PaymentOrder, PaymentReceipt, StatementLine, StatementPage
+
+DEFINITE: Final = frozenset({"AC01", "AC04", "AM04", "AM12", "FF01"})
+"""ISO 20022 reasons by which the bank says that nothing moved: account unknown, account closed, not enough money, bad
+amount, bad form."""
+
+Shape = TypeVar("Shape")
+
+
+class Payment(msgspec.Struct, frozen=True):
+    status: str
+    payment_id: str
+    reference: str
+    debtor: str
+    creditor: str
+    amount: str
+    currency: str
+    booked_ms: int
+
+
+class Found(msgspec.Struct, frozen=True):
+    reference: str
+    payments: list[Payment]
+
+
+class Voided(msgspec.Struct, frozen=True):
+    status: str
+    reference: str
+
+
+class Balance(msgspec.Struct, frozen=True):
+    account: str
+    currency: str
+    amount: str
+
+
+class Line(msgspec.Struct, frozen=True):
+    payment_id: str
+    reference: str
+    counterparty: str
+    amount: str
+    currency: str
+    booked_ms: int
+
+
+class Lines(msgspec.Struct, frozen=True):
+    account: str
+    page: int
+    pages: int
+    lines: list[Line]
+
+
+class SouthbankClient:
+    """Speaks to Southbank through one HTTP client, within a budget of calls."""
+
+    def __init__(self, http: HttpClient, budget: Budget | None = None) -> None:
+        self._http = http
+        self._budget = budget or Unlimited()
+
+    async def pay(self, order: PaymentOrder) -> PaymentReceipt:
+        body = {
+            "reference": order.reference,
+            "debtor": order.debtor,
+            "creditor": order.creditor,
+            "amount": order.value,
+            "currency": order.currency,
+        }
+        answer = await self._ask("POST", "/payments", json=body)
+        if answer.status != 200:
+            raise _no(answer)
+        return _receipt(answer, _read(answer, Payment), order)
+
+    async def find_payment(self, order: PaymentOrder) -> PaymentReceipt | None:
+        answer = _ok(await self._ask("GET", "/payments", query={"reference": order.reference}))
+        found = _read(answer, Found)
+        if found.reference != order.reference:
+            raise Unknown(f"{answer.source} answered about another reference than {order.reference}")
+        if len(found.payments) > 1:
+            raise Unknown(f"{answer.source} shows {len(found.payments)} payments under {order.reference}")
+        return _receipt(answer, found.payments[0], order) if found.payments else None
+
+    async def void(self, reference: str) -> None:
+        answer = _ok(await self._ask("POST", "/payments/void", json={"reference": reference}))
+        voided = _read(answer, Voided)
+        if (voided.status, voided.reference) != ("VOIDED", reference):
+            raise Unknown(f"{answer.source} does not say that {reference} is void")
+
+    async def balance(self, account: str, asset: Asset) -> Amount:
+        answer = _ok(await self._ask("GET", "/balance", query={"account": account, "currency": asset.code}))
+        held = _read(answer, Balance)
+        if (held.account, held.currency) != (account, asset.code):
+            raise Unknown(f"{answer.source} answered about another account than {account} in {asset}")
+        return _amount(answer, held.amount, asset)
+
+    async def statement(self, account: str, begin: datetime, end: datetime, page: int = 1) -> StatementPage:
+        query = {"account": account, "from_ms": _ms(begin), "to_ms": _ms(end), "page": page}
+        answer = _ok(await self._ask("GET", "/statement", query=query))
+        found = _read(answer, Lines)
+        if (found.account, found.page) != (account, page):
+            raise Unknown(f"{answer.source} answered with another page than {page} of {account}")
+        lines = [
+            StatementLine(
+                each.payment_id, each.reference, each.counterparty, each.amount, each.currency, each.booked_ms
+            )
+            for each in found.lines
+        ]
+        return StatementPage(lines, found.pages)
+
+    async def _ask(self, method: str, path: str, **options: Any) -> Response:
+        await self._budget.wait_turn()
+        return await self._http.request(method, path, **options)
+
+
+def _no(answer: Response) -> Exception:
+    """What an answer means that is not the one hoped for."""
+    if answer.status == 429:
+        return NotSent(f"{answer.source} was turned away: too many requests")
+    try:
+        document = answer.json()
+        reason, text = str(document["reason"]), str(document["text"])
+    except (Unknown, KeyError, TypeError):
+        return Unknown(f"{answer.source} answered {answer.status}: {answer.excerpt()}")
+    if answer.status == 422 and reason in DEFINITE:
+        return Refused(f"{reason}: {text}")
+    return Unknown(f"{answer.source} answered {answer.status} {reason}: {answer.excerpt()}")
+
+
+def _ok(answer: Response) -> Response:
+    """The answer to a question. A no to a question proves nothing."""
+    if answer.status != 200:
+        problem = _no(answer)
+        raise Unknown(str(problem)) if isinstance(problem, Refused) else problem
+    return answer
+
+
+def _read(answer: Response, shape: type[Shape]) -> Shape:
+    try:
+        return msgspec.json.decode(answer.body, type=shape)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise Unknown(f"{answer.source} answered {answer.status} in a form that is not its own: {error}") from None
+
+
+def _receipt(answer: Response, payment: Payment, order: PaymentOrder) -> PaymentReceipt:
+    """The payment, if it is the one that was ordered in every respect."""
+    said = (payment.status, payment.reference, payment.debtor, payment.creditor, payment.currency)
+    if said != ("BOOKED", order.reference, order.debtor, order.creditor, order.currency) or (
+        _amount(answer, payment.amount, order.amount.asset) != order.amount
+    ):
+        raise Unknown(f"{answer.source} answered about another payment than {order.reference}")
+    return PaymentReceipt(payment.payment_id, payment.reference, payment.booked_ms)
+
+
+def _amount(answer: Response, text: str, asset: Asset) -> Amount:
+    try:
+        return Amount.from_decimal(text, asset)
+    except Invalid as error:
+        raise Unknown(f"{answer.source} answered with an amount that is none: {error}") from None
+
+
+def _ms(moment: datetime) -> int:
+    return int(moment.timestamp() * 1_000)
