@@ -18,6 +18,7 @@ from payonce import embedded
 from payonce.engine import brakes
 from payonce.engine.audit.run import STATEMENT_LIMIT_S, Audit, Check, Report, Tell, checks_of, run_audit
 from payonce.engine.bell import Bell
+from payonce.engine.budgets import SharedBudget
 from payonce.engine.database import Database, connect
 from payonce.engine.janitors import Schedule, run_janitors
 from payonce.engine.ledger import Finding
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from payonce.kit.http import HttpClient
 
 DEFAULT_LEASE_S: Final = 30.0
+BANK_CALLS_PER_S, BANK_BURST, BANK_WAIT_S = 500.0, 100, 0.4
+"""What each of the example's banks allows all our processes together; the wait is part of a call's time-out."""
 
 log = structlog.get_logger(__name__)
 
@@ -86,7 +89,10 @@ async def open_banks(settings: Settings, database: Database) -> AsyncIterator[Se
     async with AsyncExitStack() as stack:
         northbank = await stack.enter_async_context(_bank("northbank", settings.northbank_url, settings))
         southbank = await stack.enter_async_context(_bank("southbank", settings.southbank_url, settings))
-        yield [NorthbankClient(northbank), SouthbankClient(southbank)]
+        yield [
+            NorthbankClient(northbank, SharedBudget(database, "northbank", BANK_CALLS_PER_S, BANK_BURST, BANK_WAIT_S)),
+            SouthbankClient(southbank, SharedBudget(database, "southbank", BANK_CALLS_PER_S, BANK_BURST, BANK_WAIT_S)),
+        ]
 
 
 @asynccontextmanager
@@ -110,7 +116,10 @@ async def _bank(name: str, url: str | None, settings: Settings) -> AsyncIterator
 
 SERVICES: Final = (
     Service("tally", "payonce.examples.tally", tally.ROLES, tally.INVARIANTS),
-    Service("transfers", "payonce.examples.transfers", transfers.ROLES, transfers.INVARIANTS, resources=open_banks),
+    Service(
+        "transfers", "payonce.examples.transfers", transfers.ROLES, transfers.INVARIANTS, resources=open_banks,
+        references=transfers.REFERENCES, statements=transfers.statements,
+    ),
 )  # fmt: skip
 
 BACKENDS: Final = {

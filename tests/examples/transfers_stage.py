@@ -8,7 +8,8 @@ from datetime import datetime, timedelta
 from payonce.cli.demo.verdict import Verdict, judge
 from payonce.engine.ledger import Account, Posting, Reference, balance, moved
 from payonce.engine.process import Worker
-from payonce.examples.transfers import ROLES, model, store
+from payonce.engine.reconcile import StatementSource
+from payonce.examples.transfers import ROLES, model, statements, store
 from payonce.examples.transfers.model import Order, State
 from payonce.kit.http import HttpClient
 from payonce.kit.money import Amount, well_known
@@ -44,6 +45,7 @@ class Office:
     southbank: SouthbankSimulator
     doors: Sequence[Faulty]
     worker: Worker
+    statements: Sequence[StatementSource]
     orders: list[Order] = field(default_factory=list)
 
     async def ask_for(self, *orders: Order) -> None:
@@ -110,5 +112,6 @@ async def open_office(
             HttpClient("northbank", "https://northbank.example", transport=doors[0]) as north,
             HttpClient("southbank", "https://southbank.example", transport=doors[1]) as south,
         ):
-            worker = await s.worker(*ROLES["worker"], resources=[NorthbankClient(north), SouthbankClient(south)])
-            yield Office(s, clock, northbank, southbank, doors, worker)
+            clients = [NorthbankClient(north), SouthbankClient(south)]
+            worker = await s.worker(*ROLES["worker"], resources=clients)
+            yield Office(s, clock, northbank, southbank, doors, worker, statements(clients))

@@ -1,9 +1,14 @@
 """Transfers on record, each function with its SQL beside it."""
 
+from typing import Final
+
 from payonce.engine.transaction import Reader, Tx
 from payonce.examples.transfers.model import TRANSITIONS, BadOrder, Order, State, Transfer, requested, transfer_from
 from payonce.examples.transfers.policies import QUEUES, WITHDRAW
 from payonce.kit.outcomes import Retry
+
+REFERENCES: Final = {"transfer": "select id from transfers.transfers where id = any($1::text[])"}
+"""What postings refer to, and which of some ids are there."""
 
 
 async def request(tx: Tx, order: Order) -> Transfer:

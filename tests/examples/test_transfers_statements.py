@@ -1,0 +1,76 @@
+"""The banks' statements against our effects: after faults nothing is open, and what others did is in suspense."""
+
+from datetime import datetime
+
+from payonce.engine.audit.references import check_references
+from payonce.engine.reconcile import Run, equal_books, reconcile, unmatched
+from payonce.examples.transfers import REFERENCES
+from payonce.kit.money import Amount
+from payonce.testing import OpenStage
+from payonce.testing.faults import Fault, FaultPlan, Odds
+from tests.examples.transfers_stage import EUR, Office, open_office, order, sound
+
+COUNT = 40
+
+
+def faults(seed: int) -> FaultPlan:
+    """Of what moves money; the questions of a reconciliation are answered."""
+    quiet = Odds(share=0)
+    return FaultPlan(
+        seed, 0.4, Odds(0.4).without(Fault.DUPLICATE).weights,
+        routes=dict.fromkeys(("GET /v1/statement", "GET /v1/accounts", "GET /statement", "GET /balance"), quiet),
+    )  # fmt: skip
+
+
+async def begin_the_day(office: Office) -> datetime:
+    """Later than the opening balances, which are on record by hand."""
+    return await move_on(office, 1)
+
+
+async def move_on(office: Office, seconds: float) -> datetime:
+    office.clock.now = await office.s.clock.advance(seconds)
+    return office.clock.now
+
+
+async def reconciled(office: Office, since: datetime) -> list[Run]:
+    await move_on(office, 60)
+    return [
+        await reconcile(office.s.database, office.s.feed, source, by="ann", holder="test", since=since)
+        for source in office.statements
+    ]
+
+
+async def books_are_equal(office: Office) -> None:
+    for source in office.statements:
+        books = await equal_books(office.s.read, source)
+        assert books
+        assert all(each.equal for each in books), books
+
+
+async def test_after_faults_every_line_is_an_effect_of_ours(stage: OpenStage) -> None:
+    async with open_office(stage, faults(5), faults(6)) as office:
+        since = await begin_the_day(office)
+        await office.ask_for(*[order(number, target="shut" if number % 8 == 0 else "bob") for number in range(COUNT)])
+        await office.run()
+        sound(await office.verdict())
+        north, south = await reconciled(office, since)
+        refunds = COUNT // 8
+        assert (north.lines, south.lines) == (COUNT + refunds, COUNT - refunds)
+        for run in (north, south):
+            assert (run.adopted, run.found, run.unmatched, run.missing) == (0, 0, 0, 0)
+        await books_are_equal(office)
+
+
+async def test_a_payment_that_nobody_ordered_is_in_suspense(stage: OpenStage) -> None:
+    async with open_office(stage) as office:
+        since = await begin_the_day(office)
+        await office.ask_for(order())
+        await office.run()
+        office.southbank.books.book("house", "bob", Amount(777, EUR), "by-telephone", office.clock.now)
+        _, south = await reconciled(office, since)
+        assert south.unmatched == 1
+        [item] = await unmatched(office.s.read)
+        assert item.amount == Amount(-777, EUR)
+        await books_are_equal(office)
+        findings = await check_references(REFERENCES, office.s.read)
+        assert {finding.text.split("'")[1] for finding in findings} == {"opening", "unmatched"}
