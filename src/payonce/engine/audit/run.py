@@ -60,6 +60,12 @@ class Report:
         return not self.findings
 
 
+REFERENCES: Final = {
+    "unmatched": "select id::text from payonce.unmatched where id::text = any($1::text[])",
+}
+"""What the engine's own postings belong to."""
+
+
 class Audited(Protocol):
     """What a service declares for its audit."""
 
@@ -175,8 +181,8 @@ def _bounded(query: str) -> str:
 
 
 def _kinds(services: Sequence[Audited]) -> dict[str, str]:
-    kinds: dict[str, str] = {}
-    owners: dict[str, str] = {}
+    kinds = dict(REFERENCES)
+    owners = dict.fromkeys(REFERENCES, "the engine")
     for service in services:
         for kind, query in service.references.items():
             if kind in kinds:
