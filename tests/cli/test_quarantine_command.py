@@ -1,25 +1,18 @@
 """`db quarantine` and `reconcile` as an operator types them."""
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from payonce import app
-from payonce.app import App, Service
-from payonce.cli import run_command
-from payonce.engine.database import Database
-from payonce.examples import tally
-from payonce.settings import Settings, load_settings
 from payonce.testing import ScratchDatabase
-from tests.cli.conftest import Payonce, ask
-from tests.engine.bank import Bank, BankStatement
+from tests.cli.conftest import Payonce, ask, until
 
+ROOT = Path(__file__).parents[2]
 Command = Callable[..., Any]
 
 
@@ -63,33 +56,18 @@ def test_reconcile_refuses_what_it_does_not_know(payonce: Payonce) -> None:
 
 
 @pytest.fixture
-def command(database: ScratchDatabase, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """The command line in this process, where one more service reads the statement of a bank."""
-    monkeypatch.setenv("DATABASE_URL", database.service_url)
-    monkeypatch.setenv("DATABASE_OWNER_URL", database.owner_url)
-    bank = Bank(clock)
-    for minutes in (50, 40, 30):
-        bank.book("bank.fee", None, -minutes, datetime.now(UTC) - timedelta(minutes=minutes))
-
-    @asynccontextmanager
-    async def resources(settings: Settings, database: Database) -> AsyncIterator[Sequence[object]]:
-        yield [bank]
-
-    service = Service(
-        "tally", "payonce.examples.tally", tally.ROLES, tally.INVARIANTS, resources=resources,
-        statements=lambda opened: [BankStatement(each) for each in opened if isinstance(each, Bank)],
-    )  # fmt: skip
-    monkeypatch.setattr(app, "SERVICES", (service,))
+def command(payonce: Payonce) -> Command:
+    """The command line where one more service reads the statement of a bank."""
 
     def run(*arguments: str) -> Any:
-        assert run_command([*arguments, "--json"]) == 0
-        return json.loads(capsys.readouterr().out)
+        ended = subprocess.run(
+            [sys.executable, "-m", "tests.cli.banking", *arguments, "--json"],
+            env=payonce.environment, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60,
+        )  # fmt: skip
+        assert ended.returncode == 0, ended.stderr
+        return json.loads(ended.stdout)
 
     return run
-
-
-async def clock() -> datetime:
-    return datetime.now(UTC)
 
 
 def test_a_statement_is_reconciled_listed_explained_and_written_off(command: Command) -> None:
@@ -112,13 +90,16 @@ def test_a_statement_is_reconciled_listed_explained_and_written_off(command: Com
     assert [item["explanation"] for item in command("reconcile", "list")["items"]] == ["fees", "fees"]
 
 
-def test_a_process_that_serves_makes_its_statements_known(command: Command, database: ScratchDatabase) -> None:
+def test_a_process_that_serves_makes_its_statements_known(payonce: Payonce, database: ScratchDatabase) -> None:
     """A release asks for them, also where nobody has the vendors' keys."""
-
-    async def serve() -> None:
-        async with App.open(load_settings(), ["tally.worker"]) as opened:
-            assert [source.vendor for source in opened.statements] == ["bank"]
-
-    asyncio.run(serve())
-    assert ask(database.owner_url, "select lag_s from payonce.statement_sources where vendor = 'bank'") == 60
-    assert ask(database.owner_url, "select identity like 'system %' from payonce.served_identity")
+    command = [sys.executable, "-m", "tests.cli.banking", "run", "tally.worker"]
+    serving = subprocess.Popen(
+        command, cwd=ROOT, env=payonce.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        lag = "select lag_s from payonce.statement_sources where vendor = 'bank'"
+        assert until(lambda: ask(database.owner_url, lag), "the bank's statement is known") == 60
+        assert ask(database.owner_url, "select identity like 'system %' from payonce.served_identity")
+    finally:
+        serving.kill()
+        serving.wait()

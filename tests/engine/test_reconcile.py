@@ -91,6 +91,7 @@ async def test_an_adopted_effect_without_an_outcome_waits_for_a_person(stage: Op
         assert await b.states() == {"on_statement": 1}
         assert await b.open_items() == [(THEIRS, -100)]
         assert b.bank.times() == {"p-1:1": 1}
+        await b.assert_books_equal()
         await answer(b, Answer.HAPPENED, {"number": "n-1"})
         run = await b.after_the_lag()
         assert run.settled == 1

@@ -8,9 +8,6 @@ from payonce.engine.ledger.model import Reads
 
 PAGE_REFERENCES: Final = 2_000
 
-OUR_KINDS: Final = {"unmatched": "select id::text from payonce.unmatched where id = any($1::text[]::uuid[])"}
-"""What the engine itself posts about: lines of statements that nobody can explain."""
-
 _FIRST: Final = ""
 """Sorts before every kind and id, which are never empty."""
 

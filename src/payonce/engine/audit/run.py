@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 import asyncpg
 
 from payonce.engine.audit.invariants import INVARIANTS, Invariant
-from payonce.engine.audit.references import OUR_KINDS, check_references
+from payonce.engine.audit.references import check_references
 from payonce.engine.database import Database
 from payonce.engine.ledger.audit import CHECKS, FINDINGS_MAX, Finding, check_books
 from payonce.engine.transaction import Reader
@@ -58,6 +58,12 @@ class Report:
     @property
     def ok(self) -> bool:
         return not self.findings
+
+
+REFERENCES: Final = {
+    "unmatched": "select id::text from payonce.unmatched where id::text = any($1::text[])",
+}
+"""What the engine's own postings belong to."""
 
 
 class Audited(Protocol):
@@ -175,8 +181,8 @@ def _bounded(query: str) -> str:
 
 
 def _kinds(services: Sequence[Audited]) -> dict[str, str]:
-    kinds = dict(OUR_KINDS)
-    owners = dict.fromkeys(OUR_KINDS, "the engine")
+    kinds = dict(REFERENCES)
+    owners = dict.fromkeys(REFERENCES, "the engine")
     for service in services:
         for kind, query in service.references.items():
             if kind in kinds:

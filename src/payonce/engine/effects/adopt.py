@@ -39,8 +39,11 @@ async def adopt(
     if row is None:
         return None
     adopted = store.as_stored(row)
-    result = Result(Event.FOUND, f"{ON_STATEMENT}, and not on record", outcome, vendor_ref)
-    await store.append(connection, adopted.id, adopted.attempt, result)
+    for result in (
+        Result(Event.STARTED, "by a run that this database has forgotten"),
+        Result(Event.FOUND, ON_STATEMENT, outcome, vendor_ref),
+    ):
+        await store.append(connection, adopted.id, adopted.attempt, result)
     await _abandon_earlier(connection, adopted)
     return adopted
 
