@@ -1,7 +1,7 @@
 """What happens next: steps in seeded order while anything is due, then a person, then time, until all is at rest."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, cast
 from uuid import UUID
@@ -30,6 +30,8 @@ class Schedule:
     steps: int = 0
     held_up: bool = False
     """The last sweep freed nothing although leases had ended: somebody holds their rows locked."""
+    under_way: Callable[[], Awaitable[None]] | None = None
+    """Lets what is still under way arrive: a person decides later than any request can be."""
 
     async def next_command(self) -> Command | None:
         """The next thing to do; None when there is nothing, and time would bring nothing either."""
@@ -60,6 +62,10 @@ class Schedule:
                 self.ticked.add(name)
                 return Tick(name)
         if open_reviews := await reviews(cast(Reader, self.plot.owner), limit=1):
+            if self.under_way is not None:
+                arrive, self.under_way = self.under_way, None
+                await arrive()
+                return await self.next_command()
             review = open_reviews[0]
             answer, outcome, vendor_ref = self.scenario.decide(review, self.simulators)
             return AnswerReview(review.effect.id, review.effect.revision, answer, outcome, vendor_ref)

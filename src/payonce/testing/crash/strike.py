@@ -140,22 +140,25 @@ class _Run:
 
     def _land_late(self, first: Child, successor: Child) -> None:
         """The first child's words arrive behind the next ones that its successor sends the same way."""
-        overtaken = False
+        schedule, overtaken = self.schedules[SUCCESSOR], False
 
         async def land() -> None:
-            first.wake()
-            await first.turn(None, _go, self.simulators)
-            await self.plot.end_sessions(first.name)
+            schedule.under_way = None
+            if not first.buried:
+                first.wake()
+                await first.turn(None, _go, self.simulators)
+                await self.plot.end_sessions(first.name)
 
         async def overtake(at: At) -> Verdict:
             nonlocal overtaken
-            if overtaken and not first.buried:
+            if overtaken:
                 await land()
             assert self.struck is not None
             # Whoever frees the message for the successor is no successor yet.
             overtaken = overtaken or (at.way is self.struck.way and not self.sweeping)
             return Verdict()
 
+        schedule.under_way = land
         self._to_rest(successor, SUCCESSOR, overtake)
         if not first.buried:
             self._wait(land())
