@@ -106,7 +106,7 @@ def fork(scenario: Scenario, duty: Duty, *, loud: bool = False) -> Child:
     if pid == 0:
         code = _EXIT_FAILED
         try:
-            _die_with(parent)
+            die_with(parent)
             ours.close()
             if not loud:
                 quiet()
@@ -138,7 +138,8 @@ async def _exchange(sent: Sent, simulators: Simulators) -> Received:
     return Received(attempt.status, plain, body, True)
 
 
-def _die_with(parent: int) -> None:
+def die_with(parent: int) -> None:
+    """Nothing that is forked here outlives the one who forked it, however that ends."""
     ctypes.CDLL(None).prctl(_KILL_WITH_PARENT, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if os.getppid() != parent:

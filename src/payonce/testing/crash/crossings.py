@@ -1,12 +1,11 @@
 """Where a child can be struck: every statement outside a transaction, every COMMIT, every request to a vendor.
 
-Reads are crossings like any other: killing a process there shows nothing that its neighbours do not show, but one that
-is stopped there goes on with half of what it read from before.
 Statements inside a transaction are none: whatever happens there, what counts is whether its COMMIT arrived.
 """
 
 import asyncio
 import os
+import re
 import signal
 import sys
 import time
@@ -26,6 +25,7 @@ PLUMBING: Final = (
 )  # fmt: skip
 """Modules that carry other modules' statements and requests: a crossing is named for whoever wanted it."""
 NOBODY: Final = "-"
+SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 Answer = TypeVar("Answer")
 
@@ -45,10 +45,10 @@ def report_to(explorer: ChildEnd) -> None:
     time.monotonic = lambda: awake() + _asleep_s
 
 
-async def cross(way: Way, act: Callable[[], Awaitable[Answer]]) -> Answer:
+async def cross(way: Way, reads: bool, act: Callable[[], Awaitable[Answer]]) -> Answer:
     """Acts, unless the explorer wants the process to end or to stand still first."""
     assert _explorer is not None, "a crossing before report_to()"
-    _explorer.send(At(in_hand.get(), site(), way))
+    _explorer.send(At(in_hand.get(), site(), way, reads))
     verdict = _explorer.receive()
     assert isinstance(verdict, Verdict), f"a verdict was wanted, not {verdict}"
     if verdict.stop:
@@ -76,6 +76,14 @@ def site() -> str:
     return f"{module}:{frame.f_code.co_qualname.replace('.<locals>', '')}"
 
 
+def only_reads(statement: str) -> bool:
+    """Whether it surely changes nothing. A select may call a function that does, so only known ones count."""
+    text = statement.strip().lower()
+    if not text.startswith("select") or _LOCKS.search(text):
+        return False
+    return all(name in _READING or name in _WORDS for name in _CALLS.findall(text))
+
+
 class WatchedConnection(PlainConnection):
     """Asks before everything that changes or shows what is committed."""
 
@@ -101,7 +109,7 @@ class WatchedConnection(PlainConnection):
         word = statement.lstrip()[:8].upper().rstrip("; ")
         if word.startswith("BEGIN") or (self.is_in_transaction() and word != "COMMIT"):
             return await act()
-        return await cross(Way.STORE, act)
+        return await cross(Way.STORE, only_reads(statement), act)
 
 
 class ForwardingTransport:
@@ -115,7 +123,7 @@ class ForwardingTransport:
         # Two turns of the loop: the first lets a timer fire, the second lets its cancellation arrive.
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        await cross(Way.VENDOR, lambda: self._send(outgoing, attempt))
+        await cross(Way.VENDOR, outgoing.method in SAFE_METHODS, lambda: self._send(outgoing, attempt))
 
     async def close(self) -> None:
         return None
@@ -147,3 +155,14 @@ def _is_plumbing(module: str) -> bool:
 def _plain(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """As plain text, which names of headers are not while they are compared without regard to case."""
     return [(str(name), str(value)) for name, value in headers]
+
+
+_LOCKS: Final = re.compile(r"\bfor\s+(no\s+key\s+update|update|key\s+share|share)\b")
+_CALLS: Final = re.compile(r"([a-z_][a-z0-9_.]*)\s*\(")
+_WORDS: Final = frozenset(
+    {"select", "from", "where", "and", "or", "not", "in", "any", "all", "exists", "over", "values"}
+)
+_READING: Final = frozenset(
+    {"payonce.due_now", "payonce.lease_now", "array", "array_agg", "coalesce", "count", "date_trunc", "extract"}
+    | {"generate_series", "greatest", "least", "max", "min", "sum", "to_char", "to_regclass", "unnest"}
+)

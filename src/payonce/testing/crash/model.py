@@ -33,6 +33,17 @@ class Label(msgspec.Struct, frozen=True, order=True):
         return f"{self.message} {self.site} #{self.ordinal}"
 
 
+class Crossing(msgspec.Struct, frozen=True):
+    label: Label
+    reads: bool
+
+    @property
+    def modes(self) -> tuple[Mode, ...]:
+        """Killing a process at a read leaves the same world as killing it at the crossing before or after. One that is
+        stopped there goes on with half of what it knows from before, which nothing else shows."""
+        return (Mode.STOPPED,) if self.reads else tuple(Mode)
+
+
 class Point(msgspec.Struct, frozen=True, order=True):
     """A crossing of a scenario and what happens to the process there."""
 
@@ -73,5 +84,5 @@ class Result(msgspec.Struct, frozen=True):
     point: Point | None
     violations: list[Violation]
     seconds: float
-    labels: list[Label] = []
+    crossings: list[Crossing] = []
     """Every crossing of the first child, in order."""

@@ -14,7 +14,7 @@ import asyncpg
 from payonce.testing.crash.child import Duty
 from payonce.testing.crash.children import Child, Fate, Judge, fork
 from payonce.testing.crash.ground import Ground, Plot, close_plot, open_plot, superuser_of
-from payonce.testing.crash.model import UNREACHED, Label, Mode, Point, Result, Violation
+from payonce.testing.crash.model import UNREACHED, Crossing, Label, Mode, Point, Result, Violation
 from payonce.testing.crash.oracle import judge
 from payonce.testing.crash.rest import Schedule, StuckError
 from payonce.testing.crash.scenario import Scenario, Simulators
@@ -88,7 +88,7 @@ class _Run:
     plot: Plot
     point: Point | None
     ablate: Ablate | None
-    crossed: list[Label] = field(default_factory=list)
+    crossed: list[Crossing] = field(default_factory=list)
     children: list[Child] = field(default_factory=list)
     schedules: dict[int, Schedule] = field(default_factory=dict)
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -180,7 +180,7 @@ class _Run:
     async def _trap(self, at: At) -> Verdict:
         self.counts[at.message, at.site] += 1
         label = Label(at.message, at.site, self.counts[at.message, at.site])
-        self.crossed.append(label)
+        self.crossed.append(Crossing(label, at.reads))
         if self.point is None or label != self.point.label:
             return Verdict()
         self.struck = at

@@ -35,6 +35,8 @@ class At(msgspec.Struct, tag=True, frozen=True):
     message: str
     site: str
     way: Way
+    reads: bool
+    """What it is about to send changes nothing, wherever it arrives."""
 
 
 class Sent(msgspec.Struct, tag=True, frozen=True):
