@@ -1,9 +1,11 @@
 """A forked process with the engine in it: does one thing after the other, as the explorer says, and nothing beside."""
 
 import asyncio
+import gc
 import os
 import random
 import socket
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -43,7 +45,8 @@ class Duty:
 
 
 def live(scenario: Scenario, duty: Duty, connection: socket.socket) -> None:
-    """The whole life of a child that is not struck."""
+    """The whole life of a child that is not struck: too short for a garbage collection to be worth it."""
+    gc.disable()
     if duty.ablate is not None:
         duty.ablate()
     _draw_the_same_ids(duty)
@@ -149,7 +152,8 @@ def _first_moment_ns(duty: Duty) -> int:
 
 
 def quiet() -> None:
-    """Nothing of what a dying child says belongs to the explorer's output."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.dup2(nowhere, 2)
+    """Nothing of what a child says belongs to the explorer's output."""
+    nowhere = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
+    sys.stdout = sys.stderr = nowhere
+    for standard in (1, 2):
+        os.dup2(nowhere.fileno(), standard)

@@ -1,4 +1,4 @@
-"""The whole exploration: one run without a crash, then every crossing in every mode, then the same without safeguards."""
+"""The whole exploration: a run without a crash, every crossing in every mode, and the same without safeguards."""
 
 import os
 import time
@@ -45,7 +45,7 @@ def explore(
     _check(scenarios, only, ablations)
     with _server(server) as running:
         hunt = _Hunt(scenarios, [prepare(running, scenario) for scenario in scenarios], seed, loud=only is not None)
-        count = processes or min(PROCESSES_MAX, os.cpu_count() or 1)
+        count = processes or _cores()
         if only is not None:
             found = hunt.results("point", [only], 1, progress)
             return Report(seed, [], found, [], [only], time.monotonic() - began_at)
@@ -54,6 +54,21 @@ def explore(
         results = hunt.results("points", points, count, progress)
         caught = hunt.without(ablations, count, progress)
         return Report(seed, recordings, results, caught, points, time.monotonic() - began_at)
+
+
+def explore_without(
+    ablations: Sequence[Ablation],
+    scenarios: Sequence[Scenario],
+    *,
+    seed: int = 1,
+    processes: int | None = None,
+    server: ScratchServer | None = None,
+) -> list[Caught]:
+    """Takes out one safeguard after the other, and looks in its scenario for the first damage."""
+    _check(scenarios, None, ablations)
+    with _server(server) as running:
+        hunt = _Hunt(scenarios, [prepare(running, scenario) for scenario in scenarios], seed, loud=False)
+        return hunt.without(ablations, processes or _cores(), lambda what, done, total: None)
 
 
 def plan(recording: Result) -> list[Point]:
@@ -124,6 +139,10 @@ class _Hunt:
             found[task] = msgspec.msgpack.decode(answer, type=answer_type)
             progress(what, len(found), tasks)
         return [found[task] for task in range(tasks)]
+
+
+def _cores() -> int:
+    return min(PROCESSES_MAX, os.cpu_count() or 1)
 
 
 def _check(scenarios: Sequence[Scenario], only: Point | None, ablations: Sequence[Ablation]) -> None:

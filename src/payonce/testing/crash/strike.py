@@ -1,6 +1,7 @@
 """One run of a scenario in which at most one process is struck, at one crossing, in one way; and its judgement."""
 
 import asyncio
+import gc
 import random
 import time
 from collections import Counter
@@ -32,6 +33,8 @@ class Explorer:
     """One process that strikes others, one run at a time. Has an event loop, but forks only while that stands."""
 
     def __init__(self, seed: int, *, loud: bool = False) -> None:
+        # What is here now is shared with every child; collecting it would copy its pages, once per fork.
+        gc.freeze()
         self._seed = seed
         self._loud = loud
         self._runner = asyncio.Runner()

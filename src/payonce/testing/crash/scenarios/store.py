@@ -18,6 +18,7 @@ INVARIANTS: Final = {
         select id, state, number from crash.payments
         where (state in ('paid', 'crediting', 'credited', 'returning', 'returned')) <> (number is not null)
     """,
+    "every payment is told of": "select id from crash.payments where state = 'paid' and not told",
     "every message is counted once": """
         select t.name, t.count from crash.totals t where t.count <> (
             select count(*) from payonce.job_logs l where l.queue = t.name and l.status = 'success')
