@@ -1,5 +1,6 @@
 """The explorer sees what it is to see: what is broken is found, what is not reached is told."""
 
+import os
 from dataclasses import replace
 
 import pytest
@@ -196,3 +197,14 @@ def test_a_crossing_is_named_for_whoever_wanted_it() -> None:
 def test_every_scenario_and_every_safeguard(postgres: ScratchServer) -> None:
     report = explore(BUILT_IN, server=postgres, ablations=ABLATIONS)
     assert report.sound, report.told()
+
+
+async def fall_over(work: Work) -> None:
+    await work.read.fetchval("select 1")
+    os._exit(3)
+
+
+def test_a_process_that_ends_by_itself_is_told(postgres: ScratchServer) -> None:
+    falls = Play("falls", (handles(pay.CHARGE)(fall_over),), pay.CHARGE, {"f-1": 1}, {"f-1": PAID})
+    report = explore([falls], server=postgres)
+    assert problems(report) == {"child failed"}

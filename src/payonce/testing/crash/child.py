@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 import asyncpg
+import structlog
 
 from payonce.engine.bell import Bell
 from payonce.engine.database import Database
@@ -155,5 +156,6 @@ def quiet() -> None:
     """Nothing of what a child says belongs to the explorer's output."""
     nowhere = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
     sys.stdout = sys.stderr = nowhere
+    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
     for standard in (1, 2):
         os.dup2(nowhere.fileno(), standard)

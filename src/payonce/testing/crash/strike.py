@@ -106,14 +106,14 @@ class _Run:
             self._strike_and_recover()
         except (StuckError, TimeoutError) as error:
             return [Violation("stuck", str(error) or f"no end within {RUN_LIMIT_S:g} s")]
+        self.bury_all()
+        if failed := [child for child in self.children if child.failed]:
+            return [
+                Violation("child failed", f"{child.name} ended by itself; run it alone to see why") for child in failed
+            ]
         if self.point is not None and self.struck is None:
             return [Violation(UNREACHED, f"the first process came to its end without crossing {self.point.label}")]
-        found = self.explorer.wait(judge(self.scenario, self.simulators, self.plot.owner))
-        for child in self.children:
-            child.bury()
-            if child.failed:
-                found.append(Violation("child failed", f"{child.name} ended by itself; run the point again to see why"))
-        return found
+        return self.explorer.wait(judge(self.scenario, self.simulators, self.plot.owner))
 
     def bury_all(self) -> None:
         for child in self.children:
@@ -121,9 +121,8 @@ class _Run:
 
     def _strike_and_recover(self) -> None:
         first = self._child(FIRST)
-        if self._to_rest(first, FIRST, self._trap) is Fate.DONE:
-            return self._wait(first.leave())
-        assert self.point is not None
+        if self._to_rest(first, FIRST, self._trap) is Fate.DONE or self.point is None or self.struck is None:
+            return self._let_go(first)
         if first.buried:
             self._wait(self.plot.end_sessions(first.name))
         self._wait(self.plot.clock.advance_leases(self.schedules[FIRST].longest_lease_s + 1))
@@ -136,10 +135,14 @@ class _Run:
             case Mode.STOPPED:
                 self._to_rest(successor, SUCCESSOR, _go)
                 first.wake()
-                if self._wait(first.turn(None, _go, self.simulators))[0] is Fate.DONE:
-                    self._wait(first.leave())
+                self._wait(first.turn(None, _go, self.simulators))
+                self._let_go(first)
                 self._to_rest(successor, SUCCESSOR, _go)
-        return self._wait(successor.leave())
+        return self._let_go(successor)
+
+    def _let_go(self, child: Child) -> None:
+        if not child.buried:
+            self._wait(child.leave())
 
     def _land_late(self, first: Child, successor: Child) -> None:
         """The first child's words arrive behind the next ones that its successor sends the same way."""
@@ -168,6 +171,8 @@ class _Run:
             self._to_rest(successor, SUCCESSOR, _go)
 
     def _to_rest(self, child: Child, number: int, judge_crossing: Judge) -> Fate:
+        if child.buried:
+            return Fate.GONE
         return self._wait(self._drive(child, self.schedules[number], judge_crossing))
 
     async def _drive(self, child: Child, schedule: Schedule, judge_crossing: Judge) -> Fate:
