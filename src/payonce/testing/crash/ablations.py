@@ -121,6 +121,19 @@ def posting_after_the_commit() -> None:
     put(Work, "commit", _then(commit, waiting))
 
 
+def event_after_the_commit() -> None:
+    """The event in a second transaction, as when a broker is told after the database."""
+    publish_within, commit = Tx.publish, Work.commit
+    waiting: list[Callable[[Tx], Awaitable[object]]] = []
+
+    async def publish_later(tx: Tx, topic: str, payload: dict[str, Any], **options: Any) -> UUID:
+        waiting.append(lambda later: publish_within(later, topic, payload, **options))
+        return new_id()
+
+    put(Tx, "publish", publish_later)
+    put(Work, "commit", _then(commit, waiting))
+
+
 def _then(commit: Any, waiting: list[Callable[[Tx], Awaitable[object]]]) -> Any:
     @asynccontextmanager
     async def commit_and_then(work: Work, rejected: str | None = None) -> AsyncIterator[Tx]:
@@ -224,6 +237,7 @@ ABLATIONS: Final = (
     Ablation("acknowledgement with the work", acknowledged_before_the_work, "transfer", Mode.BEFORE),
     Ablation("state and next message in one commit", message_after_the_commit, "charge", Mode.AFTER),
     Ablation("state and ledger in one commit", posting_after_the_commit, "charge", Mode.AFTER),
+    Ablation("state and event in one commit", event_after_the_commit, "transfer", Mode.AFTER),
     Ablation("unknown is not unsent", unknown_taken_for_not_sent, "wire", Mode.AFTER),
     Ablation("a blind effect is tried once", blind_effects_repeated, "wire", Mode.AFTER),
     Ablation("the horizon", horizon_ignored, "purchase", Mode.AFTER),

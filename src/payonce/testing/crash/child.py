@@ -17,6 +17,7 @@ import structlog
 from payonce.engine.bell import Bell
 from payonce.engine.database import Database
 from payonce.engine.janitors import Janitor
+from payonce.engine.outbox import relay_step
 from payonce.engine.process import Worker
 from payonce.engine.work import Handler, Work
 from payonce.kit import ids
@@ -26,7 +27,19 @@ from payonce.queues.postgres import PostgresAdmin, PostgresFeed, PostgresQueue
 from payonce.testing.crash.crossings import NOBODY, ForwardingTransport, WatchedConnection, in_hand, report_to
 from payonce.testing.crash.person import answer, redrive
 from payonce.testing.crash.scenario import Scenario
-from payonce.testing.crash.wire import AnswerReview, ChildEnd, Command, Done, Leave, Ready, Reap, Redrive, Step, Tick
+from payonce.testing.crash.wire import (
+    AnswerReview,
+    Carry,
+    ChildEnd,
+    Command,
+    Done,
+    Leave,
+    Ready,
+    Reap,
+    Redrive,
+    Step,
+    Tick,
+)
 
 SHORTEST_LEASE_S: Final = 1.0
 """The server ends a session that idles in a transaction after half of it: a stopped child holds up nobody for long."""
@@ -87,6 +100,7 @@ class Hands:
             self._workers[queue] = Worker(
                 handlers, database, self._feed, lambda policy: PostgresQueue(database, bell, policy, name), resources
             )
+        self._relays = {relay.name: relay for relay in scenario.relays(ForwardingTransport)}
         self._janitors: dict[str, Janitor] = {
             janitor.name: janitor for janitor in scenario.janitors(database, self._feed)
         }
@@ -108,6 +122,8 @@ class Hands:
                 return await self._workers[queue].step()
             case Reap(queue):
                 return await self._workers[queue].reap()
+            case Carry(relay):
+                return await relay_step(self._database, self._relays[relay])
             case Tick(janitor):
                 await self._janitors[janitor].tick()
                 return True

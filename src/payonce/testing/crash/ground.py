@@ -13,9 +13,11 @@ import asyncpg
 from payonce.engine.bell import Bell
 from payonce.engine.database import Database
 from payonce.engine.migrate import known_migrations, migrate
+from payonce.engine.outbox import declare_relays
 from payonce.engine.transaction import begin
 from payonce.queues.postgres import PostgresFeed
 from payonce.testing.clock import Clock
+from payonce.testing.crash.crossings import ForwardingTransport
 from payonce.testing.crash.scenario import Scenario
 from payonce.testing.eventually import eventually
 from payonce.testing.servers import OWNER, ScratchDatabase, ScratchServer
@@ -51,6 +53,7 @@ async def _set_up(database: ScratchDatabase, scenario: Scenario) -> None:
             bell = Bell(opened)
             feed = PostgresFeed(opened, bell)
             await feed.declare(list({handler.policy.queue: handler.policy for handler in scenario.handlers}.values()))
+            await declare_relays(opened, scenario.relays(ForwardingTransport))
             async with begin(opened, feed) as tx:
                 await scenario.set_up(tx)
 

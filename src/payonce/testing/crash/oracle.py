@@ -68,6 +68,9 @@ RULES: Final = {
         select kind, key, count(*) from payonce.effects
         where state = 'performed' and safety <> 'harmless' group by kind, key having count(*) > 1
     """,
+    "nothing is left in the outbox": """
+        select relay, queue, state, last_error from payonce.outbox where state in ('waiting', 'leased')
+    """,
     "every message has one end in the job log": """
         select message_id, count(*) from payonce.job_logs where status in ('success', 'failed')
         group by message_id having count(*) > 1

@@ -10,7 +10,7 @@ from payonce.engine.effects import reviews
 from payonce.engine.transaction import Reader
 from payonce.testing.crash.ground import Plot
 from payonce.testing.crash.scenario import Scenario, Simulators
-from payonce.testing.crash.wire import AnswerReview, Command, Reap, Redrive, Step, Tick
+from payonce.testing.crash.wire import AnswerReview, Carry, Command, Reap, Redrive, Step, Tick
 
 STEPS_MAX: Final = 400
 """Of one child; a scenario is a handful of messages, so what is not at rest by then never will be."""
@@ -44,15 +44,16 @@ class Schedule:
                 if self.held_up:
                     await self.plot.nobody_idles_in_a_transaction()
                 return Reap(self.chance.choice(look["dead"]))
-            if look["due"]:
-                return Step(self.chance.choice(look["due"]))
+            steps: list[Command] = [*map(Step, look["due"]), *map(Carry, look["relays"])]
+            if steps:
+                return self.chance.choice(steps)
             if (idle := await self._when_idle()) is not None:
                 return idle
             if look["leased"]:
                 # Whoever held it is gone, or has let go without a word.
                 await self.plot.clock.advance_leases(self.longest_lease_s + 1)
-            elif look["following"] is not None:
-                await self.plot.hop(look["following"])
+            elif (following := await self.plot.clock.next_due()) is not None:
+                await self.plot.hop(following)
             else:
                 return None
 
@@ -88,9 +89,11 @@ _LOOK: Final = """
         array(select distinct m.queue from payonce.messages m join payonce.queues q on q.name = m.queue
               where m.state in ('ready', 'alone') and m.ready_at <= payonce.due_now() and not q.paused
               order by m.queue) as due,
-        exists (select from payonce.messages where state = 'leased') as leased,
-        (select min(m.ready_at) from payonce.messages m join payonce.queues q on q.name = m.queue
-         where m.state in ('ready', 'alone') and m.ready_at > payonce.due_now() and not q.paused) as following
+        array(select distinct o.relay from payonce.outbox o join payonce.relays r on r.name = o.relay
+              where (o.state = 'waiting' and o.try_at <= payonce.due_now() and not r.paused)
+                 or (o.state = 'leased' and o.lease_until <= payonce.lease_now()) order by o.relay) as relays,
+        exists (select from payonce.messages where state = 'leased')
+            or exists (select from payonce.outbox where state = 'leased') as leased
 """
 
 # A person whose own process died between the answer and the redrive finds the message parked, its effect decided.

@@ -8,6 +8,7 @@ from payonce.engine.database import Database
 from payonce.engine.effects import Answer, Review, Stored
 from payonce.engine.janitors import Janitor
 from payonce.engine.ledger.model import Reads
+from payonce.engine.outbox import Relay
 from payonce.engine.transaction import RingingFeed, Tx
 from payonce.engine.work import Handler
 from payonce.kit.http.inprocess import Application
@@ -54,6 +55,10 @@ class Scenario(Protocol):
         """What the handlers take as parameters; made in every child."""
         ...
 
+    def relays(self, reach: Reach) -> Sequence[Relay]:
+        """What carries the outbox on; made in every child."""
+        ...
+
     def janitors(self, database: Database, feed: RingingFeed) -> Sequence[Janitor]:
         """What ticks once in every child, when nothing else is due."""
         ...
@@ -88,6 +93,9 @@ class PlainScenario:
 
     components: Sequence[tuple[str, str]] = ()
     invariants: Mapping[str, str] = {}
+
+    def relays(self, reach: Reach) -> Sequence[Relay]:
+        return ()
 
     def janitors(self, database: Database, feed: RingingFeed) -> Sequence[Janitor]:
         return ()

@@ -90,6 +90,12 @@ class Reap(msgspec.Struct, tag=True, frozen=True):
     queue: str
 
 
+class Carry(msgspec.Struct, tag=True, frozen=True):
+    """Hand over what is due in the outbox for this relay."""
+
+    relay: str
+
+
 class Tick(msgspec.Struct, tag=True, frozen=True):
     janitor: str
 
@@ -116,7 +122,7 @@ class Leave(msgspec.Struct, tag=True, frozen=True):
 
 
 Up = Ready | At | Sent | Done
-Command = Step | Reap | Tick | AnswerReview | Redrive | Leave
+Command = Step | Reap | Carry | Tick | AnswerReview | Redrive | Leave
 Down = Verdict | Received | Command
 
 _read_up: Final = msgspec.msgpack.Decoder(Up)

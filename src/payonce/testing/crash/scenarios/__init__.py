@@ -49,6 +49,7 @@ TRANSFER: Final = Play(
     {"t-1": 5_000, "t-2": 6_000},
     {"t-1": frozenset({"credited"}), "t-2": frozenset({"returned"})},
     away_faults={("charges", "credit t-2:1"): ("declined",)},
+    tells=True,
 )
 
 BUILT_IN: Final[tuple[Scenario, ...]] = (CHARGE, PURCHASE, BROADCAST, WIRE, TRANSFER)

@@ -78,6 +78,7 @@ async def credit(work: Work, banks: Banks) -> None:
         return
     async with work.commit() as tx:
         await store.move(tx, paid.id, "credited", "crediting")
+        await tx.publish("transfers", {"end": "credited"}, correlation_id=paid.id)
 
 
 @handles(RETURN)
@@ -90,6 +91,7 @@ async def return_money(work: Work, banks: Banks) -> None:
     async with work.commit() as tx:
         await store.move(tx, paid.id, "returned", "returning")
         await tx.post(store.posting("returned", paid, MADE, ACCOUNT))
+        await tx.publish("transfers", {"end": "returned"}, correlation_id=paid.id)
 
 
 @handles(RECEIPT)

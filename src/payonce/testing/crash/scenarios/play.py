@@ -10,6 +10,7 @@ from payonce.engine.effects import Answer, Review, Stored
 from payonce.engine.janitors import PRUNE_EVERY_S, Janitor
 from payonce.engine.janitors.prune import Prune
 from payonce.engine.ledger.model import Reads
+from payonce.engine.outbox import Relay
 from payonce.engine.policy import Fixed, Policy
 from payonce.engine.transaction import RingingFeed, Tx
 from payonce.engine.work import Handler
@@ -17,8 +18,9 @@ from payonce.testing.crash.scenario import Decision, Now, PlainScenario, Reach, 
 from payonce.testing.crash.scenarios import store
 from payonce.testing.crash.scenarios.bank import Bank
 from payonce.testing.crash.scenarios.client import BankClient, Banks
+from payonce.testing.crash.scenarios.news import Listener, NewsRelay
 
-HOME, AWAY = "home.bank.test", "away.bank.test"
+HOME, AWAY, NEWS = "home.bank.test", "away.bank.test", "news.test"
 DESKS: Final = {
     "bank.charge": "charges",
     "bank.purchase": "payments",
@@ -52,15 +54,21 @@ class Play(PlainScenario):
     repeated: Sequence[str] = ()
     """Payments that are asked for a second time, as an impatient customer would."""
     prunes: bool = False
+    tells: bool = False
+    """Whether each payment's end is published."""
 
     components = (("crash", "payonce.testing.crash.scenarios"),)
     invariants = store.INVARIANTS
 
     def simulators(self, now: Now) -> Simulators:
-        return {HOME: Bank("home", now, self.home_faults), AWAY: Bank("away", now, self.away_faults)}
+        banks = {HOME: Bank("home", now, self.home_faults), AWAY: Bank("away", now, self.away_faults)}
+        return {**banks, NEWS: Listener()}
 
     def resources(self, reach: Reach) -> Sequence[object]:
         return [Banks(BankClient(HOME, reach(HOME)), BankClient(AWAY, reach(AWAY)))]
+
+    def relays(self, reach: Reach) -> Sequence[Relay]:
+        return [NewsRelay(NEWS, reach(NEWS))] if self.tells else []
 
     def janitors(self, database: Database, feed: RingingFeed) -> Sequence[Janitor]:
         return [Janitor("prune", PRUNE_EVERY_S, Prune(database).tick)] if self.prunes else []
@@ -105,11 +113,18 @@ class Play(PlainScenario):
         spent = sum(each.minor for each in payments.values() if each.state in ("paid", "credited"))
         if (on_the_books := await store.held(read, "payments/made")) != spent:
             found.append(f"payments of {spent} were made, and the ledger says {on_the_books}")
+        told = sorted(_listener(simulators).told.values())
+        if self.tells and told != sorted((each.id, each.state) for each in payments.values()):
+            found.append(f"the listener was told {told}")
         return found
 
 
 def _banks(simulators: Simulators) -> list[Bank]:
-    return [cast(Bank, bank) for bank in simulators.values()]
+    return [cast(Bank, simulators[host]) for host in (HOME, AWAY)]
+
+
+def _listener(simulators: Simulators) -> Listener:
+    return cast(Listener, simulators[NEWS])
 
 
 async def _performed(read: Reads) -> "Counter[tuple[Any, ...]]":
