@@ -162,6 +162,12 @@ def test_an_ablation_that_takes_nothing_out_is_told(postgres: ScratchServer) -> 
     assert "nothing was missed" in report.told()
 
 
+def test_an_ablation_that_merely_breaks_the_run_is_not_missed(postgres: ScratchServer) -> None:
+    breaks = Ablation("everything", lambda: os._exit(3), "receipt", Mode.AFTER)
+    [caught] = explore_without([breaks], [RECEIPT], server=postgres)
+    assert caught.at is None
+
+
 def test_names_that_do_not_exist_are_refused(postgres: ScratchServer) -> None:
     with pytest.raises(Invalid, match="no scenario 'nope'"):
         explore([BROADCAST], server=postgres, only=point("nope", "a", "b:c", 1, Mode.LATE))

@@ -24,7 +24,7 @@ def crash(
     ablations: Annotated[bool, typer.Option(help="Also take out each safeguard, and see that it is missed.")] = True,
     only: Annotated[str | None, typer.Option(metavar="POINT", help="Run one point of a report again, aloud.")] = None,
     processes: Annotated[
-        int | None, typer.Option(min=1, max=8, help="How many explore; one per core if unsaid.")
+        int | None, typer.Option(min=1, max=8, help="How many explore; one more than cores if unsaid.")
     ] = None,
     backend: Annotated[str, typer.Option(help="The queue backend to explore on.")] = BACKENDS[0],
     as_json: JsonOption = False,

@@ -12,13 +12,15 @@ from payonce.kit.outcomes import Invalid
 from payonce.testing.crash.ablations import Ablation
 from payonce.testing.crash.drivers import Work, in_parallel
 from payonce.testing.crash.ground import Ground, prepare
-from payonce.testing.crash.model import UNREACHED, Point, Result
+from payonce.testing.crash.model import Point, Result
 from payonce.testing.crash.report import Caught, Report
 from payonce.testing.crash.scenario import Scenario
 from payonce.testing.crash.strike import Explorer
 from payonce.testing.servers import ScratchServer, Servers
 
 PROCESSES_MAX: Final = 8
+SPARE: Final = 1
+"""One more than there are cores: a run also waits, for sessions to end and databases to be copied."""
 WITHOUT_A_CRASH: Final = "the run without a crash"
 
 Answer = TypeVar("Answer")
@@ -105,16 +107,16 @@ class _Hunt:
         return self._each("safeguards taken out", len(ablations), processes, progress, ablate, Caught)
 
     def _look_for_damage(self, explorer: Explorer, ablation: Ablation) -> Caught:
-        """Until the first violation. That the run takes another course does not count: it is no damage."""
+        """Until the first violation that shows what the safeguard is for."""
         scenario, ground = self._by_name[ablation.scenario]
         recording = explorer.run(scenario, ground, None, ablation.apply)
-        if recording.violations:
-            return Caught(ablation.name, WITHOUT_A_CRASH, recording.violations[0], 0)
+        if damage := [each for each in recording.violations if each.kind in ablation.shows]:
+            return Caught(ablation.name, WITHOUT_A_CRASH, damage[0], 0)
         points = plan(recording)
         points.sort(key=lambda point: point.mode is not ablation.mode)
         for tried, point in enumerate(points, start=1):
             result = explorer.run(scenario, ground, point, ablation.apply)
-            if damage := [each for each in result.violations if each.kind != UNREACHED]:
+            if damage := [each for each in result.violations if each.kind in ablation.shows]:
                 return Caught(ablation.name, str(point), damage[0], tried)
         return Caught(ablation.name, None, None, len(points))
 
@@ -142,7 +144,7 @@ class _Hunt:
 
 
 def _cores() -> int:
-    return min(PROCESSES_MAX, os.cpu_count() or 1)
+    return min(PROCESSES_MAX, (os.cpu_count() or 1) + SPARE)
 
 
 def _check(scenarios: Sequence[Scenario], only: Point | None, ablations: Sequence[Ablation]) -> None:

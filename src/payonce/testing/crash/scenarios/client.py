@@ -33,22 +33,22 @@ class BankClient:
 
     async def charge(self, order: Order) -> Receipt:
         key = {"Idempotency-Key": order.reference}
-        return _receipt(await self._http.request("POST", "/charges", json=order, headers=key))
+        return receipt_of(await self._http.request("POST", "/charges", json=order, headers=key))
 
     async def broadcast(self, order: Order) -> Receipt:
-        return _receipt(await self._http.request("POST", "/broadcasts", json=order))
+        return receipt_of(await self._http.request("POST", "/broadcasts", json=order))
 
     async def quote(self, order: Order) -> Receipt:
-        return _receipt(await self._http.request("POST", "/quotes", json=order))
+        return receipt_of(await self._http.request("POST", "/quotes", json=order))
 
     async def wire(self, order: Order) -> Receipt:
-        return _receipt(await self._http.request("POST", "/wires", json=order))
+        return receipt_of(await self._http.request("POST", "/wires", json=order))
 
     async def open_cart(self, order: Order) -> int:
         return int(_accepted(await self._http.request("POST", "/carts", json=order))["cart"])
 
     async def pay_cart(self, cart: int, order: Order) -> Receipt:
-        return _receipt(await self._http.request("POST", f"/carts/{cart}/pay", json=order))
+        return receipt_of(await self._http.request("POST", f"/carts/{cart}/pay", json=order))
 
     async def wipe_carts(self, order: Order) -> None:
         _accepted(await self._http.request("DELETE", "/carts", query={"reference": order.reference}))
@@ -75,7 +75,7 @@ def _accepted(answer: Response) -> Any:
     return answer.json()
 
 
-def _receipt(answer: Response) -> Receipt:
+def receipt_of(answer: Response) -> Receipt:
     return msgspec.convert(_accepted(answer), Receipt)
 
 
