@@ -184,8 +184,10 @@ def vendors_fence_skipped() -> None:
     async def believe(request: object) -> None:
         return None
 
-    async def unfenced(run: Run, effect: Effect[Any, Any], stored: Stored, request: Any, fence: object) -> Any:
-        return await fence_and_send(run, effect, stored, request, believe)
+    async def unfenced(
+        run: Run, effect: Effect[Any, Any], stored: Stored, request: Any, fence: object, burns: bool
+    ) -> Any:
+        return await fence_and_send(run, effect, stored, request, believe, burns)
 
     put(resolve, "_fence_and_send", unfenced)
 

@@ -14,11 +14,13 @@ from typing import Any, Final
 import asyncpg
 import structlog
 
+from payonce.engine import brakes
 from payonce.engine.bell import Bell
 from payonce.engine.database import Database
 from payonce.engine.janitors import Janitor
 from payonce.engine.outbox import relay_step
 from payonce.engine.process import Worker
+from payonce.engine.quarantine import refuse_in_quarantine
 from payonce.engine.work import Handler, Work
 from payonce.kit import ids
 from payonce.kit.outcomes import Stale
@@ -98,8 +100,9 @@ class Hands:
         self._workers: dict[str, Worker] = {}
         for queue, handlers in _by_queue(scenario.handlers).items():
             self._workers[queue] = Worker(
-                handlers, database, self._feed, lambda policy: PostgresQueue(database, bell, policy, name), resources
-            )
+                handlers, database, self._feed, lambda policy: PostgresQueue(database, bell, policy, name), resources,
+                checks=(refuse_in_quarantine, *brakes.CHECKS),
+            )  # fmt: skip
         self._relays = {relay.name: relay for relay in scenario.relays(ForwardingTransport)}
         self._janitors: dict[str, Janitor] = {
             janitor.name: janitor for janitor in scenario.janitors(database, self._feed)
