@@ -35,6 +35,10 @@ class Fate(StrEnum):
     GONE = "gone"
 
 
+class StillbornError(AssertionError):
+    """A child ended before it had opened the engine."""
+
+
 @dataclass
 class Child:
     """One forked process."""
@@ -50,7 +54,8 @@ class Child:
         """Returns the names of its janitors when it has opened the engine."""
         said = await self.explorer.receive()
         if not isinstance(said, Ready):
-            raise AssertionError(f"{self.name} did not come to life; it said {said}")
+            self.bury()
+            raise StillbornError(f"{self.name} did not come to life")
         return said.janitors
 
     async def turn(self, command: Command | None, judge: Judge, simulators: Simulators) -> tuple[Fate, Done]:

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 import asyncpg
 
 from payonce.testing.crash.child import Duty
-from payonce.testing.crash.children import Child, Fate, Judge, fork
+from payonce.testing.crash.children import Child, Fate, Judge, StillbornError, fork
 from payonce.testing.crash.ground import Ground, Plot, close_plot, open_plot, superuser_of
 from payonce.testing.crash.model import UNREACHED, Crossing, Label, Mode, Point, Result, Violation
 from payonce.testing.crash.oracle import judge
@@ -104,6 +104,8 @@ class _Run:
     def whole(self) -> list[Violation]:
         try:
             self._strike_and_recover()
+        except StillbornError as error:
+            return [Violation("child failed", f"{error}; run it alone to see why")]
         except (StuckError, TimeoutError) as error:
             return [Violation("stuck", str(error) or f"no end within {RUN_LIMIT_S:g} s")]
         self.bury_all()
