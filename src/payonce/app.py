@@ -38,6 +38,7 @@ from payonce.settings import Settings
 
 if TYPE_CHECKING:
     from payonce.kit.http import HttpClient
+    from payonce.testing.crash import Scenario
 
 DEFAULT_LEASE_S: Final = 30.0
 BANK_CALLS_PER_S, BANK_BURST, BANK_WAIT_S = 500.0, 100, 0.4
@@ -64,6 +65,8 @@ class Service:
     """What `payonce audit run` checks beyond queries, such as a vendor's books against ours."""
     statements: Callable[[Sequence[object]], Sequence[StatementSource]] | None = None
     """The statements of its vendors, read through what `resources` opened."""
+    scenarios: Sequence["Scenario"] = ()
+    """What the crash explorer runs of it."""
 
 
 class DeclaringFeed(RingingFeed, Protocol):

@@ -106,6 +106,12 @@ def test_the_first_service_survives_its_bad_days(pytester: pytest.Pytester) -> N
     ran.assert_outcomes(passed=2)
 
 
+def test_the_scenario_of_the_crash_page_survives_every_crash(pytester: pytest.Pytester) -> None:
+    [example] = python_blocks("crash-explorer.md")
+    pytester.makepyfile(example)
+    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
+
+
 @pytest.mark.parametrize("name", sorted(path.name for path in DOCS.glob("*.md")))
 def test_links_lead_somewhere(name: str) -> None:
     text = (DOCS / name).read_text(encoding="utf-8")

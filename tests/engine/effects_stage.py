@@ -63,7 +63,7 @@ class Vendor:
                 raise NotSent("429 too many requests")
             case "lost before":
                 raise ConnectionResetError("reset by peer, password=hunter22")
-            case "stop before":
+            case "stop before" | "stop before, lost after":
                 await self._stop()
             case "refuse late":
                 await self._stop()
@@ -72,7 +72,7 @@ class Vendor:
             raise Refused("the cart is gone")
         receipt = self._book(order)
         match fault:
-            case "lost after":
+            case "lost after" | "stop before, lost after":
                 raise ConnectionResetError("reset by peer")
             case "stop after":
                 await self._stop()

@@ -9,6 +9,7 @@ import pytest
 
 from payonce.engine.effects import (
     TRANSITIONS,
+    Answer,
     Blind,
     Harmless,
     IntentCheck,
@@ -17,6 +18,8 @@ from payonce.engine.effects import (
     Safety,
     Sending,
     State,
+    answer_review,
+    reviews,
     store,
 )
 from payonce.engine.effects import run as run_module
@@ -247,6 +250,29 @@ async def test_a_late_outcome_of_an_abandoned_harmless_generation_is_only_noted(
             await stale
         assert await desk.state() == [(1, "abandoned"), (2, "performed")]
         assert desk.vendor.times() == {"p-1:1": 1, "p-1:2": 1}
+
+
+@pytest.mark.parametrize("late", ["stop before", "stop before, lost after"])
+async def test_a_try_that_ends_after_a_person_ruled_it_out_opens_the_question_again(
+    stage: OpenStage, late: str
+) -> None:
+    async with open_desk(stage, Blind()) as desk:
+        stale = await desk.stop_in_the_vendor(await desk.claim(), late)
+        successor = await desk.take_over()
+        await desk.s.clock.advance(TIMEOUT_S + 1)
+        with pytest.raises(Retry, match="person"):
+            await desk.pay(successor)
+        async with desk.s.database.transaction() as connection:
+            tx = Tx(connection, desk.s.feed)
+            [review] = await reviews(tx)
+            await answer_review(tx, review.effect.id, Answer.DID_NOT, "ann", "gone", revision=review.effect.revision)
+        with pytest.raises(Refused):
+            await desk.pay(successor)
+        desk.vendor.resume.set()
+        with pytest.raises((Retry, Unknown)):
+            await stale
+        assert await desk.state() == [(1, "review")]
+        assert desk.vendor.times() == {"p-1:1": 1}
 
 
 async def test_a_vendor_reference_that_another_effect_has_opens_a_review(stage: OpenStage) -> None:

@@ -12,6 +12,8 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from payonce.kit.http import AnswerLost, BodyTooLarge, ConnectionRefused, Fault, HttpClient, TimedOut, Unsendable
+from payonce.kit.http.response import Attempt
+from payonce.kit.http.transport import Outgoing
 from payonce.kit.outcomes import NotSent, Unknown
 from payonce.testing import eventually
 from tests.kit.conftest import answer
@@ -216,3 +218,22 @@ async def test_names_are_judged_when_a_resolver_is_given() -> None:
             await client.request("POST", "https://rebind.example/hook")
     assert reached == [(PUBLIC, 443)]
     assert answers == []
+
+
+async def test_whatever_carries_requests_can_take_the_place_of_the_network() -> None:
+    class Carrier:
+        def __init__(self) -> None:
+            self.carried: list[str] = []
+
+        async def exchange(self, outgoing: Outgoing, attempt: Attempt) -> None:
+            self.carried.append(outgoing.target.path)
+            attempt.may_have_left = True
+            attempt.begin(204, [])
+
+        async def close(self) -> None:
+            self.carried.append("closed")
+
+    carrier = Carrier()
+    async with HttpClient("vendor", "https://vendor.test", transport=carrier) as client:
+        assert (await client.request("GET", "/rates")).status == 204
+    assert carrier.carried == ["/rates", "closed"]

@@ -13,6 +13,7 @@ from payonce.cli import (
     approvals,
     audit,
     bench,
+    crash,
     db,
     demo,
     effects,
@@ -69,6 +70,7 @@ db.commands.add_typer(quarantine.commands, name="quarantine")
 app.add_typer(db.commands, name="db")
 app.add_typer(reconcile.commands, name="reconcile")
 app.add_typer(bench.commands, name="bench")
+app.command("crash")(crash.crash)
 
 
 def main() -> None:

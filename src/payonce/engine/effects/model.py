@@ -185,7 +185,8 @@ def state_after(stored: Stored, attempt: int, result: Result) -> State:
             return State.REVIEW
         case State.REFUSED if result.happened:
             return State.REVIEW
-        case State.ABANDONED if result.happened and stored.safety != "harmless":
+        case State.ABANDONED if stored.safety != "harmless" and (result.happened or result.event is Event.UNKNOWN):
+            # Also a try whose end is not known: whoever said that it cannot happen any more did not know of it.
             return State.REVIEW
         case State.REVIEW if result.happened and stored.review_cause not in (Cause.CONTRADICTION, Cause.SAME_REFERENCE):
             return State.PERFORMED

@@ -48,7 +48,8 @@ log = structlog.get_logger(__name__)
 class HttpClient:
     """One vendor's door to the outside, or with `base_url=None` a door to URLs given per request (webhooks).
 
-    `transport` is an ASGI application to speak to in this process in place of the network.
+    `transport` is an ASGI application to speak to in this process in place of the network, or what carries requests
+    in some other way.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class HttpClient:
         connections_max: int = DEFAULT_CONNECTIONS_MAX,
         allow_private: bool = False,
         headers: Mapping[str, str] | None = None,
-        transport: Application | None = None,
+        transport: Application | Transport | None = None,
         resolve: Resolve | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
@@ -76,7 +77,9 @@ class HttpClient:
             raise Unsendable("a base URL has no query: pass query= with each request")
         self._is_closed = False
         self._transport: Transport
-        if transport is not None:
+        if isinstance(transport, Transport):
+            self._transport = transport
+        elif transport is not None:
             self._transport = InProcessTransport(transport, allow_private=allow_private, resolve=resolve)
         else:
             self._transport = SocketTransport(

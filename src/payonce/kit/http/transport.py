@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from payonce.kit.http.addresses import Address
 from payonce.kit.http.failures import Broken
@@ -27,6 +27,7 @@ class Outgoing:
         return f"Outgoing({self.method} {self.target.origin})"
 
 
+@runtime_checkable
 class Transport(Protocol):
     async def exchange(self, outgoing: Outgoing, attempt: Attempt) -> None:
         """Sends once and tells `attempt` what happens; raises `Broken` when the connection fails."""

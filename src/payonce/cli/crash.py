@@ -1,0 +1,121 @@
+"""`crash`: kill and stop processes at every crossing of every scenario, and see whether money still moves once."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from payonce.cli.errors import EXIT_FAILED, say_error
+from payonce.cli.output import JsonOption, command_settings, note, show, table
+from payonce.kit.outcomes import Invalid
+
+if TYPE_CHECKING:
+    from payonce.testing.crash import Progress, Report, Scenario
+
+BACKENDS: Final = ("postgres",)
+VIOLATIONS_SHOWN: Final = 20
+
+
+def crash(
+    scenarios: Annotated[list[str] | None, typer.Argument(metavar="[SCENARIO]...", help="Only these.")] = None,
+    seed: Annotated[int, typer.Option(help="The same seed takes the same steps in the same order.")] = 1,
+    ablations: Annotated[bool, typer.Option(help="Also take out each safeguard, and see that it is missed.")] = True,
+    only: Annotated[str | None, typer.Option(metavar="POINT", help="Run one point of a report again, aloud.")] = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, max=8, help="How many explore; one more than cores if unsaid.")
+    ] = None,
+    backend: Annotated[str, typer.Option(help="The queue backend to explore on.")] = BACKENDS[0],
+    as_json: JsonOption = False,
+) -> None:
+    """Strike a process at every statement, commit and vendor call, in four ways, and hold both sides' books together.
+
+    Each point is a run of its own on a database of its own, with simulated vendors: one process is killed before it
+    sends, killed after, killed with its words still on their way, or stopped until others have finished; then the rest
+    runs on, and nothing may be lost, doubled or stuck. Uses a private PostgreSQL; DATABASE_URL is not used.
+
+    \b
+    Examples:
+      payonce crash --json
+      payonce crash wire --no-ablations
+      payonce crash --only 'charge @ c-1 engine.work:Work.commit #1 @ after'
+    """
+    from payonce.testing.crash import ABLATIONS, explore, parse_point
+
+    if backend not in BACKENDS:
+        raise Invalid(f"there is no backend {backend!r}; there is: {', '.join(BACKENDS)}")
+    point = None if only is None else parse_point(only)
+    chosen = _chosen(scenarios if point is None else [point.scenario])
+    names = {scenario.name for scenario in chosen}
+    taken_out = [each for each in ABLATIONS if ablations and point is None and each.scenario in names]
+    command_settings(quiet=point is None)
+    with _progress_bar() as progress:
+        report = explore(chosen, seed=seed, only=point, ablations=taken_out, processes=processes, progress=progress)
+    show(report.figures(), as_json, *_rendered(report))
+    if not report.sound:
+        _complain(report)
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _chosen(names: Sequence[str] | None) -> "list[Scenario]":
+    from payonce.app import SERVICES
+    from payonce.testing.crash import BUILT_IN
+
+    known: dict[str, Scenario] = {scenario.name: scenario for scenario in BUILT_IN}
+    known.update((scenario.name, scenario) for service in SERVICES for scenario in service.scenarios)
+    for name in names or ():
+        if name not in known:
+            raise Invalid(f"there is no scenario {name!r}; known are: {', '.join(known)}")
+    return [known[name] for name in dict.fromkeys(names or known)]
+
+
+def _rendered(report: "Report") -> list[Any]:
+    from payonce.testing.crash import Mode
+
+    sites = [(site, *(struck.get(mode, "·") for mode in Mode)) for site, struck in report.coverage().items()]
+    figures = report.figures()
+    title = f"{figures['points']} points at {figures['sites']} sites of {figures['scenarios']} scenarios"
+    parts = [table(title, ("site", *Mode), sites, right=tuple(Mode))]
+    if report.caught:
+        rows = [
+            (each.name, each.at or "NOT MISSED", "" if each.violation is None else each.violation.text)
+            for each in report.caught
+        ]
+        parts.append(table("Safeguards taken out", ("without", "is missed at", "because"), rows))
+    if report.sound:
+        parts.append(f"Nothing lost, nothing twice, both books equal; {figures['seconds']} s, seed {report.seed}.")
+    return parts
+
+
+def _complain(report: "Report") -> None:
+    from payonce.testing.crash.model import SEPARATOR
+
+    for name, violation in report.violations[:VIOLATIONS_SHOWN]:
+        say_error(f"{name}: {violation.kind}: {violation.text}")
+        if SEPARATOR in name:
+            note(f"  again: payonce crash --seed {report.seed} --only '{name}'")
+    if (more := len(report.violations) - VIOLATIONS_SHOWN) > 0:
+        note(f"  and {more} more violations")
+    for each in report.caught:
+        if each.at is None:
+            say_error(f"without {each.name} nothing was missed at {each.tried} points: the explorer does not see it")
+
+
+@contextmanager
+def _progress_bar() -> "Iterator[Progress]":
+    if not sys.stderr.isatty():
+        yield lambda what, done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    # Refreshed by hand: its own thread would be running while processes are forked.
+    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
+        task = bar.add_task("")
+
+        def told(what: str, done: int, total: int) -> None:
+            bar.update(task, description=what, completed=done, total=total, refresh=True)
+
+        yield told

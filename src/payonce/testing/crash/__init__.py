@@ -1,0 +1,20 @@
+"""The crash explorer: strikes a process at every crossing of a scenario, in four ways, and holds the books together.
+
+    report = explore([MyScenario()])
+    assert report.sound, report.told()
+
+A scenario is a class with the members of `Scenario`; `PlainScenario` has what most need not say.
+"""
+
+from payonce.testing.crash.ablations import ABLATIONS, Ablation
+from payonce.testing.crash.explore import Progress, explore, explore_without
+from payonce.testing.crash.model import Crossing, Label, Mode, Point, Result, Violation, parse_point
+from payonce.testing.crash.report import Caught, Report
+from payonce.testing.crash.scenario import Decision, Now, PlainScenario, Reach, Scenario, Simulators
+from payonce.testing.crash.scenarios import BUILT_IN
+
+__all__ = [
+    "ABLATIONS", "BUILT_IN", "Ablation", "Caught", "Crossing", "Decision", "Label", "Mode", "Now", "PlainScenario",
+    "Point", "Progress", "Reach", "Report", "Result", "Scenario", "Simulators", "Violation", "explore",
+    "explore_without", "parse_point",
+]  # fmt: skip

@@ -1,0 +1,255 @@
+"""Safeguards taken out, one at a time: each must be missed, or the explorer proves nothing about it.
+
+An ablation is applied inside a forked child and dies with it; the explorer and its books stay as they are.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+
+from payonce.engine.effects import resolve, send, store
+from payonce.engine.effects import run as running
+from payonce.engine.effects.declaration import Effect
+from payonce.engine.effects.model import OPEN, Event, Move, Result, State, Step, Stored, next_move, state_after
+from payonce.engine.effects.send import Run
+from payonce.engine.ledger import Posting, PostingId
+from payonce.engine.model import Claim, Ending, Settlement
+from payonce.engine.policy import Policy
+from payonce.engine.queue import Exchange
+from payonce.engine.transaction import Tx
+from payonce.engine.work import Work
+from payonce.kit.ids import new_id
+from payonce.kit.outcomes import Stale
+from payonce.queues.postgres import PostgresQueue
+from payonce.testing.crash.model import Mode
+from payonce.testing.crash.scenarios.client import BankClient, Order, Receipt, receipt_of
+
+DAMAGE: Final = frozenset({"happened twice", "books differ", "ledger", "invariant"})
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """A safeguard, how it is taken out of this process, and where to look for the damage first."""
+
+    name: str
+    apply: Callable[[], object]
+    scenario: str
+    mode: Mode
+    shows: frozenset[str] = DAMAGE
+    """The kinds of violation that count: an ablation that merely breaks the run would prove nothing."""
+
+
+def put(target: object, name: str, replacement: Any) -> None:
+    """Refuses to take out what is not there: an ablation of nothing would be caught by nothing."""
+    assert hasattr(target, name), f"{target!r} has no {name} any more: the ablation takes nothing out"
+    setattr(target, name, replacement)
+
+
+def no_intent_on_record() -> None:
+    """The statements of an intent run, and nothing of them is there when the process dies."""
+
+    @asynccontextmanager
+    async def intent_that_is_not_kept(run: Run) -> AsyncIterator[Tx]:
+        async with run.database.work.acquire() as connection:
+            transaction = connection.transaction()
+            await transaction.start()
+            try:
+                yield Tx(connection, run.feed)
+            finally:
+                await transaction.rollback()
+
+    put(Run, "intent", intent_that_is_not_kept)
+    put(Run, "record", _record_nowhere)
+
+
+async def _record_nowhere(run: Run, stored: Stored, result: Result) -> Stored:
+    return msgspec.structs.replace(stored, state=State.PERFORMED)
+
+
+def no_fence_in_the_commit() -> None:
+    """A run that lost its message commits all the same."""
+    settle_within = PostgresQueue.settle_within
+
+    async def settled_anyway(queue: PostgresQueue, connection: Any, settlement: Settlement) -> str:
+        settled = await settle_within(queue, connection, settlement)
+        return settled or await connection.fetchval("select pg_current_xact_id()::text")
+
+    put(PostgresQueue, "settle_within", settled_anyway)
+
+
+def acknowledged_before_the_work() -> None:
+    """At most once: what is claimed is gone from the queue."""
+    exchange = PostgresQueue.exchange
+
+    async def claim_and_forget(queue: PostgresQueue, settlements: Sequence[Settlement], limit: int) -> Exchange:
+        claimed = await exchange(queue, settlements, limit)
+        if claimed.claims:
+            await exchange(queue, [Settlement(claim, Ending.SUCCESS) for claim in claimed.claims], 0)
+        return claimed
+
+    async def always(queue: PostgresQueue, connection: Any, claim: Claim) -> bool:
+        return True
+
+    no_fence_in_the_commit()
+    put(PostgresQueue, "exchange", claim_and_forget)
+    put(PostgresQueue, "hold_within", always)
+
+
+def message_after_the_commit() -> None:
+    """The next message in a second transaction, as with any queue that lives elsewhere."""
+    send_within, commit = Tx.send, Work.commit
+    waiting: list[Callable[[Tx], Awaitable[object]]] = []
+
+    async def send_later(tx: Tx, to: Policy, payload: dict[str, Any], **options: Any) -> UUID:
+        waiting.append(lambda later: send_within(later, to, payload, **options))
+        return new_id()
+
+    put(Tx, "send", send_later)
+    put(Work, "commit", _then(commit, waiting))
+
+
+def posting_after_the_commit() -> None:
+    """The ledger in a second transaction."""
+    post_within, commit = Tx.post, Work.commit
+    waiting: list[Callable[[Tx], Awaitable[object]]] = []
+
+    async def post_later(tx: Tx, posting: Posting) -> PostingId:
+        waiting.append(lambda later: post_within(later, posting))
+        return PostingId(0)
+
+    put(Tx, "post", post_later)
+    put(Work, "commit", _then(commit, waiting))
+
+
+def event_after_the_commit() -> None:
+    """The event in a second transaction, as when a broker is told after the database."""
+    publish_within, commit = Tx.publish, Work.commit
+    waiting: list[Callable[[Tx], Awaitable[object]]] = []
+
+    async def publish_later(tx: Tx, topic: str, payload: dict[str, Any], **options: Any) -> UUID:
+        waiting.append(lambda later: publish_within(later, topic, payload, **options))
+        return new_id()
+
+    put(Tx, "publish", publish_later)
+    put(Work, "commit", _then(commit, waiting))
+
+
+def _then(commit: Any, waiting: list[Callable[[Tx], Awaitable[object]]]) -> Any:
+    @asynccontextmanager
+    async def commit_and_then(work: Work, rejected: str | None = None) -> AsyncIterator[Tx]:
+        async with commit(work, rejected) as tx:
+            yield tx
+        async with work._database.transaction() as connection:
+            for each in waiting:
+                await each(Tx(connection, work._feed))
+            waiting.clear()
+
+    return commit_and_then
+
+
+def unknown_taken_for_not_sent() -> None:
+    """The naive retry: no answer, so it did not happen."""
+    result_of = send._result_of
+
+    def hopeful(error: BaseException, timeout_s: float) -> Result:
+        result = result_of(error, timeout_s)
+        return replace(result, event=Event.NOT_SENT) if result.event is Event.UNKNOWN else result
+
+    put(send, "_result_of", hopeful)
+
+
+def blind_effects_repeated() -> None:
+    """What can neither be asked for nor repeated is repeated."""
+
+    def again(stored: Stored, *arguments: Any) -> Move:
+        move = next_move(stored, *arguments)
+        return Move(Step.REPLAY) if move.step is Step.REVIEW else move
+
+    put(running, "next_move", again)
+
+
+def horizon_ignored() -> None:
+    """What the vendor does not show did not happen."""
+    put(store, "did_not_counts", lambda stored, horizon_s: 0.0)
+
+
+def vendors_fence_skipped() -> None:
+    """Sent again while an earlier send may still land."""
+    fence_and_send = resolve._fence_and_send
+
+    async def believe(request: object) -> None:
+        return None
+
+    async def unfenced(
+        run: Run, effect: Effect[Any, Any], stored: Stored, request: Any, fence: object, burns: bool
+    ) -> Any:
+        return await fence_and_send(run, effect, stored, request, believe, burns)
+
+    put(resolve, "_fence_and_send", unfenced)
+
+
+def new_key_with_every_try() -> None:
+    """The vendor is given another key each time, and so cannot recognise the request."""
+
+    async def charge_anew(client: BankClient, order: Order) -> Receipt:
+        answer = await client._http.request(
+            "POST", "/charges", json=order, headers={"Idempotency-Key": f"{order.reference} {new_id()}"}
+        )
+        return receipt_of(answer)
+
+    put(BankClient, "charge", charge_anew)
+
+
+def outcomes_fenced_away() -> None:
+    """What nearly everybody does: a run that lost its lease is not listened to."""
+
+    async def fenced(run: Run, stored: Stored, result: Result) -> Stored:
+        try:
+            async with run.database.transaction() as connection:
+                if not await run.queue.hold_within(connection, run.claim):
+                    raise Stale("not ours")
+                return await store.record(connection, stored.id, stored.attempt, result, run.claim)
+        except Stale:
+            return await _record_nowhere(run, stored, result)
+
+    put(Run, "record", fenced)
+
+
+def contradictions_dropped() -> None:
+    """Once an effect has ended, what comes late changes nothing."""
+
+    def ended_is_ended(stored: Stored, attempt: int, result: Result) -> State:
+        return state_after(stored, attempt, result) if stored.state in OPEN else stored.state
+
+    put(store, "state_after", ended_is_ended)
+
+
+def dead_leases_kept() -> None:
+    """Nobody looks after those who died."""
+
+    async def nothing(queue: PostgresQueue) -> int:
+        return 0
+
+    put(PostgresQueue, "reap", nothing)
+
+
+ABLATIONS: Final = (
+    Ablation("the intent on record", no_intent_on_record, "wire", Mode.AFTER),
+    Ablation("the fence of the commit", no_fence_in_the_commit, "charge", Mode.STOPPED),
+    Ablation("acknowledgement with the work", acknowledged_before_the_work, "transfer", Mode.BEFORE),
+    Ablation("state and next message in one commit", message_after_the_commit, "charge", Mode.AFTER),
+    Ablation("state and ledger in one commit", posting_after_the_commit, "charge", Mode.AFTER),
+    Ablation("state and event in one commit", event_after_the_commit, "transfer", Mode.AFTER),
+    Ablation("unknown is not unsent", unknown_taken_for_not_sent, "wire", Mode.AFTER),
+    Ablation("a blind effect is tried once", blind_effects_repeated, "wire", Mode.AFTER),
+    Ablation("the horizon", horizon_ignored, "purchase", Mode.AFTER),
+    Ablation("the vendor's fence", vendors_fence_skipped, "purchase", Mode.STOPPED),
+    Ablation("one key for all tries", new_key_with_every_try, "transfer", Mode.AFTER),
+    Ablation("outcomes that no fence keeps out", outcomes_fenced_away, "wire", Mode.STOPPED),
+    Ablation("contradictions", contradictions_dropped, "wire", Mode.STOPPED),
+    Ablation("the sweep of dead leases", dead_leases_kept, "charge", Mode.AFTER, frozenset({"stuck"})),
+)

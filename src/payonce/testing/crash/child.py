@@ -1,0 +1,180 @@
+"""A forked process with the engine in it: does one thing after the other, as the explorer says, and nothing beside."""
+
+import asyncio
+import gc
+import os
+import random
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any, Final
+
+import asyncpg
+import structlog
+
+from payonce.engine import brakes
+from payonce.engine.bell import Bell
+from payonce.engine.database import Database
+from payonce.engine.janitors import Janitor
+from payonce.engine.outbox import relay_step
+from payonce.engine.process import Worker
+from payonce.engine.quarantine import refuse_in_quarantine
+from payonce.engine.work import Handler, Work
+from payonce.kit import ids
+from payonce.kit.outcomes import Stale
+from payonce.kit.redact import redact
+from payonce.queues.postgres import PostgresAdmin, PostgresFeed, PostgresQueue
+from payonce.testing.crash.crossings import NOBODY, ForwardingTransport, WatchedConnection, in_hand, report_to
+from payonce.testing.crash.person import answer, redrive
+from payonce.testing.crash.scenario import Scenario
+from payonce.testing.crash.wire import (
+    AnswerReview,
+    Carry,
+    ChildEnd,
+    Command,
+    Done,
+    Leave,
+    Ready,
+    Reap,
+    Redrive,
+    Step,
+    Tick,
+)
+
+SHORTEST_LEASE_S: Final = 1.0
+"""The server ends a session that idles in a transaction after half of it: a stopped child holds up nobody for long."""
+POOL_SIZE: Final = 4
+_MILLISECONDS_APART: Final = 1_000_000
+
+
+@dataclass(frozen=True)
+class Duty:
+    """What a child is told at its birth."""
+
+    name: str
+    number: int
+    service_url: str
+    seed: int
+    ablate: Callable[[], object] | None = None
+
+
+def live(scenario: Scenario, duty: Duty, connection: socket.socket) -> None:
+    """The whole life of a child that is not struck: too short for a garbage collection to be worth it."""
+    gc.disable()
+    if duty.ablate is not None:
+        duty.ablate()
+    _draw_the_same_ids(duty)
+    explorer = ChildEnd(connection)
+    report_to(explorer)
+    with asyncio.Runner() as runner:
+        runner.run(_obey(scenario, duty, explorer))
+
+
+async def _obey(scenario: Scenario, duty: Duty, explorer: ChildEnd) -> None:
+    async with Database.open(
+        duty.service_url,
+        work_pool_size=POOL_SIZE,
+        shortest_lease_s=SHORTEST_LEASE_S,
+        application_name=duty.name,
+        connection_class=WatchedConnection,
+    ) as database:
+        hands = Hands(scenario, database, duty.name)
+        explorer.send(Ready(hands.janitors))
+        while not isinstance(command := explorer.receive(), Leave):
+            in_hand.set(NOBODY)
+            explorer.send(await hands.do(command))  # type: ignore[arg-type]
+
+
+class Hands:
+    """The engine's parts, each to be moved on its own. The bell stays closed: it would ring from a task of its own."""
+
+    def __init__(self, scenario: Scenario, database: Database, name: str) -> None:
+        bell = Bell(database)
+        self._scenario = scenario
+        self._database = database
+        self._feed = PostgresFeed(database, bell)
+        self._admin = PostgresAdmin(database, bell)
+        resources = scenario.resources(ForwardingTransport)
+        self._workers: dict[str, Worker] = {}
+        for queue, handlers in _by_queue(scenario.handlers).items():
+            self._workers[queue] = Worker(
+                handlers, database, self._feed, lambda policy: PostgresQueue(database, bell, policy, name), resources,
+                checks=(refuse_in_quarantine, *brakes.CHECKS),
+            )  # fmt: skip
+        self._relays = {relay.name: relay for relay in scenario.relays(ForwardingTransport)}
+        self._janitors: dict[str, Janitor] = {
+            janitor.name: janitor for janitor in scenario.janitors(database, self._feed)
+        }
+
+    @property
+    def janitors(self) -> list[str]:
+        return list(self._janitors)
+
+    async def do(self, command: Command) -> Done:
+        try:
+            return Done(bool(await self._do(command)))
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, Stale) as error:
+            # As the worker's own loops do: what could not be done now is left to be done later.
+            return Done(False, redact(f"{type(error).__name__}: {error}"))
+
+    async def _do(self, command: Command) -> object:
+        match command:
+            case Step(queue):
+                return await self._workers[queue].step()
+            case Reap(queue):
+                return await self._workers[queue].reap()
+            case Carry(relay):
+                return await relay_step(self._database, self._relays[relay])
+            case Tick(janitor):
+                await self._janitors[janitor].tick()
+                return True
+            case AnswerReview():
+                return await answer(self._scenario, self._database, self._feed, command)
+            case Redrive(queue, message_id):
+                return await redrive(self._admin, queue, message_id)
+            case Leave():
+                return False
+
+
+def _by_queue(handlers: Sequence[Handler]) -> dict[str, list[Handler]]:
+    found: dict[str, list[Handler]] = {}
+    for handler in handlers:
+        found.setdefault(handler.policy.queue, []).append(_noting_its_message(handler))
+    return found
+
+
+def _noting_its_message(handler: Handler) -> Handler:
+    """The handler, with its message's name kept for the labels of crossings, until the next command."""
+    function = handler.function
+
+    async def noting(work: Work, **needs: Any) -> None:
+        message = work.message
+        in_hand.set(message.correlation_id or message.idempotency_key or message.queue)
+        await function(work, **needs)
+
+    return replace(handler, function=noting)
+
+
+def _draw_the_same_ids(duty: Duty) -> None:
+    """Ids decide the order of messages and the jitter of retries: each child draws its own, the same in every run."""
+    drawn = random.Random(f"{duty.seed} {duty.number}")
+    moment = _first_moment_ns(duty)
+    drawing: Any = ids
+    drawing.os = SimpleNamespace(urandom=drawn.randbytes)
+    drawing.time = SimpleNamespace(time_ns=lambda: moment)
+    drawing._tick, drawing._pool, drawing._position = 0, b"", 0
+
+
+def _first_moment_ns(duty: Duty) -> int:
+    return (1_767_268_800_000 + duty.number * _MILLISECONDS_APART) * 1_000_000
+
+
+def quiet() -> None:
+    """Nothing of what a child says belongs to the explorer's output."""
+    nowhere = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
+    sys.stdout = sys.stderr = nowhere
+    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
+    for standard in (1, 2):
+        os.dup2(nowhere.fileno(), standard)

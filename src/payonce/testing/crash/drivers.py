@@ -1,0 +1,109 @@
+"""Processes side by side that take tasks from one pile, so that every core has something to do until the end."""
+
+import os
+import selectors
+import signal
+import socket
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Final
+
+import msgspec
+
+from payonce.testing.crash.children import die_with
+
+TASKS_MAX: Final = 15_000
+"""The pile is a pipe of numbers, and this is what a pipe holds."""
+_NUMBER_BYTES: Final = 4
+_READ_BYTES: Final = 1 << 16
+
+Work = Callable[[int], bytes]
+
+
+class _Said(msgspec.Struct, frozen=True):
+    task: int
+    answer: bytes
+    error: str = ""
+
+
+def in_parallel(tasks: int, processes: int, open_work: Callable[[], Work]) -> Iterator[tuple[int, bytes]]:
+    """Forks processes that each open their own work, and yields the answer to every task as it comes.
+
+    No thread may run here: a fork copies none.
+    """
+    if tasks > TASKS_MAX:
+        raise ValueError(f"{tasks:,} tasks are more than {TASKS_MAX:,}; explore fewer scenarios at a time")
+    pile, top = os.pipe()
+    os.write(top, b"".join(task.to_bytes(_NUMBER_BYTES, "big") for task in range(tasks)))
+    os.close(top)
+    with ExitStack() as stack:
+        stack.callback(os.close, pile)
+        selector = stack.enter_context(selectors.DefaultSelector())
+        for _ in range(max(1, min(processes, tasks))):
+            selector.register(stack.enter_context(_driver(pile, open_work)), selectors.EVENT_READ, bytearray())
+        yield from _answers(selector, tasks)
+
+
+def _answers(selector: selectors.BaseSelector, tasks: int) -> Iterator[tuple[int, bytes]]:
+    answered = 0
+    while selector.get_map():
+        for key, _ in selector.select():
+            connection, buffer = key.fileobj, key.data
+            assert isinstance(connection, socket.socket)
+            part = connection.recv(_READ_BYTES)
+            if not part:
+                selector.unregister(connection)
+            buffer += part
+            for said in _frames(buffer):
+                if said.error:
+                    raise RuntimeError(f"the crash explorer itself failed:\n{said.error}")
+                answered += 1
+                yield said.task, said.answer
+    if answered != tasks:
+        raise RuntimeError(f"{tasks - answered} of {tasks} tasks were not answered: a driver was killed")
+
+
+def _frames(buffer: bytearray) -> Iterator[_Said]:
+    while len(buffer) >= _NUMBER_BYTES:
+        end = _NUMBER_BYTES + int.from_bytes(buffer[:_NUMBER_BYTES], "big")
+        if len(buffer) < end:
+            return
+        yield msgspec.msgpack.decode(buffer[_NUMBER_BYTES:end], type=_Said)
+        del buffer[:end]
+
+
+@contextmanager
+def _driver(pile: int, open_work: Callable[[], Work]) -> Iterator[socket.socket]:
+    ours, theirs = socket.socketpair()
+    parent, pid = os.getpid(), os.fork()
+    if pid == 0:
+        try:
+            die_with(parent)
+            ours.close()
+            _drive(pile, theirs, open_work)
+        finally:
+            os._exit(0)
+    theirs.close()
+    try:
+        yield ours
+    finally:
+        ours.close()
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def _drive(pile: int, connection: socket.socket, open_work: Callable[[], Work]) -> None:
+    task = 0
+    try:
+        work = open_work()
+        while number := os.read(pile, _NUMBER_BYTES):
+            task = int.from_bytes(number, "big")
+            _say(connection, _Said(task, work(task)))
+    except BaseException:
+        _say(connection, _Said(task, b"", traceback.format_exc()))
+
+
+def _say(connection: socket.socket, said: _Said) -> None:
+    body = msgspec.msgpack.encode(said)
+    connection.sendall(len(body).to_bytes(_NUMBER_BYTES, "big") + body)

@@ -1,0 +1,168 @@
+"""The whole exploration: a run without a crash, every crossing in every mode, and the same without safeguards."""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, TypeVar
+
+import msgspec
+
+from payonce.kit.outcomes import Invalid
+from payonce.testing.crash.ablations import Ablation
+from payonce.testing.crash.drivers import Work, in_parallel
+from payonce.testing.crash.ground import Ground, prepare
+from payonce.testing.crash.model import Point, Result
+from payonce.testing.crash.report import Caught, Report
+from payonce.testing.crash.scenario import Scenario
+from payonce.testing.crash.strike import Explorer
+from payonce.testing.servers import ScratchServer, Servers
+
+PROCESSES_MAX: Final = 8
+SPARE: Final = 1
+"""One more than there are cores: a run also waits, for sessions to end and databases to be copied."""
+WITHOUT_A_CRASH: Final = "the run without a crash"
+
+Answer = TypeVar("Answer")
+
+Progress = Callable[[str, int, int], None]
+"""Told what is being done, how much of it is done, and how much there is."""
+
+
+def explore(
+    scenarios: Sequence[Scenario],
+    *,
+    seed: int = 1,
+    only: Point | None = None,
+    ablations: Sequence[Ablation] = (),
+    processes: int | None = None,
+    server: ScratchServer | None = None,
+    progress: Progress = lambda what, done, total: None,
+) -> Report:
+    """Strikes every scenario at every crossing in every mode. Blocks; call it where no event loop and no thread runs.
+
+    `only` runs that one point, with the children's own output shown. The same seed takes the same steps.
+    """
+    began_at = time.monotonic()
+    _check(scenarios, only, ablations)
+    with _server(server) as running:
+        hunt = _Hunt(scenarios, [prepare(running, scenario) for scenario in scenarios], seed, loud=only is not None)
+        count = processes or _cores()
+        if only is not None:
+            found = hunt.results("point", [only], 1, progress)
+            return Report(seed, [], found, [], [only], time.monotonic() - began_at)
+        recordings = hunt.recordings(count, progress)
+        points = [point for recording in recordings for point in plan(recording)]
+        results = hunt.results("points", points, count, progress)
+        caught = hunt.without(ablations, count, progress)
+        return Report(seed, recordings, results, caught, points, time.monotonic() - began_at)
+
+
+def explore_without(
+    ablations: Sequence[Ablation],
+    scenarios: Sequence[Scenario],
+    *,
+    seed: int = 1,
+    processes: int | None = None,
+    server: ScratchServer | None = None,
+) -> list[Caught]:
+    """Takes out one safeguard after the other, and looks in its scenario for the first damage."""
+    _check(scenarios, None, ablations)
+    with _server(server) as running:
+        hunt = _Hunt(scenarios, [prepare(running, scenario) for scenario in scenarios], seed, loud=False)
+        return hunt.without(ablations, processes or _cores(), lambda what, done, total: None)
+
+
+def plan(recording: Result) -> list[Point]:
+    """Every crossing of a recorded run in every mode that can show something there."""
+    return [Point(recording.scenario, each.label, mode) for each in recording.crossings for mode in each.modes]
+
+
+class _Hunt:
+    """What every driver takes along from its parent when it is forked."""
+
+    def __init__(self, scenarios: Sequence[Scenario], grounds: Sequence[Ground], seed: int, *, loud: bool) -> None:
+        self._by_name = {scenario.name: (scenario, ground) for scenario, ground in zip(scenarios, grounds, strict=True)}
+        self._seed = seed
+        self._loud = loud
+
+    def recordings(self, processes: int, progress: Progress) -> list[Result]:
+        names = list(self._by_name)
+
+        def record(explorer: Explorer, task: int) -> Result:
+            return explorer.run(*self._by_name[names[task]], None)
+
+        return self._each("runs without a crash", len(names), processes, progress, record, Result)
+
+    def results(self, what: str, points: Sequence[Point], processes: int, progress: Progress) -> list[Result]:
+        def strike(explorer: Explorer, task: int) -> Result:
+            return explorer.run(*self._by_name[points[task].scenario], points[task])
+
+        return self._each(what, len(points), processes, progress, strike, Result)
+
+    def without(self, ablations: Sequence[Ablation], processes: int, progress: Progress) -> list[Caught]:
+        def ablate(explorer: Explorer, task: int) -> Caught:
+            return self._look_for_damage(explorer, ablations[task])
+
+        return self._each("safeguards taken out", len(ablations), processes, progress, ablate, Caught)
+
+    def _look_for_damage(self, explorer: Explorer, ablation: Ablation) -> Caught:
+        """Until the first violation that shows what the safeguard is for."""
+        scenario, ground = self._by_name[ablation.scenario]
+        recording = explorer.run(scenario, ground, None, ablation.apply)
+        if damage := [each for each in recording.violations if each.kind in ablation.shows]:
+            return Caught(ablation.name, WITHOUT_A_CRASH, damage[0], 0)
+        points = plan(recording)
+        points.sort(key=lambda point: point.mode is not ablation.mode)
+        for tried, point in enumerate(points, start=1):
+            result = explorer.run(scenario, ground, point, ablation.apply)
+            if damage := [each for each in result.violations if each.kind in ablation.shows]:
+                return Caught(ablation.name, str(point), damage[0], tried)
+        return Caught(ablation.name, None, None, len(points))
+
+    def _each(
+        self,
+        what: str,
+        tasks: int,
+        processes: int,
+        progress: Progress,
+        act: Callable[[Explorer, int], Answer],
+        answer_type: type[Answer],
+    ) -> list[Answer]:
+        """The answers in the order of their tasks, whoever gave them first."""
+
+        def open_work() -> Work:
+            explorer = Explorer(self._seed, loud=self._loud)
+            return lambda task: msgspec.msgpack.encode(act(explorer, task))
+
+        found: dict[int, Answer] = {}
+        progress(what, 0, tasks)
+        for task, answer in in_parallel(tasks, processes, open_work):
+            found[task] = msgspec.msgpack.decode(answer, type=answer_type)
+            progress(what, len(found), tasks)
+        return [found[task] for task in range(tasks)]
+
+
+def _cores() -> int:
+    return min(PROCESSES_MAX, (os.cpu_count() or 1) + SPARE)
+
+
+def _check(scenarios: Sequence[Scenario], only: Point | None, ablations: Sequence[Ablation]) -> None:
+    names = [scenario.name for scenario in scenarios]
+    if len(set(names)) != len(names):
+        raise Invalid(f"two scenarios have one name; they are: {', '.join(sorted(names))}")
+    for wanted in [*(ablation.scenario for ablation in ablations), *([only.scenario] if only is not None else [])]:
+        if wanted not in names:
+            raise Invalid(f"there is no scenario {wanted!r} here; known are: {', '.join(names)}")
+
+
+@contextmanager
+def _server(given: ScratchServer | None) -> Iterator[ScratchServer]:
+    if given is not None:
+        yield given
+        return
+    servers = Servers(())
+    try:
+        yield servers.of()
+    finally:
+        servers.close()

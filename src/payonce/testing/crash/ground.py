@@ -1,0 +1,118 @@
+"""Databases to strike processes on: one template per scenario, with its first messages in it, and a copy per point."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+from uuid import uuid4
+
+import asyncpg
+
+from payonce.engine.bell import Bell
+from payonce.engine.database import Database
+from payonce.engine.migrate import known_migrations, migrate
+from payonce.engine.outbox import declare_relays
+from payonce.engine.transaction import begin
+from payonce.queues.postgres import PostgresFeed
+from payonce.testing.clock import Clock
+from payonce.testing.crash.crossings import ForwardingTransport
+from payonce.testing.crash.scenario import Scenario
+from payonce.testing.eventually import eventually
+from payonce.testing.servers import OWNER, ScratchDatabase, ScratchServer
+
+BEGINNING: Final = datetime(2026, 1, 1, 12, tzinfo=UTC)
+BACKENDS_GONE_WITHIN_S: Final = 10.0
+
+
+@dataclass(frozen=True)
+class Ground:
+    """A server and a template on it, which nobody connects to any more."""
+
+    server: ScratchServer
+    template: str
+
+
+def prepare(server: ScratchServer, scenario: Scenario) -> Ground:
+    """Migrates and sets up once; every point begins from a copy of it."""
+    database = server.empty_database()
+    asyncio.run(_set_up(database, scenario))
+    return Ground(server, database.name)
+
+
+async def _set_up(database: ScratchDatabase, scenario: Scenario) -> None:
+    owner = await asyncpg.connect(database.owner_url)
+    try:
+        await migrate(owner, known_migrations(scenario.components))
+    finally:
+        await owner.close()
+    async with Clock.open(database.owner_url) as clock:
+        await clock.freeze(BEGINNING)
+        async with Database.open(database.service_url) as opened:
+            bell = Bell(opened)
+            feed = PostgresFeed(opened, bell)
+            await feed.declare(list({handler.policy.queue: handler.policy for handler in scenario.handlers}.values()))
+            await declare_relays(opened, scenario.relays(ForwardingTransport))
+            async with begin(opened, feed) as tx:
+                await scenario.set_up(tx)
+
+
+@dataclass
+class Plot:
+    """One copy, seen by the explorer: over the owner's connection, with both clocks in hand."""
+
+    database: ScratchDatabase
+    owner: asyncpg.Connection
+    superuser: asyncpg.Connection
+    clock: Clock
+    now: datetime = BEGINNING
+
+    async def hop(self, to: datetime) -> None:
+        self.now = await self.clock.freeze(to)
+
+    async def end_sessions(self, application_name: str) -> None:
+        """Whoever held them is dead; what they had open is over once they are."""
+        await self.superuser.fetch(
+            "select pg_terminate_backend(pid) from pg_stat_activity where application_name = $1", application_name
+        )
+
+        async def gone() -> bool:
+            return not await self.superuser.fetchval(
+                "select exists (select from pg_stat_activity where application_name = $1)", application_name
+            )
+
+        await eventually(gone, BACKENDS_GONE_WITHIN_S, f"the end of the sessions of {application_name}")
+
+    async def nobody_idles_in_a_transaction(self) -> None:
+        """The server itself ends sessions that do, as in production; until then their locks hold others up."""
+
+        async def none() -> bool:
+            return not await self.superuser.fetchval(
+                "select exists (select from pg_stat_activity where datname = $1 and state like 'idle in transaction%')",
+                self.database.name,
+            )
+
+        await eventually(none, BACKENDS_GONE_WITHIN_S, "the end of sessions that idle in a transaction")
+
+
+@asynccontextmanager
+async def superuser_of(server: ScratchServer) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(server.server.superuser_url)
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def open_plot(ground: Ground, superuser: asyncpg.Connection) -> Plot:
+    name = f"crash_{uuid4().hex}"
+    await superuser.execute(f"create database {name} owner {OWNER} template {ground.template} strategy file_copy")
+    database = ground.server.urls(name)
+    owner = await asyncpg.connect(database.owner_url)
+    return Plot(database, owner, superuser, Clock(owner))
+
+
+async def close_plot(plot: Plot) -> None:
+    await plot.owner.close()
+    await plot.superuser.execute(f"drop database if exists {plot.database.name} with (force)")

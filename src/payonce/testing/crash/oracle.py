@@ -1,0 +1,79 @@
+"""What must hold when all is at rest, whatever happened to the processes on the way."""
+
+from typing import Final
+
+import asyncpg
+
+from payonce.engine.ledger import audit_ledger
+from payonce.testing.crash.model import Violation
+from payonce.testing.crash.scenario import Scenario, Simulators
+
+SHOWN_ROWS: Final = 3
+
+
+async def judge(scenario: Scenario, simulators: Simulators, read: asyncpg.Connection) -> list[Violation]:
+    """Empty when nothing was lost, nothing happened twice, and both sides' books agree."""
+    found = [
+        Violation("happened twice", f"{reference} is in the vendor's books {times} times")
+        for reference, times in sorted(scenario.happened(simulators).items())
+        if times > 1
+    ]
+    found += [Violation("books differ", text) for text in await scenario.check(read, simulators)]
+    found += [Violation("ledger", finding.text) for finding in await audit_ledger(read)]
+    for name, query in {**scenario.invariants, **RULES}.items():
+        if rows := await read.fetch(query):
+            shown = "; ".join(", ".join(map(str, row.values())) for row in rows[:SHOWN_ROWS])
+            found.append(Violation("invariant", f"{name}: {shown}"))
+    found += await _left_over(scenario, read)
+    return found
+
+
+async def _left_over(scenario: Scenario, read: asyncpg.Connection) -> list[Violation]:
+    rows = await read.fetch("select id, queue, state, last_error from payonce.messages order by id")
+    waiting = [row for row in rows if row["state"] != "parked"]
+    found = [
+        Violation("stuck", f"a message of {row['queue']} is {row['state']}: {row['last_error']}") for row in waiting
+    ]
+    parked = [row for row in rows if row["state"] == "parked"]
+    if len(parked) != scenario.expected_parked():
+        why = "; ".join(f"{row['queue']}: {row['last_error']}" for row in parked[:SHOWN_ROWS])
+        found.append(
+            Violation("stuck", f"{len(parked)} messages are parked, {scenario.expected_parked()} should be: {why}")
+        )
+    return found
+
+
+RULES: Final = {
+    "every effect has come to its end": """
+        select kind, key, generation, state from payonce.effects where state in ('intended', 'unknown', 'review')
+    """,
+    "every try of an effect began on record, and no other did": """
+        select e.kind, e.key, e.generation, e.attempt from payonce.effects e
+        where array(select a.attempt from payonce.effect_attempts a where a.effect_id = e.id and a.event = 'started'
+                    order by a.attempt) <> array(select generate_series(1, e.attempt))
+    """,
+    "no outcome is on record of a try that never began": """
+        select a.effect_id, a.attempt, a.event from payonce.effect_attempts a
+        where a.event in ('performed', 'refused', 'not_sent', 'unknown') and not exists (
+            select from payonce.effect_attempts s
+            where s.effect_id = a.effect_id and s.attempt = a.attempt and s.event = 'started' and s.id < a.id)
+    """,
+    "an effect is performed if and only if somebody said so": """
+        select e.kind, e.key, e.generation, e.state from payonce.effects e
+        where e.state = 'performed' and not exists (
+            select from payonce.effect_attempts a
+            where a.effect_id = e.id and a.event in ('performed', 'found', 'answered') and a.outcome is not null)
+    """,
+    "of the generations of a key at most one is performed": """
+        select kind, key, count(*) from payonce.effects
+        where state = 'performed' and safety <> 'harmless' group by kind, key having count(*) > 1
+    """,
+    "nothing is left in the outbox": """
+        select relay, queue, state, last_error from payonce.outbox where state in ('waiting', 'leased')
+    """,
+    "every message has one end in the job log": """
+        select message_id, count(*) from payonce.job_logs where status in ('success', 'failed')
+        group by message_id having count(*) > 1
+    """,
+}
+"""Of the engine itself, on top of the services' own invariants."""

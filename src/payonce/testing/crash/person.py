@@ -1,0 +1,28 @@
+"""The person before the screen: answers what effects ask, and lets the message that waited for it start over."""
+
+from uuid import UUID
+
+from payonce.engine.database import Database
+from payonce.engine.effects import Answer, answer_review, store
+from payonce.engine.queue import Admin, Filter
+from payonce.engine.transaction import RingingFeed, begin
+from payonce.testing.crash.scenario import Scenario
+from payonce.testing.crash.wire import AnswerReview
+
+
+async def answer(scenario: Scenario, database: Database, feed: RingingFeed, decided: AnswerReview) -> bool:
+    async with begin(database, feed) as tx:
+        row = await tx.fetchrow(
+            "select *, payonce.due_now() as now from payonce.effects where id = $1", decided.effect_id
+        )
+        shown, said = store.as_stored(row), Answer(decided.answer)
+        await answer_review(
+            tx, decided.effect_id, said, "the person", "by the vendor's books", revision=decided.revision,
+            outcome=decided.outcome, vendor_ref=decided.vendor_ref,
+        )  # fmt: skip
+        await scenario.answered(tx, shown, said)
+    return True
+
+
+async def redrive(admin: Admin, queue: str, message_id: UUID) -> bool:
+    return await admin.redrive(queue, Filter(ids=(message_id,))) > 0

@@ -1,0 +1,55 @@
+"""The built-in scenarios: one for each way of being safe, and a chain of steps with a compensation."""
+
+from typing import Final
+
+from payonce.testing.crash.scenario import Scenario
+from payonce.testing.crash.scenarios import payments as pay
+from payonce.testing.crash.scenarios.play import Play
+
+PAID: Final = frozenset({"paid"})
+
+CHARGE: Final = Play(
+    "charge",
+    (pay.charge, pay.send_receipt),
+    pay.CHARGE,
+    {"c-1": 1_000, "c-2": 2_500},
+    {"c-1": PAID, "c-2": PAID},
+    {("charges", "c-2:1"): ("lost after",)},
+    repeated=("c-1",),
+    prunes=True,
+)
+PURCHASE: Final = Play(
+    "purchase",
+    (pay.purchase, pay.send_receipt),
+    pay.PURCHASE,
+    {"p-1": 700, "p-2": 900},
+    {"p-1": PAID, "p-2": PAID},
+    {("payments", "p-2:1"): ("lost before",)},
+)
+BROADCAST: Final = Play(
+    "broadcast",
+    (pay.broadcast, pay.send_receipt),
+    pay.BROADCAST,
+    {"b-1": 40},
+    {"b-1": PAID},
+    {("quotes", "b-1:1"): ("lost after",), ("broadcasts", "b-1:1"): ("lost after",)},
+)
+WIRE: Final = Play(
+    "wire",
+    (pay.wire, pay.send_receipt),
+    pay.WIRE,
+    {"w-1": 10_000, "w-2": 20_000},
+    {payment_id: frozenset({"paid", "rejected"}) for payment_id in ("w-1", "w-2")},
+    {("wires", "w-1:1"): ("lost after",), ("wires", "w-2:1"): ("refused connection", "lost before")},
+)
+TRANSFER: Final = Play(
+    "transfer",
+    (pay.transfer, pay.credit, pay.return_money),
+    pay.TRANSFER,
+    {"t-1": 5_000, "t-2": 6_000},
+    {"t-1": frozenset({"credited"}), "t-2": frozenset({"returned"})},
+    away_faults={("charges", "credit t-2:1"): ("declined",)},
+    tells=True,
+)
+
+BUILT_IN: Final[tuple[Scenario, ...]] = (CHARGE, PURCHASE, BROADCAST, WIRE, TRANSFER)

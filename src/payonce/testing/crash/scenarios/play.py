@@ -1,0 +1,150 @@
+"""What the built-in scenarios share: two banks, payments to make, and both sides' books side by side."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+
+from payonce.engine.database import Database
+from payonce.engine.effects import Answer, Review, Stored
+from payonce.engine.janitors import PRUNE_EVERY_S, Janitor
+from payonce.engine.janitors.prune import Prune
+from payonce.engine.ledger.model import Reads
+from payonce.engine.outbox import Relay
+from payonce.engine.policy import Fixed, Policy
+from payonce.engine.transaction import RingingFeed, Tx
+from payonce.engine.work import Handler
+from payonce.testing.crash.scenario import Decision, Now, PlainScenario, Reach, Simulators
+from payonce.testing.crash.scenarios import store
+from payonce.testing.crash.scenarios.bank import Bank
+from payonce.testing.crash.scenarios.client import BankClient, Banks
+from payonce.testing.crash.scenarios.news import Listener, NewsRelay
+
+HOME, AWAY, NEWS = "home.bank.test", "away.bank.test", "news.test"
+DESKS: Final = {
+    "bank.charge": "charges",
+    "bank.purchase": "payments",
+    "bank.broadcast": "broadcasts",
+    "bank.quote": "quotes",
+    "bank.wire": "wires",
+}
+MOVES_NO_MONEY: Final = "quotes"
+LEASE_S: Final = 30.0
+
+Faults = Mapping[tuple[str, str], tuple[str, ...]]
+
+
+def policy(name: str, max_attempts: int | None = None) -> Policy:
+    return Policy(f"crash-{name}", max_attempts=max_attempts, backoff=Fixed(5), lease_s=LEASE_S)
+
+
+@dataclass(frozen=True)
+class Play(PlainScenario):
+    """A scenario on the two banks."""
+
+    name: str
+    handlers: Sequence[Handler]
+    first: Policy
+    payments: Mapping[str, int]
+    """What is to be paid, in minor units, by id."""
+    ends: Mapping[str, frozenset[str]]
+    """The states in which each payment may end, however its processes fared."""
+    home_faults: Faults = field(default_factory=dict)
+    away_faults: Faults = field(default_factory=dict)
+    repeated: Sequence[str] = ()
+    """Payments that are asked for a second time, as an impatient customer would."""
+    prunes: bool = False
+    tells: bool = False
+    """Whether each payment's end is published."""
+
+    components = (("crash", "payonce.testing.crash.scenarios"),)
+    invariants = store.INVARIANTS
+
+    def simulators(self, now: Now) -> Simulators:
+        banks = {HOME: Bank("home", now, self.home_faults), AWAY: Bank("away", now, self.away_faults)}
+        return {**banks, NEWS: Listener()}
+
+    def resources(self, reach: Reach) -> Sequence[object]:
+        return [Banks(BankClient(HOME, reach(HOME)), BankClient(AWAY, reach(AWAY)))]
+
+    def relays(self, reach: Reach) -> Sequence[Relay]:
+        return [NewsRelay(NEWS, reach(NEWS))] if self.tells else []
+
+    def janitors(self, database: Database, feed: RingingFeed) -> Sequence[Janitor]:
+        return [Janitor("prune", PRUNE_EVERY_S, Prune(database).tick)] if self.prunes else []
+
+    async def set_up(self, tx: Tx) -> None:
+        await store.add(tx, self.payments)
+        for number, payment_id in enumerate((*self.payments, *self.repeated)):
+            await tx.send(self.first, {}, correlation_id=payment_id, key=f"{payment_id} {number}")
+
+    def decide(self, review: Review, simulators: Simulators) -> Decision:
+        """By the books as they are now: a person cannot see what is still on its way."""
+        effect = review.effect
+        for bank in _banks(simulators):
+            for entry in bank.entries(DESKS[effect.kind]):
+                if entry.reference == f"{effect.key}:{effect.generation}":
+                    return Answer.HAPPENED, {"number": entry.number, "reference": entry.reference}, entry.number
+        return Answer.DID_NOT, None, None
+
+    async def answered(self, tx: Tx, effect: Stored, answer: Answer) -> None:
+        """Asks for the payment once more if its message is gone: the handler goes by what is on record."""
+        if await tx.fetchval("select exists (select from payonce.messages where id = $1)", effect.message_id):
+            return
+        payment_id = effect.key.rpartition(" ")[2]
+        await tx.send(self.first, {}, correlation_id=payment_id, key=f"{payment_id} {effect.id} {effect.revision}")
+
+    def happened(self, simulators: Simulators) -> Mapping[str, int]:
+        times: Counter[str] = Counter()
+        for bank in _banks(simulators):
+            times += bank.times()
+        return times
+
+    async def check(self, read: Reads, simulators: Simulators) -> list[str]:
+        ours, theirs = await _performed(read), _booked(simulators)
+        found = [f"the bank has {entry}, and we do not" for entry in (theirs - ours)]
+        found += [f"we have {entry}, and the bank does not" for entry in (ours - theirs)]
+        payments = await store.states(read)
+        for payment_id, allowed in self.ends.items():
+            if payments[payment_id].state not in allowed:
+                found.append(
+                    f"payment {payment_id} is {payments[payment_id].state}, not {' or '.join(sorted(allowed))}"
+                )
+        spent = sum(each.minor for each in payments.values() if each.state in ("paid", "credited"))
+        if (on_the_books := await store.held(read, "payments/made")) != spent:
+            found.append(f"payments of {spent} were made, and the ledger says {on_the_books}")
+        told = sorted(_listener(simulators).told.values())
+        if self.tells and told != sorted((each.id, each.state) for each in payments.values()):
+            found.append(f"the listener was told {told}")
+        return found
+
+
+def _banks(simulators: Simulators) -> list[Bank]:
+    return [cast(Bank, simulators[host]) for host in (HOME, AWAY)]
+
+
+def _listener(simulators: Simulators) -> Listener:
+    return cast(Listener, simulators[NEWS])
+
+
+async def _performed(read: Reads) -> "Counter[tuple[Any, ...]]":
+    rows = await read.fetch(
+        """
+        select kind, key, generation, (request->>'minor')::bigint as minor, outcome->>'number' as number
+        from payonce.effects where state = 'performed'
+        """
+    )
+    return Counter(
+        (DESKS[row["kind"]], f"{row['key']}:{row['generation']}", row["minor"], row["number"])
+        for row in rows
+        if DESKS[row["kind"]] != MOVES_NO_MONEY
+    )
+
+
+def _booked(simulators: Simulators) -> "Counter[tuple[Any, ...]]":
+    return Counter(
+        (entry.desk, entry.reference, entry.minor, entry.number)
+        for bank in _banks(simulators)
+        for entry in bank.books
+        if entry.desk != MOVES_NO_MONEY
+    )

@@ -1,0 +1,219 @@
+"""One run of a scenario in which at most one process is struck, at one crossing, in one way; and its judgement."""
+
+import asyncio
+import gc
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+import asyncpg
+
+from payonce.testing.crash.child import Duty
+from payonce.testing.crash.children import Child, Fate, Judge, StillbornError, fork
+from payonce.testing.crash.ground import Ground, Plot, close_plot, open_plot, superuser_of
+from payonce.testing.crash.model import UNREACHED, Crossing, Label, Mode, Point, Result, Violation
+from payonce.testing.crash.oracle import judge
+from payonce.testing.crash.rest import Schedule, StuckError
+from payonce.testing.crash.scenario import Scenario, Simulators
+from payonce.testing.crash.wire import At, End, Reap, Verdict
+
+RUN_LIMIT_S: Final = 40.0
+"""Of one run with all its children; below the time that a child waits for the explorer."""
+FIRST, SUCCESSOR = 1, 2
+
+Answer = TypeVar("Answer")
+Ablate = Callable[[], object]
+
+
+class Explorer:
+    """One process that strikes others, one run at a time. Has an event loop, but forks only while that stands."""
+
+    def __init__(self, seed: int, *, loud: bool = False) -> None:
+        # What is here now is shared with every child; collecting it would copy its pages, once per fork.
+        gc.freeze()
+        self._seed = seed
+        self._loud = loud
+        self._runner = asyncio.Runner()
+        self._stack = AsyncExitStack()
+        self._superusers: dict[int, asyncpg.Connection] = {}
+
+    def close(self) -> None:
+        self._runner.run(self._stack.aclose())
+        self._runner.close()
+
+    def run(self, scenario: Scenario, ground: Ground, point: Point | None, ablate: Ablate | None = None) -> Result:
+        """Never raises for what the scenario does: whatever goes wrong in it is a violation."""
+        began_at = time.monotonic()
+        superuser = self._superuser(ground)
+        plot = self._runner.run(open_plot(ground, superuser))
+        run = _Run(self, scenario, plot, point, ablate)
+        try:
+            violations = run.whole()
+        finally:
+            run.bury_all()
+            self._runner.run(close_plot(plot))
+        return Result(scenario.name, point, violations, time.monotonic() - began_at, run.crossed)
+
+    def _superuser(self, ground: Ground) -> asyncpg.Connection:
+        if id(ground.server) not in self._superusers:
+            entering = self._stack.enter_async_context(superuser_of(ground.server))
+            self._superusers[id(ground.server)] = self._runner.run(entering)
+        return self._superusers[id(ground.server)]
+
+    def wait(self, work: Coroutine[Any, Any, Answer]) -> Answer:
+        async def bounded() -> Answer:
+            async with asyncio.timeout(RUN_LIMIT_S):
+                return await work
+
+        return self._runner.run(bounded())
+
+    def fork(self, scenario: Scenario, plot: Plot, number: int, ablate: Ablate | None) -> Child:
+        name = f"{plot.database.name[:24]} {number}"
+        duty = Duty(name, number, plot.database.service_url, self._seed, ablate)
+        return fork(scenario, duty, loud=self._loud)
+
+    def schedule(
+        self, scenario: Scenario, plot: Plot, simulators: Simulators, number: int, janitors: Sequence[str]
+    ) -> Schedule:
+        chance = random.Random(f"{self._seed} {scenario.name} {number}")
+        longest_s = max(handler.policy.lease_s for handler in scenario.handlers)
+        return Schedule(plot, scenario, simulators, chance, longest_s, janitors)
+
+
+@dataclass
+class _Run:
+    explorer: Explorer
+    scenario: Scenario
+    plot: Plot
+    point: Point | None
+    ablate: Ablate | None
+    crossed: list[Crossing] = field(default_factory=list)
+    children: list[Child] = field(default_factory=list)
+    schedules: dict[int, Schedule] = field(default_factory=dict)
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    struck: At | None = None
+    sweeping: bool = False
+
+    def __post_init__(self) -> None:
+        self.simulators = self.scenario.simulators(lambda: self.plot.now)
+
+    def whole(self) -> list[Violation]:
+        try:
+            self._strike_and_recover()
+        except StillbornError as error:
+            return [Violation("child failed", f"{error}; run it alone to see why")]
+        except (StuckError, TimeoutError) as error:
+            return [Violation("stuck", str(error) or f"no end within {RUN_LIMIT_S:g} s")]
+        self.bury_all()
+        if failed := [child for child in self.children if child.failed]:
+            return [
+                Violation("child failed", f"{child.name} ended by itself; run it alone to see why") for child in failed
+            ]
+        if self.point is not None and self.struck is None:
+            return [Violation(UNREACHED, f"the first process came to its end without crossing {self.point.label}")]
+        return self.explorer.wait(judge(self.scenario, self.simulators, self.plot.owner))
+
+    def bury_all(self) -> None:
+        for child in self.children:
+            child.bury()
+
+    def _strike_and_recover(self) -> None:
+        first = self._child(FIRST)
+        if self._to_rest(first, FIRST, self._trap) is Fate.DONE or self.point is None or self.struck is None:
+            return self._let_go(first)
+        if first.buried:
+            self._wait(self.plot.end_sessions(first.name))
+        self._wait(self.plot.clock.advance_leases(self.schedules[FIRST].longest_lease_s + 1))
+        successor = self._child(SUCCESSOR)
+        match self.point.mode:
+            case Mode.BEFORE | Mode.AFTER:
+                self._to_rest(successor, SUCCESSOR, _go)
+            case Mode.LATE:
+                self._land_late(first, successor)
+            case Mode.STOPPED:
+                self._to_rest(successor, SUCCESSOR, _go)
+                first.wake()
+                self._wait(first.turn(None, _go, self.simulators))
+                self._let_go(first)
+                self._to_rest(successor, SUCCESSOR, _go)
+        return self._let_go(successor)
+
+    def _let_go(self, child: Child) -> None:
+        if not child.buried:
+            self._wait(child.leave())
+
+    def _land_late(self, first: Child, successor: Child) -> None:
+        """The first child's words arrive behind the next ones that its successor sends the same way."""
+        schedule, overtaken = self.schedules[SUCCESSOR], False
+
+        async def land() -> None:
+            schedule.under_way = None
+            if not first.buried:
+                first.wake()
+                await first.turn(None, _go, self.simulators)
+                await self.plot.end_sessions(first.name)
+
+        async def overtake(at: At) -> Verdict:
+            nonlocal overtaken
+            if overtaken:
+                await land()
+            assert self.struck is not None
+            # Whoever frees the message for the successor is no successor yet.
+            overtaken = overtaken or (at.way is self.struck.way and not self.sweeping)
+            return Verdict()
+
+        schedule.under_way = land
+        self._to_rest(successor, SUCCESSOR, overtake)
+        if not first.buried:
+            self._wait(land())
+            self._to_rest(successor, SUCCESSOR, _go)
+
+    def _to_rest(self, child: Child, number: int, judge_crossing: Judge) -> Fate:
+        if child.buried:
+            return Fate.GONE
+        return self._wait(self._drive(child, self.schedules[number], judge_crossing))
+
+    async def _drive(self, child: Child, schedule: Schedule, judge_crossing: Judge) -> Fate:
+        schedule.steps = 0
+        while (command := await schedule.next_command()) is not None:
+            self.sweeping = isinstance(command, Reap)
+            fate, done = await child.turn(command, judge_crossing, self.simulators)
+            if fate is not Fate.DONE:
+                return fate
+            schedule.held_up = self.sweeping and not done.worked
+        return Fate.DONE
+
+    async def _trap(self, at: At) -> Verdict:
+        self.counts[at.message, at.site] += 1
+        label = Label(at.message, at.site, self.counts[at.message, at.site])
+        self.crossed.append(Crossing(label, at.reads))
+        if self.point is None or label != self.point.label:
+            return Verdict()
+        self.struck = at
+        match self.point.mode:
+            case Mode.BEFORE:
+                return Verdict(End.DIE)
+            case Mode.AFTER:
+                return Verdict(End.DIE_AFTER)
+            case Mode.LATE:
+                return Verdict(End.DIE_AFTER, stop=True)
+            case Mode.STOPPED:
+                return Verdict(End.GO, stop=True, asleep_s=self.schedules[FIRST].longest_lease_s + 1)
+
+    def _child(self, number: int) -> Child:
+        child = self.explorer.fork(self.scenario, self.plot, number, self.ablate)
+        self.children.append(child)
+        janitors = self._wait(child.ready())
+        self.schedules[number] = self.explorer.schedule(self.scenario, self.plot, self.simulators, number, janitors)
+        return child
+
+    def _wait(self, work: Coroutine[Any, Any, Answer]) -> Answer:
+        return self.explorer.wait(work)
+
+
+async def _go(at: At) -> Verdict:
+    return Verdict()

@@ -1,0 +1,194 @@
+"""What the explorer and its children say to each other, over a pair of sockets, in frames of known length."""
+
+import asyncio
+import socket
+from enum import StrEnum
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+
+from payonce.kit.outcomes import Unavailable
+
+FRAME_MAX_BYTES: Final = 32 * 1024 * 1024
+SILENCE_MAX_S: Final = 60.0
+"""How long a child waits for the explorer; longer than any point may take."""
+_LENGTH_BYTES: Final = 4
+
+
+class Way(StrEnum):
+    """What is crossed: each has a far side that may have acted although nobody heard of it."""
+
+    STORE = "store"
+    VENDOR = "vendor"
+
+
+class End(StrEnum):
+    GO = "go"
+    DIE = "die"
+    DIE_AFTER = "die_after"
+
+
+class At(msgspec.Struct, tag=True, frozen=True):
+    """A child stands before a crossing and asks what to do."""
+
+    message: str
+    site: str
+    way: Way
+    reads: bool
+    """What it is about to send changes nothing, wherever it arrives."""
+
+
+class Sent(msgspec.Struct, tag=True, frozen=True):
+    """A child's request to a vendor."""
+
+    host: str
+    method: str
+    url: str
+    headers: list[tuple[str, str]]
+    body: bytes | None
+
+
+class Ready(msgspec.Struct, tag=True, frozen=True):
+    """A child has opened the engine; by these names its janitors tick."""
+
+    janitors: list[str]
+
+
+class Done(msgspec.Struct, tag=True, frozen=True):
+    """A child has done what it was told, and whether there was anything to do."""
+
+    worked: bool = True
+    error: str | None = None
+
+
+class Verdict(msgspec.Struct, tag=True, frozen=True):
+    end: End = End.GO
+    stop: bool = False
+    """Stop itself (SIGSTOP) first; `end` holds once it is woken."""
+    asleep_s: float = 0.0
+    """By how much its own clock has gone on when it wakes."""
+
+
+class Received(msgspec.Struct, tag=True, frozen=True):
+    """The vendor's answer, or how the connection broke."""
+
+    status: int
+    headers: list[tuple[str, str]]
+    body: bytes
+    may_have_left: bool
+    broken: str | None = None
+
+
+class Step(msgspec.Struct, tag=True, frozen=True):
+    """Claim, run and settle one message of this queue."""
+
+    queue: str
+
+
+class Reap(msgspec.Struct, tag=True, frozen=True):
+    queue: str
+
+
+class Carry(msgspec.Struct, tag=True, frozen=True):
+    """Hand over what is due in the outbox for this relay."""
+
+    relay: str
+
+
+class Tick(msgspec.Struct, tag=True, frozen=True):
+    janitor: str
+
+
+class AnswerReview(msgspec.Struct, tag=True, frozen=True):
+    """What the person has decided about one effect."""
+
+    effect_id: UUID
+    revision: int
+    answer: str
+    outcome: Any = None
+    vendor_ref: str | None = None
+
+
+class Redrive(msgspec.Struct, tag=True, frozen=True):
+    """Let a parked message start over, now that the person has answered."""
+
+    queue: str
+    message_id: UUID
+
+
+class Leave(msgspec.Struct, tag=True, frozen=True):
+    """End in order."""
+
+
+Up = Ready | At | Sent | Done
+Command = Step | Reap | Carry | Tick | AnswerReview | Redrive | Leave
+Down = Verdict | Received | Command
+
+_read_up: Final = msgspec.msgpack.Decoder(Up)
+_read_down: Final = msgspec.msgpack.Decoder(Down)
+_encode: Final = msgspec.msgpack.Encoder().encode
+
+
+class ChildEnd:
+    """Blocking: while a child waits here nothing else happens in it."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.settimeout(SILENCE_MAX_S)
+        self._connection = connection
+
+    def send(self, said: Up) -> None:
+        self._connection.sendall(_framed(said))
+
+    def receive(self) -> Down:
+        length = int.from_bytes(self._exactly(_LENGTH_BYTES), "big")
+        said: Down = _read_down.decode(self._exactly(length))
+        return said
+
+    def _exactly(self, count: int) -> bytes:
+        received = bytearray()
+        while len(received) < count:
+            part = self._connection.recv(count - len(received))
+            if not part:
+                raise Unavailable("the explorer is gone")
+            received += part
+        return bytes(received)
+
+
+class ParentEnd:
+    """For the explorer, which serves several children at a time."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        self._connection = connection
+
+    async def send(self, said: Down) -> None:
+        await asyncio.get_running_loop().sock_sendall(self._connection, _framed(said))
+
+    async def receive(self) -> Up | None:
+        """None when the child has gone."""
+        head = await self._exactly(_LENGTH_BYTES)
+        body = None if head is None else await self._exactly(int.from_bytes(head, "big"))
+        return None if body is None else _read_up.decode(body)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    async def _exactly(self, count: int) -> bytes | None:
+        loop, received = asyncio.get_running_loop(), bytearray()
+        while len(received) < count:
+            try:
+                part = await loop.sock_recv(self._connection, count - len(received))
+            except ConnectionResetError:
+                return None
+            if not part:
+                return None
+            received += part
+        return bytes(received)
+
+
+def _framed(said: Up | Down) -> bytes:
+    body = _encode(said)
+    if len(body) > FRAME_MAX_BYTES:
+        raise ValueError(f"a frame of {len(body):,} bytes is over the limit of {FRAME_MAX_BYTES:,}")
+    return len(body).to_bytes(_LENGTH_BYTES, "big") + body

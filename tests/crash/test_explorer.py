@@ -1,0 +1,216 @@
+"""The explorer sees what it is to see: what is broken is found, what is not reached is told."""
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from payonce.engine.ledger.model import Reads
+from payonce.engine.work import Work, handles
+from payonce.kit.outcomes import Invalid
+from payonce.testing import ScratchServer
+from payonce.testing.crash import (
+    ABLATIONS,
+    BUILT_IN,
+    Ablation,
+    Label,
+    Mode,
+    Point,
+    Report,
+    Simulators,
+    explore,
+    explore_without,
+    parse_point,
+)
+from payonce.testing.crash.crossings import only_reads, site
+from payonce.testing.crash.scenarios import BROADCAST, CHARGE, TRANSFER, WIRE, store
+from payonce.testing.crash.scenarios import payments as pay
+from payonce.testing.crash.scenarios.bank import Bank
+from payonce.testing.crash.scenarios.client import Banks, Order
+from payonce.testing.crash.scenarios.play import Play
+
+PAID = frozenset({"paid"})
+
+
+def problems(report: Report) -> set[str]:
+    return {violation.kind for _, violation in report.violations}
+
+
+def point(scenario: str, message: str, site: str, ordinal: int, mode: Mode) -> Point:
+    return Point(scenario, Label(message, site, ordinal), mode)
+
+
+def test_every_crossing_of_a_scenario_in_every_mode(postgres: ScratchServer) -> None:
+    report = explore([BROADCAST], server=postgres)
+    assert report.sound, report.told()
+    figures = report.figures()
+    assert figures["modes"] == 4
+    assert figures["points"] > 60
+    crossed = report.coverage()
+    assert {"engine.work:Work.commit", "engine.effects.send:Run.intent", "engine.effects.send:Run.record"} <= set(
+        crossed
+    )
+    assert all(struck[Mode.STOPPED] for struck in crossed.values())
+    assert set(crossed["testing.crash.scenarios.client:BankClient.broadcast"]) == set(Mode)
+    assert set(crossed["engine.effects.store:latest"]) == {Mode.STOPPED}
+
+
+async def pay_without_a_record(work: Work, banks: Banks) -> None:
+    """What people write before they have lost money: the call, and then the commit."""
+    paid = await store.payment(work.read, work.message.correlation_id)
+    if paid.state == "new":
+        receipt = await banks.home.wire(Order(f"{paid.id}:1", paid.minor))
+        async with work.commit() as tx:
+            await store.move(tx, paid.id, "paid", "new", number=receipt.number)
+            await store.tell(tx, paid.id)
+
+
+class WithoutEffects(Play):
+    """Its own rows are all that it has to hold against the bank's books."""
+
+    async def check(self, read: Reads, simulators: Simulators) -> list[str]:
+        ours = {each.number for each in (await store.states(read)).values()}
+        theirs = {entry.number for bank in simulators.values() if isinstance(bank, Bank) for entry in bank.books}
+        return [] if ours == theirs else [f"we have {ours}, the bank has {theirs}"]
+
+
+NAIVE = WithoutEffects("naive", (handles(pay.WIRE)(pay_without_a_record),), pay.WIRE, {"n-1": 100}, {"n-1": PAID})
+
+
+RECEIPT = Play("receipt", (pay.send_receipt,), pay.RECEIPT, {"r-1": 1}, {"r-1": frozenset({"new"})})
+
+
+def test_a_handler_that_forgets_what_it_sent_is_found_out(postgres: ScratchServer) -> None:
+    strike = point("naive", "n-1", "testing.crash.scenarios.client:BankClient.wire", 1, Mode.AFTER)
+    report = explore([NAIVE], server=postgres, only=strike)
+    assert not report.sound
+    assert {"happened twice", "books differ"} <= problems(report)
+
+
+def test_the_same_handler_is_found_out_by_exploring(postgres: ScratchServer) -> None:
+    report = explore([NAIVE], server=postgres)
+    assert "happened twice" in problems(report)
+    assert not report.uncovered
+    assert str(parse_point(report.violations[0][0])) == report.violations[0][0]
+
+
+def test_a_scenario_that_is_wrong_without_a_crash_is_told(postgres: ScratchServer) -> None:
+    wrong = replace(RECEIPT, name="wrong", ends={"r-1": frozenset({"returned"})})
+    report = explore([wrong], server=postgres)
+    assert report.violations[0][0] == "wrong, without a crash"
+    assert problems(report) == {"books differ"}
+
+
+def test_a_label_that_is_not_reached_again_is_a_failure(postgres: ScratchServer) -> None:
+    nowhere = point("naive", "n-1", "engine.work:Work.commit", 7, Mode.BEFORE)
+    report = explore([NAIVE], server=postgres, only=nowhere)
+    assert problems(report) == {"not reached again"}
+    assert report.uncovered == [nowhere]
+    assert not report.sound
+
+
+async def wait_for_ever(work: Work) -> None:
+    await work.read.fetchval("select 1")
+    raise AssertionError("never")
+
+
+def test_a_message_that_never_ends_is_stuck(postgres: ScratchServer) -> None:
+    stuck = Play("stuck", (handles(pay.CHARGE)(wait_for_ever),), pay.CHARGE, {"s-1": 1}, {"s-1": PAID})
+    strike = point("stuck", "s-1", "tests.crash.test_explorer:wait_for_ever", 1, Mode.BEFORE)
+    assert problems(explore([stuck], server=postgres, only=strike)) == {"stuck"}
+
+
+@pytest.mark.parametrize(
+    ("scenario", "message", "site", "ordinal", "mode"),
+    [
+        # Charged and told, and the commit lost: the next run returns what is on record.
+        ("charge", "c-1", "engine.work:Work.commit", 1, Mode.BEFORE),
+        # Stopped inside its transaction until the server ends its session.
+        ("charge", "c-1", "engine.work:Work.commit", 1, Mode.STOPPED),
+        # The commit arrives when its lease is over and nobody could take the locked message.
+        ("charge", "c-1", "engine.work:Work.commit", 1, Mode.LATE),
+        # Sends after a person has ruled it out: the person is asked again.
+        ("wire", "w-1", "testing.crash.scenarios.client:BankClient.wire", 1, Mode.STOPPED),
+        # Between the two steps of a transfer.
+        ("transfer", "t-2", "engine.work:Work.commit", 1, Mode.AFTER),
+    ],
+)
+def test_money_moves_once(
+    postgres: ScratchServer, scenario: str, message: str, site: str, ordinal: int, mode: Mode
+) -> None:
+    strike = point(scenario, message, site, ordinal, mode)
+    report = explore([CHARGE, WIRE, TRANSFER], server=postgres, only=strike)
+    assert report.sound, report.told()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["the intent on record", "the fence of the commit", "contradictions", "state and next message in one commit"],
+)
+def test_a_safeguard_that_is_taken_out_is_missed(postgres: ScratchServer, name: str) -> None:
+    [ablation] = [each for each in ABLATIONS if each.name == name]
+    [caught] = explore_without([ablation], [CHARGE, WIRE], server=postgres)
+    assert caught.at is not None, f"without {name} the explorer finds nothing"
+
+
+def test_an_ablation_that_takes_nothing_out_is_told(postgres: ScratchServer) -> None:
+    idle = Ablation("nothing", lambda: None, "receipt", Mode.AFTER)
+    report = explore([RECEIPT], server=postgres, ablations=[idle])
+    assert not report.violations
+    assert [each.at for each in report.caught] == [None]
+    assert not report.sound
+    assert "nothing was missed" in report.told()
+
+
+def test_an_ablation_that_merely_breaks_the_run_is_not_missed(postgres: ScratchServer) -> None:
+    breaks = Ablation("everything", lambda: os._exit(3), "receipt", Mode.AFTER)
+    [caught] = explore_without([breaks], [RECEIPT], server=postgres)
+    assert caught.at is None
+
+
+def test_names_that_do_not_exist_are_refused(postgres: ScratchServer) -> None:
+    with pytest.raises(Invalid, match="no scenario 'nope'"):
+        explore([BROADCAST], server=postgres, only=point("nope", "a", "b:c", 1, Mode.LATE))
+    with pytest.raises(Invalid, match="one name"):
+        explore([BROADCAST, BROADCAST], server=postgres)
+    with pytest.raises(Invalid, match="not a point"):
+        parse_point("charge @ c-1")
+
+
+@pytest.mark.parametrize(
+    ("statement", "reads"),
+    [
+        ("select *, payonce.due_now() as now from payonce.effects where id = any($1)", True),
+        ("  select count(*) from t where (a = 1 or b in (select max(c) from u))", True),
+        ("select * from t for update", False),
+        ("select payonce.post($1)", False),
+        ("select pg_notify('a', 'b')", False),
+        ("with gone as (delete from t returning *) select * from gone", False),
+        ("update t set a = 1", False),
+        ("copy", False),
+    ],
+)
+def test_only_what_surely_changes_nothing_counts_as_a_read(statement: str, reads: bool) -> None:
+    assert only_reads(statement) is reads
+
+
+def test_a_crossing_is_named_for_whoever_wanted_it() -> None:
+    assert site() == "tests.crash.test_explorer:test_a_crossing_is_named_for_whoever_wanted_it"
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+def test_every_scenario_and_every_safeguard(postgres: ScratchServer) -> None:
+    report = explore(BUILT_IN, server=postgres, ablations=ABLATIONS)
+    assert report.sound, report.told()
+
+
+async def fall_over(work: Work) -> None:
+    await work.read.fetchval("select 1")
+    os._exit(3)
+
+
+def test_a_process_that_ends_by_itself_is_told(postgres: ScratchServer) -> None:
+    falls = Play("falls", (handles(pay.CHARGE)(fall_over),), pay.CHARGE, {"f-1": 1}, {"f-1": PAID})
+    report = explore([falls], server=postgres)
+    assert problems(report) == {"child failed"}
