@@ -65,8 +65,8 @@ class Service:
     """What `payonce audit run` checks beyond queries, such as a vendor's books against ours."""
     statements: Callable[[Sequence[object]], Sequence[StatementSource]] | None = None
     """The statements of its vendors, read through what `resources` opened."""
-    scenarios: Sequence["Scenario"] = ()
-    """What the crash explorer runs of it."""
+    scenarios: Callable[[], Sequence["Scenario"]] = tuple
+    """What the crash explorer runs of it; asked for when it does, since simulators and clients take a while to load."""
 
 
 class DeclaringFeed(RingingFeed, Protocol):
@@ -117,11 +117,17 @@ async def _bank(name: str, url: str | None, settings: Settings) -> AsyncIterator
             yield http
 
 
+def transfers_scenarios() -> Sequence["Scenario"]:
+    from payonce.examples.transfers.scenario import TransfersScenario
+
+    return (TransfersScenario(),)
+
+
 SERVICES: Final = (
     Service("tally", "payonce.examples.tally", tally.ROLES, tally.INVARIANTS),
     Service(
         "transfers", "payonce.examples.transfers", transfers.ROLES, transfers.INVARIANTS, resources=open_banks,
-        references=transfers.REFERENCES, statements=transfers.statements,
+        references=transfers.REFERENCES, statements=transfers.statements, scenarios=transfers_scenarios,
     ),
 )  # fmt: skip
 

@@ -7,6 +7,7 @@ import pytest
 
 from payonce.app import App
 from payonce.engine.brakes import CHECKS
+from payonce.engine.quarantine import refuse_in_quarantine
 from payonce.settings import load_settings
 from payonce.testing import ScratchDatabase
 from tests.cli.conftest import QUEUE, Ended, Payonce, ask
@@ -193,7 +194,7 @@ async def test_a_started_process_asks_the_brakes_before_it_sends(
     async with App.open(load_settings(), ["tally.worker"]) as app:
         app.start()
         assert app._worker is not None
-        assert [server.checks for server in app._worker._servers] == [CHECKS]
+        assert [server.checks for server in app._worker._servers] == [(refuse_in_quarantine, *CHECKS)]
         await app.stop()
 
 

@@ -61,13 +61,14 @@ async def test_a_backup_restored_into_a_younger_server_is_verified_and_sealed_on
     assert await next_xact(target) + XACTS_BURNT / 2 < await next_xact(scratch)
     async with open_stage(target) as s:
         before = await verified(s, anchored)
-        assert (before.ok, before.notes, before.unsealed) == (True, 1, 1), before.findings
+        # The second is the restore's own, which put the database into quarantine.
+        assert (before.ok, before.notes, before.unsealed) == (True, 1, 2), before.findings
         await s.owner.execute("update payonce.leases set expires_at = '-infinity'")
         lease = await leading(s, "next")
         await noted(s, "written here")
-        await sealed(s, lease, 2)
+        await sealed(s, lease, 3)
         await noted(s, "and later")
         await sealed(s, lease, 1)
-        assert {text for _, text in await covered(s)} == {"sealed there", "not sealed yet", "written here", "and later"}
+        assert {text for _, text in await covered(s)} > {"sealed there", "not sealed yet", "written here", "and later"}
         after = await verified(s, anchored)
-        assert (after.ok, after.notes, after.unsealed) == (True, 4, 0), after.findings
+        assert (after.ok, after.notes, after.unsealed) == (True, 5, 0), after.findings

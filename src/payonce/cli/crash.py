@@ -63,7 +63,7 @@ def _chosen(names: Sequence[str] | None) -> "list[Scenario]":
     from payonce.testing.crash import BUILT_IN
 
     known: dict[str, Scenario] = {scenario.name: scenario for scenario in BUILT_IN}
-    known.update((scenario.name, scenario) for service in SERVICES for scenario in service.scenarios)
+    known.update((scenario.name, scenario) for service in SERVICES for scenario in service.scenarios())
     for name in names or ():
         if name not in known:
             raise Invalid(f"there is no scenario {name!r}; known are: {', '.join(known)}")

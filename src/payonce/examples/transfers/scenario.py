@@ -1,0 +1,105 @@
+"""The example as the crash explorer runs it: one transfer that arrives, and one that is given back."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from payonce.engine.database import Database
+from payonce.engine.effects import Answer, Review, Stored
+from payonce.engine.janitors import Janitor
+from payonce.engine.ledger import Account, Posting, Reference, balance, moved
+from payonce.engine.ledger.model import Reads
+from payonce.engine.outbox import Relay
+from payonce.engine.transaction import RingingFeed, Tx
+from payonce.examples.transfers import store
+from payonce.examples.transfers.handlers import pay_in, refund, withdraw
+from payonce.examples.transfers.invariants import INVARIANTS
+from payonce.examples.transfers.model import AT_NORTHBANK, AT_SOUTHBANK, HOUSE, Order, State
+from payonce.examples.transfers.policies import VENDOR_TIMEOUT_S
+from payonce.kit.http import HttpClient
+from payonce.kit.http.transport import Transport
+from payonce.kit.money import Amount, well_known
+from payonce.vendors.books import Movement
+from payonce.vendors.northbank.client import NorthbankClient
+from payonce.vendors.northbank.simulator import NorthbankSimulator
+from payonce.vendors.southbank.client import SouthbankClient
+from payonce.vendors.southbank.simulator import SouthbankSimulator
+
+NORTH, SOUTH = "northbank.test", "southbank.test"
+EURO: Final = well_known("EUR")
+OPENING: Final = Amount(100_000, EURO)
+ORDERS: Final = (
+    Order(id="t-1", source="ann", target="bob", amount="12.50", currency="EUR"),
+    Order(id="t-2", source="ann", target="shut", amount="7.00", currency="EUR"),
+)
+ENDS: Final = {"t-1": State.PAID, "t-2": State.REFUNDED}
+
+Simulators = Mapping[str, Any]
+
+
+class TransfersScenario:
+    name = "transfers"
+    components = (("transfers", "payonce.examples.transfers"),)
+    handlers = (withdraw, pay_in, refund)
+    invariants = INVARIANTS
+
+    def simulators(self, now: Callable[[], datetime]) -> Simulators:
+        north, south = NorthbankSimulator(clock=now), SouthbankSimulator(clock=now)
+        north.open_account(HOUSE)
+        north.open_account("ann", OPENING)
+        south.open_account(HOUSE, OPENING)
+        south.open_account("bob")
+        south.open_account("shut")
+        south.close_account("shut")
+        return {NORTH: north, SOUTH: south}
+
+    def resources(self, reach: Callable[[str], Transport]) -> Sequence[object]:
+        north, south = (
+            HttpClient(host.partition(".")[0], f"https://{host}", timeout_s=VENDOR_TIMEOUT_S, transport=reach(host))
+            for host in (NORTH, SOUTH)
+        )
+        return [NorthbankClient(north), SouthbankClient(south)]
+
+    def relays(self, reach: Callable[[str], Transport]) -> Sequence[Relay]:
+        return ()
+
+    def janitors(self, database: Database, feed: RingingFeed) -> Sequence[Janitor]:
+        return ()
+
+    async def set_up(self, tx: Tx) -> None:
+        await tx.post(
+            Posting("opening", Reference("opening", SOUTH), moved(OPENING, "equity/opening", AT_SOUTHBANK))
+        )  # fmt: skip
+        for order in ORDERS:
+            await store.request(tx, order)
+
+    def decide(self, review: Review, simulators: Simulators) -> tuple[Answer, Any, str | None]:
+        """No step of a transfer waits for a person but what a contradiction opens; the books then show it or not."""
+        reference = f"{review.effect.key}:{review.effect.generation}"
+        if self.happened(simulators)[reference]:
+            raise AssertionError(f"{reference} is in the bank's books: nobody should have to be asked")
+        return Answer.DID_NOT, None, None
+
+    async def answered(self, tx: Tx, effect: Stored, answer: Answer) -> None:
+        return None
+
+    def happened(self, simulators: Simulators) -> Counter[str]:
+        movements: list[Movement] = [*simulators[NORTH].books.movements, *simulators[SOUTH].books.movements]
+        return Counter(each.reference for each in movements if each.reference.partition("/")[0] in ENDS)
+
+    def expected_parked(self) -> int:
+        return 0
+
+    async def check(self, read: Reads, simulators: Simulators) -> list[str]:
+        rows = await read.fetch("select id, state from transfers.transfers order by id")
+        found = [
+            f"transfer {row['id']} is {row['state']}, not {ENDS[row['id']]}"
+            for row in rows
+            if row["state"] != ENDS[row["id"]]
+        ]
+        for path, host in ((AT_NORTHBANK, NORTH), (AT_SOUTHBANK, SOUTH)):
+            ours, theirs = await balance(read, Account(path, EURO)), simulators[host].books.balance(HOUSE, EURO)
+            if ours != theirs:
+                found.append(f"{path} is {ours} in our books, and {theirs} in the bank's")
+        return found
