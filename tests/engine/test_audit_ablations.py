@@ -1,6 +1,5 @@
 """With a safeguard of the audit log or of orphaned effects taken out, named tests fail."""
 
-from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
@@ -10,12 +9,9 @@ import pytest
 from payonce.engine.audit import seals
 from payonce.kit.outcomes import PayonceError
 from payonce.testing import OpenStage, ScratchDatabase
+from tests.ablations import Ablation, Ablations, Check, cases, given, missed, patched
 from tests.conformance.wire import without
 from tests.engine import test_audit_seals, test_audit_verify, test_orphans
-from tests.engine.test_effects_ablations import given, patched
-
-Check = Callable[[OpenStage], Awaitable[None]]
-Ablation = Callable[[], AbstractContextManager[None]]
 
 FINAL_NOTES = "order by l.xact, l.id limit"
 BELOW_XMIN = r"l\.xact < pg_snapshot_xmin\(pg_current_snapshot\(\)\)"
@@ -50,7 +46,7 @@ async def redriven_after_the_first_look(stage: OpenStage) -> None:
         await test_orphans.test_a_message_redriven_after_the_first_look_keeps_its_effect(stage, patch)
 
 
-ABLATIONS: dict[str, tuple[Ablation, list[Check]]] = {
+ABLATIONS: Ablations = {
     "the horizon of transactions": (
         a_horizon_of_ids,
         [test_audit_seals.test_a_transaction_that_is_open_while_a_seal_is_made_is_in_the_next_one_once],
@@ -101,18 +97,11 @@ ABLATIONS: dict[str, tuple[Ablation, list[Check]]] = {
         [test_orphans.test_who_answered_has_time_to_redrive],
     ),
 }
-CASES = [(name, check) for name, (_, checks) in ABLATIONS.items() for check in range(len(checks))]
 
 
-@pytest.mark.parametrize(("name", "number"), CASES)
+@pytest.mark.parametrize(("name", "number"), cases(ABLATIONS))
 async def test_without_it_the_named_test_fails(stage: OpenStage, name: str, number: int) -> None:
-    ablation, checks = ABLATIONS[name]
-    with ablation():
-        try:
-            await checks[number](stage)
-        except (AssertionError, pytest.fail.Exception, PayonceError, asyncpg.UniqueViolationError):
-            return
-    raise AssertionError(f"without {name} the test passes all the same")
+    await missed(ABLATIONS, name, number, stage, PayonceError, asyncpg.UniqueViolationError)
 
 
 SCHEMA_ABLATIONS: dict[str, tuple[str, Check]] = {

@@ -8,9 +8,10 @@ import pytest
 
 from payonce.engine import budgets
 from payonce.testing import OpenStage
+from tests.ablations import patched
 from tests.conformance.wire import without
 from tests.engine import test_budgets
-from tests.engine.test_outbox_ablations import patched, taking
+from tests.engine.test_outbox_ablations import taking
 
 Check = Callable[[OpenStage, pytest.MonkeyPatch], Awaitable[None]]
 

@@ -1,7 +1,7 @@
 """With a safeguard of the effects taken out, named tests fail. A check that cannot fail is none."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import msgspec
@@ -15,25 +15,9 @@ from payonce.engine.transaction import Tx
 from payonce.engine.work import Work
 from payonce.kit.outcomes import Stale
 from payonce.testing import OpenStage
+from tests.ablations import Ablations, cases, given, missed, patched
 from tests.conformance.wire import without
 from tests.engine import test_effects, test_effects_fences, test_effects_giving_up
-
-Check = Callable[[OpenStage], Awaitable[None]]
-Ablation = Callable[[], AbstractContextManager[None]]
-
-
-def given(check: Callable[..., Awaitable[None]], *arguments: Any) -> Check:
-    return lambda stage: check(stage, *arguments)
-
-
-def patched(target: object, name: str, replacement: Any) -> Ablation:
-    @contextmanager
-    def patching() -> Iterator[None]:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(target, name, replacement)
-            yield
-
-    return patching
 
 
 @asynccontextmanager
@@ -89,7 +73,7 @@ ending_on_an_unknown_effect = (
 
 LIVE_CLAIM = r"token = \$2 and state = 'leased' and lease_until > payonce\.lease_now\(\)"
 
-ABLATIONS: dict[str, tuple[Ablation, list[Check]]] = {
+ABLATIONS: Ablations = {
     "the intent on record": (
         no_intent_on_record,
         [
@@ -143,15 +127,8 @@ ABLATIONS: dict[str, tuple[Ablation, list[Check]]] = {
         ],
     ),
 }
-CASES = [(name, check) for name, (_, checks) in ABLATIONS.items() for check in range(len(checks))]
 
 
-@pytest.mark.parametrize(("name", "number"), CASES)
+@pytest.mark.parametrize(("name", "number"), cases(ABLATIONS))
 async def test_without_it_the_named_test_fails(stage: OpenStage, name: str, number: int) -> None:
-    ablation, checks = ABLATIONS[name]
-    with ablation():
-        try:
-            await checks[number](stage)
-        except (AssertionError, pytest.fail.Exception):
-            return
-    raise AssertionError(f"without {name} the test passes all the same")
+    await missed(ABLATIONS, name, number, stage)

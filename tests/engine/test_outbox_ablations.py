@@ -1,14 +1,11 @@
 """With a safeguard of the outbox or the inbox taken out, named tests fail. A check that cannot fail is none."""
 
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any
-
 import pytest
 
 from payonce.engine.outbox import NotNow, relaying
 from payonce.engine.outbox.model import Claimed, Terms, Verdict, verdict
 from payonce.testing import OpenStage
+from tests.ablations import Ablation, Ablations, cases, missed, patched
 from tests.conformance.wire import without
 from tests.engine import (
     outbox_stage,
@@ -20,19 +17,6 @@ from tests.engine import (
 )
 from tests.engine.test_outbox_against_model import accept_always, claim_and_delete
 
-Check = Callable[[OpenStage], Awaitable[None]]
-Ablation = Callable[[], AbstractContextManager[None]]
-
-
-def patched(target: object, name: str, replacement: Any) -> Ablation:
-    @contextmanager
-    def patching() -> Iterator[None]:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(target, name, replacement)
-            yield
-
-    return patching
-
 
 def suspect_nobody(terms: Terms, claimed: Claimed, reason: str) -> Verdict:
     return verdict(terms, claimed, NotNow(reason))
@@ -42,7 +26,7 @@ def taking(pattern: str, replacement: str, within: str) -> Ablation:
     return lambda: without(pattern, replacement, within)
 
 
-ABLATIONS: dict[str, tuple[Ablation, list[Check]]] = {
+ABLATIONS: Ablations = {
     "the inbox": (
         patched(outbox_stage, "accept", accept_always),
         [test_outbox_fences.test_the_receivers_inbox_makes_it_once],
@@ -114,15 +98,8 @@ ABLATIONS: dict[str, tuple[Ablation, list[Check]]] = {
         [test_outbox_kept.test_what_was_settled_or_retried_since_it_was_looked_at_is_not_put_back],
     ),
 }
-CASES = [(name, check) for name, (_, checks) in ABLATIONS.items() for check in range(len(checks))]
 
 
-@pytest.mark.parametrize(("name", "number"), CASES)
+@pytest.mark.parametrize(("name", "number"), cases(ABLATIONS))
 async def test_without_it_the_named_test_fails(stage: OpenStage, name: str, number: int) -> None:
-    ablation, checks = ABLATIONS[name]
-    with ablation():
-        try:
-            await checks[number](stage)
-        except (AssertionError, pytest.fail.Exception):
-            return
-    raise AssertionError(f"without {name} the test passes all the same")
+    await missed(ABLATIONS, name, number, stage)

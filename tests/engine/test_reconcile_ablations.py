@@ -1,7 +1,5 @@
 """With a safeguard of reconciliation or quarantine taken out, named tests fail. A check that cannot fail is none."""
 
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 import asyncpg
@@ -12,12 +10,9 @@ from payonce.engine.quarantine import check
 from payonce.engine.reconcile import Flow, match, suspense
 from payonce.kit.outcomes import Retry
 from payonce.testing import OpenStage
+from tests.ablations import Ablations, cases, missed, patched
 from tests.conformance.wire import without
 from tests.engine import test_quarantine, test_reconcile
-from tests.engine.test_effects_ablations import patched
-
-Check = Callable[[OpenStage], Awaitable[None]]
-Ablation = Callable[[], AbstractContextManager[None]]
 
 
 async def does_nothing(*arguments: Any, **named: Any) -> None:
@@ -36,7 +31,7 @@ BEGIN_AT_ONCE = """
     values ($1 || coalesce($2, ''), $3, payonce.due_now())
 """
 
-ABLATIONS: dict[str, tuple[Ablation, list[Check]]] = {
+ABLATIONS: Ablations = {
     "the look before every send": (
         lambda: without(r"from payonce\.sending_state\(\)", NOBODY_LOOKS),
         [
@@ -112,15 +107,8 @@ ABLATIONS: dict[str, tuple[Ablation, list[Check]]] = {
         [test_reconcile.test_a_payment_that_the_bank_does_not_show_is_missing_after_the_lag_only],
     ),
 }
-CASES = [(name, check) for name, (_, checks) in ABLATIONS.items() for check in range(len(checks))]
 
 
-@pytest.mark.parametrize(("name", "number"), CASES)
+@pytest.mark.parametrize(("name", "number"), cases(ABLATIONS))
 async def test_without_it_the_named_test_fails(stage: OpenStage, name: str, number: int) -> None:
-    ablation, checks = ABLATIONS[name]
-    with ablation():
-        try:
-            await checks[number](stage)
-        except (AssertionError, pytest.fail.Exception, asyncpg.UniqueViolationError):
-            return
-    raise AssertionError(f"without {name} the test passes all the same")
+    await missed(ABLATIONS, name, number, stage, asyncpg.UniqueViolationError)

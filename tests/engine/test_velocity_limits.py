@@ -7,11 +7,12 @@ import pytest
 from payonce.engine.brakes import limits, remove_limit, set_limit
 from payonce.engine.brakes.velocity import LOOK_MAX_S
 from payonce.engine.effects import Harmless, Keyed, give_up_effects, next_generation
-from payonce.engine.transaction import begin
+from payonce.engine.transaction import Tx, begin
 from payonce.kit.money import Amount, Asset, well_known
 from payonce.kit.outcomes import Held, Invalid, Refused, Retry, Unknown
-from payonce.testing import OpenStage
-from tests.engine.brakes_stage import PayCoins, Till, euros, open_till
+from payonce.testing import OpenStage, eventually
+from tests.engine.brakes_stage import PayCoins, PayEuros, Till, euros, open_till
+from tests.engine.effects_stage import Receipt
 
 KEYED = Keyed(36_000.0)
 
@@ -33,6 +34,26 @@ async def test_twenty_intents_at_once_never_pass_the_limit(stage: OpenStage) -> 
         assert len(till.vendor.booked) == 7
         assert sum(isinstance(result, Held) for result in results) == 13
         assert await used(till) == "7.00"
+
+
+async def test_a_second_intent_waits_until_the_first_one_counts(stage: OpenStage) -> None:
+    async with open_till(stage) as till:
+        await limit(till, "1.50")
+        first, second = await till.claim(2)
+        others: list[asyncio.Task[Receipt]] = []
+
+        async def waits_or_is_through() -> bool:
+            waiting = "select exists (select from pg_locks where not granted)"
+            return others[0].done() or bool(await till.s.owner.fetchval(waiting))
+
+        async def let_the_second_begin(tx: Tx) -> None:
+            others.append(asyncio.create_task(till.pay(second, "p-2")))
+            await eventually(waits_or_is_through)
+
+        await first.effect(PayEuros(till.vendor, till.safety), key="p-1", intent=let_the_second_begin)
+        [result] = await asyncio.gather(*others, return_exceptions=True)
+        assert isinstance(result, Held)
+        assert till.vendor.times() == {"p-1:1": 1}
 
 
 async def test_intents_of_several_processes_never_pass_several_limits(stage: OpenStage) -> None:

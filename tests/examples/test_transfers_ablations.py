@@ -1,8 +1,5 @@
 """With a safeguard of the transfers taken out, named tests fail. A check that cannot fail is none."""
 
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
@@ -16,30 +13,9 @@ from payonce.testing import OpenStage
 from payonce.testing.faults import Fault
 from payonce.vendors.northbank.client import NorthbankClient
 from payonce.vendors.northbank.port import TransferOrder
+from tests.ablations import Ablations, cases, given, missed, patched
 from tests.conformance.wire import without
 from tests.examples import test_transfers
-
-Check = Callable[[OpenStage], Awaitable[None]]
-
-
-@dataclass(frozen=True)
-class Ablation:
-    take_out: Callable[[], AbstractContextManager[None]]
-    checks: list[Check]
-
-
-def patched(target: object, name: str, replacement: Any) -> Callable[[], AbstractContextManager[None]]:
-    @contextmanager
-    def patching() -> Iterator[None]:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(target, name, replacement)
-            yield
-
-    return patching
-
-
-def given(check: Callable[..., Awaitable[None]], *arguments: Any) -> Check:
-    return lambda stage: check(stage, *arguments)
 
 
 async def fence_that_does_nothing(effect: PayIn, request: Any) -> None:
@@ -67,40 +43,33 @@ async def post_nothing(tx: Tx, posting: Any) -> None:
     return None
 
 
-ABLATIONS = {
-    "the bank's fence": Ablation(
+ABLATIONS: Ablations = {
+    "the bank's fence": (
         patched(PayIn, "_void", fence_that_does_nothing),
         [test_transfers.test_a_late_payment_under_a_voided_reference_never_lands],
     ),
-    "the one key": Ablation(
+    "the one key": (
         patched(NorthbankClient, "transfer", transfer_under_a_new_key),
         [
             given(test_transfers.test_every_fault_in_the_withdrawal_is_survived, Fault.ANSWER_LOST),
             given(test_transfers.test_every_fault_in_the_refund_is_survived, Fault.LATE),
         ],
     ),
-    "asking before paying again": Ablation(
+    "asking before paying again": (
         patched(PayIn, "__init__", sent_again_in_doubt),
         [given(test_transfers.test_every_fault_in_the_payment_is_survived, Fault.TIMEOUT_AFTER)],
     ),
-    "the postings": Ablation(
+    "the postings": (
         patched(Tx, "post", post_nothing),
         [test_transfers.test_a_transfer_is_withdrawn_and_paid_in],
     ),
-    "the compare-and-set": Ablation(
+    "the compare-and-set": (
         lambda: without(r"and state = \$2 returning", "and $2::text <> '' returning", within="transfers.transfers"),
         [test_transfers.test_a_transfer_that_has_moved_on_is_not_moved_by_a_stale_read],
     ),
 }
-CASES = [(name, number) for name, ablation in ABLATIONS.items() for number in range(len(ablation.checks))]
 
 
-@pytest.mark.parametrize(("name", "number"), CASES)
+@pytest.mark.parametrize(("name", "number"), cases(ABLATIONS))
 async def test_without_it_the_named_test_fails(stage: OpenStage, name: str, number: int) -> None:
-    ablation = ABLATIONS[name]
-    with ablation.take_out():
-        try:
-            await ablation.checks[number](stage)
-        except (AssertionError, pytest.fail.Exception):
-            return
-    raise AssertionError(f"without {name} the test passes all the same")
+    await missed(ABLATIONS, name, number, stage)
