@@ -4,8 +4,9 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+import msgspec
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from payonce.kit.http.failures import BodyTooLarge, Broken
@@ -16,6 +17,8 @@ from payonce.kit.redact import redact
 EXCERPT_MAX_CHARS: Final = 200
 RETRY_AFTER_MAX_S: Final = 86_400
 """A vendor that asks for more than a day is not obeyed for more."""
+
+Shape = TypeVar("Shape")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,14 @@ class Response:
             return loads_exact(self.body)
         except Invalid as problem:
             raise Unknown(f"{self.source} answered {self.status}, and {problem}: {self.excerpt()}") from None
+
+    def decode(self, shape: type[Shape]) -> Shape:
+        """The body as a vendor's document of that shape. Unknown when it is anything else: a call that was answered so
+        may have done what it was to do."""
+        try:
+            return msgspec.json.decode(self.body, type=shape)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise Unknown(f"{self.source} answered {self.status} in a form that is not its own: {error}") from None
 
     def text(self) -> str:
         return self.body.decode("utf-8", "replace")

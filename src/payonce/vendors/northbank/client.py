@@ -10,7 +10,7 @@
 """
 
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from urllib.parse import quote
 
 import msgspec
@@ -29,8 +29,6 @@ DEFINITE: Final = {
     409: ("account_closed",),
 }
 """By status, the codes that are the bank's word that nothing moved. From a proxy there is no such word."""
-
-Shape = TypeVar("Shape")
 
 
 class Money(msgspec.Struct, frozen=True):
@@ -86,7 +84,7 @@ class NorthbankClient:
         answer = await self._ask("POST", "/v1/transfers", json=body, headers={"Idempotency-Key": order.key})
         if answer.status != 201:
             raise _no(answer)
-        booked = _read(answer, Booked)
+        booked = answer.decode(Booked)
         if (booked.key, booked.source, booked.target) != (order.key, order.source, order.target) or (
             _amount(answer, booked.amount, order.amount.asset) != order.amount
         ):
@@ -95,14 +93,14 @@ class NorthbankClient:
 
     async def find_transfer(self, key: str) -> TransferReceipt | None:
         answer = _ok(await self._ask("GET", "/v1/transfers", query={"key": key}))
-        found = _read(answer, Found).transfers
+        found = answer.decode(Found).transfers
         if len(found) > 1 or any(each.key != key for each in found):
             raise Unknown(f"{answer.source} answered about other transfers than the one that was asked for")
         return _receipt(found[0]) if found else None
 
     async def balance(self, account: str, asset: Asset) -> Amount:
         answer = _ok(await self._ask("GET", f"/v1/accounts/{quote(account, safe='')}"))
-        held = _read(answer, Balances)
+        held = answer.decode(Balances)
         if held.account != account:
             raise Unknown(f"{answer.source} answered about another account than {account}")
         amounts = [_amount(answer, each, asset) for each in held.balances if each.currency == asset.code]
@@ -111,7 +109,7 @@ class NorthbankClient:
     async def statement(self, account: str, begin: datetime, end: datetime, after: str | None = None) -> StatementPage:
         query = {"account": account, "from": begin.isoformat(), "to": end.isoformat(), "limit": PAGE_LINES}
         answer = _ok(await self._ask("GET", "/v1/statement", query=query | ({"after": after} if after else {})))
-        page = _read(answer, Lines)
+        page = answer.decode(Lines)
         if page.account != account:
             raise Unknown(f"{answer.source} answered about another account than {account}")
         lines = [
@@ -145,13 +143,6 @@ def _ok(answer: Response) -> Response:
         problem = _no(answer)
         raise Unknown(str(problem)) if isinstance(problem, Refused) else problem
     return answer
-
-
-def _read(answer: Response, shape: type[Shape]) -> Shape:
-    try:
-        return msgspec.json.decode(answer.body, type=shape)
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise Unknown(f"{answer.source} answered {answer.status} in a form that is not its own: {error}") from None
 
 
 def _amount(answer: Response, money: Money, asset: Asset) -> Amount:

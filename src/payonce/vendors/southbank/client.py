@@ -10,7 +10,7 @@
 """
 
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 
@@ -23,8 +23,6 @@ from payonce.vendors.southbank.port import PaymentOrder, PaymentReceipt, Stateme
 DEFINITE: Final = frozenset({"AC01", "AC04", "AM04", "AM12", "FF01"})
 """ISO 20022 reasons by which the bank says that nothing moved: account unknown, account closed, not enough money, bad
 amount, bad form."""
-
-Shape = TypeVar("Shape")
 
 
 class Payment(msgspec.Struct, frozen=True):
@@ -88,11 +86,11 @@ class SouthbankClient:
         answer = await self._ask("POST", "/payments", json=body)
         if answer.status != 200:
             raise _no(answer)
-        return _receipt(answer, _read(answer, Payment), order)
+        return _receipt(answer, answer.decode(Payment), order)
 
     async def find_payment(self, order: PaymentOrder) -> PaymentReceipt | None:
         answer = _ok(await self._ask("GET", "/payments", query={"reference": order.reference}))
-        found = _read(answer, Found)
+        found = answer.decode(Found)
         if found.reference != order.reference:
             raise Unknown(f"{answer.source} answered about another reference than {order.reference}")
         if len(found.payments) > 1:
@@ -101,13 +99,13 @@ class SouthbankClient:
 
     async def void(self, reference: str) -> None:
         answer = _ok(await self._ask("POST", "/payments/void", json={"reference": reference}))
-        voided = _read(answer, Voided)
+        voided = answer.decode(Voided)
         if (voided.status, voided.reference) != ("VOIDED", reference):
             raise Unknown(f"{answer.source} does not say that {reference} is void")
 
     async def balance(self, account: str, asset: Asset) -> Amount:
         answer = _ok(await self._ask("GET", "/balance", query={"account": account, "currency": asset.code}))
-        held = _read(answer, Balance)
+        held = answer.decode(Balance)
         if (held.account, held.currency) != (account, asset.code):
             raise Unknown(f"{answer.source} answered about another account than {account} in {asset}")
         return _amount(answer, held.amount, asset)
@@ -115,7 +113,7 @@ class SouthbankClient:
     async def statement(self, account: str, begin: datetime, end: datetime, page: int = 1) -> StatementPage:
         query = {"account": account, "from_ms": _ms(begin), "to_ms": _ms(end), "page": page}
         answer = _ok(await self._ask("GET", "/statement", query=query))
-        found = _read(answer, Lines)
+        found = answer.decode(Lines)
         if (found.account, found.page) != (account, page):
             raise Unknown(f"{answer.source} answered with another page than {page} of {account}")
         lines = [
@@ -151,13 +149,6 @@ def _ok(answer: Response) -> Response:
         problem = _no(answer)
         raise Unknown(str(problem)) if isinstance(problem, Refused) else problem
     return answer
-
-
-def _read(answer: Response, shape: type[Shape]) -> Shape:
-    try:
-        return msgspec.json.decode(answer.body, type=shape)
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise Unknown(f"{answer.source} answered {answer.status} in a form that is not its own: {error}") from None
 
 
 def _receipt(answer: Response, payment: Payment, order: PaymentOrder) -> PaymentReceipt:
