@@ -21,6 +21,7 @@ from payonce.engine.bell import Bell
 from payonce.engine.budgets import SharedBudget
 from payonce.engine.database import Database, connect
 from payonce.engine.janitors import Schedule, run_janitors
+from payonce.engine.janitors.prune import add_partitions
 from payonce.engine.ledger import Finding
 from payonce.engine.migrate import Migration, Status, known_migrations, migrate, status
 from payonce.engine.outbox import LogRelay, Relay, declare_relays
@@ -92,6 +93,11 @@ async def open_banks(settings: Settings, database: Database) -> AsyncIterator[Se
     async with AsyncExitStack() as stack:
         northbank = await stack.enter_async_context(_bank("northbank", settings.northbank_url, settings))
         southbank = await stack.enter_async_context(_bank("southbank", settings.southbank_url, settings))
+        if settings.southbank_url is None:
+            from payonce.vendors.simulated import OPENING
+
+            async with database.transaction() as connection:
+                await transfers.post_opening(connection, OPENING)
         yield [
             NorthbankClient(northbank, SharedBudget(database, "northbank", BANK_CALLS_PER_S, BANK_BURST, BANK_WAIT_S)),
             SouthbankClient(southbank, SharedBudget(database, "southbank", BANK_CALLS_PER_S, BANK_BURST, BANK_WAIT_S)),
@@ -241,6 +247,9 @@ class App:
             await database.check(all_migrations())
             await notice_identity(database, "start of a process")
             bell = await stack.enter_async_context(Bell.open(database, listen=bool(roles)))
+            if handlers:
+                # Made while workers settle, a partition would refuse the rows that wait for it in the default one.
+                await add_partitions(database)
             app = cls(settings, database, bell, handlers)
             await app._declare(everybody)
             if handlers:

@@ -173,7 +173,7 @@ def test_a_backup_brings_the_chain_back(payonce: Payonce, database: ScratchDatab
     write_notes(database, "c")
     head = payonce("audit", "head").stdout.strip()
     assert payonce("db", "backup", f"{tmp_path}/dump").code == 0
-    assert payonce("db", "restore", f"{tmp_path}/dump", "--replace").code == 0
+    assert payonce("db", "restore", f"{tmp_path}/dump", "--replace", "--yes").code == 0
     restored = payonce("audit", "verify", "--head", head, "--json").json
     # The second unsealed one is the restore's own, which put the database into quarantine.
     assert (restored["ok"], restored["notes"], restored["unsealed"]) == (True, 2, 2)

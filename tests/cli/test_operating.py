@@ -97,6 +97,8 @@ def test_backup_and_restore_bring_the_messages_back(
     assert payonce("db", "backup", file, "--json").json["bytes"] > 0
     assert "exists already" in payonce("db", "backup", file).sentence
     assert payonce("queues", "purge", QUEUE, "--state", "ready", "--yes", "--json").json["purged"] == 1
-    assert "ask to replace" in payonce("db", "restore", file).sentence
-    assert payonce("db", "restore", file, "--replace", "--json").code == 0
+    assert "--replace" in payonce("db", "restore", file).sentence
+    assert "add --yes" in payonce("db", "restore", file, "--replace").sentence
+    assert message_count(database, "ready") == 0
+    assert payonce("db", "restore", file, "--replace", "--yes", "--json").code == 0
     assert message_count(database, "ready") == 1

@@ -22,7 +22,7 @@ def test_a_restored_database_is_in_quarantine_until_it_is_released(
     assert payonce("db", "quarantine", "--json").json["quarantine"] is None
     dump = str(tmp_path / "all.dump")
     assert payonce("db", "backup", dump).code == 0
-    assert "quarantine" in payonce("db", "restore", dump, "--replace").stdout
+    assert "quarantine" in payonce("db", "restore", dump, "--replace", "--yes").stdout
     shown = payonce("db", "quarantine", "--json").json
     assert shown["quarantine"]["reason"] == "restored from a backup"
     assert "in quarantine since" in payonce("db", "quarantine").stdout

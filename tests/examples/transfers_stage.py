@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from payonce.cli.demo.verdict import Verdict, judge
-from payonce.engine.ledger import Account, Posting, Reference, balance, moved
+from payonce.engine.ledger import Account, balance
 from payonce.engine.process import Worker
 from payonce.engine.reconcile import StatementSource
 from payonce.examples.transfers import ROLES, model, statements, store
@@ -105,9 +105,7 @@ async def open_office(
         southbank.close_account("shut")
         doors = [Faulty(northbank, at_northbank or Script([])), Faulty(southbank, at_southbank or Script([]))]
         async with s.begin() as tx:
-            for amount in OPENING:
-                lines = moved(amount, "equity/opening", model.AT_SOUTHBANK)
-                await tx.post(Posting(f"opening:{amount.asset.code}", Reference("opening", "southbank"), lines))
+            await store.post_opening(tx.connection, OPENING)
         async with (
             HttpClient("northbank", "https://northbank.example", transport=doors[0]) as north,
             HttpClient("southbank", "https://southbank.example", transport=doors[1]) as south,

@@ -25,7 +25,7 @@ HELP: Final = """Check the books, the effects and every promise; read and verify
 Examples:
   payonce audit run
   payonce audit verify --head 1042:9f2c…
-  payonce audit head --json >> /mnt/elsewhere/heads
+  payonce audit head >> /mnt/elsewhere/heads
   payonce audit log --reference bank --since 2026-01-31T00:00:00Z
 """
 

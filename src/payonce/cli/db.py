@@ -20,7 +20,7 @@ Examples:
   payonce db status
   payonce db migrate
   payonce db backup before-upgrade.dump
-  payonce db restore before-upgrade.dump --replace
+  payonce db restore before-upgrade.dump --replace --yes
 """
 
 commands = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
@@ -122,6 +122,7 @@ def backup(
 def restore(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="What `payonce db backup` made.")],
     replace: Annotated[bool, typer.Option("--replace", help="Drop what is there, in the same transaction.")] = False,
+    yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Fill the database from a backup, whole or not at all. Stop all workers first.
@@ -131,6 +132,11 @@ def restore(
     from payonce import embedded
 
     addresses = _addresses(command_settings())
+    if replace:
+        if not yes:
+            raise Invalid("this drops all data of the database before it is filled again; add --yes if you mean it")
+        if connected := run_async(_connected(addresses)):
+            raise Invalid(f"{connected} connections of payonce are open to the database; stop its processes first")
     embedded.restore(addresses.owner, path, replace=replace)
     show(
         {"restored": str(path), "replaced": replace},
@@ -138,6 +144,20 @@ def restore(
         f"restored {path}",
         "now in quarantine: payonce db quarantine",
     )
+
+
+async def _connected(addresses: "Addresses") -> int:
+    """Of processes that work on the database, or look into it."""
+    from payonce.engine.database import connect
+
+    connection = await connect(addresses.owner)
+    try:
+        found: int = await connection.fetchval(
+            "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'payonce'"
+        )
+        return found
+    finally:
+        await connection.close()
 
 
 def _addresses(settings: "Settings") -> "Addresses":

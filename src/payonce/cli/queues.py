@@ -10,7 +10,7 @@ import typer
 
 from payonce.cli import changes
 from payonce.cli.output import JsonOption, opened, run_async, show, table
-from payonce.cli.parsing import QueueArgument, StateOption, parsed_id
+from payonce.cli.parsing import ByOption, QueueArgument, StateOption, parsed_id, somebody
 from payonce.kit.outcomes import Invalid
 
 if TYPE_CHECKING:
@@ -98,16 +98,17 @@ def peek(
 def pause(
     queue: QueueArgument,
     reason: Annotated[str, typer.Option(help="Shown to whoever asks why.")] = "paused by an operator",
+    by: ByOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Stop claims at once. What is being worked on may end; nothing is lost."""
-    _set_paused(queue, True, reason, as_json)
+    _set_paused(queue, reason, by, as_json)
 
 
 @commands.command("resume")
-def resume(queue: QueueArgument, as_json: JsonOption = False) -> None:
+def resume(queue: QueueArgument, by: ByOption = None, as_json: JsonOption = False) -> None:
     """Let a paused queue be worked on again."""
-    _set_paused(queue, False, "", as_json)
+    _set_paused(queue, None, by, as_json)
 
 
 @commands.command("put")
@@ -186,10 +187,15 @@ def _depth_table(depths: "Sequence[Depth]") -> Any:
     return table("Queues", columns, rows, right=columns[1:7])
 
 
-def _set_paused(queue: str, paused: bool, reason: str, as_json: bool) -> None:
+def _set_paused(queue: str, reason: str | None, by: str | None, as_json: bool) -> None:
+    paused = reason is not None
+
     async def act() -> None:
         async with opened() as app:
-            await (app.admin.pause(queue, reason) if paused else app.admin.resume(queue))
+            if reason is not None:
+                await app.admin.pause(queue, reason, somebody(by))
+            else:
+                await app.admin.resume(queue, somebody(by))
         show({"queue": queue, "paused": paused}, as_json, f"{queue} is {'paused' if paused else 'running'}")
 
     run_async(act())

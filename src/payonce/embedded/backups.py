@@ -101,7 +101,7 @@ def restore(url: str, path: Path, *, replace: bool = False) -> None:
     target = _look_at(url)
     if target.object_count and not replace:
         raise Invalid(
-            f"the database holds {target.object_count} objects already: restore into an empty one, or ask to replace"
+            f"the database holds {target.object_count} objects already: restore into an empty one, or add --replace"
         )
     _pour(target.installation, url, path, first=REPLACE_SQL if replace else "", last=RESTORED_SQL)
 

@@ -10,7 +10,6 @@ from payonce.kit.outcomes import Invalid
 
 VAULT: Final = "vault"
 """Where opening balances come from, so that a bank's accounts add up to zero too."""
-PAGE_MAX: Final = 500
 
 
 class Denied(Exception):
@@ -85,10 +84,11 @@ class Books:
     def under(self, reference: str) -> Sequence[Movement]:
         return self._by_reference.get(reference, ())
 
-    def statement(self, account: str, begin: datetime, end: datetime, after: int, limit: int) -> list[Movement]:
-        """Movements of an account with a number above `after`, booked from `begin` to before `end`."""
-        found = [each for each in self._of_account.get(account, ()) if begin <= each.booked_at < end]
-        return [each for each in found if each.number > after][: min(limit, PAGE_MAX)]
+    def statement(self, account: str, begin: datetime, end: datetime) -> list[Movement]:
+        """Movements of an account booked from `begin` to before `end`. An opening balance is where a statement begins,
+        and no line of it."""
+        booked = self._of_account.get(account, ())
+        return [each for each in booked if begin <= each.booked_at < end and each.source != VAULT]
 
 
 def amount_on_wire(value: object, currency: object) -> Amount:

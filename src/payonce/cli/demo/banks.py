@@ -2,14 +2,13 @@
 books."""
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
 from payonce.app import App
 from payonce.engine.effects import Answer, Review, answer_review, reviews
-from payonce.engine.ledger import Posting, Reference, moved
 from payonce.examples.transfers import effects, model
 from payonce.kit.money import Amount, well_known
 from payonce.kit.outcomes import Stale
@@ -44,14 +43,6 @@ class Banks:
         for door in self.doors:
             total += door.enacted
         return {fault.value: total[fault] for fault in Fault if total[fault]}
-
-    def opening_postings(self) -> Iterator[Posting]:
-        """What we have at Southbank before the first transfer."""
-        for amount in self.opening:
-            yield Posting(
-                f"opening:{amount.asset.code}", Reference("opening", "southbank"),
-                moved(amount, "equity/opening", model.AT_SOUTHBANK),
-            )  # fmt: skip
 
     async def deliver(self) -> None:
         for door in self.doors:

@@ -145,8 +145,7 @@ async def _put(app: "App", orders: list["Order"], banks: "Banks") -> None:
     from payonce.examples.transfers import store
 
     async with app.begin() as tx:
-        for posting in banks.opening_postings():
-            await tx.post(posting)
+        await store.post_opening(tx.connection, banks.opening)
     for start in range(0, len(orders), PUT_AT_ONCE):
         async with app.begin() as tx:
             for order in orders[start : start + PUT_AT_ONCE]:

@@ -114,8 +114,11 @@ def requested(order: Order) -> Transfer:
         ("source", order.source, ACCOUNT_MAX_LENGTH),
         ("target", order.target, ACCOUNT_MAX_LENGTH),
     ):
-        if not 1 <= len(text) <= length_max or not text.isprintable():
-            raise BadOrder(f"the {what} of a transfer is {text[:40]!r}; it has 1 to {length_max} printable characters")
+        # The id becomes part of the banks' keys, which travel in headers.
+        if not 1 <= len(text) <= length_max or not (text.isascii() and text.isprintable()):
+            raise BadOrder(
+                f"the {what} of a transfer is {text[:40]!r}; it has 1 to {length_max} printable ASCII characters"
+            )
     try:
         amount = Amount.from_decimal(order.amount, well_known(order.currency))
     except Invalid as error:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from payonce.engine.database import Database
 from payonce.engine.effects import Answer, Review, Stored
 from payonce.engine.janitors import Janitor
-from payonce.engine.ledger import Account, Posting, Reference, balance, moved
+from payonce.engine.ledger import Account, balance
 from payonce.engine.ledger.model import Reads
 from payonce.engine.outbox import Relay
 from payonce.engine.transaction import RingingFeed, Tx
@@ -68,9 +68,7 @@ class TransfersScenario:
         return ()
 
     async def set_up(self, tx: Tx) -> None:
-        await tx.post(
-            Posting("opening", Reference("opening", SOUTH), moved(OPENING, "equity/opening", AT_SOUTHBANK))
-        )  # fmt: skip
+        await store.post_opening(tx.connection, [OPENING])
         for order in ORDERS:
             await store.request(tx, order)
 

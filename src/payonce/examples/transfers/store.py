@@ -1,13 +1,30 @@
 """Transfers on record, each function with its SQL beside it."""
 
+from collections.abc import Iterable
 from typing import Final
 
+from payonce.engine.database import Connection
+from payonce.engine.ledger import Posting, Reference, moved, post
 from payonce.engine.transaction import Reader, Tx
-from payonce.examples.transfers.model import TRANSITIONS, BadOrder, Order, State, Transfer, requested, transfer_from
+from payonce.examples.transfers.model import (
+    AT_SOUTHBANK,
+    TRANSITIONS,
+    BadOrder,
+    Order,
+    State,
+    Transfer,
+    requested,
+    transfer_from,
+)
 from payonce.examples.transfers.policies import QUEUES, WITHDRAW
+from payonce.kit.money import Amount
 from payonce.kit.outcomes import Retry
 
-REFERENCES: Final = {"transfer": "select id from transfers.transfers where id = any($1::text[])"}
+OPENING: Final = "opening"
+REFERENCES: Final = {
+    "transfer": "select id from transfers.transfers where id = any($1::text[])",
+    OPENING: f"select id from unnest($1::text[]) as asked (id) where id = '{AT_SOUTHBANK}'",
+}
 """What postings refer to, and which of some ids are there."""
 
 
@@ -29,6 +46,13 @@ async def request(tx: Tx, order: Order) -> Transfer:
     if (known.source, known.target, known.amount) != (wanted.source, wanted.target, wanted.amount):
         raise BadOrder(f"transfer {wanted.id} is on record with other accounts or another amount; use another id")
     return known
+
+
+async def post_opening(connection: Connection, amounts: Iterable[Amount]) -> None:
+    """What we have at Southbank before the first transfer; entered once."""
+    for amount in amounts:
+        lines = moved(amount, "equity/opening", AT_SOUTHBANK)
+        await post(connection, Posting(f"opening:{amount.asset.code}", Reference(OPENING, AT_SOUTHBANK), lines))
 
 
 async def transfer(read: Reader, transfer_id: str | None) -> Transfer:

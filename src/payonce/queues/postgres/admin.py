@@ -6,6 +6,7 @@ from uuid import UUID
 
 import asyncpg
 
+from payonce.engine.audit import note
 from payonce.engine.bell import Bell
 from payonce.engine.database import Connection, Database
 from payonce.engine.model import State, clean_text
@@ -74,18 +75,22 @@ class PostgresAdmin:
         )  # fmt: skip
         return [stored_of(row) for row in rows]
 
-    async def pause(self, queue: str, reason: str) -> None:
-        await self._known(queue)
-        await self._pool.execute(
-            "update payonce.queues set paused = true, paused_reason = $2 where name = $1", queue, clean_text(reason)
-        )
+    async def pause(self, queue: str, reason: str, by: str = "the application") -> None:
+        await self._set_paused(queue, clean_text(reason), by)
 
-    async def resume(self, queue: str) -> None:
-        await self._known(queue)
-        await self._pool.execute(
-            "update payonce.queues set paused = false, paused_reason = null where name = $1", queue
-        )
+    async def resume(self, queue: str, by: str = "the application") -> None:
+        await self._set_paused(queue, None, by)
         self._bell.ring({queue})
+
+    async def _set_paused(self, queue: str, reason: str | None, by: str) -> None:
+        await self._known(queue)
+        async with self._pool.acquire() as connection, connection.transaction():
+            await connection.execute(
+                "update payonce.queues set paused = $2, paused_reason = $3 where name = $1",
+                queue, reason is not None, reason,
+            )  # fmt: skip
+            said = "resumed" if reason is None else f"paused: {reason}"
+            await note(connection, "queues.pause", queue, said, actor=by)
 
     async def preview(self, queue: str, state: State, which: Filter) -> Preview:
         await self._known(queue)

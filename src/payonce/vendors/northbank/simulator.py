@@ -14,10 +14,11 @@ from starlette.routing import Route
 
 from payonce.kit.money import Amount, loads_exact
 from payonce.kit.outcomes import Invalid
-from payonce.vendors.books import PAGE_MAX, VAULT, Books, Denied, Movement, amount_on_wire, moment_on_wire, system_clock
+from payonce.vendors.books import VAULT, Books, Denied, Movement, amount_on_wire, moment_on_wire, system_clock
 from payonce.vendors.journal import Journal
 from payonce.vendors.northbank.port import KEYS_KEPT_S
 
+PAGE_MAX = 500
 STATUS = {"insufficient_funds": 402, "no_such_account": 404, "account_closed": 409, "key_reuse": 422}
 
 
@@ -117,10 +118,9 @@ class NorthbankSimulator:
         asked = request.query_params
         account = self._known(asked.get("account", ""))
         begin, end = moment_on_wire(asked.get("from", "")), moment_on_wire(asked.get("to", ""))
-        limit, after = _number(asked.get("limit", "100")), _number(asked.get("after", "0"))
-        found = self.books.statement(account, begin, end, after, min(limit, PAGE_MAX) + 1)
-        more = len(found) > min(limit, PAGE_MAX)
-        found = found[:-1] if more else found
+        limit, after = min(_number(asked.get("limit", "100")), PAGE_MAX), _number(asked.get("after", "0"))
+        rest = [each for each in self.books.statement(account, begin, end) if each.number > after]
+        found, more = rest[:limit], len(rest) > limit
         return 200, {
             "account": account,
             "entries": [_line(each, account) for each in found],

@@ -126,8 +126,7 @@ class SouthbankSimulator:
         )
         page = _number(asked.get("page", "1"))
         end = min(end, self._clock() - self._lag)
-        found = [each for each in self.books.movements if account in (each.source, each.target)]
-        found = [each for each in found if begin <= each.booked_at < end]
+        found = self.books.statement(account, begin, end)
         shown = found[(page - 1) * PAGE_LINES : page * PAGE_LINES] if page else []
         return 200, {
             "account": account,
