@@ -40,7 +40,10 @@ def test_pause_is_shown_with_its_reason_and_survives_a_start(payonce: Payonce) -
     shown = payonce("queues", "show", QUEUE, "--json").json
     assert (shown["paused"], shown["paused_reason"]) == (True, "vendor is down")
     assert shown["policy"]["lease_s"] == 2.0
-    assert payonce("queues", "resume", QUEUE, "--json").json["paused"] is False
+    assert payonce("queues", "resume", QUEUE, "--by", "ada", "--json").json["paused"] is False
+    noted = payonce("audit", "log", "--reference", QUEUE, "--json").json["notes"]
+    assert [one["text"] for one in noted] == ["resumed", "paused: vendor is down"]
+    assert noted[0]["actor"] == "ada"
     assert payonce("queues", "show", QUEUE, "--json").json["paused_reason"] is None
 
 

@@ -97,7 +97,8 @@ def grant_approval(
                 return await grant(tx, app.actions, number, somebody(by), remark)
 
     decided = run_async(act())
-    show({"approval": described(decided)}, as_json, f"approval {number} is {decided.state}: {decided.text}")
+    told = f"approval {number} is {decided.state} by {decided.decided_by}: {decided.text}"
+    show({"approval": described(decided)}, as_json, told)
     if decided.state != "granted":
         say_error(f"{decided.result}; ask again")
         raise typer.Exit(EXIT_FAILED)

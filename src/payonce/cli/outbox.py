@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 PAGE_DEFAULT: Final = 20
 PAYLOAD_SHOWN: Final = 120
+PARKED: Final = "payonce outbox parked RELAY"
 
 HELP: Final = """Look into the outbox and steer its relays.
 
@@ -58,7 +59,7 @@ def parked(
     as_json: JsonOption = False,
 ) -> None:
     """Entries that were given up, in the order they were, each with its reason."""
-    behind = None if after is None else parsed_id(after)
+    behind = None if after is None else parsed_id(after, PARKED)
 
     async def act() -> None:
         from payonce.engine.outbox import parked_entries
@@ -91,7 +92,7 @@ def redrive(
     as_json: JsonOption = False,
 ) -> None:
     """Let parked entries start over. Without --id: all of them."""
-    chosen = [parsed_id(text) for text in ids or ()]
+    chosen = [parsed_id(text, PARKED) for text in ids or ()]
     _confirm("redrive", f"redrive {len(chosen) or 'all'} parked entries of {relay}?", yes, as_json)
 
     async def act() -> None:
@@ -114,7 +115,7 @@ def discard(
     as_json: JsonOption = False,
 ) -> None:
     """Delete parked entries that are never to be delivered. Each leaves a line in the audit log."""
-    chosen = [parsed_id(text) for text in ids or ()]
+    chosen = [parsed_id(text, PARKED) for text in ids or ()]
     _confirm("discard", f"delete {len(chosen)} parked entries of {relay} for good?", yes, as_json)
 
     async def act() -> None:

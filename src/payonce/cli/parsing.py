@@ -36,11 +36,11 @@ ByOption = Annotated[str | None, typer.Option(help="Who does this; unset, your l
 LimitOption = Annotated[int, typer.Option(help="At most this many, up to 500.", min=1, max=500)]
 
 
-def parsed_id(text: str) -> UUID:
+def parsed_id(text: str, see: str = "payonce queues peek") -> UUID:
     try:
         return UUID(text)
     except ValueError:
-        raise Invalid(f"{text[:60]!r} is not a message id; copy one from `payonce queues peek`") from None
+        raise Invalid(f"{text[:60]!r} is not a message id; copy one from `{see}`") from None
 
 
 def parsed_effect_id(text: str) -> UUID:

@@ -118,21 +118,26 @@ def put(
     delay: Annotated[float | None, typer.Option(help="Seconds until it falls due.")] = None,
     key: Annotated[str | None, typer.Option(help="Idempotency key: a second put answers with the first id.")] = None,
     action: Annotated[str | None, typer.Option(help="The action, for queues that have several.")] = None,
+    correlation_id: Annotated[str | None, typer.Option(help="What it is about: `trace` finds it so.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Put one message.
 
     Example: payonce queues put tally-changes '{"row_id": 1}' --delay 10 --key change:1
     """
-    message = _message(queue, _read_body(body), {"delay_s": delay, "idempotency_key": key, "action": action})
+    said = {"delay_s": delay, "idempotency_key": key, "action": action, "correlation_id": correlation_id}
+    message = _message(queue, _read_body(body), said)
 
     async def act() -> None:
         async with opened() as app:
             [accepted] = await app.feed.put([message])
         fresh = accepted == message.id
         result = {"queue": queue, "id": str(accepted), "accepted": fresh}
-        said = f"put {accepted} into {queue}" if fresh else f"the key was accepted before, as {accepted}"
-        show(result, as_json, said)
+        show(
+            result,
+            as_json,
+            f"put {accepted} into {queue}" if fresh else f"the key was accepted before, as {accepted}",
+        )
 
     run_async(act())
 
