@@ -33,7 +33,9 @@ create table payonce.reconcile_runs (
     begun_by text collate "C" not null,
     begun_at timestamptz not null default payonce.due_now(),
     finished_at timestamptz,
-    constraint finished_runs_have_a_time check ((state = 'finished') = (finished_at is not null))
+    constraint finished_runs_have_a_time check ((state = 'finished') = (finished_at is not null)),
+    -- What lies further back than the vendor's lag is shown when it is read only if reading begins after the end.
+    constraint runs_are_begun_after_their_end check (until <= begun_at)
 );
 
 create unique index reconcile_runs_running on payonce.reconcile_runs (vendor) where state = 'running';

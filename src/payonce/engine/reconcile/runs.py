@@ -102,24 +102,25 @@ async def is_due(read: Reads, source: StatementSource) -> bool:
 async def begin_or_go_on(
     tx: Tx, source: StatementSource, since: datetime | None, until: datetime | None, by: str
 ) -> Run:
-    """The run over this stretch. One that was broken off goes on, unless a quarantine began since: the statement of
-    before it does not count."""
+    """The run over this stretch, or the one that was broken off in it, which goes on to its own end: whatever a run
+    reads it reads after that end, so that of what lies further back than the vendor's lag it misses nothing. With a
+    later end it would have read its first slices too early. None goes on from before a quarantine."""
     now = await tx.fetchval("select payonce.due_now()")
     if until is not None and until > now:
         raise Invalid(f"until is {until.isoformat()}, which is still to come; leave it out for now")
-    until = until or now
-    since = since or await _default_since(tx, source, until)
-    if since >= until:
-        raise Invalid(f"since is {since.isoformat()}, which is not before {until.isoformat()}")
+    end = until or now
+    begin = since or await _default_since(tx, source, end)
+    if begin >= end:
+        raise Invalid(f"since is {begin.isoformat()}, which is not before {end.isoformat()}")
     row = await tx.fetchrow(
         """
-        update payonce.reconcile_runs
-        set until = greatest(until, $3)
-        where vendor = $1 and state = 'running' and since = $2
+        select r.* from payonce.reconcile_runs r join payonce.statement_sources s using (vendor)
+        where vendor = $1 and state = 'running' and ($3::timestamptz is null or until >= $3)
           and begun_at >= coalesce((select began_at from payonce.quarantines where released_at is null), '-infinity')
-        returning *
+          and (since = $2 or (not $4 and since < $2 and until > coalesce(covered_until, '-infinity')))
+        for update of r
         """,
-        source.vendor, since, until,
+        source.vendor, begin, until, since is not None,
     )  # fmt: skip
     if row is None:
         await tx.execute(
@@ -131,7 +132,7 @@ async def begin_or_go_on(
             insert into payonce.reconcile_runs (id, vendor, since, until, reached, begun_by)
             values ($1, $2, $3, $4, $3, $5) returning *
             """,
-            new_id(), source.vendor, since, until, by,
+            new_id(), source.vendor, begin, end, by,
         )  # fmt: skip
     return as_run(row)
 
