@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from payonce.engine.ledger import Account, guard
-from payonce.engine.reconcile import Flow, equal_books, last_runs
+from payonce.engine.reconcile import Direction, Flow, equal_books, last_runs
 from payonce.engine.reconcile import run as run_module
+from payonce.engine.reconcile.runs import OVERLAP_S
 from payonce.engine.transaction import begin
 from payonce.kit.outcomes import Invalid, Stale, Unavailable
 from payonce.testing import OpenStage, eventually
@@ -153,6 +154,29 @@ async def test_the_next_run_begins_before_the_end_of_the_last_one(stage: OpenSta
         assert second.unmatched == 1
         earlier = await b.reconcile(since=first.since - timedelta(days=9), until=first.since - timedelta(days=8))
         assert (await b.reconcile()).since > earlier.until
+
+
+@pytest.mark.parametrize("gap", [timedelta(days=4), timedelta(seconds=-LAG_S / 2)])
+async def test_a_run_that_leaves_a_gap_does_not_keep_the_next_from_reading_it(
+    stage: OpenStage, gap: timedelta
+) -> None:
+    """A gap is also what the last run read before the lag had passed."""
+    async with open_branch(stage) as b:
+        covered = await b.after_the_lag()
+        await b.s.clock.advance(5 * 86_400)
+        b.bank.book("bank.fee", None, -7, covered.until + gap - timedelta(seconds=1))
+        await b.reconcile(since=covered.until + gap)
+        assert await b.open_items() == []
+        await b.after_the_lag()
+        assert await b.open_items() == [(Direction.THEIRS, -7)]
+
+
+async def test_a_run_that_leaves_no_gap_moves_on_what_is_covered(stage: OpenStage) -> None:
+    async with open_branch(stage) as b:
+        covered = await b.after_the_lag()
+        await b.s.clock.advance(5 * 86_400)
+        explicit = await b.reconcile(since=covered.until - timedelta(seconds=LAG_S))
+        assert (await b.after_the_lag()).since == explicit.until - timedelta(seconds=LAG_S + OVERLAP_S)
 
 
 @pytest.mark.parametrize("hours", [1, -1])

@@ -19,6 +19,8 @@ OVERLAP_S: Final = 3_600.0
 FIRST_WINDOW_S: Final = 86_400.0
 """How far back the first run of a vendor goes when nobody says."""
 RUNS_SHOWN_MAX: Final = 500
+_TOUCHES: Final = "$2::timestamptz <= covered_until - make_interval(secs => lag_s) and $3::timestamptz >= covered_since"
+"""Whether a stretch from $2 to $3 leaves no gap to what is covered. What the vendor may have shown late is not yet."""
 COUNTS: Final = ("lines", "found", "adopted", "unmatched", "missing", "settled")
 
 
@@ -162,14 +164,14 @@ async def finish(tx: Tx, run: Run, by: str) -> Run:
     )
     if row is None:
         raise Stale(f"the run over {run.vendor} was taken over by another one")
+    # A later stretch that leaves a gap moves nothing: the next run begins before the gap.
     await tx.execute(
-        """
+        f"""
         update payonce.statement_sources
-        set covered_until = case when $2 <= covered_until then greatest(covered_until, $3) else $3 end,
-            covered_since = $4
-        where vendor = $1 and (covered_since is null or $3 >= covered_since)
+        set covered_until = greatest(covered_until, $3), covered_since = least(covered_since, $2)
+        where vendor = $1 and (covered_since is null or ({_TOUCHES}))
         """,
-        run.vendor, run.since, run.until, await covered_since(tx, run),
+        run.vendor, run.since, run.until,
     )  # fmt: skip
     finished = as_run(row)
     told = ", ".join(f"{getattr(finished, name)} {name}" for name in COUNTS)
@@ -181,7 +183,7 @@ async def finish(tx: Tx, run: Run, by: str) -> Run:
 async def covered_since(read: Reads, run: Run) -> datetime:
     """Where the stretch begins that is covered without a gap once the run has ended."""
     since: datetime = await read.fetchval(
-        "select case when $2 <= covered_until and $3 >= covered_since then least(covered_since, $2) else $2 end "
+        f"select case when {_TOUCHES} then least(covered_since, $2) else $2 end "
         "from payonce.statement_sources where vendor = $1",
         run.vendor, run.since, run.until,
     )  # fmt: skip
