@@ -79,13 +79,12 @@ class _Walk:
     run: Run
 
     async def look_again(self) -> None:
-        """What nothing explained before: by now something may, a business object above all."""
+        """Lines that nothing explained before: by now something may, a business object above all. An effect that is
+        missing leaves suspense with its line, or by a person: only they know whether the books still have it."""
         after: UUID | None = None
         while items := await unmatched(Reader(self.database), self.source.vendor, PAGE_LINES, after):
             for item in items:
-                if item.direction is Direction.OURS:
-                    await self._step(partial(missing.look_again, item=item, by=self.by))
-                else:
+                if item.direction is not Direction.OURS:
                     await self._step(
                         partial(match_again, source=self.source, item=item, run_id=self.run.id, by=self.by)
                     )
