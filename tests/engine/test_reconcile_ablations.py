@@ -10,7 +10,7 @@ from payonce.engine.quarantine import check
 from payonce.engine.reconcile import Flow, match, suspense
 from payonce.kit.outcomes import Retry
 from payonce.testing import OpenStage
-from tests.ablations import Ablations, cases, missed, patched
+from tests.ablations import Ablations, cases, given, missed, patched
 from tests.conformance.wire import without
 from tests.engine import test_quarantine, test_reconcile
 
@@ -29,6 +29,11 @@ NOBODY_LOOKS = """
 BEGIN_AT_ONCE = """
     insert into payonce.quarantines (reason, lost_since, began_at)
     values ($1 || coalesce($2, ''), $3, payonce.due_now())
+"""
+TO_THE_PRESENT = """
+    update payonce.reconcile_runs set until = payonce.due_now(), begun_at = payonce.due_now()
+    where vendor = $1 and state = 'running' and since >= $2 and coalesce($3::timestamptz, 'infinity') > $2 and not $4
+    returning *
 """
 
 ABLATIONS: Ablations = {
@@ -52,8 +57,20 @@ ABLATIONS: Ablations = {
         [test_quarantine.test_nothing_is_sent_in_quarantine_and_no_attempt_is_used_up],
     ),
     "the statement of after the lag": (
-        lambda: without(r"and r\.until >= \$1::timestamptz \+ make_interval\(secs => s\.lag_s\)", ""),
+        lambda: without(r"and r\.until >= \$1::timestamptz \+ make_interval\(secs => s\.lag_s \+ \$3\)", ""),
         [test_quarantine.test_release_needs_every_statement_after_the_lag_and_every_item_explained],
+    ),
+    "the time that a send of before may take": (
+        lambda: without(r"make_interval\(secs => s\.lag_s \+ \$3\)", "make_interval(secs => s.lag_s + 0 * $3)"),
+        [given(test_quarantine.test_a_release_waits_until_what_was_sent_before_has_landed_and_is_shown, 0.0)],
+    ),
+    "the end that a run keeps": (
+        lambda: without(r"select r\.\* from payonce\.reconcile_runs r (.*\s)+ for update of r", TO_THE_PRESENT),
+        [test_quarantine.test_a_run_that_broke_off_too_early_does_not_stand_for_what_was_shown_later],
+    ),
+    "the kinds that a statement shows": (
+        lambda: without(r"not k\.kind = any\(s\.kinds\)", "false"),
+        [test_quarantine.test_a_kind_that_moves_money_and_is_not_on_its_vendors_statement_must_be_accepted],
     ),
     "the statement of everything that may be lost": (
         lambda: without(r"and r\.since <= \$2", ""),

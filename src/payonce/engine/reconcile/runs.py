@@ -8,6 +8,7 @@ from uuid import UUID
 
 from payonce.engine.audit import note
 from payonce.engine.database import Database
+from payonce.engine.effects.declaration import SEND_MAX_S
 from payonce.engine.ledger.model import Reads
 from payonce.engine.reconcile.source import StatementSource, check_source, suspense_account
 from payonce.engine.transaction import Tx
@@ -96,7 +97,7 @@ async def is_due(read: Reads, source: StatementSource) -> bool:
                     where q.released_at is null and r.until < q.began_at + make_interval(secs => $3::float8)
                       and payonce.due_now() > q.began_at + make_interval(secs => $3::float8)))
             """,
-            source.vendor, source.every_s, source.lag_s,
+            source.vendor, source.every_s, source.lag_s + SEND_MAX_S,
         )
     )  # fmt: skip
 
