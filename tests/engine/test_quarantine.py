@@ -320,8 +320,35 @@ async def test_a_person_may_only_widen_what_is_looked_for(stage: OpenStage) -> N
         assert run.since == earlier
 
 
-async def test_services_may_not_undo_a_restore_nor_forget_a_quarantine(stage: OpenStage) -> None:
+FORBIDDEN = (
+    "select payonce.after_restore()",
+    "delete from payonce.quarantines",
+    "insert into payonce.quarantines (reason, lost_since, began_at) values ('', payonce.due_now(), payonce.due_now())",
+    "update payonce.quarantines set released_at = payonce.due_now(), released_by = 'nobody'",
+    "update payonce.quarantines set lost_since = payonce.due_now()",
+    "update payonce.served_identity set identity = payonce.server_identity()",
+    "update payonce.reconcile_runs set since = '-infinity'",
+    "update payonce.unmatched set amount_minor = 1",
+)
+
+
+@pytest.mark.parametrize("forbidden", FORBIDDEN)
+async def test_services_may_not_undo_a_restore_nor_forget_a_quarantine(stage: OpenStage, forbidden: str) -> None:
     async with open_branch(stage) as b:
-        for forbidden in ("select payonce.after_restore()", "delete from payonce.quarantines"):
-            with pytest.raises(asyncpg.InsufficientPrivilegeError):
-                await b.s.database.work.execute(forbidden)
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await b.s.database.work.execute(forbidden)
+
+
+async def test_whatever_changes_a_quarantine_leaves_a_note(stage: OpenStage) -> None:
+    async with open_branch(stage) as b:
+        began = await quarantined(b)
+        work = b.s.database.work
+        await work.execute("select payonce.widen_quarantine($1, 'eve')", began.lost_since - timedelta(days=1))
+        await work.execute("select payonce.release_quarantine($1, $2, 'eve', null, null)", began.id, began.revision)
+        assert await open_quarantine(b.read) is not None, "it has changed since"
+        await work.execute("select payonce.release_quarantine($1, $2, 'eve', null, null)", began.id, began.revision + 1)
+        assert await open_quarantine(b.read) is None
+        rows = await b.s.owner.fetch("select location, actor from payonce.audit_log order by id")
+        assert [(row["location"], row["actor"]) for row in rows] == [
+            ("quarantine.begin", "ann"), ("quarantine.widen", "eve"), ("quarantine.release", "eve")
+        ]  # fmt: skip

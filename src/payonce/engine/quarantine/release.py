@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from payonce.engine.audit import Severity, note
 from payonce.engine.effects.declaration import SEND_MAX_S
 from payonce.engine.ledger.model import Reads
 from payonce.engine.model import clean_text
@@ -56,18 +55,11 @@ async def release(tx: Tx, by: str, *, revision: int, accept_unreconciled: str | 
         raise Invalid(f"the quarantine cannot be released: {_told(standing)}; or say why with --accept-unreconciled")
     accepted = None if accept_unreconciled is None else clean_text(redact(accept_unreconciled))
     row = await tx.fetchrow(
-        """
-        update payonce.quarantines
-        set released_at = payonce.due_now(), released_by = $3, accepted = $4, revision = revision + 1
-        where id = $1 and revision = $2 and released_at is null returning *
-        """,
-        quarantine.id, revision, clean_text(by), accepted,
+        "select * from payonce.release_quarantine($1, $2, $3, $4, $5)",
+        quarantine.id, revision, clean_text(by), accepted, clean_text(redact(_told(standing))) if standing else None,
     )  # fmt: skip
     if row is None:
         raise Stale("the quarantine has changed since it was shown; look again")
-    text = "everything was reconciled" if not standing else f"{accept_unreconciled}, although {_told(standing)}"
-    severity = Severity.WARNING if standing else Severity.INFO
-    await note(tx.connection, "quarantine.release", str(quarantine.id), text, actor=by, severity=severity)
     return as_quarantine(row)
 
 
