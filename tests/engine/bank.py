@@ -13,6 +13,7 @@ import msgspec
 
 from payonce.engine.audit.run import checks_of, run_audit
 from payonce.engine.effects import DidNot, Effect, Findable, Happened, IntentCheck, Keyed
+from payonce.engine.effects.declaration import SEND_MAX_S
 from payonce.engine.ledger import Account, Posting, Reference, balance, moved
 from payonce.engine.ledger.model import Reads
 from payonce.engine.policy import Fixed, Policy
@@ -31,6 +32,8 @@ OPENING = 1_000_000
 PAY = Policy("bank-payments", lease_s=30, max_attempts=3, backoff=Fixed(10))
 KEYS_LIVE_S = 3_600.0
 LAG_S = 60.0
+SETTLED_S = LAG_S + SEND_MAX_S
+"""So long after a quarantine began, the statement shows all that was sent before it."""
 
 
 def eur(minor: int) -> Amount:

@@ -146,6 +146,18 @@ async def test_what_was_decided_is_not_rewritten(stage: OpenStage) -> None:
             await till.s.database.work.execute("update payonce.approvals set decided_by = 'cyd'")
 
 
+async def test_nothing_is_written_down_as_granted_already(stage: OpenStage) -> None:
+    async with open_till(stage) as till:
+        columns = "action, subject, argument, text, amounts, why, asked_by, expires_at"
+        values = "'redrive', 'pay', '{}', '', '[]', '', 'ann', payonce.due_now() + interval '1 hour'"
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await till.s.database.work.execute(
+                f"insert into payonce.approvals ({columns}, state, decided_by) values ({values}, 'granted', 'bob')"
+            )
+        await till.s.database.work.execute(f"insert into payonce.approvals ({columns}) values ({values})")
+        assert await till.s.owner.fetchval("select state from payonce.approvals") == "waiting"
+
+
 async def test_news_since_the_asking_deny_it_with_a_sentence_and_nothing_is_done(stage: OpenStage) -> None:
     async with open_till(stage, Keyed(3_600.0)) as till:
         await threshold(till, "0.00")

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from dataclasses import replace
 from typing import Any
 
 import asyncpg
@@ -24,6 +25,7 @@ from payonce.engine.effects import (
 )
 from payonce.engine.effects import run as run_module
 from payonce.engine.effects import send as sending_module
+from payonce.engine.effects.declaration import SEND_MAX_S
 from payonce.engine.transaction import Tx
 from payonce.kit.outcomes import Invalid, Refused, Retry, Stale, Unknown
 from payonce.testing import OpenStage
@@ -348,13 +350,19 @@ async def test_attempts_are_append_only(stage: OpenStage) -> None:
                     await session.execute(statement)
 
 
-async def test_a_timeout_that_the_lease_does_not_cover_is_refused(stage: OpenStage) -> None:
+@pytest.mark.parametrize(
+    ("lease_s", "why"), [(TIMEOUT_S, "below the queue's lease"), (2 * SEND_MAX_S, "a quarantine waits so long")]
+)
+async def test_a_timeout_that_the_lease_or_a_quarantine_does_not_cover_is_refused(
+    stage: OpenStage, lease_s: float, why: str
+) -> None:
     class Slow(Pay):
-        timeout_s = PAY.lease_s
+        timeout_s = min(lease_s, SEND_MAX_S + 1)
 
     async with open_desk(stage, KEYED) as desk:
         work = await desk.claim()
-        with pytest.raises(Invalid, match="below the queue's lease"):
+        desk.queue.policy = replace(PAY, lease_s=lease_s)
+        with pytest.raises(Invalid, match=why):
             await work.effect(Slow(desk.vendor, KEYED), key="p-1")
 
 

@@ -1,11 +1,14 @@
 """Quarantine: begun by another server, a restore or a person; nothing is sent in it; released when all is explained."""
 
 import asyncio
+from collections.abc import Mapping
 from datetime import datetime, timedelta
+from types import MappingProxyType
 
 import asyncpg
 import pytest
 
+from payonce.engine.effects.declaration import SEND_MAX_S
 from payonce.engine.ledger import Posting, Reference, moved
 from payonce.engine.quarantine import (
     Quarantine,
@@ -16,11 +19,11 @@ from payonce.engine.quarantine import (
     release,
     widen,
 )
-from payonce.engine.reconcile import explain, unmatched
+from payonce.engine.reconcile import Flow, explain, unmatched
 from payonce.engine.transaction import begin
 from payonce.kit.outcomes import Invalid, Stale, Unavailable
 from payonce.testing import OpenStage, eventually
-from tests.engine.bank import LAG_S, MIRROR, PAID, PAY, Branch, eur, open_branch
+from tests.engine.bank import LAG_S, MIRROR, PAID, PAY, SETTLED_S, BankStatement, Branch, Pay, eur, open_branch
 
 OTHER_SERVER = "update payonce.served_identity set identity = 'system 1, timeline 00000001, database 1'"
 
@@ -173,7 +176,7 @@ async def test_release_needs_every_statement_after_the_lag_and_every_item_explai
         assert ["was not reconciled" in reason for reason in await reasons(b)] == [True]
         await b.reconcile()
         assert any("was not reconciled" in reason for reason in await reasons(b)), "asked before the lag had passed"
-        await b.s.clock.advance(LAG_S)
+        await b.s.clock.advance(SETTLED_S)
         await b.reconcile()
         assert await reasons(b) == ["1 unmatched items of bank since then are unexplained"]
         with pytest.raises(Invalid, match=r"unexplained .*accept-unreconciled"):
@@ -188,7 +191,7 @@ async def test_release_needs_every_statement_after_the_lag_and_every_item_explai
 async def test_a_run_over_too_little_does_not_count(stage: OpenStage) -> None:
     async with open_branch(stage) as b:
         began = await quarantined(b)
-        await b.s.clock.advance(LAG_S)
+        await b.s.clock.advance(SETTLED_S)
         await b.reconcile(since=began.lost_since + timedelta(minutes=1))
         assert len(await reasons(b)) == 1
         await b.reconcile(since=began.lost_since)
@@ -206,6 +209,73 @@ async def test_a_run_that_was_broken_off_before_the_quarantine_does_not_go_on(st
         b.bank.asked = []
         await b.reconcile(since=since)
         assert b.bank.asked[0][0] == since
+
+
+@pytest.mark.parametrize("lag_s", [0.0, LAG_S])
+async def test_a_release_waits_until_what_was_sent_before_has_landed_and_is_shown(
+    stage: OpenStage, lag_s: float
+) -> None:
+    """A send whose intent is forgotten lands at the end of its time-out."""
+    async with open_branch(stage, lag_s=lag_s) as b:
+        await b.order("w-1", way="wire")
+        await quarantined(b)
+        await b.s.clock.advance(lag_s + Pay.timeout_s - 1)
+        await b.reconcile()
+        assert ["was not reconciled" in reason for reason in await reasons(b)] == [True]
+        b.bank.book("bank.wire", "w-1:1", -100, await b.s.clock.now())
+        await b.s.clock.advance(SEND_MAX_S - Pay.timeout_s)
+        await b.reconcile()
+        assert ["was not reconciled" in reason for reason in await reasons(b)] == [True]
+        await b.s.clock.advance(2)
+        await b.reconcile()
+        await released(b)
+        await b.s.clock.advance(60)
+        await b.work()
+        assert (b.bank.times(), await b.paid()) == ({"w-1:1": 1}, 1)
+
+
+async def test_a_run_that_broke_off_too_early_does_not_stand_for_what_was_shown_later(stage: OpenStage) -> None:
+    async with open_branch(stage, lag_s=7_200.0, slice_s=600.0) as b:
+        await b.order("w-1", way="wire")
+        now = await b.s.clock.now()
+        forgotten = b.bank.book("bank.wire", "w-1:1", -100, now - timedelta(minutes=30))
+        last = b.bank.book("bank.fee", None, -1, now - timedelta(minutes=2))
+        b.bank.hidden, b.bank.breaks_at = {forgotten.number}, last.number
+        await quarantined(b)
+        with pytest.raises(Unavailable):
+            await b.reconcile()
+        await b.s.clock.advance(7_200 + SEND_MAX_S)
+        b.bank.hidden = set()
+        await b.reconcile()
+        [fee] = await unmatched(b.read)
+        async with begin(b.s.database, b.s.feed) as tx:
+            await explain(tx, fee.id, "ann", "a fee")
+        await released(b)
+        await b.s.clock.advance(60)
+        await b.work()
+        assert (b.bank.times()["w-1:1"], await b.paid()) == (1, 1)
+
+
+async def test_a_kind_that_moves_money_and_is_not_on_its_vendors_statement_must_be_accepted(stage: OpenStage) -> None:
+    class OfPayments(BankStatement):
+        kinds: Mapping[str, Flow] = MappingProxyType({"bank.pay": Flow.OUT})
+
+    async with open_branch(stage) as b:
+        b.statement = OfPayments(b.bank)
+        await b.order("p-1")
+        await b.order("w-1", way="wire")
+        await b.order("w-2", way="look", minor=0)
+        await b.work()
+        await quarantined(b)
+        await b.s.clock.advance(SETTLED_S)
+        await b.reconcile()
+        for item in await unmatched(b.read):
+            async with begin(b.s.database, b.s.feed) as tx:
+                await explain(tx, item.id, "ann", "a wire")
+        assert await reasons(b) == ["bank.wire moved money and is not looked for on the statement of bank"]
+        with pytest.raises(Invalid, match="add it to the statement's kinds"):
+            await released(b)
+        await released(b, "looked at the bank's pages")
 
 
 async def test_a_vendor_without_a_statement_must_be_accepted(stage: OpenStage) -> None:
@@ -250,8 +320,35 @@ async def test_a_person_may_only_widen_what_is_looked_for(stage: OpenStage) -> N
         assert run.since == earlier
 
 
-async def test_services_may_not_undo_a_restore_nor_forget_a_quarantine(stage: OpenStage) -> None:
+FORBIDDEN = (
+    "select payonce.after_restore()",
+    "delete from payonce.quarantines",
+    "insert into payonce.quarantines (reason, lost_since, began_at) values ('', payonce.due_now(), payonce.due_now())",
+    "update payonce.quarantines set released_at = payonce.due_now(), released_by = 'nobody'",
+    "update payonce.quarantines set lost_since = payonce.due_now()",
+    "update payonce.served_identity set identity = payonce.server_identity()",
+    "update payonce.reconcile_runs set since = '-infinity'",
+    "update payonce.unmatched set amount_minor = 1",
+)
+
+
+@pytest.mark.parametrize("forbidden", FORBIDDEN)
+async def test_services_may_not_undo_a_restore_nor_forget_a_quarantine(stage: OpenStage, forbidden: str) -> None:
     async with open_branch(stage) as b:
-        for forbidden in ("select payonce.after_restore()", "delete from payonce.quarantines"):
-            with pytest.raises(asyncpg.InsufficientPrivilegeError):
-                await b.s.database.work.execute(forbidden)
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await b.s.database.work.execute(forbidden)
+
+
+async def test_whatever_changes_a_quarantine_leaves_a_note(stage: OpenStage) -> None:
+    async with open_branch(stage) as b:
+        began = await quarantined(b)
+        work = b.s.database.work
+        await work.execute("select payonce.widen_quarantine($1, 'eve')", began.lost_since - timedelta(days=1))
+        await work.execute("select payonce.release_quarantine($1, $2, 'eve', null, null)", began.id, began.revision)
+        assert await open_quarantine(b.read) is not None, "it has changed since"
+        await work.execute("select payonce.release_quarantine($1, $2, 'eve', null, null)", began.id, began.revision + 1)
+        assert await open_quarantine(b.read) is None
+        rows = await b.s.owner.fetch("select location, actor from payonce.audit_log order by id")
+        assert [(row["location"], row["actor"]) for row in rows] == [
+            ("quarantine.begin", "ann"), ("quarantine.widen", "eve"), ("quarantine.release", "eve")
+        ]  # fmt: skip

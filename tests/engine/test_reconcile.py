@@ -5,10 +5,12 @@ from datetime import timedelta
 import pytest
 
 from payonce.engine.effects import Answer, answer_review
-from payonce.engine.reconcile import Direction, unmatched
+from payonce.engine.ledger import Posting, Reference, moved
+from payonce.engine.reconcile import Direction, unmatched, write_off
 from payonce.engine.transaction import begin
+from payonce.kit.outcomes import Invalid
 from payonce.testing import OpenStage
-from tests.engine.bank import LAG_S, MIRROR, OPENING, SUSPENSE, Branch, open_branch
+from tests.engine.bank import LAG_S, MIRROR, OPENING, PAID, SUSPENSE, Branch, eur, open_branch
 
 THEIRS, OURS, DIFFERENCE = Direction.THEIRS, Direction.OURS, Direction.DIFFERENCE
 
@@ -186,15 +188,43 @@ async def test_what_may_stand_on_a_page_that_nobody_asked_for_is_not_missing(sta
         assert (run.lines, run.missing) == (0, 0)
 
 
-async def test_a_missing_payment_that_a_person_says_did_not_happen_leaves_suspense(stage: OpenStage) -> None:
+async def test_a_missing_payment_that_did_not_happen_stays_in_suspense_until_its_posting_is_taken_back(
+    stage: OpenStage,
+) -> None:
+    async with open_branch(stage) as b:
+        await b.order("p-1")
+        await b.work()
+        assert await b.held(PAID) == 100
+        b.bank.booked = []
+        await b.after_the_lag()
+        await answer(b, Answer.DID_NOT)
+        run = await b.after_the_lag()
+        assert (run.settled, run.missing, await b.open_items()) == (0, 0, [(OURS, 100)])
+        await b.assert_books_equal()
+        await written_off(b, PAID)
+        assert (await b.held(PAID), await b.held(SUSPENSE), await b.open_items()) == (0, 0, [])
+        await b.after_the_lag()
+        await b.assert_books_equal()
+
+
+async def test_a_missing_payment_that_the_books_do_not_have_goes_back_to_the_mirror_account(stage: OpenStage) -> None:
+    """Its handler never posted it, or the service took it back itself."""
     async with open_branch(stage) as b:
         await b.order("p-1")
         await b.work()
         b.bank.booked = []
         await b.after_the_lag()
+        with pytest.raises(Invalid, match="where the item comes from"):
+            await written_off(b, MIRROR)
         await answer(b, Answer.DID_NOT)
-        run = await b.after_the_lag()
-        assert (run.settled, await b.open_items(), await b.held(SUSPENSE)) == (1, [], 0)
+        async with begin(b.s.database, b.s.feed) as tx:
+            await tx.post(Posting("back", Reference("payment", "p-1"), moved(eur(100), PAID, MIRROR)))
+        await b.after_the_lag()
+        assert await b.held(MIRROR) == b.bank.balance + 100
+        await written_off(b, MIRROR)
+        assert (await b.held(PAID), await b.held(SUSPENSE), await b.open_items()) == (0, 0, [])
+        await b.after_the_lag()
+        await b.assert_books_equal()
 
 
 async def test_a_different_amount_is_in_suspense_by_the_difference(stage: OpenStage) -> None:
@@ -260,6 +290,12 @@ async def test_a_refused_payment_on_the_statement_is_in_suspense_and_before_a_pe
         await b.s.owner.execute("update payments set state = 'failed'")
         run = await b.after_the_lag()
         assert (run.unmatched, await b.states()) == (1, {"contradiction": 1})
+
+
+async def written_off(b: Branch, account: str) -> None:
+    [item] = await unmatched(b.read)
+    async with begin(b.s.database, b.s.feed) as tx:
+        await write_off(tx, item.id, account, "ann", "the bank never made it")
 
 
 async def answer(b: Branch, said: Answer, outcome: object = None) -> None:

@@ -10,7 +10,7 @@ from payonce.engine.quarantine import begin_quarantine, blockers, open_quarantin
 from payonce.engine.reconcile import last_runs, unmatched, write_off
 from payonce.engine.transaction import begin
 from payonce.testing import OpenStage, eventually
-from tests.engine.bank import LAG_S, LOSSES, Branch, open_branch
+from tests.engine.bank import LOSSES, SETTLED_S, Branch, open_branch
 
 EVERY_S = 900.0
 
@@ -39,14 +39,14 @@ async def test_a_statement_without_a_rhythm_waits_for_a_person(stage: OpenStage)
         assert await finished(b) == 0
 
 
-async def test_a_quarantine_is_reconciled_by_itself_once_the_lag_has_passed(stage: OpenStage) -> None:
+async def test_a_quarantine_is_reconciled_by_itself_once_all_of_before_is_shown(stage: OpenStage) -> None:
     async with open_branch(stage, every_s=EVERY_S) as b:
         await look(b)
         async with begin(b.s.database, b.s.feed) as tx:
             await begin_quarantine(tx, "a test", "ann", await b.s.clock.now() - timedelta(days=3))
         await look(b)
         assert await finished(b) == 1
-        await b.s.clock.advance(LAG_S + 1)
+        await b.s.clock.advance(SETTLED_S + 1)
         await look(b)
         found = await open_quarantine(b.read)
         assert found is not None

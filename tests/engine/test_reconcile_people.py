@@ -54,6 +54,19 @@ async def test_a_write_off_is_by_somebody_for_a_reason_once_and_to_another_accou
         assert (noted["actor"], "a fee" in noted["text"]) == ("ann", True)
 
 
+async def test_a_secret_in_a_reason_is_kept_nowhere(stage: OpenStage) -> None:
+    async with open_branch(stage) as b:
+        b.bank.book("bank.fee", None, -7, await b.s.clock.now())
+        await b.after_the_lag()
+        [item] = await unmatched(b.read)
+        async with begin(b.s.database, b.s.feed) as tx:
+            await write_off(tx, item.id, LOSSES, "ann", "a fee, password=hunter22")
+        for table in ("postings", "unmatched", "audit_log"):
+            kept = await b.s.owner.fetch(f"select each::text as row from payonce.{table} each")
+            assert any("a fee" in each["row"] for each in kept)
+            assert not any("hunter22" in each["row"] for each in kept), table
+
+
 async def test_a_person_assigns_a_line_without_a_reference(stage: OpenStage) -> None:
     async with open_branch(stage) as b:
         await b.order("p-1")

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from payonce.engine.ledger import Account, guard
-from payonce.engine.reconcile import Flow, equal_books, last_runs
+from payonce.engine.reconcile import Direction, Flow, equal_books, last_runs
 from payonce.engine.reconcile import run as run_module
+from payonce.engine.reconcile.runs import OVERLAP_S
 from payonce.engine.transaction import begin
 from payonce.kit.outcomes import Invalid, Stale, Unavailable
 from payonce.testing import OpenStage, eventually
@@ -32,6 +33,76 @@ async def test_a_run_that_breaks_off_goes_on_with_its_slice(stage: OpenStage) ->
         assert (done.id, done.state) == (broken.id, "finished")
         assert b.bank.asked[0][0] == broken.reached
         assert (done.lines, done.unmatched) == (3, 3)
+
+
+async def test_a_run_that_goes_on_late_leaves_out_nothing_that_the_bank_showed_late(stage: OpenStage) -> None:
+    """Its first slices were read before the lag had passed, so it ends where it was to end; another one follows."""
+    async with open_branch(stage, lag_s=7_200.0, slice_s=600.0) as b:
+        now = await b.s.clock.now()
+        late = b.bank.book("bank.fee", None, -1, now - timedelta(minutes=30))
+        last = b.bank.book("bank.fee", None, -2, now - timedelta(minutes=2))
+        b.bank.hidden = {late.number}
+        b.bank.breaks_at = last.number
+        since = now - timedelta(hours=1)
+        with pytest.raises(Unavailable):
+            await b.reconcile(since=since)
+        await b.s.clock.advance(7_260)
+        b.bank.hidden = set()
+        await b.reconcile(since=since)
+        second, first = await last_runs(b.read, "bank")
+        assert (first.state, second.state) == ("finished", "finished")
+        assert first.until <= first.begun_at < second.until <= second.begun_at
+        assert len(await b.open_items()) == 2
+
+
+async def test_a_run_that_is_slow_and_breaks_off_leaves_out_nothing_either(stage: OpenStage) -> None:
+    """The time of its last slice says nothing about the first ones."""
+    async with open_branch(stage, lag_s=3_600.0, slice_s=86_400.0) as b:
+        now = await b.s.clock.now()
+        late = b.bank.book("bank.fee", None, -1, now - timedelta(minutes=50))
+        b.bank.hidden = {late.number}
+        since = now - timedelta(days=1, minutes=30)
+        b.bank.slow_for = [asyncio.Event(), asyncio.Event()]
+        read_first, breaks_off = b.bank.slow_for
+        broken = asyncio.create_task(b.reconcile(since=since))
+        await eventually(lambda: len(b.bank.slow_for) == 1)
+        read_first.set()
+        await eventually(lambda: not b.bank.slow_for)
+        await b.s.clock.advance(10 * 3_600)
+        last = b.bank.book("bank.fee", None, -2, now - timedelta(minutes=1))
+        b.bank.breaks_at = last.number
+        breaks_off.set()
+        with pytest.raises(Unavailable):
+            await broken
+        b.bank.hidden = set()
+        await b.reconcile(since=since)
+        assert len(await b.open_items()) == 2
+
+
+async def test_a_first_run_that_breaks_off_goes_on(stage: OpenStage) -> None:
+    async with open_branch(stage, slice_s=3_600.0) as b:
+        now = await b.s.clock.now()
+        fee = b.bank.book("bank.fee", None, -1, now - timedelta(hours=1))
+        for _ in range(3):
+            b.bank.breaks_at = fee.number
+            with pytest.raises(Unavailable):
+                await b.reconcile()
+            await b.s.clock.advance(10)
+        [broken] = await last_runs(b.read, "bank")
+        b.bank.asked = []
+        assert (await b.reconcile()).id == broken.id
+        assert b.bank.asked[0][0] == broken.reached > broken.since
+
+
+async def test_a_broken_run_over_another_stretch_does_not_stand_for_what_is_due(stage: OpenStage) -> None:
+    async with open_branch(stage) as b:
+        covered = await b.after_the_lag()
+        fee = b.bank.book("bank.fee", None, -1, covered.since - timedelta(days=8, hours=1))
+        b.bank.breaks_at = fee.number
+        with pytest.raises(Unavailable):
+            await b.reconcile(since=fee.at - timedelta(days=1), until=fee.at + timedelta(hours=1))
+        assert (await b.after_the_lag()).until > covered.until
+        assert [run.state for run in await last_runs(b.read, "bank")] == ["finished", "abandoned", "finished"]
 
 
 async def test_a_run_whose_lease_passed_on_writes_nothing(stage: OpenStage) -> None:
@@ -83,6 +154,27 @@ async def test_the_next_run_begins_before_the_end_of_the_last_one(stage: OpenSta
         assert second.unmatched == 1
         earlier = await b.reconcile(since=first.since - timedelta(days=9), until=first.since - timedelta(days=8))
         assert (await b.reconcile()).since > earlier.until
+
+
+@pytest.mark.parametrize("gap", [timedelta(days=4), timedelta(seconds=-LAG_S / 2)])
+async def test_a_run_that_leaves_a_gap_does_not_keep_the_next_from_reading_it(stage: OpenStage, gap: timedelta) -> None:
+    """A gap is also what the last run read before the lag had passed."""
+    async with open_branch(stage) as b:
+        covered = await b.after_the_lag()
+        await b.s.clock.advance(5 * 86_400)
+        b.bank.book("bank.fee", None, -7, covered.until + gap - timedelta(seconds=1))
+        await b.reconcile(since=covered.until + gap)
+        assert await b.open_items() == []
+        await b.after_the_lag()
+        assert await b.open_items() == [(Direction.THEIRS, -7)]
+
+
+async def test_a_run_that_leaves_no_gap_moves_on_what_is_covered(stage: OpenStage) -> None:
+    async with open_branch(stage) as b:
+        covered = await b.after_the_lag()
+        await b.s.clock.advance(5 * 86_400)
+        explicit = await b.reconcile(since=covered.until - timedelta(seconds=LAG_S))
+        assert (await b.after_the_lag()).since == explicit.until - timedelta(seconds=LAG_S + OVERLAP_S)
 
 
 @pytest.mark.parametrize("hours", [1, -1])

@@ -13,7 +13,7 @@ from payonce.engine.reconcile import explain, unmatched
 from payonce.engine.transaction import begin
 from payonce.kit.outcomes import Invalid
 from payonce.testing import OpenStage, ScratchDatabase
-from tests.engine.bank import LAG_S, SUSPENSE, Branch, open_branch
+from tests.engine.bank import SETTLED_S, SUSPENSE, Branch, open_branch
 
 BEFORE = [f"before-{number}" for number in range(5)]
 KNOWN = [f"known-{number}" for number in range(60)]
@@ -61,7 +61,7 @@ async def test_nothing_is_doubled_or_lost_by_a_restore(
         assert await b.paid() == 6, "the doubtful one was asked for, which is allowed"
 
         await refused_release(b)
-        await b.s.clock.advance(LAG_S)
+        await b.s.clock.advance(SETTLED_S)
         run = await b.reconcile()
         assert run.lines == 106
         assert (run.adopted, run.unmatched) == (60, 40)

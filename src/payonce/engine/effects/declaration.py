@@ -11,6 +11,8 @@ from payonce.kit.outcomes import Invalid
 
 DOCUMENT_MAX_BYTES: Final = 256 * 1024
 """Of a stored request or outcome; what is larger belongs into object storage, and its address here."""
+SEND_MAX_S: Final = 300.0
+"""The longest time-out of an effect: so long after a quarantine began, a send that nobody remembers may still land."""
 
 Request = TypeVar("Request")
 Outcome = TypeVar("Outcome")

@@ -5,7 +5,16 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from payonce.engine.effects import store
-from payonce.engine.effects.declaration import Effect, Findable, Happened, Outcome, Request, decode, encode
+from payonce.engine.effects.declaration import (
+    SEND_MAX_S,
+    Effect,
+    Findable,
+    Happened,
+    Outcome,
+    Request,
+    decode,
+    encode,
+)
 from payonce.engine.effects.model import Event, Move, Result, State, Step, Stored, next_move
 from payonce.engine.effects.resolve import Burnt, open_review, resolve
 from payonce.engine.effects.send import Run, send, send_again
@@ -114,6 +123,11 @@ def _check(run: Run, effect: Effect[Any, Any], key: str, scope: str | None) -> N
         raise Invalid(
             f"timeout_s of {effect.kind} is {effect.timeout_s:g}; it must be positive and below the queue's lease of "
             f"{lease_s:g} s, or another run could begin while this one waits for an answer"
+        )
+    if effect.timeout_s > SEND_MAX_S:
+        raise Invalid(
+            f"timeout_s of {effect.kind} is {effect.timeout_s:g}, the limit is {SEND_MAX_S:g}: a quarantine waits so "
+            "long for sends of before; let the call begin the work at the vendor, and resolve() look for its end"
         )
     if isinstance(effect.safety, Findable) and not effect.can_resolve:
         raise Invalid(f"{effect.kind} is declared findable and has no resolve(); write one, or declare it blind")

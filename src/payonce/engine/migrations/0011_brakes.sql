@@ -96,5 +96,6 @@ create trigger approvals_are_decided_once before update on payonce.approvals
 -- Freezes are lifted and approvals decided; what was said when they were made stays.
 grant select, insert, update (lifted_by, lifted_at, lifted_why) on payonce.freezes to payonce_service;
 grant select, insert, update, delete on payonce.velocity_limits, payonce.approval_thresholds to payonce_service;
-grant select, insert, update (state, decided_by, decided_at, decided_why, result) on payonce.approvals
-    to payonce_service;
+-- What is asked waits: nobody writes it down as decided already.
+grant select, insert (action, subject, argument, text, amounts, why, asked_by, expires_at),
+    update (state, decided_by, decided_at, decided_why, result) on payonce.approvals to payonce_service;

@@ -33,7 +33,9 @@ create table payonce.reconcile_runs (
     begun_by text collate "C" not null,
     begun_at timestamptz not null default payonce.due_now(),
     finished_at timestamptz,
-    constraint finished_runs_have_a_time check ((state = 'finished') = (finished_at is not null))
+    constraint finished_runs_have_a_time check ((state = 'finished') = (finished_at is not null)),
+    -- What lies further back than the vendor's lag is shown when it is read only if reading begins after the end.
+    constraint runs_are_begun_after_their_end check (until <= begun_at)
 );
 
 create unique index reconcile_runs_running on payonce.reconcile_runs (vendor) where state = 'running';
@@ -182,9 +184,11 @@ begin
 end
 $$;
 
+-- Services change quarantines by these functions only, and each leaves a note.
+
 -- Begins a quarantine, or begins the open one anew: what was reconciled before this moment does not count.
 create function payonce.begin_quarantine(why text, who text, since timestamptz) returns void
-    language plpgsql volatile set search_path = pg_catalog, payonce, pg_temp
+    language plpgsql volatile security definer set search_path = pg_catalog, payonce, pg_temp
 as $$
 begin
     perform pg_advisory_xact_lock(31632371580035921);
@@ -200,9 +204,47 @@ begin
 end
 $$;
 
+-- Only ever earlier. No row when it is not.
+create function payonce.widen_quarantine(since timestamptz, who text) returns setof payonce.quarantines
+    language plpgsql volatile security definer set search_path = pg_catalog, payonce, pg_temp
+as $$
+declare
+    changed payonce.quarantines;
+begin
+    update payonce.quarantines set lost_since = since, revision = revision + 1
+    where released_at is null and lost_since > since returning * into changed;
+    if found then
+        insert into payonce.audit_log (severity, location, reference, text, actor)
+        values ('WARNING', 'quarantine.widen', changed.id::text, format('lost since %s', since), who);
+        return next changed;
+    end if;
+end
+$$;
+
+-- No row when the quarantine has changed since it was seen. What stands in the way is the caller's to tell.
+create function payonce.release_quarantine(which bigint, seen bigint, who text, why_accepted text, in_the_way text)
+    returns setof payonce.quarantines
+    language plpgsql volatile security definer set search_path = pg_catalog, payonce, pg_temp
+as $$
+declare
+    changed payonce.quarantines;
+begin
+    update payonce.quarantines
+    set released_at = payonce.due_now(), released_by = who, accepted = why_accepted, revision = revision + 1
+    where id = which and revision = seen and released_at is null returning * into changed;
+    if found then
+        insert into payonce.audit_log (severity, location, reference, text, actor)
+        values (case when in_the_way is null then 'INFO' else 'WARNING' end, 'quarantine.release', changed.id::text,
+            case when in_the_way is null then 'everything was reconciled'
+                 else format('%s, although %s', why_accepted, in_the_way) end, who);
+        return next changed;
+    end if;
+end
+$$;
+
 -- Remembers the server that serves, and begins a quarantine when it is another one than before. True when it did.
 create function payonce.notice_identity(who text) returns boolean
-    language plpgsql volatile set search_path = pg_catalog, payonce, pg_temp
+    language plpgsql volatile security definer set search_path = pg_catalog, payonce, pg_temp
 as $$
 declare
     serving constant text := payonce.server_identity();
@@ -251,11 +293,16 @@ end
 $$;
 
 revoke all on function payonce.server_identity(), payonce.newest_record(), payonce.lost_since(),
-    payonce.sending_state(), payonce.begin_quarantine(text, text, timestamptz), payonce.notice_identity(text),
-    payonce.after_restore() from public;
-grant execute on function payonce.server_identity(), payonce.newest_record(), payonce.lost_since(),
-    payonce.sending_state(), payonce.begin_quarantine(text, text, timestamptz), payonce.notice_identity(text)
-    to payonce_service;
-grant select, insert, update on payonce.statement_sources, payonce.reconcile_runs, payonce.statement_lines,
-    payonce.unmatched, payonce.quarantines to payonce_service;
-grant select, update on payonce.served_identity to payonce_service;
+    payonce.sending_state(), payonce.begin_quarantine(text, text, timestamptz),
+    payonce.widen_quarantine(timestamptz, text), payonce.release_quarantine(bigint, bigint, text, text, text),
+    payonce.notice_identity(text), payonce.after_restore() from public;
+grant execute on function payonce.server_identity(), payonce.sending_state(),
+    payonce.begin_quarantine(text, text, timestamptz), payonce.widen_quarantine(timestamptz, text),
+    payonce.release_quarantine(bigint, bigint, text, text, text), payonce.notice_identity(text) to payonce_service;
+grant select, insert, update on payonce.statement_sources, payonce.statement_lines to payonce_service;
+-- Which stretch a run goes over, and what an item is about, stays as it was written.
+grant select, insert, update (reached, state, lines, found, adopted, unmatched, missing, settled, finished_at)
+    on payonce.reconcile_runs to payonce_service;
+grant select, insert, update (state, explained_by, explanation, account, closed_by, closed_at, note)
+    on payonce.unmatched to payonce_service;
+grant select on payonce.quarantines, payonce.served_identity to payonce_service;

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from payonce.engine.audit import Severity, note
+from payonce.engine.effects.declaration import SEND_MAX_S
 from payonce.engine.ledger.model import Reads
 from payonce.engine.model import clean_text
 from payonce.engine.quarantine.state import Quarantine, as_quarantine, open_quarantine
@@ -27,39 +27,19 @@ async def blockers(read: Reads, quarantine: Quarantine) -> list[Blocker]:
     """Empty when everything that may be lost was looked for, and what was found is explained."""
     sources = await read.fetch(
         """
-        select s.vendor, s.lag_s,
+        select s.vendor, s.lag_s + $3 as settled_s,
             exists (
                 select from payonce.reconcile_runs r
                 where r.vendor = s.vendor and r.state = 'finished' and r.begun_at >= $1 and r.since <= $2
-                  and r.until >= $1::timestamptz + make_interval(secs => s.lag_s)) as reconciled,
+                  and r.until >= $1::timestamptz + make_interval(secs => s.lag_s + $3)) as reconciled,
             (select count(*) from payonce.unmatched u
              where u.vendor = s.vendor and u.state = 'open' and u.explanation is null and u.at >= $2) as unexplained
         from payonce.statement_sources s order by s.vendor
         """,
-        quarantine.began_at, quarantine.lost_since,
+        quarantine.began_at, quarantine.lost_since, SEND_MAX_S,
     )  # fmt: skip
-    strangers = await read.fetch(
-        """
-        with recursive vendors as (
-            (select vendor from payonce.effects order by vendor limit 1)
-            union all
-            select (select e.vendor from payonce.effects e where e.vendor > v.vendor order by e.vendor limit 1)
-            from vendors v where v.vendor is not null
-        )
-        select vendor from vendors v
-        where vendor is not null
-          and not exists (select from payonce.statement_sources s where s.vendor = v.vendor) order by 1
-        """
-    )
     found = [each for row in sources for each in _of_source(row, quarantine)]
-    return found + [
-        Blocker(
-            row["vendor"],
-            f"{row['vendor']} has effects and no statement to look for them on",
-            "look at the vendor's own pages, and accept it",
-        )
-        for row in strangers
-    ]
+    return found + [_of_kinds(row) for row in await _unlisted(read)]
 
 
 async def release(tx: Tx, by: str, *, revision: int, accept_unreconciled: str | None = None) -> Quarantine:
@@ -75,25 +55,18 @@ async def release(tx: Tx, by: str, *, revision: int, accept_unreconciled: str | 
         raise Invalid(f"the quarantine cannot be released: {_told(standing)}; or say why with --accept-unreconciled")
     accepted = None if accept_unreconciled is None else clean_text(redact(accept_unreconciled))
     row = await tx.fetchrow(
-        """
-        update payonce.quarantines
-        set released_at = payonce.due_now(), released_by = $3, accepted = $4, revision = revision + 1
-        where id = $1 and revision = $2 and released_at is null returning *
-        """,
-        quarantine.id, revision, clean_text(by), accepted,
+        "select * from payonce.release_quarantine($1, $2, $3, $4, $5)",
+        quarantine.id, revision, clean_text(by), accepted, clean_text(redact(_told(standing))) if standing else None,
     )  # fmt: skip
     if row is None:
         raise Stale("the quarantine has changed since it was shown; look again")
-    text = "everything was reconciled" if not standing else f"{accept_unreconciled}, although {_told(standing)}"
-    severity = Severity.WARNING if standing else Severity.INFO
-    await note(tx.connection, "quarantine.release", str(quarantine.id), text, actor=by, severity=severity)
     return as_quarantine(row)
 
 
 def _of_source(row: Any, quarantine: Quarantine) -> list[Blocker]:
     found, vendor = [], row["vendor"]
     if not row["reconciled"]:
-        asked_from = quarantine.began_at + timedelta(seconds=row["lag_s"])
+        asked_from = quarantine.began_at + timedelta(seconds=row["settled_s"])
         since = quarantine.lost_since.isoformat()
         found.append(
             Blocker(
@@ -111,6 +84,43 @@ def _of_source(row: Any, quarantine: Quarantine) -> list[Blocker]:
             )
         )
     return found
+
+
+async def _unlisted(read: Reads) -> Sequence[Any]:
+    """Vendors with effects that no statement shows, and of which kinds. A vendor that has a statement need not show on
+    it what moves nothing."""
+    return await read.fetch(
+        """
+        with recursive kinds as (
+            (select kind, vendor from payonce.effects order by kind limit 1)
+            union all
+            select next.kind, next.vendor
+            from kinds k
+            cross join lateral (
+                select e.kind, e.vendor from payonce.effects e where e.kind > k.kind order by e.kind limit 1) next
+        )
+        select k.vendor, s.vendor is not null as has_statement, string_agg(k.kind, ', ' order by k.kind) as kinds
+        from kinds k left join payonce.statement_sources s using (vendor)
+        where s.vendor is null or (not k.kind = any(s.kinds)
+            and exists (select from payonce.effects e where e.kind = k.kind and e.amount_minor > 0))
+        group by k.vendor, s.vendor order by k.vendor
+        """
+    )
+
+
+def _of_kinds(row: Any) -> Blocker:
+    vendor = row["vendor"]
+    if row["has_statement"]:
+        return Blocker(
+            vendor,
+            f"{row['kinds']} moved money and is not looked for on the statement of {vendor}",
+            "add it to the statement's kinds, or look at the vendor's own pages, and accept it",
+        )
+    return Blocker(
+        vendor,
+        f"{vendor} has effects and no statement to look for them on",
+        "look at the vendor's own pages, and accept it",
+    )
 
 
 def _told(standing: Sequence[Blocker]) -> str:

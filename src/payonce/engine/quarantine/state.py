@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from payonce.engine.audit import Severity, note
 from payonce.engine.ledger.model import Reads
 from payonce.engine.model import clean_text
 from payonce.engine.transaction import Tx
@@ -45,13 +44,7 @@ async def begin_quarantine(tx: Tx, reason: str, by: str, lost_since: datetime) -
 
 async def widen(tx: Tx, lost_since: datetime, by: str) -> Quarantine:
     """A person knows that more may be lost than the database can tell. Only ever earlier."""
-    row = await tx.fetchrow(
-        """
-        update payonce.quarantines set lost_since = $1, revision = revision + 1
-        where released_at is null and lost_since > $1 returning *
-        """,
-        lost_since,
-    )
+    row = await tx.fetchrow("select * from payonce.widen_quarantine($1, $2)", lost_since, clean_text(by))
     if row is None:
         known = await open_quarantine(tx)
         if known is None:
@@ -60,8 +53,6 @@ async def widen(tx: Tx, lost_since: datetime, by: str) -> Quarantine:
             f"{lost_since.isoformat()} is not earlier than {known.lost_since.isoformat()}, since when everything is "
             "looked for already"
         )
-    text = f"lost since {lost_since.isoformat()}"
-    await note(tx.connection, "quarantine.widen", str(row["id"]), text, actor=by, severity=Severity.WARNING)
     return as_quarantine(row)
 
 

@@ -11,7 +11,7 @@ from payonce.engine.effects.model import Cause, State
 from payonce.engine.effects.store import as_stored
 from payonce.engine.reconcile.runs import Run
 from payonce.engine.reconcile.source import StatementSource
-from payonce.engine.reconcile.suspense import Direction, Item, Subject, cover, settle_missing
+from payonce.engine.reconcile.suspense import Direction, Subject, cover
 from payonce.engine.transaction import Reader, Tx
 from payonce.kit.money import Amount, Asset
 
@@ -66,13 +66,3 @@ async def put_into_suspense(tx: Tx, source: StatementSource, effect_id: UUID, by
     why = f"the statement of {source.vendor} does not show it"
     await contradict(tx.connection, stored, why, Cause.NOT_ON_STATEMENT)
     return Counter(missing=1)
-
-
-async def look_again(tx: Tx, item: Item, by: str) -> Counter[str]:
-    """A person may have found out that it did not happen: then neither side has it, and nothing is in suspense."""
-    state = await tx.fetchval("select state from payonce.effects where id = $1 for update", item.subject.effect_id)
-    if state not in (State.ABANDONED, State.REFUSED):
-        return Counter()
-    assert item.subject.effect_id is not None
-    settled = await settle_missing(tx, item.subject.effect_id, by, f"the effect is {state}: it did not happen")
-    return Counter(settled=int(settled))

@@ -42,16 +42,29 @@ async def reconcile(
     """Reconciles one vendor from `since` to before `until`; without them, from the last run on, or in quarantine
     everything that may be lost. `holder` is a name of this process alone. Stale while another process does it."""
     await runs.register(database, source)
+    asked_at = await database.work.fetchval("select payonce.due_now()")
     async with Leadership.open(database, f"reconcile:{source.vendor}", holder) as leadership:
         await _lead(leadership, source.vendor)
-        async with _fenced(database, feed, leadership, source.vendor) as tx:
-            run = await runs.begin_or_go_on(tx, source, since, until, by)
-        walk = _Walk(database, feed, source, by, leadership, run)
-        await walk.look_again()
-        await walk.go_over_lines()
-        await walk.look_for_missing()
-        async with _fenced(database, feed, leadership, source.vendor) as tx:
-            return await runs.finish(tx, walk.run, by)
+        go_over = partial(_go_over, database, feed, source, by, leadership, since, until)
+        run = await go_over()
+        if until is None and run.until < asked_at - timedelta(seconds=source.lag_s):
+            # It was broken off long ago and went on to its own end; what was asked for now goes further.
+            run = await go_over()
+        return run
+
+
+async def _go_over(
+    database: Database, feed: RingingFeed, source: StatementSource, by: str, leadership: Leadership,
+    since: datetime | None, until: datetime | None,
+) -> Run:  # fmt: skip
+    async with _fenced(database, feed, leadership, source.vendor) as tx:
+        run = await runs.begin_or_go_on(tx, source, since, until, by)
+    walk = _Walk(database, feed, source, by, leadership, run)
+    await walk.look_again()
+    await walk.go_over_lines()
+    await walk.look_for_missing()
+    async with _fenced(database, feed, leadership, source.vendor) as tx:
+        return await runs.finish(tx, walk.run, by)
 
 
 @dataclass
@@ -66,13 +79,12 @@ class _Walk:
     run: Run
 
     async def look_again(self) -> None:
-        """What nothing explained before: by now something may, a business object above all."""
+        """Lines that nothing explained before: by now something may, a business object above all. An effect that is
+        missing leaves suspense with its line, or by a person: only they know whether the books still have it."""
         after: UUID | None = None
         while items := await unmatched(Reader(self.database), self.source.vendor, PAGE_LINES, after):
             for item in items:
-                if item.direction is Direction.OURS:
-                    await self._step(partial(missing.look_again, item=item, by=self.by))
-                else:
+                if item.direction is not Direction.OURS:
                     await self._step(
                         partial(match_again, source=self.source, item=item, run_id=self.run.id, by=self.by)
                     )

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from payonce.engine.audit import note
 from payonce.engine.database import Database
+from payonce.engine.effects.declaration import SEND_MAX_S
 from payonce.engine.ledger.model import Reads
 from payonce.engine.reconcile.source import StatementSource, check_source, suspense_account
 from payonce.engine.transaction import Tx
@@ -19,6 +20,8 @@ OVERLAP_S: Final = 3_600.0
 FIRST_WINDOW_S: Final = 86_400.0
 """How far back the first run of a vendor goes when nobody says."""
 RUNS_SHOWN_MAX: Final = 500
+_TOUCHES: Final = "$2::timestamptz <= covered_until - make_interval(secs => lag_s) and $3::timestamptz >= covered_since"
+"""Whether a stretch from $2 to $3 leaves no gap to what is covered. What the vendor may have shown late is not yet."""
 COUNTS: Final = ("lines", "found", "adopted", "unmatched", "missing", "settled")
 
 
@@ -94,7 +97,7 @@ async def is_due(read: Reads, source: StatementSource) -> bool:
                     where q.released_at is null and r.until < q.began_at + make_interval(secs => $3::float8)
                       and payonce.due_now() > q.began_at + make_interval(secs => $3::float8)))
             """,
-            source.vendor, source.every_s, source.lag_s,
+            source.vendor, source.every_s, source.lag_s + SEND_MAX_S,
         )
     )  # fmt: skip
 
@@ -102,24 +105,25 @@ async def is_due(read: Reads, source: StatementSource) -> bool:
 async def begin_or_go_on(
     tx: Tx, source: StatementSource, since: datetime | None, until: datetime | None, by: str
 ) -> Run:
-    """The run over this stretch. One that was broken off goes on, unless a quarantine began since: the statement of
-    before it does not count."""
+    """The run over this stretch, or the one that was broken off in it, which goes on to its own end: whatever a run
+    reads it reads after that end, so that of what lies further back than the vendor's lag it misses nothing. With a
+    later end it would have read its first slices too early. None goes on from before a quarantine."""
     now = await tx.fetchval("select payonce.due_now()")
     if until is not None and until > now:
         raise Invalid(f"until is {until.isoformat()}, which is still to come; leave it out for now")
-    until = until or now
-    since = since or await _default_since(tx, source, until)
-    if since >= until:
-        raise Invalid(f"since is {since.isoformat()}, which is not before {until.isoformat()}")
+    end = until or now
+    begin = since or await _default_since(tx, source, end)
+    if begin >= end:
+        raise Invalid(f"since is {begin.isoformat()}, which is not before {end.isoformat()}")
     row = await tx.fetchrow(
         """
-        update payonce.reconcile_runs
-        set until = greatest(until, $3)
-        where vendor = $1 and state = 'running' and since = $2
+        select r.* from payonce.reconcile_runs r join payonce.statement_sources s using (vendor)
+        where vendor = $1 and state = 'running' and ($3::timestamptz is null or until >= $3)
           and begun_at >= coalesce((select began_at from payonce.quarantines where released_at is null), '-infinity')
-        returning *
+          and (since = $2 or (not $4 and since < $2 and until > coalesce(covered_until, '-infinity')))
+        for update of r
         """,
-        source.vendor, since, until,
+        source.vendor, begin, until, since is not None,
     )  # fmt: skip
     if row is None:
         await tx.execute(
@@ -131,7 +135,7 @@ async def begin_or_go_on(
             insert into payonce.reconcile_runs (id, vendor, since, until, reached, begun_by)
             values ($1, $2, $3, $4, $3, $5) returning *
             """,
-            new_id(), source.vendor, since, until, by,
+            new_id(), source.vendor, begin, end, by,
         )  # fmt: skip
     return as_run(row)
 
@@ -161,14 +165,14 @@ async def finish(tx: Tx, run: Run, by: str) -> Run:
     )
     if row is None:
         raise Stale(f"the run over {run.vendor} was taken over by another one")
+    # A later stretch that leaves a gap moves nothing: the next run begins before the gap.
     await tx.execute(
-        """
+        f"""
         update payonce.statement_sources
-        set covered_until = case when $2 <= covered_until then greatest(covered_until, $3) else $3 end,
-            covered_since = $4
-        where vendor = $1 and (covered_since is null or $3 >= covered_since)
+        set covered_until = greatest(covered_until, $3), covered_since = least(covered_since, $2)
+        where vendor = $1 and (covered_since is null or ({_TOUCHES}))
         """,
-        run.vendor, run.since, run.until, await covered_since(tx, run),
+        run.vendor, run.since, run.until,
     )  # fmt: skip
     finished = as_run(row)
     told = ", ".join(f"{getattr(finished, name)} {name}" for name in COUNTS)
@@ -180,7 +184,7 @@ async def finish(tx: Tx, run: Run, by: str) -> Run:
 async def covered_since(read: Reads, run: Run) -> datetime:
     """Where the stretch begins that is covered without a gap once the run has ended."""
     since: datetime = await read.fetchval(
-        "select case when $2 <= covered_until and $3 >= covered_since then least(covered_since, $2) else $2 end "
+        f"select case when {_TOUCHES} then least(covered_since, $2) else $2 end "
         "from payonce.statement_sources where vendor = $1",
         run.vendor, run.since, run.until,
     )  # fmt: skip

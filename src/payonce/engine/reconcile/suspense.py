@@ -10,6 +10,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from payonce.engine.audit import Severity, note
+from payonce.engine.effects.model import State
 from payonce.engine.ledger.model import Account, Posting, Reads, Reference, moved
 from payonce.engine.model import clean_text
 from payonce.engine.reconcile.source import suspense_account
@@ -117,10 +118,17 @@ async def settle_missing(tx: Tx, effect_id: UUID, by: str, why: str) -> bool:
 
 
 async def write_off(tx: Tx, item_id: UUID, account: str, by: str, why: str) -> Item:
-    """A person's decision that the money is gone, or ours: out of suspense, into the account they name."""
+    """A person's decision that the money is gone, or ours: out of suspense, into the account they name.
+
+    Of a payment that was never made: into the account that it was posted to, which takes its posting back; or, if the
+    books do not have it, back into the mirror account.
+    """
     item = await _locked(tx, item_id, by, why)
     Account(account, item.amount.asset)
     suspense = suspense_account(item.subject.vendor)
+    if account == item.subject.mirror and await _did_not_happen(tx, item):
+        await settle(tx, item, by, why)
+        return item
     if account in (suspense, item.subject.mirror):
         raise Invalid(f"{account} is where the item comes from; name the account of the loss or gain")
     await tx.post(_posting(item, "written off", moved(item.amount, account, suspense), why))
@@ -190,6 +198,14 @@ async def _locked(tx: Tx, item_id: UUID, by: str, why: str) -> Item:
     return item
 
 
+async def _did_not_happen(tx: Tx, item: Item) -> bool:
+    """Whether the item is an effect of ours that ended otherwise since."""
+    state = "select state from payonce.effects where id = $1 for update"
+    return item.direction is Direction.OURS and await tx.fetchval(state, item.subject.effect_id) in (
+        State.ABANDONED, State.REFUSED
+    )  # fmt: skip
+
+
 async def _covering(tx: Tx, subject: Subject) -> Item | None:
     mine = "vendor = $1 and kind = $2 and vendor_ref = $3" if subject.vendor_ref else "effect_id = $1"
     arguments = (
@@ -209,7 +225,7 @@ _SELECT: Final = (
 
 def _posting(item: Item, step: str, lines: Any, text: str) -> Posting:
     key = f"suspense:{item.id}:{step}"
-    return Posting(key, Reference("unmatched", str(item.id)), lines, text[:1_000])
+    return Posting(key, Reference("unmatched", str(item.id)), lines, clean_text(redact(text))[:1_000])
 
 
 def _item(row: Any) -> Item:
