@@ -161,7 +161,29 @@ async def record(
         if is_transient(error):
             raise
         row = await _record_without_document(connection, stored, attempt, result, error, claim)
-    return as_stored(row)
+    after = as_stored(row)
+    if stored.state is State.REVIEW and after.state is not State.REVIEW:
+        await wake_parked(connection, after.message_id)
+    return after
+
+
+async def wake_parked(connection: Connection, message_id: UUID) -> bool:
+    """A message that was parked with an effect in review goes on once the effect has left it, in the same commit.
+    One that is not parked yet finds the effect changed when it is to be parked, for it locks its effects first."""
+    woken = await connection.fetchval(
+        """
+        with parked as (
+            select id from payonce.messages where id = $1 and state = 'parked' for update skip locked
+        )
+        update payonce.messages m
+        set state = 'ready', ready_at = payonce.due_now(), token = m.token + 1, attempts = 0, crashes = 0,
+            first_attempt_at = null, last_error = null
+        from parked where m.id = parked.id
+        returning true
+        """,
+        message_id,
+    )
+    return woken is not None
 
 
 async def _record_without_document(
