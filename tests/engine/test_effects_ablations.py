@@ -1,23 +1,34 @@
 """With a safeguard of the effects taken out, named tests fail. A check that cannot fail is none."""
 
-from collections.abc import AsyncIterator, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
 
+from payonce.engine import work as work_module
+from payonce.engine.effects import Answer, send, store
 from payonce.engine.effects import run as run_module
-from payonce.engine.effects import store
+from payonce.engine.effects.leaving import hold_effects, left_open
 from payonce.engine.effects.model import OPEN, Result, State, Stored, next_move, state_after
 from payonce.engine.effects.send import Run
-from payonce.engine.transaction import Tx
+from payonce.engine.transaction import Reader, Tx
 from payonce.engine.work import Work
 from payonce.kit.outcomes import Stale
 from payonce.testing import OpenStage
 from tests.ablations import Ablations, cases, given, missed, patched
 from tests.conformance.wire import without
-from tests.engine import test_effects, test_effects_fences, test_effects_giving_up
+from tests.engine import (
+    test_effects,
+    test_effects_fences,
+    test_effects_giving_up,
+    test_effects_kept_outcomes,
+    test_effects_late_news,
+)  # fmt: skip
 
 
 @asynccontextmanager
@@ -67,6 +78,31 @@ async def nothing_is_open(*arguments: Any) -> None:
     return None
 
 
+async def only_what_is_on_record(work: Work, read: Reader | Tx | None = None) -> str | None:
+    found = await left_open(read or work.read, work.message.id)
+    return None if found is None else found.label
+
+
+async def no_news(tx: Tx, message_id: UUID, since: datetime, known: object) -> tuple[Stored | None, bool]:
+    still_open, _ = await hold_effects(tx, message_id, since, ())
+    return still_open, False
+
+
+async def surely_once(writing: Coroutine[Any, Any, Any]) -> Any:
+    """Holds out against one cancellation."""
+    task = asyncio.create_task(writing)
+    send._writing.add(task)
+    task.add_done_callback(send._writing.discard)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
+
+
+ENDS = ("return", "commit")
+ending_on_what_was_left = test_effects_giving_up.test_a_later_run_cannot_end_the_message_on_what_an_earlier_one_left
+unseen_answer = test_effects_late_news.test_an_object_does_not_come_to_its_end_on_an_answer_that_nobody_has_seen
 ending_on_an_unknown_effect = (
     test_effects_giving_up.test_a_handler_cannot_end_its_message_on_an_effect_whose_end_is_unknown
 )
@@ -124,6 +160,55 @@ ABLATIONS: Ablations = {
         [
             given(ending_on_an_unknown_effect, "return"),
             given(ending_on_an_unknown_effect, "commit"),
+            test_effects_giving_up.test_a_second_effect_that_ends_does_not_hide_the_first,
+            given(test_effects_giving_up.test_a_refusal_does_not_hide_an_effect_that_is_under_way, "stop before"),
+        ],
+    ),
+    "the look at what earlier runs left": (
+        patched(work_module, "FIRST_TOKEN", 1_000),
+        [given(ending_on_what_was_left, way, end) for way in ("retried", "held", "redriven") for end in ENDS],
+    ),
+    "the effects that are not on record yet": (
+        patched(Work, "open_effect", only_what_is_on_record),
+        [test_effects_giving_up.test_a_run_does_not_end_while_an_effect_of_it_is_still_being_prepared],
+    ),
+    "the waking of what was parked": (
+        patched(store, "wake_parked", nothing_is_open),
+        [
+            test_effects_late_news.test_what_a_statement_finds_wakes_the_message_that_was_parked_with_it,
+            test_effects_late_news.test_a_late_answer_of_the_vendor_wakes_the_message_that_was_parked_with_it,
+        ],
+    ),
+    "the look for news before giving up": (
+        patched(work_module, "hold_effects", no_news),
+        [
+            given(
+                test_effects_late_news.test_an_answer_that_comes_after_the_runs_last_look_is_acted_on, Answer.LOOK_AGAIN
+            ),
+            given(
+                test_effects_late_news.test_an_answer_that_comes_after_the_runs_last_look_is_acted_on, Answer.HAPPENED
+            ),
+            given(unseen_answer, Answer.HAPPENED),
+            given(unseen_answer, Answer.LOOK_AGAIN),
+        ],
+    ),
+    "the lock on effects that are given up": (
+        lambda: without(r"order by e\.id for update of e", "order by e.id", within="as unheeded"),
+        [test_effects_late_news.test_an_answer_given_while_the_message_is_being_parked_wakes_it],
+    ),
+    "the bound of a vendor's name": (
+        patched(store, "kept_reference", lambda vendor_ref: vendor_ref),
+        [
+            given(test_effects_kept_outcomes.test_an_outcome_is_kept_whatever_the_vendor_names_it, kind)
+            for kind in (test_effects_kept_outcomes.NamedWithNul, test_effects_kept_outcomes.NamedAtLength)
+        ],
+    ),
+    "the patience with cancellations": (
+        patched(send, "_surely", surely_once),
+        [
+            given(
+                test_effects_kept_outcomes.test_a_run_ends_after_its_outcome_is_written_however_often_it_is_cancelled, 2
+            )
         ],
     ),
 }

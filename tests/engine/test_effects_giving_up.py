@@ -6,17 +6,17 @@ from uuid import UUID
 
 import pytest
 
-from payonce.engine.effects import Answer, Keyed, Safety, answer_review, reviews
+from payonce.engine.effects import Answer, Blind, Keyed, Safety, answer_review, reviews
 from payonce.engine.model import Message, State
 from payonce.engine.policy import Fixed, Policy
 from payonce.engine.process import Worker
 from payonce.engine.queue import Filter
 from payonce.engine.transaction import Reader, begin
 from payonce.engine.work import Handler, Work, handles
-from payonce.kit.outcomes import Refused, Unknown
+from payonce.kit.outcomes import Held, Refused, Retry, Unknown
 from payonce.queues.postgres import PostgresQueue
 from payonce.testing import OpenStage, Stage
-from tests.engine.effects_stage import Pay, Receipt, Vendor
+from tests.engine.effects_stage import Order, Pay, Receipt, Vendor, open_desk
 
 KEYED = Keyed(valid_for_s=86_400)
 
@@ -142,3 +142,107 @@ async def test_a_handler_may_end_its_message_on_a_definite_refusal(stage: OpenSt
         await step(s, reject)
         status = await s.owner.fetchval("select status from payonce.job_logs where message_id = $1", message_id)
         assert status == "failed"
+
+
+async def test_a_second_effect_that_ends_does_not_hide_the_first(stage: OpenStage) -> None:
+    async with open_desk(stage, Blind(), "lost after") as desk:
+        work = await desk.claim()
+        with pytest.raises(Unknown):
+            await desk.pay(work, "p-1")
+        await desk.pay(work, "p-2")
+        with pytest.raises(RuntimeError, match=r"the end of test\.pay p-1:1 is not known"):
+            async with work.commit():
+                pass
+        assert (await desk.s.admin.depth("pay")).leased == 1
+
+
+@pytest.mark.parametrize("fault", ["stop before", "stop after"])
+async def test_a_refusal_does_not_hide_an_effect_that_is_under_way(stage: OpenStage, fault: str) -> None:
+    async with open_desk(stage, Blind()) as desk:
+        work = await desk.claim()
+        await desk.stop_in_the_vendor(work, fault)
+        desk.vendor.faults.insert(0, "refuse")
+        with pytest.raises(Refused):
+            await desk.pay(work, "p-2")
+        with pytest.raises(RuntimeError, match=r"the end of test\.pay p-1 is not known"):
+            async with work.commit(rejected="p-2 was refused"):
+                pass
+
+
+async def test_a_run_does_not_end_while_an_effect_of_it_is_still_being_prepared(stage: OpenStage) -> None:
+    class Slow(Pay):
+        async def prepare(self) -> Order:
+            await self.vendor._stop()
+            return await super().prepare()
+
+    async with open_desk(stage, Blind()) as desk:
+        desk.effect_type = Slow
+        work = await desk.claim()
+        paying = await desk.stop_in_the_vendor(work, "")
+        assert await desk.state() == []
+        with pytest.raises(RuntimeError, match=r"the end of test\.pay p-1 is not known"):
+            async with work.commit():
+                pass
+        desk.vendor.resume.set()
+        await paying
+        async with work.commit():
+            pass
+
+
+async def later(s: Stage, way: str) -> None:
+    """The message is claimed once more; by its attempts and crashes it may look as if it had never been."""
+    if way == "redriven":
+        assert await s.admin.redrive("pay", Filter()) == 1
+    await s.clock.advance(1_000)
+
+
+@pytest.mark.parametrize("way", ["retried", "held", "redriven"])
+@pytest.mark.parametrize("end", ["return", "commit"])
+async def test_a_later_run_cannot_end_the_message_on_what_an_earlier_one_left(
+    stage: OpenStage, way: str, end: str
+) -> None:
+    policy = Policy("pay", max_attempts=1 if way == "redriven" else 3, backoff=Fixed(0), lease_s=30)
+    vendor = Vendor(faults=["lost after"], honours_keys=True)
+    runs = []
+
+    @handles(policy)
+    async def forgetful(work: Work) -> None:
+        runs.append(work)
+        if len(runs) == 1:
+            with suppress(Unknown):
+                await work.effect(Pay(vendor, KEYED), key="p-1")
+            raise Held("frozen") if way == "held" else Retry("busy")
+        if end == "commit":
+            async with work.commit():
+                pass
+
+    async with stage() as s:
+        await put(s, policy)
+        await step(s, forgetful)
+        await later(s, way)
+        await step(s, forgetful)
+        state = State.PARKED if way == "redriven" else State.READY
+        assert "although the end of test.pay p-1:1 is not known" in await why_it_waits(s, state)
+
+
+async def test_a_first_run_without_effects_ends_without_a_question(stage: OpenStage) -> None:
+    policy = Policy("pay", lease_s=30)
+    asked: list[str] = []
+
+    @handles(policy)
+    async def nothing_outside(work: Work) -> None:
+        work.read = Unread(asked)  # type: ignore[assignment]
+
+    async with stage() as s:
+        await put(s, policy)
+        await step(s, nothing_outside)
+        assert (await s.admin.depth("pay")).leased == (await s.admin.depth("pay")).ready == 0
+        assert asked == []
+
+
+class Unread:
+    def __init__(self, asked: list[str]) -> None:
+        self.asked = asked
+
+    async def fetchrow(self, sql: str, *arguments: object) -> None:
+        self.asked.append(sql)

@@ -8,7 +8,7 @@ from typing import Final
 import structlog
 
 from payonce.engine.database import Database, is_transient
-from payonce.engine.effects.send import IntentCheck
+from payonce.engine.effects.send import IntentCheck, outcomes_written
 from payonce.engine.metrics import REAPED
 from payonce.engine.policy import Policy
 from payonce.engine.queue import PullQueue
@@ -76,6 +76,7 @@ class Worker:
             for keeper in keepers:
                 keeper.cancel()
             await asyncio.gather(*keepers, return_exceptions=True)
+            await outcomes_written()
 
     async def stop(self, grace_s: float = DEFAULT_GRACE_S) -> None:
         """No more claims; what runs may finish within the grace, the rest is cancelled and left to its lease."""

@@ -122,7 +122,8 @@ class PullQueue(Protocol):
         ...
 
     async def settle_within(self, connection: Connection, settlement: Settlement) -> str | None:
-        """The fenced end of a run inside its business transaction: its transaction id, or None when stale."""
+        """The fenced end of a run, parked ones included, inside its business transaction: its transaction id, or None
+        when stale."""
         ...
 
     async def hold_within(self, connection: Connection, claim: Claim) -> bool:

@@ -4,11 +4,12 @@ import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, get_type_hints
+from typing import Any, Final, get_type_hints
 
 from payonce.engine.database import Database, settled_transaction
 from payonce.engine.effects.declaration import Effect, Outcome, Request
-from payonce.engine.effects.review import give_up_effects, open_effects
+from payonce.engine.effects.leaving import has_loose_ends, hold_effects, left_open
+from payonce.engine.effects.review import give_up_effects
 from payonce.engine.effects.run import Intent, run_effect
 from payonce.engine.effects.send import IntentCheck
 from payonce.engine.effects.send import Run as EffectRun
@@ -18,6 +19,9 @@ from payonce.engine.queue import PullQueue
 from payonce.engine.transaction import Reader, RingingFeed, Tx
 from payonce.kit.outcomes import Invalid, Refused, Stale
 
+FIRST_TOKEN: Final = 1
+"""Of a message's first claim. Attempts do not tell: they start over when it is redriven, and stay when it is held."""
+
 Function = Callable[..., Awaitable[None]]
 
 
@@ -25,13 +29,15 @@ class Work:
     """One run of one message."""
 
     __slots__ = (
+        "_called",
         "_checks",
         "_claim",
         "_database",
-        "_effect_left_open",
+        "_ended",
         "_feed",
         "_queue",
         "_service",
+        "_under_way",
         "read",
         "settled_as",
     )
@@ -54,7 +60,11 @@ class Work:
         self._checks = checks
         self.read = read
         self.settled_as: Ending | None = None
-        self._effect_left_open = False
+        self._called = False
+        self._under_way: list[str] = []
+        """Effects that are being performed right now, also those that are not on record yet."""
+        self._ended: set[tuple[str, str]] = set()
+        """Effects, by kind and key, whose end this run knows."""
 
     @property
     def message(self) -> Message:
@@ -68,8 +78,6 @@ class Work:
         """
         if self.settled_as is not None:
             raise RuntimeError("commit() was already used in this run; put everything into one transaction")
-        if (label := await self.open_effect()) is not None:
-            raise RuntimeError(f"commit() although the end of {label} is not known; let what effect() raised pass")
         ending = Ending.SUCCESS if rejected is None else Ending.FAILED
         async with (
             self._database.work.acquire() as connection,
@@ -79,6 +87,9 @@ class Work:
             if opened.xact_id is None:
                 raise Stale(f"message {self.message.id} of {self.message.queue} is no longer this run's to settle")
             tx = Tx(connection, self._feed, self.message.trace)
+            # Behind the fence no intent of this message can be committed any more.
+            if (label := await self.open_effect(tx)) is not None:
+                raise RuntimeError(f"commit() although the end of {label} is not known; let what effect() raised pass")
             yield tx
             await tx.check_alive()
         self.settled_as = ending
@@ -99,32 +110,56 @@ class Work:
                 "effect() after commit(): the message is settled, and nobody would find the effect again"
             )
         run = EffectRun(self._claim, self._queue, self._database, self._feed, self.read, self._service, self._checks)
-        self._effect_left_open = True
+        self._called = True
+        self._under_way.append(f"{effect.kind} {key}")
         try:
             outcome = await run_effect(run, effect, key, intent, scope)
         except Refused:
-            self._effect_left_open = False
+            self._ended.add((effect.kind, key))
             raise
-        self._effect_left_open = False
+        finally:
+            self._under_way.remove(f"{effect.kind} {key}")
+        self._ended.add((effect.kind, key))
         return outcome
 
-    async def open_effect(self) -> str | None:
-        """An effect whose end this run did not learn and which may have been sent: the message must not end on it."""
-        if not self._effect_left_open:
-            return None
-        found = await open_effects(self.read, self.message.id)
-        return found[0].label if found else None
+    async def open_effect(self, read: Reader | Tx | None = None) -> str | None:
+        """An effect of the message that may have been sent and whose end is not known: the message must not end on it.
 
-    async def give_up(self, why: str) -> str | None:
-        """Puts what may still be under way before a person. Answers with its label, or None when there is nothing."""
-        found = await open_effects(self.read, self.message.id)
-        if not found:
+        Asks the record, for what one call learns says nothing about the others, nor about what earlier runs left. Only
+        the first run of a message that called no effect() has nothing to ask for.
+        """
+        if self._under_way:
+            return self._under_way[0]
+        if not self._called and self._claim.token <= FIRST_TOKEN:
             return None
-        async with self._database.work.acquire() as connection, settled_transaction(self._database, connection):
+        found = await left_open(self.read if read is None else read, self.message.id)
+        return None if found is None else found.label
+
+    async def give_up(self, why: str) -> Ending | None:
+        """Ends a run that will not be repeated, as far as its effects go; None when they leave nothing to be done.
+
+        PARKED: what may still be under way is before a person, and the message is parked in the same commit, so that
+        no answer falls in between. RETRY: an end or an answer came that this run has not seen, and one more is to.
+        """
+        message, since = self.message, self._claim.claimed_at
+        if not await has_loose_ends(self.read, message.id, since):
+            return None
+        async with (
+            self._database.work.acquire() as connection,
+            settled_transaction(self._database, connection) as opened,
+        ):
             if not await self._queue.hold_within(connection, self._claim):
-                raise Stale(f"message {self.message.id} of {self.message.queue} is no longer this run's to give up")
-            await give_up_effects(Tx(connection, self._feed, self.message.trace), self.message.id, why)
-        return found[0].label
+                raise Stale(f"message {message.id} of {message.queue} is no longer this run's to give up")
+            tx = Tx(connection, self._feed, message.trace)
+            still_open, news = await hold_effects(tx, message.id, since, self._ended)
+            if news or still_open is None:
+                return Ending.RETRY if news else None
+            await give_up_effects(tx, message.id, why)
+            reason = f"{why}; {still_open.label} waits for a person"
+            settlement = Settlement(self._claim, Ending.PARKED, reason)
+            opened.xact_id = await self._queue.settle_within(connection, settlement)
+        self.settled_as = Ending.PARKED
+        return Ending.PARKED
 
 
 @dataclass(frozen=True)

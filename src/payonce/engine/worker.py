@@ -269,9 +269,12 @@ class QueueServer:
         """Parks, or lets the policy's handler end the business object; never while money may be under way."""
         claim, reason, ending = run.claim, step.reason, step.ending
         try:
-            label = await work.give_up(reason or "")
-            if label is not None:
-                return Settlement(claim, Ending.PARKED, f"{reason}; {label} waits for a person")
+            match await work.give_up(reason or ""):
+                case Ending.PARKED:
+                    return None
+                case Ending.RETRY:
+                    news = f"{reason}; but there is news of its effects"
+                    return Settlement(claim, Ending.RETRY, news, self._backoff_s(run))
             if callable(self.policy.on_give_up):
                 await self.policy.on_give_up(work)
                 ending = Ending.FAILED

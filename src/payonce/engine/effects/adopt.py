@@ -87,6 +87,8 @@ async def _abandon_earlier(connection: Connection, adopted: Stored) -> None:
     for stored in map(store.as_stored, rows):
         if stored.state in OPEN:
             await store.move(connection, stored, State.ABANDONED, Result(Event.ABANDONED, reason), reason=reason)
+            if stored.state is State.REVIEW:
+                await store.wake_parked(connection, stored.message_id)
 
 
 async def _again(connection: Connection, effect_id: UUID) -> Stored:

@@ -1,5 +1,6 @@
 """The states of an effect and the pure decisions: what to do with a recorded one, and what an outcome makes of it."""
 
+import hashlib
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -9,9 +10,12 @@ from uuid import UUID
 import msgspec
 
 from payonce.engine.effects.declaration import Blind, Findable, Harmless, Keyed, Rebroadcast, Safety
+from payonce.engine.model import NAME_MAX_LENGTH
 
 REVIEW_LOOK_S: Final = 300.0
 """How often a message looks whether a person has answered."""
+VENDOR_REF_MAX_LENGTH: Final = NAME_MAX_LENGTH
+"""As long as a statement's may be. With the longest kind it fits into a row of the index."""
 
 
 class State(StrEnum):
@@ -69,6 +73,8 @@ class Cause(StrEnum):
     """The vendor's statement shows it, and does not tell the outcome."""
     NOT_ON_STATEMENT = "not_on_statement"
     """It was performed, and the vendor's statement does not show it."""
+    OUTCOME_NOT_KEPT = "outcome_not_kept"
+    """It happened, and the store refused what the vendor answered."""
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -211,8 +217,20 @@ def _answers_a_rebroadcast(stored: Stored) -> bool:
 
 def _same(stored: Stored, result: Result) -> bool:
     if stored.vendor_ref is not None and result.vendor_ref is not None:
-        return stored.vendor_ref == result.vendor_ref
+        return kept_reference(stored.vendor_ref) == kept_reference(result.vendor_ref)
     return bool(_document(stored.outcome) == _document(result.outcome))
+
+
+def kept_reference(vendor_ref: str | None) -> str | None:
+    """A vendor's own name for something as the store can always keep and index it: what is too long stays told apart
+    by its hash."""
+    if vendor_ref is None:
+        return None
+    text = str(vendor_ref).replace("\x00", "\N{SYMBOL FOR NULL}").encode("utf-8", "replace").decode()
+    if len(text) <= VENDOR_REF_MAX_LENGTH:
+        return text
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return f"{text[: VENDOR_REF_MAX_LENGTH - len(digest) - 1]}…{digest}"
 
 
 def _document(text: str | None) -> Any:

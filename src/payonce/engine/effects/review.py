@@ -178,6 +178,8 @@ def question(stored: Stored) -> str:
             why = "the vendor's statement shows it, and does not tell the outcome that the handler needs"
         case Cause.NOT_ON_STATEMENT:
             why = "it was performed, and the vendor's statement does not show it"
+        case Cause.OUTCOME_NOT_KEPT:
+            why = "it happened, and the store refused the answer of the vendor that the handler needs"
         case Cause.GAVE_UP:
             why = f"its message was given up: {stored.reason or 'no reason given'}"
         case _:
@@ -188,7 +190,7 @@ def question(stored: Stored) -> str:
 def allowed_answers(stored: Stored) -> frozenset[Answer]:
     """Only what cannot move money twice, whatever the truth is or the person can find out."""
     allowed = {Answer.HAPPENED, Answer.DID_NOT}
-    if stored.review_cause is Cause.ON_STATEMENT:
+    if stored.review_cause in (Cause.ON_STATEMENT, Cause.OUTCOME_NOT_KEPT):
         return frozenset({Answer.HAPPENED})
     if stored.review_cause in (Cause.CONTRADICTION, Cause.SAME_REFERENCE, Cause.NOT_ON_STATEMENT):
         return frozenset(allowed)

@@ -36,6 +36,9 @@ Anything = TypeVar("Anything")
 
 log = structlog.get_logger(__name__)
 
+_writing: Final[set[asyncio.Task[Any]]] = set()
+"""Held here, because an event loop does not keep its tasks alive."""
+
 
 @dataclass(frozen=True)
 class Sending:
@@ -185,12 +188,26 @@ async def _persistently(run: Run, stored: Stored, result: Result) -> Stored:
 
 
 async def _surely(writing: Coroutine[Any, Any, Anything]) -> Anything:
-    """Finishes the writing even if this run is cancelled meanwhile, and only then lets the cancellation through."""
+    """Finishes the writing however often this run is cancelled meanwhile, and only then lets the cancellation through.
+    Ends because what is written persistently gives up in the end."""
     task = asyncio.create_task(writing)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("outcome_lost", error=redact(str(error)))
-        raise
+    _writing.add(task)
+    task.add_done_callback(_writing.discard)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is None:
+        return task.result()
+    if not task.cancelled() and (lost := task.exception()) is not None:
+        log.error("outcome_lost", error=redact(str(lost)))
+    raise cancelled
+
+
+async def outcomes_written() -> None:
+    """Returns when no outcome of this process waits to be written, at the latest when each has given up: a run that
+    does not end is abandoned by its worker, and what it learnt from a vendor must not be lost with the process."""
+    if _writing:
+        await asyncio.wait(set(_writing), timeout=RECORD_LIMIT_S)

@@ -1,14 +1,25 @@
 """Effects on record: beginning a try, writing down what it came to, and nothing in between that could be lost."""
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
 
 import asyncpg
 
-from payonce.engine.database import Connection
+from payonce.engine.database import Connection, is_transient
 from payonce.engine.effects.declaration import Effect, Keyed, Safety
-from payonce.engine.effects.model import OPEN, TRANSITIONS, Cause, Event, Result, State, Stored, state_after
+from payonce.engine.effects.model import (
+    OPEN,
+    TRANSITIONS,
+    Cause,
+    Event,
+    Result,
+    State,
+    Stored,
+    kept_reference,
+    state_after,
+)  # fmt: skip
 from payonce.engine.model import Claim, clean_text
 from payonce.engine.transaction import Reader, Tx
 from payonce.kit.ids import new_id
@@ -112,6 +123,7 @@ async def move(
     reason: str | None = None, cause: Cause | None = None,
 ) -> bool:  # fmt: skip
     """Changes the state unless the effect has changed since it was read, and says why in the attempts."""
+    result = replace(result, vendor_ref=kept_reference(result.vendor_ref))
     moved = await connection.fetchval(
         """
         update payonce.effects
@@ -136,15 +148,55 @@ async def record(
     stored = as_stored(await connection.fetchrow(
         "select *, payonce.due_now() as now from payonce.effects where id = $1 for update", effect_id
     ))  # fmt: skip
-    await append(connection, effect_id, attempt, result, claim)
-    to = state_after(stored, attempt, result)
+    result = replace(result, vendor_ref=kept_reference(result.vendor_ref))
     try:
         async with connection.transaction():
-            row = await _apply(connection, stored, attempt, to, result)
+            await append(connection, effect_id, attempt, result, claim)
+            row = await _apply(connection, stored, attempt, state_after(stored, attempt, result), result)
     except asyncpg.UniqueViolationError:
         # The vendor named something that another effect has: one of the two is wrong, and both are kept.
+        await append(connection, effect_id, attempt, result, claim)
         row = await _apply(connection, stored, attempt, State.REVIEW, Result(result.event), Cause.SAME_REFERENCE)
-    return as_stored(row)
+    except asyncpg.PostgresError as error:
+        if is_transient(error):
+            raise
+        row = await _record_without_document(connection, stored, attempt, result, error, claim)
+    after = as_stored(row)
+    if stored.state is State.REVIEW and after.state is not State.REVIEW:
+        await wake_parked(connection, after.message_id)
+    return after
+
+
+async def wake_parked(connection: Connection, message_id: UUID) -> bool:
+    """A message that was parked with an effect in review goes on once the effect has left it, in the same commit.
+    One that is not parked yet finds the effect changed when it is to be parked, for it locks its effects first."""
+    woken = await connection.fetchval(
+        """
+        with parked as (
+            select id from payonce.messages where id = $1 and state = 'parked' for update skip locked
+        )
+        update payonce.messages m
+        set state = 'ready', ready_at = payonce.due_now(), token = m.token + 1, attempts = 0, crashes = 0,
+            first_attempt_at = null, last_error = null
+        from parked where m.id = parked.id
+        returning true
+        """,
+        message_id,
+    )
+    return woken is not None
+
+
+async def _record_without_document(
+    connection: Connection, stored: Stored, attempt: int, result: Result, error: Exception, claim: Claim | None
+) -> Any:
+    """That it happened must be on record whatever the vendor said about it: a person is then asked for the outcome."""
+    told = f"what the vendor answered could not be kept: {type(error).__name__}: {error}"
+    bare = Result(result.event, told if result.detail is None else f"{result.detail}; {told}")
+    await append(connection, stored.id, attempt, bare, claim)
+    to = state_after(stored, attempt, bare)
+    if to is State.PERFORMED and stored.state is not State.PERFORMED:
+        return await _apply(connection, stored, attempt, State.REVIEW, bare, Cause.OUTCOME_NOT_KEPT)
+    return await _apply(connection, stored, attempt, to, bare)
 
 
 async def _apply(

@@ -208,7 +208,13 @@ class PostgresQueue:
         return len(rows)
 
     async def settle_within(self, connection: Connection, settlement: Settlement) -> str | None:
-        xact_id: str | None = await connection.fetchval(
+        xact_id: str | None
+        if settlement.ending not in (Ending.SUCCESS, Ending.FAILED):
+            if not await self._settle_others(connection, [settlement]):
+                return None
+            xact_id = await connection.fetchval("select pg_current_xact_id()::text")
+            return xact_id
+        xact_id = await connection.fetchval(
             statements.SETTLE_WITHIN,
             settlement.claim.message.id,
             settlement.claim.token,
