@@ -1,6 +1,7 @@
 """A freeze stops every send whose intent comes after it, whatever was already claimed; and nothing else."""
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +15,7 @@ from payonce.engine.effects import Findable, Keyed, Sending
 from payonce.engine.model import Message, State
 from payonce.engine.process import Worker
 from payonce.engine.work import Work, handles
+from payonce.engine.worker import Gate, QueueServer
 from payonce.kit.outcomes import Held, Invalid, Unavailable
 from payonce.testing import OpenStage, eventually
 from tests.engine.brakes_stage import PAY, PayCoins, PayEuros, Till, euros, open_till
@@ -211,6 +213,36 @@ async def test_a_worker_with_claimed_messages_sends_none_and_gives_none_up(stage
             await worker.stop(grace_s=5)
             await asyncio.wait_for(running, 15)
         assert set(till.vendor.times().values()) == {1}
+
+
+async def test_the_first_trouble_after_a_long_freeze_is_not_the_last(stage: OpenStage) -> None:
+    """The time for which a brake holds a message is no time for which its policy tried."""
+    async with open_till(stage, KEYED, "not sent") as till:
+        gave_up = []
+
+        async def on_give_up(work: Work) -> None:
+            gave_up.append(work.message.id)
+
+        async def pay(work: Work) -> None:
+            await work.effect(PayEuros(till.vendor, KEYED), key="p-1")
+
+        queue = await till.s.queue(replace(PAY, on_give_up=on_give_up))
+        server = QueueServer(queue, {None: pay}, till.s.database, till.s.feed, Gate(), 1, "payouts", CHECKS)
+        await till.s.feed.put([Message(queue=PAY.queue)])
+        made = await frozen(till, everything=True)
+        assert PAY.give_up_after_s is not None
+        for _ in range(int(PAY.give_up_after_s / LOOK_S) + 2):
+            assert await server.step()
+            await till.s.clock.advance(LOOK_S + 1)
+        async with till.begin() as tx:
+            await lift(tx, made.id, "bob", "mended")
+        assert await server.step()
+        assert (gave_up, await till.states()) == ([], {"p-1": "intended"})
+        [waiting] = await till.s.admin.peek(PAY.queue, State.READY, 10)
+        assert waiting.message.attempts == 1
+        await till.s.clock.advance(PAY.give_up_after_s / 2)
+        assert await server.step()
+        assert await till.states() == {"p-1": "performed"}
 
 
 async def _running(worker: Worker) -> int:
