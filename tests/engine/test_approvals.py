@@ -1,6 +1,7 @@
 """What moves much is asked by one person and done when a second one agrees: once, as it was asked, or not at all."""
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -25,11 +26,16 @@ from payonce.engine.brakes import (
     set_threshold,
     thresholds,
 )  # fmt: skip
-from payonce.engine.effects import Answer, Keyed, Review
+from payonce.engine.effects import Answer, Findable, Keyed, Review, Safety
 from payonce.engine.queue import Filter
-from payonce.kit.outcomes import Invalid, Stale
+from payonce.kit.outcomes import Invalid, Retry, Stale
 from payonce.testing import OpenStage
 from tests.engine.brakes_stage import EUR, PAY, Till, euros, open_till
+from tests.engine.effects_stage import HORIZON_S
+
+
+async def forgets(request: object) -> None:
+    """A vendor's fence."""
 
 
 def actions(till: Till) -> Actions:
@@ -151,6 +157,7 @@ async def test_news_since_the_asking_deny_it_with_a_sentence_and_nothing_is_done
         await threshold(till, "0.00")
         review = await till.in_review()
         approval = await waiting(till, review)
+        await till.s.clock.advance(3_601)
         await asked(till, review, Answer.LOOK_AGAIN, by="cyd")
         after = await granted(till, approval)
         assert after.state is Verdict.DENIED
@@ -158,10 +165,27 @@ async def test_news_since_the_asking_deny_it_with_a_sentence_and_nothing_is_done
         assert await till.states() == {"p-1": "unknown"}
 
 
-async def test_to_look_again_needs_nobody_else(stage: OpenStage) -> None:
+@pytest.mark.parametrize("safety", [Keyed(3_600.0), Findable(HORIZON_S), Findable(HORIZON_S, forgets)], ids=["keyed", "findable", "fenced"])
+async def test_to_look_again_needs_a_second_person_where_a_send_may_follow(stage: OpenStage, safety: Safety) -> None:
+    async with open_till(stage, safety) as till:
+        await threshold(till, "0.00")
+        approval = await waiting(till, await till.in_review(), answer=Answer.LOOK_AGAIN)
+        assert (approval.amounts, await message_states(till)) == ((euros("1.00"),), ["parked"])
+        await granted(till, approval)
+        assert await till.states() == {"p-1": "unknown"}
+
+
+async def test_to_look_again_needs_nobody_else_where_only_a_question_can_follow(stage: OpenStage) -> None:
     async with open_till(stage, Keyed(3_600.0)) as till:
         await threshold(till, "0.00")
-        assert isinstance(await asked(till, await till.in_review(), Answer.LOOK_AGAIN), Done)
+        review = await till.in_review()
+        await till.s.clock.advance(3_600)
+        assert isinstance(await asked(till, review, Answer.LOOK_AGAIN), Done)
+        [again] = (await till.queue.exchange([], 1)).claims
+        calls = len(till.vendor.calls)
+        with suppress(Retry):
+            await till.pay(till.run(again), "p-1")
+        assert len(till.vendor.calls) == calls
 
 
 async def test_what_could_never_be_carried_out_is_refused_when_it_is_asked(stage: OpenStage) -> None:

@@ -104,14 +104,20 @@ async def amounts_of(read: Reader | Tx, message_ids: Sequence[UUID]) -> list[Amo
 
 async def _weigh_answer(tx: Tx, given: ReviewAnswer) -> Weighed:
     row = await tx.fetchrow(
-        "select kind, key, generation, asset, exponent, amount_minor from payonce.effects where id = $1",
+        """
+        select kind, key, generation, asset, exponent, amount_minor,
+            safety = 'keyed' and key_valid_until <= payonce.due_now() as can_only_be_asked
+        from payonce.effects where id = $1
+        """,
         given.effect_id,
     )
     if row is None:
         raise Invalid(f"there is no effect {given.effect_id}; see: payonce effects list")
     amounts = []
-    # To look again asks the vendor, and moves nothing by itself.
-    if row["amount_minor"] is not None and given.answer is not Answer.LOOK_AGAIN:
+    # To look again may end in a send: a key that lives is replayed, what the vendor does not show is fenced and sent.
+    # Only of an expired key the record tells that nothing but a question, and then another review, can follow.
+    moves = given.answer is not Answer.LOOK_AGAIN or not row["can_only_be_asked"]
+    if row["amount_minor"] is not None and moves:
         amounts = [Amount(int(row["amount_minor"]), Asset(row["asset"], row["exponent"]))]
     label = f"{row['kind']} {row['key']}:{row['generation']}"
     return Weighed(str(given.effect_id), f"answer {given.answer} for {label}{_listed(amounts)}", amounts)
