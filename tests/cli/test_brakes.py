@@ -72,6 +72,22 @@ def test_everything_is_frozen_with_one_word_and_by_the_login_name(payonce: Payon
     assert (made["freeze"]["what"], made["freeze"]["frozen_by"], made["doubts"]) == ("everything", "grace", [])
 
 
+def test_a_freeze_says_which_sends_may_still_go_out_and_waits_for_them(
+    payonce: Payonce, database: ScratchDatabase
+) -> None:
+    an_effect(database, 1, "unknown")
+    ask(database.owner_url, "update payonce.effects set busy_until = payonce.due_now() + interval '1 hour'")
+    at_once = payonce("freeze", "add", "--vendor", "bank", "--reason", "look", "--no-wait", "--json").json
+    assert at_once["begun_before"] == at_once["still_under_way"]
+    assert (at_once["still_under_way"]["count"], at_once["still_under_way"]["amounts"][0]["amount"]) == (1, "123.45")
+    said = payonce("freeze", "add", "--vendor", "bank", "--reason", "look", "--no-wait").stdout
+    assert "is in force; sends may still go out: 1 begun before (123.45 EUR), the last until" in " ".join(said.split())
+    ask(database.owner_url, "update payonce.effects set busy_until = payonce.due_now() + interval '3 seconds'")
+    waited = payonce("freeze", "add", "--vendor", "bank", "--reason", "look", "--json")
+    assert (waited.json["begun_before"]["count"], waited.json["still_under_way"]["count"]) == (1, 0)
+    assert "is in force; waiting for sends: 1 begun before (123.45 EUR)" in waited.stderr
+
+
 def test_limits_are_set_listed_with_what_is_used_and_removed(payonce: Payonce, database: ScratchDatabase) -> None:
     an_effect(database, 1)
     payonce("limits", "set", "EUR", "500", "--json")

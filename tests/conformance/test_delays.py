@@ -117,7 +117,7 @@ async def test_the_time_of_a_release_does_not_age_a_message(backend: Backend) ->
     again = await claim(queue)
     assert {claimed.message.id for claimed in again} == {tried.message.id, died.message.id}
     for claimed in again:
-        assert claimed.claimed_at - claimed.first_attempt_at == timedelta(seconds=140), "from when it was ready, it counts"
+        assert claimed.claimed_at - claimed.first_attempt_at == timedelta(seconds=140), "ready, it ages"
 
 
 async def test_a_released_message_waits_uncounted_and_unlogged(backend: Backend) -> None:

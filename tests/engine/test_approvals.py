@@ -165,7 +165,11 @@ async def test_news_since_the_asking_deny_it_with_a_sentence_and_nothing_is_done
         assert await till.states() == {"p-1": "unknown"}
 
 
-@pytest.mark.parametrize("safety", [Keyed(3_600.0), Findable(HORIZON_S), Findable(HORIZON_S, forgets)], ids=["keyed", "findable", "fenced"])
+@pytest.mark.parametrize(
+    "safety",
+    [Keyed(3_600.0), Findable(HORIZON_S), Findable(HORIZON_S, forgets)],
+    ids=["keyed", "findable", "fenced"],
+)
 async def test_to_look_again_needs_a_second_person_where_a_send_may_follow(stage: OpenStage, safety: Safety) -> None:
     async with open_till(stage, safety) as till:
         await threshold(till, "0.00")

@@ -98,6 +98,10 @@ ABLATIONS: Ablations = {
         patched(freezing, "_take_the_lock", no_lock_for_the_freezer),
         [test_freezes.test_an_intent_that_commits_after_the_freeze_has_seen_it],
     ),
+    "the look at what had begun before": (
+        lambda: without(r"busy_until > payonce\.due_now\(\)", "false", within="max(busy_until)"),
+        [test_freezes.test_a_freeze_tells_of_the_sends_that_had_begun_and_waits_for_their_end],
+    ),
     "the check of further tries": (
         patched(Run, "check", check_first_tries_alone),
         [

@@ -13,7 +13,16 @@ from payonce.engine.brakes.approval import (
     deny,
     grant,
 )  # fmt: skip
-from payonce.engine.brakes.freezing import Freeze, check_freezes, freeze, freezes, lift
+from payonce.engine.brakes.freezing import (
+    Freeze,
+    UnderWay,
+    check_freezes,
+    freeze,
+    freezes,
+    lift,
+    sends_under_way,
+    wait_until_quiet,
+)  # fmt: skip
 from payonce.engine.brakes.threshold import Threshold, remove_threshold, set_threshold, thresholds
 from payonce.engine.brakes.velocity import Limit, Used, check_limits, limits, remove_limit, set_limit
 
@@ -22,7 +31,7 @@ CHECKS = (check_freezes, check_limits)
 
 __all__ = [
     "CHECKS", "Action", "Actions", "Approval", "Done", "Freeze", "Limit", "Redrive", "ReviewAnswer", "Threshold",
-    "Used", "Verdict", "Weighed", "amounts_of", "answering", "approvals", "ask", "check_freezes", "check_limits",
-    "deny", "freeze", "freezes", "grant", "lift", "limits", "redrive_of", "redriving", "remove_limit",
-    "remove_threshold", "set_limit", "set_threshold", "thresholds",
+    "UnderWay", "Used", "Verdict", "Weighed", "amounts_of", "answering", "approvals", "ask", "check_freezes",
+    "check_limits", "deny", "freeze", "freezes", "grant", "lift", "limits", "redrive_of", "redriving", "remove_limit",
+    "remove_threshold", "sends_under_way", "set_limit", "set_threshold", "thresholds", "wait_until_quiet",
 ]  # fmt: skip
