@@ -15,6 +15,7 @@ from payonce.engine.brakes import (
     Redrive,
     ReviewAnswer,
     Verdict,
+    WriteOff,
     answering,
     approvals,
     ask,
@@ -25,11 +26,15 @@ from payonce.engine.brakes import (
     remove_threshold,
     set_threshold,
     thresholds,
+    writing_off,
 )  # fmt: skip
 from payonce.engine.effects import Answer, Findable, Keyed, Review, Safety
 from payonce.engine.queue import Filter
+from payonce.engine.reconcile import unmatched, write_off
+from payonce.engine.transaction import begin
 from payonce.kit.outcomes import Invalid, Retry, Stale
 from payonce.testing import OpenStage
+from tests.engine.bank import LOSSES, SUSPENSE, Branch, open_branch
 from tests.engine.brakes_stage import EUR, PAY, Till, euros, open_till
 from tests.engine.effects_stage import HORIZON_S
 
@@ -359,3 +364,52 @@ async def test_approvals_come_in_pages_the_newest_first(stage: OpenStage) -> Non
         first = await approvals(till.read, limit=2)
         second = await approvals(till.read, limit=2, before=first[-1].id)
         assert [found.id for found in first + second] == ids[::-1]
+
+
+async def in_suspense(b: Branch, minor: int) -> WriteOff:
+    """A line that nobody can explain, about to be written off."""
+    async with begin(b.s.database, b.s.feed) as tx:
+        await set_threshold(tx, euros("1.00"), "root")
+    b.bank.book("bank.fee", None, minor, await b.s.clock.now())
+    await b.after_the_lag()
+    [item] = await unmatched(b.read)
+    return WriteOff(item.id, LOSSES, "the bank keeps it")
+
+
+async def ask_write_off(b: Branch, given: WriteOff) -> Done | Approval:
+    async with begin(b.s.database, b.s.feed) as tx:
+        return await ask(tx, writing_off(b.s.admin), given, "ada", given.note)
+
+
+@pytest.mark.parametrize("minor", [-101, 101])
+async def test_a_write_off_above_the_threshold_waits_for_a_second_person(stage: OpenStage, minor: int) -> None:
+    """A gain as well as a loss."""
+    async with open_branch(stage) as b:
+        given = await in_suspense(b, minor)
+        approval = await ask_write_off(b, given)
+        assert isinstance(approval, Approval)
+        assert (approval.amounts, await b.held(LOSSES)) == ((euros("1.01"),), 0)
+        async with begin(b.s.database, b.s.feed) as tx:
+            after = await grant(tx, {"write off": writing_off(b.s.admin)}, approval.id, "bob")
+        assert (after.state, after.result["account"]) == (Verdict.GRANTED, LOSSES)
+        assert (await b.held(SUSPENSE), await b.held(LOSSES)) == (0, -minor)
+
+
+async def test_a_small_write_off_is_done_at_once(stage: OpenStage) -> None:
+    async with open_branch(stage) as b:
+        assert isinstance(await ask_write_off(b, await in_suspense(b, -100)), Done)
+        assert (await b.held(SUSPENSE), await b.held(LOSSES)) == (0, 100)
+
+
+async def test_a_write_off_of_an_item_that_was_closed_meanwhile_is_denied(stage: OpenStage) -> None:
+    async with open_branch(stage) as b:
+        given = await in_suspense(b, -101)
+        approval = await ask_write_off(b, given)
+        assert isinstance(approval, Approval)
+        async with begin(b.s.database, b.s.feed) as tx:
+            await write_off(tx, given.item_id, "fees/bank", "cyd", "a fee")
+        async with begin(b.s.database, b.s.feed) as tx:
+            after = await grant(tx, {"write off": writing_off(b.s.admin)}, approval.id, "bob")
+        assert after.state is Verdict.DENIED
+        assert "is written_off by now" in after.result
+        assert await b.held(LOSSES) == 0

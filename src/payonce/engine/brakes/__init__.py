@@ -1,6 +1,15 @@
 """Operators' brakes: freezes and velocity limits before a send, and a second person before what moves much."""
 
-from payonce.engine.brakes.actions import Redrive, ReviewAnswer, amounts_of, answering, redrive_of, redriving
+from payonce.engine.brakes.actions import (
+    Redrive,
+    ReviewAnswer,
+    WriteOff,
+    amounts_of,
+    answering,
+    redrive_of,
+    redriving,
+    writing_off,
+)  # fmt: skip
 from payonce.engine.brakes.approval import (
     Action,
     Actions,
@@ -31,7 +40,8 @@ CHECKS = (check_freezes, check_limits)
 
 __all__ = [
     "CHECKS", "Action", "Actions", "Approval", "Done", "Freeze", "Limit", "Redrive", "ReviewAnswer", "Threshold",
-    "UnderWay", "Used", "Verdict", "Weighed", "amounts_of", "answering", "approvals", "ask", "check_freezes",
-    "check_limits", "deny", "freeze", "freezes", "grant", "lift", "limits", "redrive_of", "redriving", "remove_limit",
-    "remove_threshold", "sends_under_way", "set_limit", "set_threshold", "thresholds", "wait_until_quiet",
+    "UnderWay", "Used", "Verdict", "Weighed", "WriteOff", "amounts_of", "answering", "approvals", "ask",
+    "check_freezes", "check_limits", "deny", "freeze", "freezes", "grant", "lift", "limits", "redrive_of", "redriving",
+    "remove_limit", "remove_threshold", "sends_under_way", "set_limit", "set_threshold", "thresholds",
+    "wait_until_quiet", "writing_off",
 ]  # fmt: skip
