@@ -147,6 +147,7 @@ RELAYS: Final[Sequence[Relay]] = (LogRelay(),)
 ACTIONS: Final[Sequence[Callable[[Admin], brakes.Action[Any]]]] = (
     brakes.answering,
     brakes.redriving,
+    brakes.writing_off,
 )
 """What may need a second person."""
 

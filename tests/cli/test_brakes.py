@@ -1,5 +1,6 @@
 """An operator's hand on the brakes: freeze, limit, look at what is unknown, answer, and have a second person agree."""
 
+import asyncio
 import re
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from payonce.app import App
 from payonce.engine.brakes import CHECKS
 from payonce.engine.quarantine import refuse_in_quarantine
 from payonce.settings import load_settings
-from payonce.testing import ScratchDatabase
+from payonce.testing import ScratchDatabase, eventually
 from tests.cli.conftest import QUEUE, Ended, Payonce, ask
 
 EFFECT = "0199a3c4-7d1e-7c3b-9a1f-{:012x}"
@@ -70,6 +71,34 @@ def test_a_freeze_is_added_listed_and_lifted(payonce: Payonce, database: Scratch
 def test_everything_is_frozen_with_one_word_and_by_the_login_name(payonce: Payonce) -> None:
     made = payonce("freeze", "add", "--everything", "--reason", "look first", "--json", LOGNAME="grace").json
     assert (made["freeze"]["what"], made["freeze"]["frozen_by"], made["doubts"]) == ("everything", "grace", [])
+
+
+def test_a_freeze_says_which_sends_may_still_go_out(payonce: Payonce, database: ScratchDatabase) -> None:
+    an_effect(database, 1, "unknown")
+    ask(database.owner_url, "update payonce.effects set busy_until = payonce.due_now() + interval '1 hour'")
+    at_once = payonce("freeze", "add", "--vendor", "bank", "--reason", "look", "--no-wait", "--json").json
+    assert at_once["begun_before"] == at_once["still_under_way"]
+    assert (at_once["still_under_way"]["count"], at_once["still_under_way"]["amounts"][0]["amount"]) == (1, "123.45")
+    said = payonce("freeze", "add", "--vendor", "bank", "--reason", "look", "--no-wait").stdout
+    assert "is in force; sends may still go out: 1 begun before (123.45 EUR), the last until" in " ".join(said.split())
+
+
+async def test_a_freeze_is_in_force_and_then_waits_for_sends_that_had_begun(
+    payonce: Payonce, database: ScratchDatabase
+) -> None:
+    async def asked(statement: str) -> object:
+        return await asyncio.to_thread(ask, database.owner_url, statement)
+
+    await asyncio.to_thread(an_effect, database, 1, "unknown")
+    await asked("update payonce.effects set busy_until = payonce.due_now() + interval '1 hour'")
+    freezing = asyncio.create_task(
+        asyncio.to_thread(payonce, "freeze", "add", "--vendor", "bank", "--reason", "look", "--json")
+    )
+    await eventually(lambda: asked("select exists (select from payonce.freezes)"), 60)
+    await asked("update payonce.effects set state = 'refused', busy_until = null")
+    ended = await freezing
+    assert (ended.json["begun_before"]["count"], ended.json["still_under_way"]["count"]) == (1, 0)
+    assert "is in force; waiting for sends: 1 begun before (123.45 EUR)" in ended.stderr
 
 
 def test_limits_are_set_listed_with_what_is_used_and_removed(payonce: Payonce, database: ScratchDatabase) -> None:

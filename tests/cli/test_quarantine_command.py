@@ -86,8 +86,11 @@ def test_a_statement_is_reconciled_listed_explained_and_written_off(command: Com
     ]  # fmt: skip
     ids = [item["id"] for item in items]
     assert command("reconcile", "explain", *ids[:2], "--note", "fees")["explained"] == ids[:2]
+    command("approvals", "threshold", "EUR", "0.35")
     done = command("reconcile", "write-off", ids[2], "--account", "losses/bank", "--note", "a fee", "--by", "ann")
-    assert (done["amount"], done["account"]) == ("-0.30 EUR", "losses/bank")
+    assert (done["done"], done["amount"], done["account"]) == (True, "-0.30 EUR", "losses/bank")
+    asked = command("reconcile", "write-off", ids[1], "--account", "losses/bank", "--note", "a fee", "--by", "ann")
+    assert (asked["done"], asked["written_off"], asked["approval"]) == (False, None, 1)
     assert [item["explanation"] for item in command("reconcile", "list")["items"]] == ["fees", "fees"]
 
 

@@ -19,6 +19,8 @@ class Held:
     attempts: int = 0
     crashes: int = 0
     running_alone: bool = False
+    claimed_at: float = 0.0
+    first_attempt_at: float | None = None
 
 
 @dataclass
@@ -74,6 +76,9 @@ class Model:
         assert claim.token > held.token, "a newer claim must have a higher token"
         assert (claim.message.attempts, claim.crashes) == (held.attempts, held.crashes)
         held.state, held.token, held.lease_until = State.LEASED, claim.token, self.lease_now + self.lease_s
+        held.claimed_at = self.now
+        held.first_attempt_at = self.now if held.first_attempt_at is None else held.first_attempt_at
+        assert (claim.claimed_at - claim.first_attempt_at).total_seconds() == self.now - held.first_attempt_at
 
     def _of(self, claim: Claim) -> Held | None:
         """The message, if the claim still holds it."""
@@ -99,11 +104,18 @@ class Model:
             return Answer.SETTLED
         if ending is Ending.RELEASED:
             held.state = State.ALONE if held.crashes >= 2 else State.READY
+            held.first_attempt_at = self._unaged(held, delay_s)
         else:
             held.state = State.PARKED if ending is Ending.PARKED else State.READY
             held.attempts, held.crashes = held.attempts + 1, 0
         held.ready_at, held.running_alone = self.now + delay_s, False
         return Answer.SETTLED
+
+    def _unaged(self, held: Held, delay_s: float) -> float | None:
+        """A release is no run, and its time up to when the message is ready again ages nothing."""
+        if held.first_attempt_at is None or (held.attempts, held.crashes) == (0, 0):
+            return None
+        return held.first_attempt_at + self.now - held.claimed_at + delay_s
 
     def reap(self) -> int:
         dead = [
@@ -119,6 +131,7 @@ class Model:
         parked = [held for held in self.messages.values() if held.state is State.PARKED]
         for held in parked:
             held.state, held.ready_at, held.attempts, held.crashes = State.READY, self.now, 0, 0
+            held.first_attempt_at = None
         return len(parked)
 
     def purge(self, state: State) -> int:

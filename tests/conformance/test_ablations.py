@@ -102,6 +102,13 @@ ABLATIONS: dict[str, tuple[Ablation, list[Check]]] = {
         taking_out(r"token = \$2", "$2::bigint is not null", within="set running_alone = true"),
         [test_crashes.test_a_lost_claim_cannot_be_marked_alone],
     ),
+    "age without the time of a release": (
+        taking_out(r"mine\.ending <> 'released' then m\.first_attempt_at", "true then m.first_attempt_at"),
+        [
+            test_delays.test_a_message_that_was_only_released_has_no_age,
+            test_delays.test_the_time_of_a_release_does_not_age_a_message,
+        ],
+    ),
     "end of the lease": (
         taking_out(r"lease_until <= payonce\.lease_now\(\)", "true"),
         [

@@ -89,6 +89,37 @@ async def test_age_is_counted_from_the_first_attempt(backend: Backend) -> None:
     assert second.claimed_at - first.claimed_at == timedelta(seconds=100)
 
 
+async def test_a_message_that_was_only_released_has_no_age(backend: Backend) -> None:
+    queue = await backend.queue(PLAIN)
+    await backend.feed.put([message()])
+    for _ in range(3):
+        held = await claim_one(queue)
+        assert held.first_attempt_at == held.claimed_at
+        await settle(queue, Settlement(held, Ending.RELEASED, "frozen", 60.0))
+        await backend.time.advance(600)
+
+
+async def test_the_time_of_a_release_does_not_age_a_message(backend: Backend) -> None:
+    """One that was tried, and one whose worker died: their age goes on from where the release found it."""
+    queue = await backend.queue(PLAIN)
+    await backend.feed.put([message(), message()])
+    tried, died = await claim(queue)
+    await settle(queue, retry(tried, delay_s=100))
+    await backend.time.advance_leases(PLAIN.lease_s + 1)
+    assert await queue.reap() == 1
+    await backend.time.advance(100)
+    for _ in range(3):
+        for held in await claim(queue):
+            assert held.claimed_at - held.first_attempt_at == timedelta(seconds=100)
+            await settle(queue, Settlement(held, Ending.RELEASED, "frozen", 60.0))
+        await backend.time.advance(60)
+    await backend.time.advance(40)
+    again = await claim(queue)
+    assert {claimed.message.id for claimed in again} == {tried.message.id, died.message.id}
+    for claimed in again:
+        assert claimed.claimed_at - claimed.first_attempt_at == timedelta(seconds=140), "ready, it ages"
+
+
 async def test_a_released_message_waits_uncounted_and_unlogged(backend: Backend) -> None:
     queue = await backend.queue(PLAIN)
     [sent] = await backend.feed.put([message()])

@@ -1,6 +1,7 @@
 """What moves much is asked by one person and done when a second one agrees: once, as it was asked, or not at all."""
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -14,6 +15,7 @@ from payonce.engine.brakes import (
     Redrive,
     ReviewAnswer,
     Verdict,
+    WriteOff,
     answering,
     approvals,
     ask,
@@ -24,12 +26,21 @@ from payonce.engine.brakes import (
     remove_threshold,
     set_threshold,
     thresholds,
+    writing_off,
 )  # fmt: skip
-from payonce.engine.effects import Answer, Keyed, Review
+from payonce.engine.effects import Answer, Findable, Keyed, Review, Safety
 from payonce.engine.queue import Filter
-from payonce.kit.outcomes import Invalid, Stale
+from payonce.engine.reconcile import unmatched, write_off
+from payonce.engine.transaction import begin
+from payonce.kit.outcomes import Invalid, Retry, Stale
 from payonce.testing import OpenStage
+from tests.engine.bank import LOSSES, SUSPENSE, Branch, open_branch
 from tests.engine.brakes_stage import EUR, PAY, Till, euros, open_till
+from tests.engine.effects_stage import HORIZON_S
+
+
+async def forgets(request: object) -> None:
+    """A vendor's fence."""
 
 
 def actions(till: Till) -> Actions:
@@ -163,6 +174,7 @@ async def test_news_since_the_asking_deny_it_with_a_sentence_and_nothing_is_done
         await threshold(till, "0.00")
         review = await till.in_review()
         approval = await waiting(till, review)
+        await till.s.clock.advance(3_601)
         await asked(till, review, Answer.LOOK_AGAIN, by="cyd")
         after = await granted(till, approval)
         assert after.state is Verdict.DENIED
@@ -170,10 +182,31 @@ async def test_news_since_the_asking_deny_it_with_a_sentence_and_nothing_is_done
         assert await till.states() == {"p-1": "unknown"}
 
 
-async def test_to_look_again_needs_nobody_else(stage: OpenStage) -> None:
+@pytest.mark.parametrize(
+    "safety",
+    [Keyed(3_600.0), Findable(HORIZON_S), Findable(HORIZON_S, forgets)],
+    ids=["keyed", "findable", "fenced"],
+)
+async def test_to_look_again_needs_a_second_person_where_a_send_may_follow(stage: OpenStage, safety: Safety) -> None:
+    async with open_till(stage, safety) as till:
+        await threshold(till, "0.00")
+        approval = await waiting(till, await till.in_review(), answer=Answer.LOOK_AGAIN)
+        assert (approval.amounts, await message_states(till)) == ((euros("1.00"),), ["parked"])
+        await granted(till, approval)
+        assert await till.states() == {"p-1": "unknown"}
+
+
+async def test_to_look_again_needs_nobody_else_where_only_a_question_can_follow(stage: OpenStage) -> None:
     async with open_till(stage, Keyed(3_600.0)) as till:
         await threshold(till, "0.00")
-        assert isinstance(await asked(till, await till.in_review(), Answer.LOOK_AGAIN), Done)
+        review = await till.in_review()
+        await till.s.clock.advance(3_600)
+        assert isinstance(await asked(till, review, Answer.LOOK_AGAIN), Done)
+        [again] = (await till.queue.exchange([], 1)).claims
+        calls = len(till.vendor.calls)
+        with suppress(Retry):
+            await till.pay(till.run(again), "p-1")
+        assert len(till.vendor.calls) == calls
 
 
 async def test_what_could_never_be_carried_out_is_refused_when_it_is_asked(stage: OpenStage) -> None:
@@ -343,3 +376,52 @@ async def test_approvals_come_in_pages_the_newest_first(stage: OpenStage) -> Non
         first = await approvals(till.read, limit=2)
         second = await approvals(till.read, limit=2, before=first[-1].id)
         assert [found.id for found in first + second] == ids[::-1]
+
+
+async def in_suspense(b: Branch, minor: int) -> WriteOff:
+    """A line that nobody can explain, about to be written off."""
+    async with begin(b.s.database, b.s.feed) as tx:
+        await set_threshold(tx, euros("1.00"), "root")
+    b.bank.book("bank.fee", None, minor, await b.s.clock.now())
+    await b.after_the_lag()
+    [item] = await unmatched(b.read)
+    return WriteOff(item.id, LOSSES, "the bank keeps it")
+
+
+async def ask_write_off(b: Branch, given: WriteOff) -> Done | Approval:
+    async with begin(b.s.database, b.s.feed) as tx:
+        return await ask(tx, writing_off(b.s.admin), given, "ada", given.note)
+
+
+@pytest.mark.parametrize("minor", [-101, 101])
+async def test_a_write_off_above_the_threshold_waits_for_a_second_person(stage: OpenStage, minor: int) -> None:
+    """A gain as well as a loss."""
+    async with open_branch(stage) as b:
+        given = await in_suspense(b, minor)
+        approval = await ask_write_off(b, given)
+        assert isinstance(approval, Approval)
+        assert (approval.amounts, await b.held(LOSSES)) == ((euros("1.01"),), 0)
+        async with begin(b.s.database, b.s.feed) as tx:
+            after = await grant(tx, {"write off": writing_off(b.s.admin)}, approval.id, "bob")
+        assert (after.state, after.result["account"]) == (Verdict.GRANTED, LOSSES)
+        assert (await b.held(SUSPENSE), await b.held(LOSSES)) == (0, -minor)
+
+
+async def test_a_small_write_off_is_done_at_once(stage: OpenStage) -> None:
+    async with open_branch(stage) as b:
+        assert isinstance(await ask_write_off(b, await in_suspense(b, -100)), Done)
+        assert (await b.held(SUSPENSE), await b.held(LOSSES)) == (0, 100)
+
+
+async def test_a_write_off_of_an_item_that_was_closed_meanwhile_is_denied(stage: OpenStage) -> None:
+    async with open_branch(stage) as b:
+        given = await in_suspense(b, -101)
+        approval = await ask_write_off(b, given)
+        assert isinstance(approval, Approval)
+        async with begin(b.s.database, b.s.feed) as tx:
+            await write_off(tx, given.item_id, "fees/bank", "cyd", "a fee")
+        async with begin(b.s.database, b.s.feed) as tx:
+            after = await grant(tx, {"write off": writing_off(b.s.admin)}, approval.id, "bob")
+        assert after.state is Verdict.DENIED
+        assert "is written_off by now" in after.result
+        assert await b.held(LOSSES) == 0

@@ -8,12 +8,14 @@ import pytest
 
 from payonce.engine import worker
 from payonce.engine.brakes import actions, freezing, words
+from payonce.engine.effects import Findable, Keyed
 from payonce.engine.effects.send import Run
 from payonce.kit.outcomes import Retry
 from payonce.testing import OpenStage, Stage
 from tests.ablations import Ablations, Check, cases, given, missed, patched
 from tests.conformance.wire import without
 from tests.engine import test_approvals, test_freezes, test_purge, test_velocity_limits
+from tests.engine.effects_stage import HORIZON_S
 
 LOCK = "perform pg_advisory_xact_lock_shared(112641513454181);"
 
@@ -96,6 +98,10 @@ ABLATIONS: Ablations = {
         patched(freezing, "_take_the_lock", no_lock_for_the_freezer),
         [test_freezes.test_an_intent_that_commits_after_the_freeze_has_seen_it],
     ),
+    "the look at what had begun before": (
+        lambda: without(r"busy_until > payonce\.due_now\(\)", "false", within="max(busy_until)"),
+        [test_freezes.test_a_freeze_tells_of_the_sends_that_had_begun_and_waits_for_their_end],
+    ),
     "the check of further tries": (
         patched(Run, "check", check_first_tries_alone),
         [
@@ -133,6 +139,16 @@ ABLATIONS: Ablations = {
     "the constraint for a second person": (
         nothing,
         [altered(approvals_without_the_constraint, test_approvals.test_the_table_itself_wants_a_second_person)],
+    ),
+    "the amount of what may be sent after another look": (
+        lambda: without(r"safety = 'keyed' and key_valid_until <= payonce\.due_now\(\)", "true"),
+        [
+            given(test_approvals.test_to_look_again_needs_a_second_person_where_a_send_may_follow, Keyed(3_600.0)),
+            given(
+                test_approvals.test_to_look_again_needs_a_second_person_where_a_send_may_follow,
+                Findable(HORIZON_S, test_approvals.forgets),
+            ),
+        ],
     ),
     "the look at the messages when it is granted": (
         patched(actions, "_fingerprint", lambda ids: "the same"),

@@ -1,6 +1,7 @@
 """A freeze stops every send whose intent comes after it, whatever was already claimed; and nothing else."""
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -8,16 +9,27 @@ import asyncpg
 import pytest
 
 from payonce.engine import metrics
-from payonce.engine.brakes import CHECKS, Freeze, check_freezes, freeze, freezes, freezing, lift
+from payonce.engine.brakes import (
+    CHECKS,
+    Freeze,
+    UnderWay,
+    check_freezes,
+    freeze,
+    freezes,
+    freezing,
+    lift,
+    wait_until_quiet,
+)  # fmt: skip
 from payonce.engine.brakes.freezing import LOCK_KEY, LOOK_S
 from payonce.engine.effects import Findable, Keyed, Sending
 from payonce.engine.model import Message, State
 from payonce.engine.process import Worker
 from payonce.engine.work import Work, handles
+from payonce.engine.worker import Gate, QueueServer
 from payonce.kit.outcomes import Held, Invalid, Unavailable
 from payonce.testing import OpenStage, eventually
 from tests.engine.brakes_stage import PAY, PayCoins, PayEuros, Till, euros, open_till
-from tests.engine.effects_stage import HORIZON_S, TIMEOUT_S
+from tests.engine.effects_stage import HORIZON_S, TIMEOUT_S, Order, Receipt
 
 KEYED = Keyed(3_600.0)
 WAITERS = """
@@ -152,6 +164,75 @@ async def test_a_freeze_never_keeps_an_outcome_from_being_recorded(stage: OpenSt
         assert await till.pay(work, "p-1") == await paying, "what is on record is answered, frozen or not"
 
 
+class PayWithinABudget(PayEuros):
+    """Waits for the vendor's budget inside perform(), as real clients do."""
+
+    async def perform(self, request: Order) -> Receipt:
+        self.vendor.arrived.set()
+        await self.vendor.resume.wait()
+        return await super().perform(request)
+
+
+async def test_a_freeze_tells_of_the_sends_that_had_begun_and_waits_for_their_end(stage: OpenStage) -> None:
+    """An intent before the freeze may be sent after it: nobody is told that all is quiet before it is."""
+    async with open_till(stage, KEYED) as till:
+        works = await till.claim(2)
+        paying = asyncio.create_task(till.pay(works[0], "p-1", 150, PayWithinABudget))
+        await till.vendor.arrived.wait()
+        made = await frozen(till, everything=True)
+        assert (made.under_way.count, made.under_way.amounts) == (1, (euros("1.50"),))
+        busy_until = await till.s.owner.fetchval("select busy_until from payonce.effects")
+        assert made.under_way.until == busy_until
+        assert (await till.notes())[-1][1].endswith("pays twice; " + str(made.under_way))
+        waiting = asyncio.create_task(wait_until_quiet(till.read, made))
+        with pytest.raises(Held):
+            await till.pay(works[1], "p-2")
+        assert (await wait_until_quiet(till.read, made, limit_s=0.0)).count == 1, "it is bounded, and says what is left"
+        assert not waiting.done()
+        till.vendor.resume.set()
+        await paying
+        assert not await waiting
+        assert till.vendor.times() == {"p-1:1": 1}
+
+
+async def test_it_is_quiet_when_the_time_outs_have_ended_though_nobody_said_so(stage: OpenStage) -> None:
+    """A worker that died in its send records nothing, and sends nothing either."""
+    async with open_till(stage, KEYED) as till:
+        [work] = await till.claim()
+        paying = asyncio.create_task(till.pay(work, "p-1", 100, PayWithinABudget))
+        await till.vendor.arrived.wait()
+        made = await frozen(till, vendor="bank")
+        waiting = asyncio.create_task(wait_until_quiet(till.read, made))
+        await till.s.clock.advance(TIMEOUT_S + 1)
+        assert not await waiting
+        paying.cancel()
+        await asyncio.gather(paying, return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    ("conditions", "count"),
+    [
+        ({"vendor": "exchange"}, 0),
+        ({"asset": "TON"}, 0),
+        ({"tenant": "other"}, 0),
+        ({"service": "billing"}, 0),
+        ({"vendor": "bank", "asset": "EUR", "tenant": "acme", "service": "payouts"}, 1),
+    ],
+    ids=str,
+)
+async def test_a_freeze_tells_only_of_sends_that_it_would_have_stopped(
+    stage: OpenStage, conditions: dict[str, Any], count: int
+) -> None:
+    async with open_till(stage, KEYED, "stop before") as till:
+        [work] = await till.claim(lane="acme")
+        paying = asyncio.create_task(till.pay(work, "p-1"))
+        await till.vendor.arrived.wait()
+        assert (await frozen(till, **conditions)).under_way.count == count
+        till.vendor.resume.set()
+        await paying
+        assert (await frozen(till, everything=True)).under_way == UnderWay()
+
+
 async def test_a_freeze_never_keeps_us_from_asking_what_happened(stage: OpenStage) -> None:
     async with open_till(stage, Findable(HORIZON_S), "lost after") as till:
         [work] = await till.claim()
@@ -211,6 +292,36 @@ async def test_a_worker_with_claimed_messages_sends_none_and_gives_none_up(stage
             await worker.stop(grace_s=5)
             await asyncio.wait_for(running, 15)
         assert set(till.vendor.times().values()) == {1}
+
+
+async def test_the_first_trouble_after_a_long_freeze_is_not_the_last(stage: OpenStage) -> None:
+    """The time for which a brake holds a message is no time for which its policy tried."""
+    async with open_till(stage, KEYED, "not sent") as till:
+        gave_up = []
+
+        async def on_give_up(work: Work) -> None:
+            gave_up.append(work.message.id)
+
+        async def pay(work: Work) -> None:
+            await work.effect(PayEuros(till.vendor, KEYED), key="p-1")
+
+        queue = await till.s.queue(replace(PAY, on_give_up=on_give_up))
+        server = QueueServer(queue, {None: pay}, till.s.database, till.s.feed, Gate(), 1, "payouts", CHECKS)
+        await till.s.feed.put([Message(queue=PAY.queue)])
+        made = await frozen(till, everything=True)
+        assert PAY.give_up_after_s is not None
+        for _ in range(int(PAY.give_up_after_s / LOOK_S) + 2):
+            assert await server.step()
+            await till.s.clock.advance(LOOK_S + 1)
+        async with till.begin() as tx:
+            await lift(tx, made.id, "bob", "mended")
+        assert await server.step()
+        assert (gave_up, await till.states()) == ([], {"p-1": "intended"})
+        [waiting] = await till.s.admin.peek(PAY.queue, State.READY, 10)
+        assert waiting.message.attempts == 1
+        await till.s.clock.advance(PAY.give_up_after_s / 2)
+        assert await server.step()
+        assert await till.states() == {"p-1": "performed"}
 
 
 async def _running(worker: Worker) -> int:

@@ -12,6 +12,7 @@ from payonce.cli.parsing import (
     ByOption,
     LimitOption,
     check_confirmable,
+    described_amount,
     parsed_duration_s,
     parsed_moment,
     parsed_number,
@@ -21,13 +22,14 @@ from payonce.kit.outcomes import Invalid
 
 if TYPE_CHECKING:
     from payonce.app import App
-    from payonce.engine.brakes import Freeze
+    from payonce.engine.brakes import Freeze, UnderWay
 
 LIST: Final = "payonce freeze list"
 
-HELP: Final = """Stop what is sent to vendors, at once, whatever is already claimed.
+HELP: Final = """Stop what is sent to vendors, whatever is already claimed.
 
-What was sent before is still recorded and asked about; messages that wait use up no attempts.
+Sends that had begun may still go out until their time-outs end: `add` tells of them, and waits. What was sent is still
+recorded and asked about; messages that wait use up no attempts.
 
 \b
 Examples:
@@ -50,10 +52,14 @@ def add(
     everything: Annotated[bool, typer.Option("--everything", help="All sends.")] = False,
     until: Annotated[str | None, typer.Option(help="When it ends by itself, such as 2026-01-31T12:00:00Z.")] = None,
     for_: Annotated[str | None, typer.Option("--for", help="How long it lasts, such as 30m, 2h or 1d.")] = None,
+    wait: Annotated[
+        bool,
+        typer.Option(help="Return when sends that had begun have ended, or at once. It waits two minutes at most."),
+    ] = True,
     by: ByOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Freeze. Several conditions must all match. It asks for nothing and is in force when the command returns.
+    """Freeze. Several conditions must all match. It asks for nothing, and is in force before it waits.
 
     Example: payonce freeze add --vendor changenow --reason 'pays twice'
     """
@@ -74,9 +80,15 @@ def add(
                     tx, by=somebody(by), reason=reason, everything=everything, **conditions, **ends  # type: ignore[arg-type]
                 )  # fmt: skip
             doubts = await _doubts(app, conditions)
-        for doubt in doubts:
-            note(doubt)
-        show({"freeze": described(made), "doubts": doubts}, as_json, f"freeze {made.id} of {made.what} is in force")
+            for doubt in doubts:
+                note(doubt)
+            left = await _wait(app, made) if wait else made.under_way
+        result = {
+            "freeze": described(made), "doubts": doubts, "begun_before": _described_sends(made.under_way),
+            "still_under_way": _described_sends(left),
+        }  # fmt: skip
+        said = f"; sends may still go out: {left}" if left else ", and nothing that it stops is under way"
+        show(result, as_json, f"freeze {made.id} of {made.what} is in force{said}")
 
     run_async(act())
 
@@ -132,7 +144,22 @@ def lift_freeze(
 
 
 def described(freeze: "Freeze") -> dict[str, Any]:
-    return {**asdict(freeze), "what": freeze.what}
+    told = asdict(freeze)
+    del told["under_way"]
+    return {**told, "what": freeze.what}
+
+
+def _described_sends(sends: "UnderWay") -> dict[str, Any]:
+    amounts = [described_amount(amount) for amount in sends.amounts]
+    return {"count": sends.count, "amounts": amounts, "until": sends.until}
+
+
+async def _wait(app: "App", made: "Freeze") -> "UnderWay":
+    from payonce.engine.brakes import wait_until_quiet
+
+    if made.under_way:
+        note(f"freeze {made.id} is in force; waiting for sends: {made.under_way}")
+    return await wait_until_quiet(app.read, made)
 
 
 async def _ask(app: "App", number: int) -> None:

@@ -9,6 +9,7 @@ import typer
 from payonce.cli.output import JsonOption, opened, run_async, show, table
 from payonce.cli.parsing import ByOption, parsed_moment, somebody
 from payonce.kit.outcomes import Invalid
+from payonce.kit.redact import redact
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -126,16 +127,24 @@ def write_off(
     by: ByOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Take an item out of suspense into an account that you name. Should it match later, that is posted back."""
+    """Take an item out of suspense into an account that you name. Should it match later, that is posted back.
+
+    Above the asset's threshold a second person must agree first (payonce approvals).
+    """
     item_id = _parsed_item(item)
 
     async def act() -> None:
-        from payonce.engine.reconcile import describe, write_off
+        from payonce.engine.brakes import Done, WriteOff, ask
 
+        # Redacted before it is kept with the question for the second person.
+        given = WriteOff(item_id, account, redact(note))
         async with opened() as app, app.begin() as tx:
-            written_off = await write_off(tx, item_id, account, somebody(by), note)
-        result = {"written_off": item_id, "amount": str(written_off.amount), "account": account}
-        show(result, as_json, f"written off to {account}: {describe(written_off)}")
+            end = await ask(tx, app.actions["write off"], given, somebody(by), note)
+        if isinstance(end, Done):
+            show({"done": True, **end.result}, as_json, f"written off to {account}: {end.result['amount']}")
+            return
+        result = {"done": False, "written_off": None, "approval": end.id, "expires_at": end.expires_at}
+        show(result, as_json, f"a second person must agree: payonce approvals grant {end.id}")
 
     run_async(act())
 

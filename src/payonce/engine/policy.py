@@ -63,7 +63,7 @@ class Policy:
     max_attempts: int | None = 6
     """Executions, the first included; None = for ever."""
     give_up_after_s: float | None = None
-    """Age from the first attempt. Either limit ends it."""
+    """Age from the first attempt, without the time for which brakes held it. Either limit ends it."""
     backoff: Exponential = field(default_factory=lambda: Exponential(60.0, 2.0, 3600.0, 10.0))
     lease_s: float = 30.0
     """Renewed at a third of it while the handler runs."""

@@ -1,6 +1,15 @@
 """Operators' brakes: freezes and velocity limits before a send, and a second person before what moves much."""
 
-from payonce.engine.brakes.actions import Redrive, ReviewAnswer, amounts_of, answering, redrive_of, redriving
+from payonce.engine.brakes.actions import (
+    Redrive,
+    ReviewAnswer,
+    WriteOff,
+    amounts_of,
+    answering,
+    redrive_of,
+    redriving,
+    writing_off,
+)  # fmt: skip
 from payonce.engine.brakes.approval import (
     Action,
     Actions,
@@ -13,7 +22,16 @@ from payonce.engine.brakes.approval import (
     deny,
     grant,
 )  # fmt: skip
-from payonce.engine.brakes.freezing import Freeze, check_freezes, freeze, freezes, lift
+from payonce.engine.brakes.freezing import (
+    Freeze,
+    UnderWay,
+    check_freezes,
+    freeze,
+    freezes,
+    lift,
+    sends_under_way,
+    wait_until_quiet,
+)  # fmt: skip
 from payonce.engine.brakes.threshold import Threshold, remove_threshold, set_threshold, thresholds
 from payonce.engine.brakes.velocity import Limit, Used, check_limits, limits, remove_limit, set_limit
 
@@ -22,7 +40,8 @@ CHECKS = (check_freezes, check_limits)
 
 __all__ = [
     "CHECKS", "Action", "Actions", "Approval", "Done", "Freeze", "Limit", "Redrive", "ReviewAnswer", "Threshold",
-    "Used", "Verdict", "Weighed", "amounts_of", "answering", "approvals", "ask", "check_freezes", "check_limits",
-    "deny", "freeze", "freezes", "grant", "lift", "limits", "redrive_of", "redriving", "remove_limit",
-    "remove_threshold", "set_limit", "set_threshold", "thresholds",
+    "UnderWay", "Used", "Verdict", "Weighed", "WriteOff", "amounts_of", "answering", "approvals", "ask",
+    "check_freezes", "check_limits", "deny", "freeze", "freezes", "grant", "lift", "limits", "redrive_of", "redriving",
+    "remove_limit", "remove_threshold", "sends_under_way", "set_limit", "set_threshold", "thresholds",
+    "wait_until_quiet", "writing_off",
 ]  # fmt: skip

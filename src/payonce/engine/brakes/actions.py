@@ -1,4 +1,4 @@
-"""The actions that may need a second person: answering a review, and redriving many messages at once."""
+"""The actions that may need a second person: answering a review, redriving many messages, writing money off."""
 
 import hashlib
 from collections.abc import Sequence
@@ -13,6 +13,7 @@ from payonce.engine.brakes.approval import Action, Weighed
 from payonce.engine.effects.review import Answer, answer_review
 from payonce.engine.model import State
 from payonce.engine.queue import Admin, Filter
+from payonce.engine.reconcile.suspense import describe, item_of, write_off
 from payonce.engine.transaction import Reader, Tx
 from payonce.kit.money import Amount, Asset
 from payonce.kit.outcomes import Invalid, Stale
@@ -40,6 +41,14 @@ class Redrive(msgspec.Struct, frozen=True):
     which: Filter
     count: int
     fingerprint: str
+
+
+class WriteOff(msgspec.Struct, frozen=True):
+    """An item in suspense, and the account of the loss or gain that it becomes. An item never changes its amount."""
+
+    item_id: UUID
+    account: str
+    note: str
 
 
 def answering(admin: Admin) -> Action[ReviewAnswer]:
@@ -70,6 +79,14 @@ def redriving(admin: Admin) -> Action[Redrive]:
         return {"queue": asked.queue, "redriven": redriven}
 
     return Action("redrive", Redrive, weigh, execute)
+
+
+def writing_off(_: Admin) -> Action[WriteOff]:
+    async def execute(tx: Tx, given: WriteOff, by: str) -> dict[str, Any]:
+        item = await write_off(tx, given.item_id, given.account, by, given.note)
+        return {"written_off": item.id, "amount": str(item.amount), "account": given.account}
+
+    return Action("write off", WriteOff, _weigh_write_off, execute)
 
 
 async def redrive_of(tx: Tx, admin: Admin, queue: str, which: Filter) -> Redrive:
@@ -104,17 +121,29 @@ async def amounts_of(read: Reader | Tx, message_ids: Sequence[UUID]) -> list[Amo
 
 async def _weigh_answer(tx: Tx, given: ReviewAnswer) -> Weighed:
     row = await tx.fetchrow(
-        "select kind, key, generation, asset, exponent, amount_minor from payonce.effects where id = $1",
+        """
+        select kind, key, generation, asset, exponent, amount_minor,
+            safety = 'keyed' and key_valid_until <= payonce.due_now() as can_only_be_asked
+        from payonce.effects where id = $1
+        """,
         given.effect_id,
     )
     if row is None:
         raise Invalid(f"there is no effect {given.effect_id}; see: payonce effects list")
     amounts = []
-    # To look again asks the vendor, and moves nothing by itself.
-    if row["amount_minor"] is not None and given.answer is not Answer.LOOK_AGAIN:
+    # To look again may end in a send: a key that lives is replayed, what the vendor does not show is fenced and sent.
+    # Only of an expired key the record tells that nothing but a question, and then another review, can follow.
+    moves = given.answer is not Answer.LOOK_AGAIN or not row["can_only_be_asked"]
+    if row["amount_minor"] is not None and moves:
         amounts = [Amount(int(row["amount_minor"]), Asset(row["asset"], row["exponent"]))]
     label = f"{row['kind']} {row['key']}:{row['generation']}"
     return Weighed(str(given.effect_id), f"answer {given.answer} for {label}{_listed(amounts)}", amounts)
+
+
+async def _weigh_write_off(tx: Tx, given: WriteOff) -> Weighed:
+    item = await item_of(tx, given.item_id)
+    # A gain is weighed as a loss is: either way the books are made to agree by a person's word.
+    return Weighed(str(item.id), f"write off {describe(item)} to {given.account}", [abs(item.amount)])
 
 
 async def _wake(tx: Tx, admin: Admin, message_id: UUID) -> bool:

@@ -1,9 +1,14 @@
-"""Freezes: nothing that matches is sent until they end or are lifted, whatever was already claimed.
+"""Freezes: no send that matches begins its intent until they end or are lifted, whatever was already claimed.
 
 They stop sends alone. What was sent before is still recorded and asked about: a brake must not make us forget money.
+A send whose intent was committed before the freeze may still go out, until its time-out ends: it is told, and can be
+waited for.
 """
 
-from dataclasses import dataclass
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -14,6 +19,7 @@ from payonce.engine.audit import Severity, note
 from payonce.engine.brakes import words
 from payonce.engine.effects.send import Sending
 from payonce.engine.transaction import Reader, Tx
+from payonce.kit.money import Amount, Asset
 from payonce.kit.outcomes import Held, Invalid, Unavailable
 
 LOCK_KEY: Final = 0x667265657A65
@@ -23,6 +29,30 @@ LOCK_WAIT_S: Final = 30
 LOOK_S: Final = 60.0
 """How often a frozen message looks again, so how long after a lift the last one goes on."""
 LISTED_MAX: Final = 500
+QUIET_WAIT_MAX_S: Final = 120.0
+"""How long wait_until_quiet() waits at most; what then is still under way is told."""
+QUIET_LOOK_S: Final = 0.1
+
+
+@dataclass(frozen=True)
+class UnderWay:
+    """Sends whose intent was committed before a freeze, and which may still begin or end at the vendor."""
+
+    count: int = 0
+    amounts: Sequence[Amount] = ()
+    """One per asset."""
+    until: datetime | None = None
+    """When the last of their time-outs ends: nothing of them begins after it."""
+    rest_s: float = 0.0
+    """Up to that, by the store's clock."""
+
+    def __bool__(self) -> bool:
+        return self.count > 0
+
+    def __str__(self) -> str:
+        amounts = f" ({', '.join(map(str, self.amounts))})" if self.amounts else ""
+        ends = "" if self.until is None else f", the last until {self.until.isoformat(timespec='seconds')}"
+        return f"{self.count:,} begun before{amounts}{ends}"
 
 
 @dataclass(frozen=True)
@@ -42,6 +72,8 @@ class Freeze:
     lifted_at: datetime | None
     lifted_why: str | None
     in_force: bool
+    under_way: UnderWay = field(default=UnderWay(), compare=False)
+    """What had begun when it was made; told to the one who freezes alone."""
 
     @property
     def what(self) -> str:
@@ -54,9 +86,10 @@ async def freeze(
     tx: Tx, *, by: str, reason: str, vendor: str | None = None, asset: str | None = None, tenant: str | None = None,
     service: str | None = None, everything: bool = False, until: datetime | None = None, for_s: float | None = None,
 ) -> Freeze:  # fmt: skip
-    """Stops what matches every given condition, from this transaction's commit on.
+    """Stops what matches every given condition: no intent that commits after this transaction is sent.
 
-    Waits for intents that are under way, and holds new ones back meanwhile, so commit soon.
+    Waits for intents that are just being written, and holds new ones back meanwhile, so commit soon. What was intended
+    before may still be on its way to the vendor: `under_way` tells, and after the commit wait_until_quiet() waits.
     """
     given = {"vendor": vendor, "asset": asset, "tenant": tenant, "service": service}
     conditions = {name: None if text is None else words.name(text, name) for name, text in given.items()}
@@ -78,10 +111,43 @@ async def freeze(
         everything, *conditions.values(), reason, by, until,
     )  # fmt: skip
     made = _as_freeze(row)
+    made = replace(made, under_way=await sends_under_way(tx, made))
     ends = "" if until is None else f" until {until.isoformat()}"
-    text = f"froze {made.what}{ends}: {reason}"
+    text = f"froze {made.what}{ends}: {reason}" + (f"; {made.under_way}" if made.under_way else "")
     await note(tx.connection, "brakes.freeze", f"freeze {made.id}", text, actor=by, severity=Severity.WARNING)
     return made
+
+
+async def sends_under_way(read: Reader | Tx, frozen: Freeze) -> UnderWay:
+    """What matches the freeze and may still be sent. While it is in force there is never more of it, only less."""
+    rows = await read.fetch(
+        """
+        select asset, exponent, sum(amount_minor) as minor, count(*) as count, max(busy_until) as until,
+            extract(epoch from max(busy_until) - payonce.due_now())::float8 as rest_s
+        from payonce.effects
+        where state in ('intended', 'unknown', 'review') and busy_until > payonce.due_now()
+          and ($1::text is null or vendor = $1) and ($2::text is null or asset = $2)
+          and ($3::text is null or tenant = $3) and ($4::text is null or service = $4)
+        group by asset, exponent order by asset, exponent
+        """,
+        frozen.vendor, frozen.asset, frozen.tenant, frozen.service,
+    )  # fmt: skip
+    if not rows:
+        return UnderWay()
+    amounts = [Amount(int(row["minor"]), Asset(row["asset"], row["exponent"])) for row in rows if row["asset"]]
+    last = max(rows, key=lambda row: row["until"])
+    return UnderWay(sum(row["count"] for row in rows), tuple(amounts), last["until"], last["rest_s"])
+
+
+async def wait_until_quiet(read: Reader, frozen: Freeze, limit_s: float = QUIET_WAIT_MAX_S) -> UnderWay:
+    """Waits until what had begun before the freeze has ended or can no longer begin. Answers with what is left then:
+    nothing, unless the limit came first or the freeze was lifted."""
+    give_up_at = time.monotonic() + limit_s
+    while True:
+        left = await sends_under_way(read, frozen)
+        if not left or time.monotonic() >= give_up_at:
+            return left
+        await asyncio.sleep(min(QUIET_LOOK_S, max(0.0, left.rest_s)))
 
 
 async def lift(tx: Tx, freeze_id: int, by: str, why: str) -> Freeze:
@@ -160,4 +226,4 @@ async def _not_to_be_lifted(tx: Tx, freeze_id: int) -> Invalid:
 
 
 def _as_freeze(row: Any) -> Freeze:
-    return Freeze(**{name: row[name] for name in Freeze.__dataclass_fields__})
+    return Freeze(**{each.name: row[each.name] for each in fields(Freeze) if each.name != "under_way"})

@@ -84,6 +84,13 @@ async def unmatched(
     return [_item(row) for row in rows]
 
 
+async def item_of(read: Reads, item_id: UUID) -> Item:
+    row = await read.fetchrow(f"{_SELECT} where id = $1", item_id)
+    if row is None:
+        raise Invalid(f"there is no unmatched item {item_id}; `payonce reconcile list` shows them")
+    return _item(row)
+
+
 async def cover(tx: Tx, subject: Subject, direction: Direction, wanted: Amount, by: str) -> bool:
     """Sees that exactly `wanted` is in suspense for the subject. True when that changed anything."""
     current = await _covering(tx, subject)

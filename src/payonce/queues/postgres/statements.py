@@ -97,6 +97,8 @@ SETTLE_AND_CLAIM_LANES: Final = f"""
                 else (select max(lane) from lanes) end from allowance)"""
 
 # $3 endings, $4 reasons, $5 delays. A run that ended in order clears the suspicion of crashing; a release is no run.
+# The time of a release, up to when the message is ready again, does not age it: a brake may hold it for longer than its
+# policy tries, and the first trouble after that must not be its last.
 SETTLE_OTHERS: Final = f"""
     with mine as (
         select m.id, s.ending, s.reason, s.delay_s
@@ -112,7 +114,10 @@ SETTLE_OTHERS: Final = f"""
             ready_at = payonce.due_now() + make_interval(secs => mine.delay_s),
             attempts = m.attempts + case mine.ending when 'released' then 0 else 1 end,
             lease_until = null, running_alone = false, last_error = mine.reason,
-            crashes = case mine.ending when 'released' then m.crashes else 0 end
+            crashes = case mine.ending when 'released' then m.crashes else 0 end,
+            first_attempt_at = case when mine.ending <> 'released' then m.first_attempt_at
+                when m.attempts > 0 or m.crashes > 0
+                then m.first_attempt_at + (payonce.due_now() - m.claimed_at) + make_interval(secs => mine.delay_s) end
         from mine where m.id = mine.id and mine.ending <> 'failed'
         returning m.id, m.queue, m.correlation_id, m.idempotency_key, m.trace_id, m.attempts, m.action, m.worker,
                   m.claimed_at, m.ready_at, mine.ending, mine.reason
