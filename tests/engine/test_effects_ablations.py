@@ -133,7 +133,9 @@ ABLATIONS: Ablations = {
         ],
     ),
     "a person's word that ends with what they did not know": (
-        lambda: without(r"ruled_out and not \$10", "ruled_out and $10::boolean is not null", within="ruled_out and not"),
+        lambda: without(
+            r"ruled_out and not \$10", "ruled_out and $10::boolean is not null", within="ruled_out and not"
+        ),
         [test_effects_reviews.test_a_send_again_is_void_once_a_try_ends_that_the_person_did_not_know_of],
     ),
     "giving up that becomes a review": (
