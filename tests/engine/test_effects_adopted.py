@@ -50,7 +50,7 @@ async def test_the_intent_of_an_adopted_effect_runs_once_before_its_outcome(stag
 async def test_two_runs_at_once_run_the_intent_of_an_adopted_effect_once(stage: OpenStage) -> None:
     async with open_desk(stage, KEYED) as desk:
         receipt, work = await adopted(desk), await desk.claim()
-        assert await asyncio.gather(desk.pay(work), desk.pay(work)) == [receipt, receipt]
+        assert set(await asyncio.gather(desk.pay(work), desk.pay(work))) == {receipt}
         assert await desk.business() == 1
 
 

@@ -97,6 +97,36 @@ async def test_it_happened_is_what_the_handler_gets(stage: OpenStage) -> None:
         assert len(desk.vendor.calls) == 1
 
 
+@pytest.mark.parametrize(
+    ("slip", "said"),
+    [
+        ({"number": 7, "reference": "p-1:1"}, "Expected `str`, got `int`"),
+        ({"number": "n-1"}, "missing required field `reference`"),
+        ({"number": "n-1", "reference": "p-1:1", "refernce": "p-1:1"}, "has no field 'refernce'"),
+        ("n-1", "Expected `object`, got `str`"),
+    ],
+)
+async def test_an_outcome_that_the_handler_could_not_read_is_refused_with_the_fields(
+    stage: OpenStage, slip: object, said: str
+) -> None:
+    async with open_desk(stage, Blind(), "lost after") as desk:
+        review = await given_up(desk)
+        with pytest.raises(Invalid) as refused:
+            await answer(desk, review, Answer.HAPPENED, outcome=slip)
+        assert said in str(refused.value)
+        assert "Receipt has the fields number, reference" in str(refused.value)
+        assert await desk.state() == [(1, "review")]
+        await answer(desk, review, Answer.HAPPENED, outcome={"number": "n-p-1:1", "reference": "p-1:1"})
+        assert await desk.pay(await desk.take_over()) == PAID
+
+
+async def test_an_outcome_of_a_kind_that_this_process_does_not_know_is_taken_as_it_is(stage: OpenStage) -> None:
+    async with open_desk(stage, Blind(), "lost after") as desk:
+        review = await given_up(desk)
+        await desk.s.owner.execute("update payonce.effects set kind = 'elsewhere.pay'")
+        assert await answer(desk, review, Answer.HAPPENED, outcome={"anything": 7}) is State.PERFORMED
+
+
 async def test_it_did_not_is_a_refusal_to_the_handler_with_who_said_so(stage: OpenStage) -> None:
     async with open_desk(stage, Blind(), "lost before") as desk:
         review = await given_up(desk)

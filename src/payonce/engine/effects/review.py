@@ -10,7 +10,7 @@ from uuid import UUID
 import asyncpg
 
 from payonce.engine.effects import store
-from payonce.engine.effects.declaration import Effect, encode
+from payonce.engine.effects.declaration import Effect, encode, encode_stated
 from payonce.engine.effects.model import Cause, Event, Result, State, Stored
 from payonce.engine.transaction import Reader, Tx
 from payonce.kit.outcomes import Invalid, Stale
@@ -81,7 +81,8 @@ async def answer_review(
 ) -> Answered:  # fmt: skip
     """Takes a person's answer to what they saw at `revision`; Stale when there is news since.
 
-    HAPPENED needs the outcome that the handler is to get; with `effect` it is held against the declared type.
+    HAPPENED needs the outcome that the handler is to get. It is held against the type that `effect` declares, or that
+    this process knows for the kind: what the handler could not read would hold its message up for good.
     """
     row = await tx.fetchrow(
         "select *, payonce.due_now() as now from payonce.effects where id = $1 for update", effect_id
@@ -98,7 +99,11 @@ async def answer_review(
     if answer is Answer.HAPPENED:
         if outcome is None:
             raise Invalid(f"{stored.label} happened with which outcome? The handler goes on with it")
-        document = encode(outcome, Any if effect is None else effect.outcome_type, f"the outcome of {stored.label}")
+        what = f"the outcome of {stored.label}"
+        if effect is None:
+            document = encode_stated(outcome, stored.kind, what)
+        else:
+            document = encode(outcome, effect.outcome_type, what)
     said = f"{answer} by {by}: {note}"
     to = _state_after_answer(stored, answer)
     reason = redact(said) if to is State.ABANDONED else None
