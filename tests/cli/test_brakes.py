@@ -152,6 +152,17 @@ def test_an_outcome_is_stated_exactly(payonce: Payonce, database: ScratchDatabas
     assert ask(database.owner_url, "select outcome->>'wei' from payonce.effects") == "123456789012345678901234567890"
 
 
+def test_an_outcome_that_the_service_could_not_read_is_refused_with_its_fields(
+    payonce: Payonce, database: ScratchDatabase
+) -> None:
+    effect = an_effect(database, 1)
+    ask(database.owner_url, "update payonce.effects set kind = 'southbank.pay_in'")
+    refused = answered(payonce, effect, "--outcome", '{"paymentid": "p-1"}', said="happened")
+    assert "missing required field" in refused.sentence
+    assert "PaymentReceipt has the fields payment_id" in refused.sentence
+    assert state_of(database, effect) == "review"
+
+
 def test_above_the_threshold_a_second_person_agrees_from_the_command_line(
     payonce: Payonce, database: ScratchDatabase
 ) -> None:

@@ -143,7 +143,7 @@ class BankStatement(StatementSource):
 
 
 class Pay(Effect[Order, Receipt]):
-    version, timeout_s = 1, 20.0
+    kind, version, timeout_s = "bank.pay", 1, 20.0
 
     def __init__(self, bank: Bank, way: str, minor: int) -> None:
         self.bank, self.minor, self.kind = bank, minor, f"bank.{way}"

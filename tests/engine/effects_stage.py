@@ -68,6 +68,9 @@ class Vendor:
             case "refuse late":
                 await self._stop()
                 raise Refused("declined after all")
+            case "lost late":
+                await self._stop()
+                raise ConnectionResetError("reset by peer")
         if self.fences > fences_at_arrival:
             raise Refused("the cart is gone")
         receipt = self._book(order)

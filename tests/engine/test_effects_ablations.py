@@ -25,9 +25,11 @@ from tests.conformance.wire import without
 from tests.engine import (
     test_effects,
     test_effects_fences,
+    test_effects_generations,
     test_effects_giving_up,
     test_effects_kept_outcomes,
     test_effects_late_news,
+    test_effects_reviews,
 )  # fmt: skip
 
 
@@ -107,6 +109,10 @@ ending_on_an_unknown_effect = (
     test_effects_giving_up.test_a_handler_cannot_end_its_message_on_an_effect_whose_end_is_unknown
 )
 
+turning_up_before_the_intent = (
+    test_effects_generations.test_a_generation_that_turns_up_before_the_intent_keeps_the_next_one_back
+)
+
 LIVE_CLAIM = r"token = \$2 and state = 'leased' and lease_until > payonce\.lease_now\(\)"
 
 ABLATIONS: Ablations = {
@@ -150,6 +156,19 @@ ABLATIONS: Ablations = {
     "contradictions": (
         patched(store, "state_after", state_without_contradictions),
         [given(test_effects_fences.test_a_late_answer_that_contradicts_the_record_opens_a_review, "stop after")],
+    ),
+    "the look at earlier generations": (
+        patched(store, "check_earlier", nothing_is_open),
+        [
+            given(turning_up_before_the_intent, test_effects_generations.first_of_all),
+            given(turning_up_before_the_intent, test_effects_generations.once_unsent),
+        ],
+    ),
+    "a person's word that ends with what they did not know": (
+        lambda: without(
+            r"ruled_out and not \$10", "ruled_out and $10::boolean is not null", within="ruled_out and not"
+        ),
+        [test_effects_reviews.test_a_send_again_is_void_once_a_try_ends_that_the_person_did_not_know_of],
     ),
     "giving up that becomes a review": (
         patched(Work, "give_up", nothing_is_open),

@@ -21,9 +21,10 @@ from payonce.engine.effects import (
     reviews,
 )  # fmt: skip
 from payonce.engine.transaction import Reader, begin
+from payonce.engine.work import Work
 from payonce.kit.outcomes import Invalid, Refused, Retry, Stale, Unknown
 from payonce.testing import OpenStage
-from tests.engine.effects_stage import TIMEOUT_S, VALID_FOR_S, Desk, Pay, Receipt, open_desk
+from tests.engine.effects_stage import HORIZON_S, TIMEOUT_S, VALID_FOR_S, Desk, Pay, Receipt, open_desk
 from tests.engine.test_effects import FENCED, KEYED, PAID, UNFENCED, honours_keys
 
 BOTH = {Answer.HAPPENED, Answer.DID_NOT}
@@ -54,7 +55,7 @@ async def answer(desk: Desk, review: Review, how: Answer, **more: object) -> Sta
     [
         (KEYED, BOTH | {Answer.LOOK_AGAIN, Answer.SEND_AGAIN}),
         (Keyed(0.0), BOTH | {Answer.LOOK_AGAIN}),
-        (FENCED, BOTH | {Answer.LOOK_AGAIN, Answer.SEND_AGAIN}),
+        (FENCED, BOTH | {Answer.LOOK_AGAIN}),
         (Rebroadcast(), BOTH | {Answer.SEND_AGAIN}),
         (Harmless(), BOTH | {Answer.SEND_AGAIN}),
         (Blind(), BOTH),
@@ -96,6 +97,36 @@ async def test_it_happened_is_what_the_handler_gets(stage: OpenStage) -> None:
         assert len(desk.vendor.calls) == 1
 
 
+@pytest.mark.parametrize(
+    ("slip", "said"),
+    [
+        ({"number": 7, "reference": "p-1:1"}, "Expected `str`, got `int`"),
+        ({"number": "n-1"}, "missing required field `reference`"),
+        ({"number": "n-1", "reference": "p-1:1", "refernce": "p-1:1"}, "has no field 'refernce'"),
+        ("n-1", "Expected `object`, got `str`"),
+    ],
+)
+async def test_an_outcome_that_the_handler_could_not_read_is_refused_with_the_fields(
+    stage: OpenStage, slip: object, said: str
+) -> None:
+    async with open_desk(stage, Blind(), "lost after") as desk:
+        review = await given_up(desk)
+        with pytest.raises(Invalid) as refused:
+            await answer(desk, review, Answer.HAPPENED, outcome=slip)
+        assert said in str(refused.value)
+        assert "Receipt has the fields number, reference" in str(refused.value)
+        assert await desk.state() == [(1, "review")]
+        await answer(desk, review, Answer.HAPPENED, outcome={"number": "n-p-1:1", "reference": "p-1:1"})
+        assert await desk.pay(await desk.take_over()) == PAID
+
+
+async def test_an_outcome_of_a_kind_that_this_process_does_not_know_is_taken_as_it_is(stage: OpenStage) -> None:
+    async with open_desk(stage, Blind(), "lost after") as desk:
+        review = await given_up(desk)
+        await desk.s.owner.execute("update payonce.effects set kind = 'elsewhere.pay'")
+        assert await answer(desk, review, Answer.HAPPENED, outcome={"anything": 7}) is State.PERFORMED
+
+
 async def test_it_did_not_is_a_refusal_to_the_handler_with_who_said_so(stage: OpenStage) -> None:
     async with open_desk(stage, Blind(), "lost before") as desk:
         review = await given_up(desk)
@@ -108,10 +139,78 @@ async def test_it_did_not_is_a_refusal_to_the_handler_with_who_said_so(stage: Op
 @pytest.mark.parametrize("safety", [KEYED, UNFENCED, Rebroadcast(), Harmless()], ids=lambda kind: type(kind).__name__)
 async def test_sending_again_by_a_persons_word_pays_once(stage: OpenStage, safety: Safety) -> None:
     async with open_desk(stage, safety, "lost before", honours_keys=honours_keys(safety)) as desk:
-        review = await given_up(desk)
+        await given_up(desk)
+        await desk.s.clock.advance(TIMEOUT_S + HORIZON_S)
+        [review] = await reviews(Reader(desk.s.database))
         await answer(desk, review, Answer.SEND_AGAIN)
         await desk.pay(await desk.take_over())
         assert list(desk.vendor.times().values()) == [1]
+
+
+async def stopped_and_given_up(desk: Desk, late: str = "stop before") -> tuple[asyncio.Task[Receipt], Work]:
+    """A send that is on its way at the vendor while its message is given up, and the run that took over."""
+    work = await desk.claim()
+    stopped = await desk.stop_in_the_vendor(work, late)
+    successor = await desk.take_over()
+    async with begin(desk.s.database, desk.s.feed) as tx:
+        await give_up_effects(tx, work.message.id, "enough")
+    return stopped, successor
+
+
+@pytest.mark.parametrize("safety", [FENCED, UNFENCED], ids=["fenced", "unfenced"])
+async def test_nobody_can_say_that_it_did_not_happen_before_the_vendor_would_show_it(
+    stage: OpenStage, safety: Safety
+) -> None:
+    async with open_desk(stage, safety) as desk:
+        await stopped_and_given_up(desk)
+        for seconds in (0.0, TIMEOUT_S, HORIZON_S - 1):
+            await desk.s.clock.advance(seconds)
+            [review] = await reviews(Reader(desk.s.database))
+            assert review.allowed == BOTH | {Answer.LOOK_AGAIN}
+            with pytest.raises(Invalid, match="no safe answer"):
+                await answer(desk, review, Answer.SEND_AGAIN)
+        await desk.s.clock.advance(2)
+        [review] = await reviews(Reader(desk.s.database))
+        assert Answer.SEND_AGAIN in review.allowed
+
+
+async def test_a_persons_send_again_goes_through_the_vendors_fence(stage: OpenStage) -> None:
+    async with open_desk(stage, FENCED) as desk:
+        stopped, successor = await stopped_and_given_up(desk)
+        await desk.s.clock.advance(TIMEOUT_S + HORIZON_S)
+        [review] = await reviews(Reader(desk.s.database))
+        assert await answer(desk, review, Answer.SEND_AGAIN) is State.UNKNOWN
+        assert await desk.pay(successor) == PAID
+        desk.vendor.resume.set()
+        with pytest.raises(Unknown):
+            await stopped
+        assert desk.vendor.fences == 1
+        assert desk.vendor.times() == {"p-1:1": 1}
+
+
+async def test_a_persons_send_again_asks_the_vendor_first(stage: OpenStage) -> None:
+    async with open_desk(stage, UNFENCED) as desk:
+        _, successor = await stopped_and_given_up(desk, "stop after")
+        await desk.s.clock.advance(TIMEOUT_S + HORIZON_S)
+        [review] = await reviews(Reader(desk.s.database))
+        await answer(desk, review, Answer.SEND_AGAIN)
+        assert await desk.pay(successor) == PAID
+        assert len(desk.vendor.calls) == 1
+
+
+async def test_a_send_again_is_void_once_a_try_ends_that_the_person_did_not_know_of(stage: OpenStage) -> None:
+    async with open_desk(stage, UNFENCED) as desk:
+        stopped, successor = await stopped_and_given_up(desk, "stop before, lost after")
+        await desk.s.clock.advance(TIMEOUT_S + HORIZON_S)
+        [review] = await reviews(Reader(desk.s.database))
+        await answer(desk, review, Answer.SEND_AGAIN)
+        desk.vendor.shows_nothing = True
+        desk.vendor.resume.set()
+        with pytest.raises(Unknown):
+            await stopped
+        with pytest.raises(Retry, match="person: no_fence"):
+            await desk.pay(successor)
+        assert desk.vendor.times() == {"p-1:1": 1}
 
 
 async def test_looking_again_finds_it(stage: OpenStage) -> None:

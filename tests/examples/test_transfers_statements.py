@@ -69,3 +69,15 @@ async def test_a_payment_that_nobody_ordered_is_in_suspense(stage: OpenStage) ->
         await books_are_equal(office)
         [finding] = await check_references(REFERENCES, office.s.read)
         assert "'unmatched'" in finding.text, "which the engine itself declares"
+
+
+async def test_a_withdrawal_that_a_restore_forgot_is_adopted_and_its_transfer_finishes(stage: OpenStage) -> None:
+    async with open_office(stage) as office:
+        since = await office.s.clock.now()
+        await office.ask_for(order())
+        office.northbank.books.book("ann", "house", Amount(1250, EUR), "t-1/withdraw:1", office.clock.now)
+        north, _ = await reconciled(office, since)
+        assert (north.adopted, north.unmatched) == (1, 0)
+        await office.run()
+        assert await office.state() == "paid"
+        sound(await office.verdict())

@@ -20,16 +20,20 @@ async def adopt(
     """Records an effect that happened and is not on record: a handler that comes later gets its outcome from here
     instead of sending. Without an outcome a person is asked for it first. None when somebody was quicker.
 
-    The request is not known, so the effect counts as blind: whatever becomes of it, it is never sent again.
+    The request is not known, so the effect counts as blind: whatever becomes of it, it is never sent again. The intent
+    was forgotten with it, unless an earlier generation is on record whose intent has run.
     """
     state, cause = (State.PERFORMED, None) if outcome is not None else (State.REVIEW, Cause.ON_STATEMENT)
     row = await connection.fetchrow(
         """
         insert into payonce.effects (
             id, kind, key, generation, version, safety, state, request, outcome, vendor_ref, review_cause,
-            first_attempt_at, sent_until, message_id, trace_id, created_at, asset, exponent, amount_minor)
+            first_attempt_at, sent_until, message_id, trace_id, created_at, asset, exponent, amount_minor,
+            intent_due)
         values ($1, $2, $3, $4, 1, 'blind', $5, 'null', $6::text::json, $7, $8, $9, $9, $10, $11, $9,
-            $12, $13, $14)
+            $12, $13, $14,
+            coalesce((select e.intent_due from payonce.effects e
+                where e.kind = $2 and e.key = $3 and e.generation < $4 order by e.generation desc limit 1), true))
         on conflict do nothing
         returning *, payonce.due_now() as now
         """,

@@ -53,6 +53,9 @@ class Blind:
     """It can neither be asked for nor repeated: once, then a person decides."""
 
 
+_outcome_types: Final[dict[str, list[Any]]] = {}
+"""By kind, of every effect that this process has declared."""
+
 Safety = Keyed | Findable | Rebroadcast | Harmless | Blind
 
 
@@ -90,6 +93,10 @@ class Effect(Generic[Request, Outcome]):
         for parent in cls.__dict__.get("__orig_bases__", ()):
             if get_origin(parent) is Effect:
                 cls.request_type, cls.outcome_type = get_args(parent)
+        if isinstance(kind := getattr(cls, "kind", None), str):
+            declared = _outcome_types.setdefault(kind, [])
+            if cls.outcome_type not in declared:
+                declared.append(cls.outcome_type)
 
     async def prepare(self) -> Request:
         """The exact request. Reads only; called once per generation."""
@@ -119,6 +126,35 @@ class Effect(Generic[Request, Outcome]):
     @property
     def can_resolve(self) -> bool:
         return type(self).resolve is not Effect.resolve
+
+
+def encode_stated(value: object, kind: str, what: str) -> str:
+    """JSON of an outcome that a person wrote, held against what this process declares for its kind. A vendor may
+    add a field that nobody reads; by hand that is a slip."""
+    wrong: list[str] = []
+    for declared in _outcome_types.get(kind, [Any]):
+        try:
+            document = encode(value, declared, what)
+        except Invalid as error:
+            wrong.append(f"{error}{_fields_told(declared)}")
+            continue
+        strange = set(value) - set(_fields_of(declared)) if isinstance(value, dict) and _fields_of(declared) else set()
+        if not strange:
+            return document
+        wrong.append(f"{what} has no field {', '.join(map(repr, sorted(map(str, strange))))}{_fields_told(declared)}")
+    raise Invalid(wrong[-1])
+
+
+def _fields_of(declared: Any) -> list[str]:
+    """By the names that they have in JSON; none for what is no record."""
+    if isinstance(declared, type) and issubclass(declared, msgspec.Struct):
+        return [field.encode_name for field in msgspec.structs.fields(declared)]
+    return []
+
+
+def _fields_told(declared: Any) -> str:
+    names = _fields_of(declared)
+    return f"; {declared.__name__} has the fields {', '.join(names)}" if names else ""
 
 
 def encode(value: object, as_type: Any, what: str) -> str:

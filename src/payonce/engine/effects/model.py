@@ -41,6 +41,8 @@ TRANSITIONS: Final[dict[State, frozenset[State]]] = {
 """Back to INTENDED only after the vendor's fence and its DidNot, or by a person. A contradiction reopens what ended."""
 
 OPEN: Final = frozenset({State.INTENDED, State.UNKNOWN, State.REVIEW})
+UNDONE: Final = frozenset({State.REFUSED, State.ABANDONED})
+"""It ended and did not happen: the next generation may go out."""
 
 
 class Event(StrEnum):
@@ -103,6 +105,10 @@ class Stored(msgspec.Struct, frozen=True):
     busy_until: datetime | None = None
     key_valid_until: datetime | None = None
     superseded: bool = False
+    horizon_s: float | None = None
+    ruled_out: bool = False
+    burnt: bool = False
+    intent_due: bool = False
 
     @property
     def label(self) -> str:
@@ -128,6 +134,8 @@ class Move:
     reason: str = ""
     after_s: float | None = None
     cause: Cause | None = None
+    burnt: bool = False
+    """Of a generation that ends here: the vendor takes nothing under its reference any more."""
 
 
 def next_move(stored: Stored, safety: Safety, timeout_s: float, can_resolve: bool) -> Move:
@@ -191,8 +199,10 @@ def state_after(stored: Stored, attempt: int, result: Result) -> State:
             return State.REVIEW
         case State.REFUSED if result.happened:
             return State.REVIEW
-        case State.ABANDONED if stored.safety != "harmless" and (result.happened or result.event is Event.UNKNOWN):
-            # Also a try whose end is not known: whoever said that it cannot happen any more did not know of it.
+        case State.ABANDONED if stored.safety != "harmless" and result.happened:
+            return State.REVIEW
+        case State.ABANDONED if result.event is Event.UNKNOWN and not (stored.burnt or stored.safety == "harmless"):
+            # Whoever said that it cannot happen any more did not know of this try. Under a burnt reference none can.
             return State.REVIEW
         case State.REVIEW if result.happened and stored.review_cause not in (Cause.CONTRADICTION, Cause.SAME_REFERENCE):
             return State.PERFORMED

@@ -46,6 +46,8 @@ async def resolve(run: Run, effect: Effect[Request, Outcome], stored: Stored) ->
     if (wait_s := store.did_not_counts(stored, effect.safety.horizon_s)) > 0:
         raise Retry(f"the vendor does not show {stored.label}, which proves nothing yet", wait_s)
     if effect.safety.fence is None:
+        if after.ruled_out:
+            return await send_again(run, effect, after, State.INTENDED)
         await open_review(run, after, Cause.NO_FENCE)
         return None
     return await _fence_and_send(run, effect, after, request, effect.safety.fence, effect.safety.burns)
@@ -59,6 +61,7 @@ async def _fence_and_send(
     async with run.intent() as tx:
         # A fence changes the vendor's side too, and would be paid for in vain if the send after it is held back.
         await run.check(tx, effect, stored.key, stored.scope, request, again=True, effect_id=stored.id)
+        await store.check_earlier(tx.connection, stored.kind, stored.key, stored.generation)
         held = await store.hold_for_fencing(tx.connection, stored, effect.timeout_s)
     if held is None:
         return None

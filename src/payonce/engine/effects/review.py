@@ -10,7 +10,7 @@ from uuid import UUID
 import asyncpg
 
 from payonce.engine.effects import store
-from payonce.engine.effects.declaration import Effect, encode
+from payonce.engine.effects.declaration import Effect, encode, encode_stated
 from payonce.engine.effects.model import Cause, Event, Result, State, Stored
 from payonce.engine.transaction import Reader, Tx
 from payonce.kit.outcomes import Invalid, Stale
@@ -27,7 +27,8 @@ class Answer(StrEnum):
     DID_NOT = "did_not"
     """It did not happen and cannot happen any more. It is not sent again in this generation."""
     SEND_AGAIN = "send_again"
-    """It did not happen, or the vendor takes it only once: send the stored request again."""
+    """It did not happen, or the vendor takes it only once: send the stored request again. Of a vendor that can be asked
+    it is asked for once more, and fenced if there is a fence."""
     LOOK_AGAIN = "look_again"
     """Ask the vendor once more."""
 
@@ -80,7 +81,8 @@ async def answer_review(
 ) -> Answered:  # fmt: skip
     """Takes a person's answer to what they saw at `revision`; Stale when there is news since.
 
-    HAPPENED needs the outcome that the handler is to get; with `effect` it is held against the declared type.
+    HAPPENED needs the outcome that the handler is to get. It is held against the type that `effect` declares, or that
+    this process knows for the kind: what the handler could not read would hold its message up for good.
     """
     row = await tx.fetchrow(
         "select *, payonce.due_now() as now from payonce.effects where id = $1 for update", effect_id
@@ -97,14 +99,19 @@ async def answer_review(
     if answer is Answer.HAPPENED:
         if outcome is None:
             raise Invalid(f"{stored.label} happened with which outcome? The handler goes on with it")
-        document = encode(outcome, Any if effect is None else effect.outcome_type, f"the outcome of {stored.label}")
+        what = f"the outcome of {stored.label}"
+        if effect is None:
+            document = encode_stated(outcome, stored.kind, what)
+        else:
+            document = encode(outcome, effect.outcome_type, what)
     said = f"{answer} by {by}: {note}"
     to = _state_after_answer(stored, answer)
     reason = redact(said) if to is State.ABANDONED else None
+    ruled_out = answer is Answer.SEND_AGAIN and stored.safety == "findable"
     result = Result(Event.ANSWERED, said, document, vendor_ref)
     try:
         async with tx.connection.transaction():
-            await store.move(tx.connection, stored, to, result, reason=reason)
+            await store.move(tx.connection, stored, to, result, reason=reason, ruled_out=ruled_out)
     except asyncpg.UniqueViolationError as error:
         raise Invalid(f"another effect has that vendor reference, or another one of {stored.scope} is open") from error
     return Answered(effect_id, to, stored.message_id)
@@ -143,7 +150,8 @@ async def give_up_effects(tx: Tx, message_id: UUID, why: str) -> list[Stored]:
 async def next_generation(tx: Tx, kind: str, key: str, after: int) -> int:
     """Lets the key be used once more, after a definite refusal or a recorded abandonment of generation `after`.
 
-    Asking twice answers the same. The next effect() under the key prepares and performs the new generation.
+    Asking twice answers the same. The next effect() under the key prepares and performs the new generation. If an
+    earlier one turns out to have happened by then, it runs the intent and answers with that outcome instead.
     """
     state = await tx.fetchval(
         "select state from payonce.effects where kind = $1 and key = $2 and generation = $3 for update",
@@ -155,7 +163,8 @@ async def next_generation(tx: Tx, kind: str, key: str, after: int) -> int:
         )
     await tx.execute(
         """
-        update payonce.effects set superseded = true, revision = revision + 1, updated_at = payonce.due_now()
+        update payonce.effects
+        set superseded = true, intent_due = true, revision = revision + 1, updated_at = payonce.due_now()
         where kind = $1 and key = $2 and generation = $3 and not superseded
         """,
         kind, key, after,
@@ -197,7 +206,8 @@ def allowed_answers(stored: Stored) -> frozenset[Answer]:
     if stored.safety in ("keyed", "findable"):
         allowed.add(Answer.LOOK_AGAIN)
     key_lives = stored.key_valid_until is not None and stored.now < stored.key_valid_until
-    if stored.safety in ("findable", "rebroadcast", "harmless") or stored.sent_until is None or key_lives:
+    silence_counts = stored.safety == "findable" and store.did_not_counts(stored, stored.horizon_s or 0.0) <= 0
+    if stored.safety in ("rebroadcast", "harmless") or stored.sent_until is None or key_lives or silence_counts:
         allowed.add(Answer.SEND_AGAIN)
     return frozenset(allowed)
 
@@ -211,9 +221,8 @@ def _state_after_answer(stored: Stored, answer: Answer) -> State:
         case Answer.LOOK_AGAIN:
             return State.UNKNOWN
         case Answer.SEND_AGAIN:
-            # What may have left goes out as a replay; of a findable effect the person has said that it did not happen.
-            unsent = stored.safety == "findable" or stored.sent_until is None
-            return State.INTENDED if unsent else State.UNKNOWN
+            # What may have left goes the way of the doubtful: asked for, fenced, or sent as a replay.
+            return State.INTENDED if stored.sent_until is None else State.UNKNOWN
 
 
 async def evidence_of(read: Reader | Tx, effect_ids: Sequence[UUID]) -> dict[UUID, list[Evidence]]:

@@ -15,7 +15,18 @@ from payonce.engine.effects.declaration import (
     decode,
     encode,
 )
-from payonce.engine.effects.model import Event, Move, Result, State, Step, Stored, next_move
+from payonce.engine.effects.model import (
+    REVIEW_LOOK_S,
+    UNDONE,
+    Cause,
+    Event,
+    Move,
+    Result,
+    State,
+    Step,
+    Stored,
+    next_move,
+)  # fmt: skip
 from payonce.engine.effects.resolve import Burnt, open_review, resolve
 from payonce.engine.effects.send import Run, send, send_again
 from payonce.engine.model import NAME_MAX_LENGTH
@@ -24,6 +35,8 @@ from payonce.kit.outcomes import Invalid, Refused, Retry
 
 TURNS_MAX: Final = 8
 """How often a run looks again after another one changed the effect under its hands."""
+
+BURNT: Final = Move(Step.REGENERATE, "it did not happen, and its reference was burnt at the vendor", burnt=True)
 
 Intent = Callable[[Tx], Awaitable[object]]
 
@@ -34,23 +47,31 @@ async def run_effect(
     """The outcome, from the record or from the vendor. Raises Refused, Retry, Unknown or Stale."""
     _check(run, effect, key, scope)
     for _ in range(TURNS_MAX):
-        stored = await store.latest(run.read, effect.kind, key)
-        if stored is None or stored.superseded:
-            outcome = await _first(run, effect, key, stored, intent, scope)
+        found = await store.standing(run.read, effect.kind, key)
+        earlier, newest = found[:-1], found[-1] if found else None
+        if newest is None or (newest.superseded and newest.state in UNDONE and not earlier):
+            outcome = await _first(run, effect, key, newest, intent, scope)
+        elif earlier and newest.state is not State.PERFORMED:
+            outcome = await _after_all(run, effect, newest, earlier, intent)
         else:
-            outcome = await _follow(run, effect, stored)
+            outcome = await _follow(run, effect, newest, intent)
         if outcome is not None:
             return outcome.value
     raise Retry(f"{effect.kind} {key} is being changed by other runs")
 
 
-async def _follow(run: Run, effect: Effect[Request, Outcome], stored: Stored) -> Happened[Outcome] | None:
+async def _follow(
+    run: Run, effect: Effect[Request, Outcome], stored: Stored, intent: Intent | None
+) -> Happened[Outcome] | None:
     """The next step of an effect that is on record; None: look again."""
     if stored.version > effect.version:
         raise Retry(f"{stored.label} has version {stored.version}, this worker knows {effect.version}")
     effect.reference = f"{stored.key}:{stored.generation}"
     move = next_move(stored, effect.safety, effect.timeout_s, effect.can_resolve)
     match move.step:
+        case Step.RETURN | Step.REFUSE if stored.intent_due:
+            await _catch_up(run, stored, intent)
+            return None
         case Step.RETURN:
             assert stored.outcome is not None
             return Happened(decode(stored.outcome, effect.outcome_type, f"the outcome of {stored.label}"))
@@ -67,13 +88,41 @@ async def _follow(run: Run, effect: Effect[Request, Outcome], stored: Stored) ->
         case Step.RESOLVE:
             found = await resolve(run, effect, stored)
             if isinstance(found, Burnt):
-                burnt = Move(Step.REGENERATE, "it did not happen, and its reference was burnt at the vendor")
-                return await _regenerate(run, effect, found.stored, burnt)
+                return await _regenerate(run, effect, found.stored, BURNT)
             return found
         case Step.REVIEW:
             assert move.cause is not None
             await open_review(run, stored, move.cause)
             return None
+
+
+async def _catch_up(run: Run, stored: Stored, intent: Intent | None) -> None:
+    """Runs the intent of an effect that ended without it: the handler goes on from where its intent leads."""
+    async with run.intent() as tx:
+        if await store.take_intent(tx.connection, stored.kind, stored.key) and intent is not None:
+            await intent(tx)
+
+
+async def _after_all(
+    run: Run, effect: Effect[Request, Outcome], newest: Stored, earlier: list[Stored], intent: Intent | None
+) -> Happened[Outcome] | None:
+    """An earlier generation happened after all, or may have: nothing goes out under the key. None: look again."""
+    happened = next((each for each in earlier if each.state is State.PERFORMED), None)
+    if happened is None:
+        raise Retry(f"{newest.label} waits until it is known whether {earlier[0].label} happened", REVIEW_LOOK_S)
+    if newest.state in UNDONE:
+        return await _follow(run, effect, happened, intent)
+    move = next_move(newest, effect.safety, effect.timeout_s, effect.can_resolve)
+    if move.step is Step.WAIT:
+        raise Retry(move.reason, move.after_s)
+    if move.step is not Step.SEND:
+        await open_review(run, newest, Cause.CONTRADICTION)
+        return None
+    reason = f"generation {happened.generation} happened after all"
+    async with run.intent() as tx:
+        result = Result(Event.ABANDONED, reason)
+        await store.move(tx.connection, newest, State.ABANDONED, result, claim=run.claim, reason=reason)
+    return None
 
 
 async def _first(
@@ -87,11 +136,15 @@ async def _first(
     document = encode(request, effect.request_type, f"the request of {effect.kind} {key}")
     sent_at = time.monotonic()
     async with run.intent() as tx:
+        ended = generation if abandoning is None else generation - 1
+        await store.check_earlier(tx.connection, effect.kind, key, ended)
         if abandoning is not None and before is not None:
             result = Result(Event.ABANDONED, abandoning.reason)
-            if not await store.move(
-                tx.connection, before, State.ABANDONED, result, claim=run.claim, reason=abandoning.reason
-            ):
+            abandoned = await store.move(
+                tx.connection, before, State.ABANDONED, result, claim=run.claim, reason=abandoning.reason,
+                burnt=abandoning.burnt,
+            )  # fmt: skip
+            if not abandoned:
                 return None
         await run.check(tx, effect, key, scope, request, again=abandoning is not None)
         stored = await store.insert(
@@ -102,6 +155,8 @@ async def _first(
             if abandoning is None:
                 return None
             raise Retry(f"another run is performing {effect.kind} {key}:{generation}")
+        if abandoning is None and before is not None:
+            await store.take_intent(tx.connection, effect.kind, key)
         if intent is not None:
             await intent(tx)
     return await send(run, effect, stored, request, sent_at)

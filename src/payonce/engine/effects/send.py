@@ -122,6 +122,7 @@ async def send_again(run: Run, effect: Effect[Request, Outcome], stored: Stored,
         await run.check(
             tx, effect, stored.key, stored.scope, request, again=True, effect_id=stored.id, replay=to is State.UNKNOWN
         )
+        await store.check_earlier(tx.connection, stored.kind, stored.key, stored.generation)
         begun = await store.begin_again(tx.connection, run.claim, stored, to, effect.safety, effect.timeout_s)
     return None if begun is None else await send(run, effect, begun, request, sent_at)
 

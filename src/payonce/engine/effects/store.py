@@ -8,10 +8,11 @@ from uuid import UUID
 import asyncpg
 
 from payonce.engine.database import Connection, is_transient
-from payonce.engine.effects.declaration import Effect, Keyed, Safety
+from payonce.engine.effects.declaration import Effect, Findable, Keyed, Safety
 from payonce.engine.effects.model import (
     OPEN,
     TRANSITIONS,
+    UNDONE,
     Cause,
     Event,
     Result,
@@ -30,16 +31,48 @@ from payonce.kit.redact import redact
 _ENDS_A_TRY: Final = frozenset({Event.PERFORMED, Event.REFUSED, Event.NOT_SENT, Event.UNKNOWN})
 
 
-async def latest(read: Reader | Tx, kind: str, key: str) -> Stored | None:
-    """The newest generation under a key."""
-    row = await read.fetchrow(
+async def standing(read: Reader | Tx, kind: str, key: str) -> list[Stored]:
+    """The newest generation under a key, behind those before it that happened after all or may have."""
+    rows = await read.fetch(
         """
         select *, payonce.due_now() as now from payonce.effects
-        where kind = $1 and key = $2 order by generation desc limit 1
+        where kind = $1 and key = $2
+          and (state not in ('refused', 'abandoned') and safety <> 'harmless'
+               or generation = (select max(generation) from payonce.effects where kind = $1 and key = $2))
+        order by generation
         """,
         kind, key,
     )  # fmt: skip
-    return None if row is None else as_stored(row)
+    return [as_stored(row) for row in rows]
+
+
+async def check_earlier(connection: Connection, kind: str, key: str, below: int) -> None:
+    """Retry unless every generation before this one ended without happening. Holds them as they are until the commit:
+    what reopens one of them later comes after the send is on record."""
+    if below == 1:
+        return
+    rows = await connection.fetch(
+        """
+        select generation, state from payonce.effects
+        where kind = $1 and key = $2 and generation < $3 and safety <> 'harmless' order by generation for update
+        """,
+        kind, key, below,
+    )  # fmt: skip
+    for row in rows:
+        if State(row["state"]) not in UNDONE:
+            raise Retry(f"{kind} {key}:{row['generation']} is {row['state']}; no later generation goes out meanwhile")
+
+
+async def take_intent(connection: Connection, kind: str, key: str) -> bool:
+    """Whether the handler's intent is still to run under this key. Whoever asks runs it, in this transaction."""
+    taken = await connection.fetch(
+        """
+        update payonce.effects set intent_due = false, revision = revision + 1, updated_at = payonce.due_now()
+        where kind = $1 and key = $2 and intent_due returning id
+        """,
+        kind, key,
+    )  # fmt: skip
+    return bool(taken)
 
 
 async def insert(
@@ -55,11 +88,12 @@ async def insert(
             """
             insert into payonce.effects (
                 id, kind, key, generation, version, safety, scope, request, message_id, trace_id, first_attempt_at,
-                sent_until, busy_until, key_valid_until, service, tenant, asset, exponent, amount_minor)
+                sent_until, busy_until, key_valid_until, service, tenant, asset, exponent, amount_minor, horizon_s)
             select $1, $2, $3, $4, $5, $6, $7, $8::text::json, $9, $10, payonce.due_now(),
                 payonce.due_now() + make_interval(secs => $11::float8),
                 payonce.due_now() + make_interval(secs => $11::float8),
-                payonce.due_now() + make_interval(secs => $12::float8), $13, $14, $15, $16, $17
+                payonce.due_now() + make_interval(secs => $12::float8), $13, $14, $15, $16, $17,
+                $18
             on conflict (kind, key, generation) do nothing
             returning *, payonce.due_now() as now
             """,
@@ -68,6 +102,7 @@ async def insert(
             safety.valid_for_s if isinstance(safety, Keyed) else None,
             service, claim.message.lane, None if amount is None else amount.asset.code,
             None if amount is None else amount.asset.exponent, None if amount is None else amount.minor,
+            _horizon_s(safety),
         )  # fmt: skip
     except asyncpg.UniqueViolationError as error:
         raise Retry(f"another effect of {scope} is open") from error
@@ -86,6 +121,7 @@ async def begin_again(
         """
         update payonce.effects
         set state = $3, attempt = attempt + 1, revision = revision + 1, message_id = $4, reason = null,
+            ruled_out = false, horizon_s = $7,
             first_attempt_at = case when $3 = 'intended' then payonce.due_now() else first_attempt_at end,
             key_valid_until = case when $3 = 'intended'
                 then payonce.due_now() + make_interval(secs => $6::float8) else key_valid_until end,
@@ -95,7 +131,7 @@ async def begin_again(
         returning *, payonce.due_now() as now
         """,
         stored.id, stored.revision, checked(stored.state, to), claim.message.id, timeout_s,
-        safety.valid_for_s if isinstance(safety, Keyed) else None,
+        safety.valid_for_s if isinstance(safety, Keyed) else None, _horizon_s(safety),
     )  # fmt: skip
     if row is None:
         return None
@@ -120,20 +156,24 @@ async def hold_for_fencing(connection: Connection, stored: Stored, timeout_s: fl
 
 async def move(
     connection: Connection, stored: Stored, to: State, result: Result, *, claim: Claim | None = None,
-    reason: str | None = None, cause: Cause | None = None,
+    reason: str | None = None, cause: Cause | None = None, ruled_out: bool = False, burnt: bool = False,
 ) -> bool:  # fmt: skip
-    """Changes the state unless the effect has changed since it was read, and says why in the attempts."""
+    """Changes the state unless the effect has changed since it was read, and says why in the attempts.
+
+    What a person ruled out holds until the next move or send; a burnt reference stays burnt.
+    """
     result = replace(result, vendor_ref=kept_reference(result.vendor_ref))
     moved = await connection.fetchval(
         """
         update payonce.effects
         set state = $3, revision = revision + 1, reason = $4, review_cause = $5,
             outcome = coalesce($6::text::json, outcome), vendor_ref = coalesce($7, vendor_ref), busy_until = null,
-            sent_until = case when $3 = 'intended' then null else sent_until end, updated_at = payonce.due_now()
+            ruled_out = $8, burnt = burnt or $9, updated_at = payonce.due_now()
         where id = $1 and revision = $2
         returning true
         """,
         stored.id, stored.revision, checked(stored.state, to), reason, cause, result.outcome, result.vendor_ref,
+        ruled_out, burnt,
     )  # fmt: skip
     if moved is None:
         return False
@@ -216,13 +256,15 @@ async def _apply(
             reason = coalesce($6, reason),
             review_cause = case when $2 = 'review' then coalesce($7, review_cause) end,
             busy_until = case when $8 then null else busy_until end,
-            sent_until = case when $9 then null else sent_until end
+            sent_until = case when $9 then null else sent_until end,
+            -- Whoever ruled it out did not know of a try that ends like this.
+            ruled_out = ruled_out and not $10
         where id = $1
         returning *, payonce.due_now() as now
         """,
         stored.id, checked(stored.state, to), newly_performed, result.outcome, result.vendor_ref,
         redacted(result.detail) if to in (State.REFUSED, State.UNKNOWN) else None, cause,
-        ends_the_try or to not in OPEN, unsent,
+        ends_the_try or to not in OPEN, unsent, result.event is Event.UNKNOWN,
     )  # fmt: skip
 
 
@@ -244,6 +286,10 @@ def did_not_counts(stored: Stored, horizon_s: float) -> float:
     if stored.sent_until is None:
         return 0.0
     return (stored.sent_until + timedelta(seconds=horizon_s) - stored.now).total_seconds()
+
+
+def _horizon_s(safety: Safety) -> float | None:
+    return safety.horizon_s if isinstance(safety, Findable) else None
 
 
 def checked(before: State, after: State) -> State:

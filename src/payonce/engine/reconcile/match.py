@@ -9,7 +9,7 @@ from uuid import UUID
 
 from payonce.engine.audit import Severity, note
 from payonce.engine.effects.adopt import adopt, contradict, find_on_statement
-from payonce.engine.effects.declaration import encode
+from payonce.engine.effects.declaration import encode, encode_stated
 from payonce.engine.effects.model import Cause, State, Stored
 from payonce.engine.effects.store import as_stored
 from payonce.engine.reconcile.source import Entry, Flow, StatementSource, split_reference
@@ -70,7 +70,8 @@ async def assign(tx: Tx, source: StatementSource, item_id: UUID, reference: str,
         raise Invalid(f"{item_id} is no unmatched line of {source.vendor}; `payonce reconcile list` shows them")
     if row["item_state"] != ItemState.OPEN:
         raise Stale(f"unmatched item {item_id} is {row['item_state']} by now; nothing was changed")
-    document = row["outcome"] if outcome is None else encode(outcome, Any, f"the outcome of {reference}")
+    what = f"the outcome of {reference}"
+    document = row["outcome"] if outcome is None else encode_stated(outcome, row["kind"], what)
     await tx.execute(
         """
         update payonce.statement_lines set reference = $4, outcome = $5::text::json

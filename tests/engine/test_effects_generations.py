@@ -1,0 +1,196 @@
+"""A next generation goes out only while every one before it is known not to have happened."""
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from payonce.engine.effects import (
+    Answer,
+    Blind,
+    Event,
+    Findable,
+    Keyed,
+    Safety,
+    State,
+    Stored,
+    answer_review,
+    next_generation,
+    reviews,
+    store,
+)  # fmt: skip
+from payonce.engine.effects.model import Result
+from payonce.engine.transaction import Reader, begin
+from payonce.engine.work import Work
+from payonce.kit.outcomes import Refused, Retry, Unknown
+from payonce.testing import OpenStage
+from tests.engine.effects_stage import HORIZON_S, TIMEOUT_S, VALID_FOR_S, Desk, Receipt, open_desk
+from tests.engine.test_effects_burnt import after_the_horizon, at_the_burning_vendor
+
+FIRST, SECOND = Receipt("n-p-1:1", "p-1:1"), Receipt("n-p-1:2", "p-1:2")
+
+
+async def answer(desk: Desk, how: Answer) -> None:
+    [review] = await reviews(Reader(desk.s.database))
+    async with begin(desk.s.database, desk.s.feed) as tx:
+        await answer_review(
+            tx, review.effect.id, how, "ada", "looked", revision=review.effect.revision,
+            outcome=FIRST if how is Answer.HAPPENED else None,
+        )  # fmt: skip
+
+
+async def ruled_out(desk: Desk) -> Work:
+    """Its answer was lost, a person said that it did not happen, and the key may be used again. It did happen."""
+    work = await desk.claim()
+    with pytest.raises(Unknown):
+        await desk.pay(work)
+    with pytest.raises(Retry, match="person: blind"):
+        await desk.pay(work)
+    await answer(desk, Answer.DID_NOT)
+    async with begin(desk.s.database, desk.s.feed) as tx:
+        assert await next_generation(tx, "test.pay", "p-1", after=1) == 2
+    return work
+
+
+async def shown_after_all(desk: Desk) -> Stored:
+    """The first generation turns up, on a statement or by a late answer."""
+    effect_id = await desk.s.owner.fetchval("select id from payonce.effects where generation = 1")
+    found = Result(Event.FOUND, None, '{"number": "n-p-1:1", "reference": "p-1:1"}', "n-p-1:1")
+    async with desk.s.database.transaction() as connection:
+        return await store.record(connection, effect_id, 1, found)
+
+
+async def test_a_superseded_generation_that_is_before_a_person_again_keeps_the_next_one_from_going_out(
+    stage: OpenStage,
+) -> None:
+    async with open_desk(stage, Blind(), "lost after") as desk:
+        work = await ruled_out(desk)
+        assert (await shown_after_all(desk)).state is State.REVIEW
+        with pytest.raises(Retry, match="p-1:1 waits for a person: contradiction"):
+            await desk.pay(work)
+        assert await desk.state() == [(1, "review")]
+        await answer(desk, Answer.DID_NOT)
+        assert await desk.pay(work) == SECOND
+        assert await desk.business() == 2
+
+
+async def test_a_superseded_generation_that_happened_after_all_is_the_answer(stage: OpenStage) -> None:
+    async with open_desk(stage, Blind(), "lost after") as desk:
+        work = await ruled_out(desk)
+        await shown_after_all(desk)
+        await answer(desk, Answer.HAPPENED)
+        for _ in range(2):
+            assert await desk.pay(work) == FIRST
+        assert desk.vendor.times() == {"p-1:1": 1}
+        assert await desk.business() == 2, "whoever asked for the next generation counts on its intent"
+
+
+@pytest.mark.parametrize("safety", [Blind(), Keyed(VALID_FOR_S)], ids=["blind", "keyed"])
+async def test_an_unsent_generation_is_abandoned_when_the_one_before_happened_after_all(
+    stage: OpenStage, safety: Safety
+) -> None:
+    async with open_desk(stage, Blind(), "lost after", "not sent") as desk:
+        work = await ruled_out(desk)
+        desk.safety = safety
+        with pytest.raises(Retry, match="429"):
+            await desk.pay(work)
+        await shown_after_all(desk)
+        with pytest.raises(Retry, match="p-1:2 waits until it is known whether"):
+            await desk.pay(work)
+        assert await desk.state() == [(1, "review"), (2, "intended")]
+        await answer(desk, Answer.HAPPENED)
+        assert await desk.pay(work) == FIRST
+        assert await desk.state() == [(1, "performed"), (2, "abandoned")]
+        assert desk.vendor.times() == {"p-1:1": 1}
+        assert await desk.business() == 2
+
+
+async def test_an_unsent_generation_goes_out_once_the_one_before_is_ruled_out_again(stage: OpenStage) -> None:
+    async with open_desk(stage, Blind(), "lost before", "not sent") as desk:
+        work = await ruled_out(desk)
+        with pytest.raises(Retry, match="429"):
+            await desk.pay(work)
+        await shown_after_all(desk)
+        await answer(desk, Answer.DID_NOT)
+        assert await desk.pay(work) == SECOND
+        assert await desk.state() == [(1, "abandoned"), (2, "performed")]
+
+
+async def test_of_two_generations_that_may_both_have_happened_a_person_tells(stage: OpenStage) -> None:
+    async with open_desk(stage, Blind(), "lost after", "lost before") as desk:
+        work = await ruled_out(desk)
+        desk.safety = Keyed(VALID_FOR_S)
+        with pytest.raises(Unknown):
+            await desk.pay(work)
+        await shown_after_all(desk)
+        await answer(desk, Answer.HAPPENED)
+        with pytest.raises(Retry, match="p-1:2 waits for a person: contradiction"):
+            await desk.pay(work)
+        assert len(desk.vendor.calls) == 2
+        await answer(desk, Answer.DID_NOT)
+        assert await desk.pay(work) == FIRST
+
+
+async def test_a_refused_generation_is_no_end_while_an_earlier_one_may_have_happened(stage: OpenStage) -> None:
+    async with open_desk(stage, Blind(), "lost after", "refuse") as desk:
+        work = await ruled_out(desk)
+        with pytest.raises(Refused):
+            await desk.pay(work)
+        await shown_after_all(desk)
+        with pytest.raises(Retry, match="waits until it is known whether"):
+            await desk.pay(work)
+        await answer(desk, Answer.HAPPENED)
+        assert await desk.pay(work) == FIRST
+
+
+async def first_of_all(desk: Desk, work: Work) -> None:
+    """The next generation begins."""
+
+
+async def once_unsent(desk: Desk, work: Work) -> None:
+    desk.vendor.faults.insert(0, "not sent")
+    with pytest.raises(Retry, match="429"):
+        await desk.pay(work)
+
+
+@pytest.mark.parametrize("so_far", [first_of_all, once_unsent], ids=["begins", "goes on"])
+async def test_a_generation_that_turns_up_before_the_intent_keeps_the_next_one_back(
+    stage: OpenStage, so_far: Callable[[Desk, Work], Awaitable[None]]
+) -> None:
+    async with open_desk(stage, Blind(), "lost after") as desk:
+        work = await ruled_out(desk)
+        await so_far(desk, work)
+        calls, look = len(desk.vendor.calls), store.standing
+
+        async def then_it_turns_up(*arguments: object) -> list[Stored]:
+            found = await look(*arguments)  # type: ignore[arg-type]
+            await shown_after_all(desk)
+            return found
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(store, "standing", then_it_turns_up)
+            with pytest.raises(Retry, match="p-1:1 is review; no later generation goes out"):
+                await desk.pay(work)
+        assert len(desk.vendor.calls) == calls
+
+
+async def test_a_burnt_generation_whose_end_stays_unknown_holds_nothing_up(stage: OpenStage) -> None:
+    """The vendor takes nothing under its reference any more, so its lost answer is no news."""
+    async with open_desk(stage, Findable(HORIZON_S)) as desk:
+        vendor = at_the_burning_vendor(desk)
+        stopped = await desk.stop_in_the_vendor(await desk.claim(), "lost late")
+        work = await desk.take_over()
+        await after_the_horizon(desk)
+        vendor.faults = ["not sent"]
+        with pytest.raises(Retry, match="429"):
+            await desk.pay(work)
+        vendor.resume.set()
+        with pytest.raises(Unknown):
+            await stopped
+        assert await desk.state() == [(1, "abandoned"), (2, "intended")]
+        await desk.s.clock.advance(TIMEOUT_S)
+        assert await desk.pay(work) == SECOND
+        assert await desk.events() == [
+            "started", "did_not", "fenced", "did_not", "abandoned", "started", "not_sent", "unknown", "started",
+            "performed",
+        ]  # fmt: skip
+        assert vendor.times() == {"p-1:2": 1}
