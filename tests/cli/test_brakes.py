@@ -249,6 +249,10 @@ REFUSED = {
         ["freeze", "add", "--everything", "--reason", "x", "--until", "2020-01-01T00:00:00Z"],
         "which is past",
     ),
+    "freeze for ages": (
+        ["freeze", "add", "--everything", "--reason", "x", "--for", "99999999d"],
+        "more than ten years",
+    ),
     "odd duration": (["freeze", "add", "--everything", "--reason", "x", "--for", "soon"], "--for is 'soon'"),
     "no such freeze": (["freeze", "lift", "7", "--why", "x", "--yes"], "there is no freeze 7"),
     "freeze in words": (["freeze", "lift", "seven", "--why", "x", "--yes"], "'seven' is not the number of a freeze"),

@@ -27,7 +27,7 @@ from payonce.engine.work import Handler, Work, handles
 from payonce.kit.outcomes import Retry, Unknown
 from payonce.testing import OpenStage, Stage, eventually
 from tests.engine.bank import Order, open_branch
-from tests.engine.effects_stage import HORIZON_S, Desk, Pay, Receipt, Vendor, open_desk
+from tests.engine.effects_stage import HORIZON_S, TIMEOUT_S, Desk, Pay, Receipt, Vendor, open_desk
 from tests.engine.test_effects_giving_up import effect_states, paying, put, step, why_it_waits
 
 ONCE = Policy("pay", max_attempts=1, backoff=Fixed(0), lease_s=30)
@@ -110,6 +110,8 @@ async def test_an_answer_that_comes_after_the_runs_last_look_is_acted_on(stage: 
         review = await in_review(desk, work)
         with pytest.raises(Retry, match="waits for a person"):
             await desk.pay(work)
+        # Sending again is offered only when the vendor's silence proves something.
+        await desk.s.clock.advance(TIMEOUT_S + HORIZON_S + 1)
         await answer(desk.s, review, how)
         state = await desk.state()
         assert await work.give_up("3 attempts") is Ending.RETRY

@@ -1,14 +1,17 @@
 """The quarantine on record: begun by a restore, a change of server or a person, widened by a person."""
 
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Final
 
 from payonce.engine.ledger.model import Reads
 from payonce.engine.model import clean_text
 from payonce.engine.transaction import Tx
 from payonce.kit.outcomes import Invalid
 from payonce.kit.redact import redact
+
+EARLIEST: Final = datetime(2020, 1, 1, tzinfo=UTC)
+"""No statement is asked for from before this: an earlier time is a slip of the pen."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,7 @@ async def begin_quarantine(tx: Tx, reason: str, by: str, lost_since: datetime) -
     intent that had not looked has ended; one that is open already begins anew."""
     if not by.strip() or not reason.strip():
         raise Invalid("a quarantine is begun by somebody and for a reason; say both")
+    _check_plausible(lost_since)
     now = await tx.fetchval("select payonce.due_now()")
     if lost_since > now:
         raise Invalid(f"lost_since is {lost_since.isoformat()}, which is still to come")
@@ -44,6 +48,7 @@ async def begin_quarantine(tx: Tx, reason: str, by: str, lost_since: datetime) -
 
 async def widen(tx: Tx, lost_since: datetime, by: str) -> Quarantine:
     """A person knows that more may be lost than the database can tell. Only ever earlier."""
+    _check_plausible(lost_since)
     row = await tx.fetchrow("select * from payonce.widen_quarantine($1, $2)", lost_since, clean_text(by))
     if row is None:
         known = await open_quarantine(tx)
@@ -54,6 +59,11 @@ async def widen(tx: Tx, lost_since: datetime, by: str) -> Quarantine:
             "looked for already"
         )
     return as_quarantine(row)
+
+
+def _check_plausible(lost_since: datetime) -> None:
+    if lost_since < EARLIEST:
+        raise Invalid(f"lost_since is {lost_since.isoformat()}; nothing of ours is older than {EARLIEST.isoformat()}")
 
 
 def as_quarantine(row: Any) -> Quarantine:
