@@ -52,7 +52,7 @@ def test_every_crossing_of_a_scenario_in_every_mode(postgres: ScratchServer) -> 
     )
     assert all(struck[Mode.STOPPED] for struck in crossed.values())
     assert set(crossed["testing.crash.scenarios.client:BankClient.broadcast"]) == set(Mode)
-    assert set(crossed["engine.effects.store:latest"]) == {Mode.STOPPED}
+    assert set(crossed["engine.effects.store:standing"]) == {Mode.STOPPED}
 
 
 async def pay_without_a_record(work: Work, banks: Banks) -> None:
