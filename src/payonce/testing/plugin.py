@@ -7,6 +7,7 @@ Fixtures, the outermost first:
     postgres            one of them; parametrise it indirectly with an Installation to run on another version
     scratch             a migrated database for this test alone
     stage               opens the engine on it: `async with stage() as s:`
+    redis_server        the session's Redis server, for this test alone and empty; restarted if a test killed it
 
 There are no async fixtures. Instead, a fixture of an async test may return an async context manager: it is entered
 in the test's own loop, and the test gets what it yields.
@@ -14,14 +15,17 @@ in the test's own loop, and the test gets what it yields.
 
 import asyncio
 import inspect
+import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import uvloop
 
+from payonce.embedded.redis import RedisServer
 from payonce.engine.migrate import known_migrations
 from payonce.testing.servers import ScratchDatabase, ScratchServer, Servers
 from payonce.testing.stage import OpenStage, open_stage
@@ -91,3 +95,18 @@ def scratch(postgres: ScratchServer) -> Iterator[ScratchDatabase]:
 @pytest.fixture
 def stage(scratch: ScratchDatabase) -> OpenStage:
     return lambda: open_stage(scratch)
+
+
+@pytest.fixture(scope="session")
+def _redis_server() -> Iterator[RedisServer]:
+    with tempfile.TemporaryDirectory(prefix="payonce-redis-") as folder:
+        server = RedisServer(Path(folder), "everysec")
+        server.start()
+        yield server
+        server.close()
+
+
+@pytest.fixture
+def redis_server(_redis_server: RedisServer) -> RedisServer:
+    _redis_server.ensure_empty()
+    return _redis_server
