@@ -84,6 +84,4 @@ async def open_redis_backend(
     async with open_stage(scratch) as stage, RedisStore.open(server.url, stage.database) as store:
         clock = RedisClock(stage.clock, server.url)
         await clock.freeze()
-        yield RedisBackend(
-            stage, server, store, RedisFeed(store, stage.bell), RedisAdmin(store, stage.bell), clock
-        )
+        yield RedisBackend(stage, server, store, RedisFeed(store, stage.bell), RedisAdmin(store, stage.bell), clock)

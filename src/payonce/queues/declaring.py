@@ -28,7 +28,7 @@ def check_limits(policies: Sequence[Policy]) -> None:
             )
 
 
-async def declare_queue(connection: Connection, policy: Policy) -> None:
+async def declare_queue(connection: Connection, policy: Policy, backend: str) -> None:
     """What an operator set (paused) stays. The queue's row is locked until the caller's transaction ends."""
     if policy.limit_name is not None:
         changed = await connection.fetchval(
@@ -48,10 +48,11 @@ async def declare_queue(connection: Connection, policy: Policy) -> None:
                         concurrency=policy.concurrency, rate=policy.rate, burst=policy.burst)  # fmt: skip
     await connection.execute(
         """
-        insert into payonce.queues as known (name, limit_name, lease_s, key_retention_s, log, policy)
-        values ($1, $2, $3, $4, $5, $6::json)
+        insert into payonce.queues as known (name, limit_name, lease_s, key_retention_s, log, policy, backend)
+        values ($1, $2, $3, $4, $5, $6::json, $7)
         on conflict (name) do update set limit_name = excluded.limit_name, lease_s = excluded.lease_s,
-            key_retention_s = excluded.key_retention_s, log = excluded.log, policy = excluded.policy
+            key_retention_s = excluded.key_retention_s, log = excluded.log, policy = excluded.policy,
+            backend = excluded.backend
         """,
         policy.queue,
         policy.limit_name,
@@ -59,6 +60,7 @@ async def declare_queue(connection: Connection, policy: Policy) -> None:
         policy.key_retention_s,
         policy.log,
         msgspec.json.encode(policy.described()).decode(),
+        backend,
     )
 
 

@@ -21,13 +21,14 @@ class RedisClock(Clock):
 
     async def next_due(self) -> datetime | None:
         """Also of what waits in Redis."""
-        now, moments = await self.now(), [await super().next_due()]
+        moments = [await super().next_due()]
+        later = f"({(await self.now() - EPOCH) / timedelta(milliseconds=1)!r}"
         for keys in await self._queues():
             for key in (f"{keys}:delayed", f"{keys}:alone"):
-                score = (await self.now() - EPOCH) / timedelta(milliseconds=1)
-                for _, later in await self._ask("ZRANGEBYSCORE", key, f"({score!r}", "+inf", "LIMIT", 0, 1):
-                    moments.append(EPOCH + timedelta(microseconds=round(float(later) * 1_000)))
-        return min((moment for moment in moments if moment is not None and moment > now), default=None)
+                for member in await self._ask("ZRANGEBYSCORE", key, later, "+inf", "LIMIT", 0, 1):
+                    due_ms = float(await self._ask("ZSCORE", key, member))
+                    moments.append(EPOCH + timedelta(microseconds=round(due_ms * 1_000)))
+        return min((moment for moment in moments if moment is not None), default=None)
 
     async def idle(self) -> bool:
         """Also in Redis nothing runs, and nothing that could run is due."""
@@ -51,7 +52,6 @@ class RedisClock(Clock):
         return [main_key(row["name"]) for row in rows]
 
     async def _ask(self, *words: str | int) -> Any:
-        async with redis.asyncio.Redis.from_url(self._redis_url) as client:
-            if words[0] == "ZRANGEBYSCORE":
-                return await client.zrangebyscore(words[1], words[2], words[3], start=0, num=1, withscores=True)
+        client: Any = redis.asyncio.Redis.from_url(self._redis_url)
+        async with client:
             return await client.execute_command(*words)

@@ -37,7 +37,7 @@ class RedisFeed:
         check_limits(policies)
         async with self._store.database.engine.acquire() as connection, connection.transaction():
             for policy in sorted(policies, key=lambda policy: policy.queue):
-                await declare_queue(connection, policy)
+                await declare_queue(connection, policy, "redis")
                 await self._store.declare(policy.queue, connection)
         self._lanes_by_queue.update((policy.queue, policy.lanes) for policy in policies)
 

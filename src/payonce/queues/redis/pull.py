@@ -39,6 +39,8 @@ log = structlog.get_logger(__name__)
 class RedisQueue:
     """One queue as one worker process sees it."""
 
+    mirrors = True
+
     def __init__(self, store: RedisStore, bell: Bell, policy: Policy, worker: str) -> None:
         self.policy = policy
         self._store = store
@@ -121,7 +123,7 @@ class RedisQueue:
             body, info = claimed[position], claimed[position + 1]
             try:
                 if not info:
-                    claims.append(Claim(decode_plain(queue, body), token, 0, now, now))
+                    claims.append(Claim(decode_plain(queue, body), token, 0, now, now, first=True))
                     continue
                 flags, crashes, first = info.decode().split()
                 message = decode_plain(queue, body) if flags[1] == PLAIN else decode_any(queue, body)
@@ -241,7 +243,7 @@ def moment(since_1970_us: bytes | str | float) -> datetime:
 
 
 def _new_token() -> int:
-    """Never 1 or less, which mean a message's first claim. A wiped server would begin to count again, so it is drawn."""
+    """Drawn, since a wiped server would begin to count again; never 1, which means a message's first claim."""
     return int.from_bytes(os.urandom(8), "big") >> 1 | 1 << 32
 
 
@@ -255,6 +257,4 @@ def _in_order(
     if not others:
         return [ANSWERS[letter] for letter in said]
     successes, rest = iter(said[: len(done)]), iter(said[len(done) :])
-    return [
-        ANSWERS[next(successes if settlement.ending is Ending.SUCCESS else rest)] for settlement in settlements
-    ]
+    return [ANSWERS[next(successes if settlement.ending is Ending.SUCCESS else rest)] for settlement in settlements]

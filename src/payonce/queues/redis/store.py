@@ -40,7 +40,7 @@ class RedisStore:
         self.database = database
         self._where = described(url)
         self._clock = scripts.source("clock_test" if test else "clock")
-        self._client = self._open_client(url, COMMAND_TIMEOUT_S)
+        self._client: Any = self._open_client(url, COMMAND_TIMEOUT_S)
         self._url = url
         self._loaded: dict[str, tuple[str, str]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -75,7 +75,9 @@ class RedisStore:
                 return list(answer[1:])
         raise Unavailable(f"{self._where} forgets what it is told; is somebody flushing it over and over?")
 
-    async def run_all(self, script: Script, calls: Sequence[tuple[str, Sequence[str | bytes | int]]]) -> list[list[Any]]:
+    async def run_all(
+        self, script: Script, calls: Sequence[tuple[str, Sequence[str | bytes | int]]]
+    ) -> list[list[Any]]:
         """Several steps as one: all of them, or none."""
         for _ in range(REPEATS_MAX):
             text, digest = self._text(script)
@@ -102,7 +104,7 @@ class RedisStore:
         except LOST as error:
             raise self._unavailable(error) from error
 
-    def blocking_client(self, timeout_s: float) -> "redis.asyncio.Redis":
+    def blocking_client(self, timeout_s: float) -> Any:
         """A connection of its own, for a command that waits on the server for so long."""
         return self._open_client(self._url, timeout_s + COMMAND_TIMEOUT_S, connections=1)
 
@@ -167,7 +169,9 @@ class RedisStore:
                 retry=Retry(NoBackoff(), 0),
             )
         except ValueError as error:
-            raise Unavailable(f"REDIS_URL cannot be read: {self._where}; it has the form redis://host:6379/0") from error
+            raise Unavailable(
+                f"REDIS_URL cannot be read: {self._where}; it has the form redis://host:6379/0"
+            ) from error
         return redis.asyncio.Redis.from_pool(pool)
 
     def _unavailable(self, error: BaseException) -> Unavailable:
@@ -178,7 +182,9 @@ class RedisStore:
         try:
             told = await self._client.info()
         except exceptions.AuthenticationError as error:
-            raise Unavailable(f"{self._where} refuses the login: {error}; check the user and password in REDIS_URL") from error
+            raise Unavailable(
+                f"{self._where} refuses the login: {error}; check the user and password in REDIS_URL"
+            ) from error
         except LOST as error:
             raise self._unavailable(error) from error
         version = tuple(map(int, str(told["redis_version"]).split(".")[:2]))

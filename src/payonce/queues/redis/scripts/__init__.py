@@ -1,4 +1,4 @@
-"""The Lua scripts, one for every step of a message's life. Each is one atomic round trip; comments say what it keeps."""
+"""The Lua scripts, one for every step of a message's life. Each is one atomic round trip."""
 
 from dataclasses import dataclass
 from functools import cache
