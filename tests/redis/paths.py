@@ -27,7 +27,7 @@ BUSY: Final = Path("busy lock", tick, put=("a", "a"), raw=True, held_by_another=
 RETRY: Final = Path("retry", tick, failures={"a": 1})
 PARK: Final = Path("park", tick, failures={"a": 2}, before=tick, delays_pass_before=True, pumped_before=True)
 PUMP: Final = Path("pump", pump, failures={"a": 1}, before=tick, delays_pass_before=True)
-SWEEP: Final = Path("sweep", sweep, abandoned_before=True)
+SWEEP: Final = Path("sweep", sweep, abandoned_before=1)
 TWINS: Final = Path("identical raw bodies", tick_twice, put=("a", "a"), raw=True, failures={"a": 2})
 
 SEED_PATHS: Final = (DONE, BUSY, RETRY, PARK, PUMP, SWEEP, TWINS)

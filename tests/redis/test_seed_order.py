@@ -70,6 +70,12 @@ class SeedSide:
         }
         return {place: [name_in(json.loads(body)) for body in bodies] for place, bodies in found.items()}
 
+    async def claimable(self) -> bool:
+        return bool(await self.redis.say("LLEN", QUEUE))
+
+    async def crooked(self) -> Sequence[str]:
+        return ()
+
     async def holder(self, name: str) -> str | None:
         holders = [
             (await self.redis.say("GET", lock) or b"").decode() for lock in await self.redis.say("KEYS", "lock:*")
