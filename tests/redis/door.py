@@ -41,6 +41,8 @@ class Door:
         self.behind = 0
         self.carried: list[str] = []
         """The first words of the commands that the server was given, plumbing left out."""
+        self.accepted = 0
+        """Connections that were begun, also those that led nowhere."""
         self.struck = asyncio.Event()
         self.passable = asyncio.Event()
         self.passable.set()
@@ -104,6 +106,7 @@ class Door:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._remember(asyncio.current_task())
+        self.accepted += 1
         try:
             if self.closed:
                 raise ConnectionError
