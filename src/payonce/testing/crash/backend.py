@@ -64,6 +64,18 @@ class Yard(Protocol):
         """What is not at rest, in one line."""
         ...
 
+    async def wipe(self) -> None:
+        """What lies outside PostgreSQL is gone."""
+        ...
+
+    async def push(self, queue: str, bodies: Sequence[bytes]) -> None:
+        """As somebody does by hand."""
+        ...
+
+    async def parked(self) -> tuple[str, UUID] | None:
+        """A message that rests parked."""
+        ...
+
     async def answered_and_parked(self) -> tuple[str, UUID] | None:
         """A parked message whose effect a person has decided; a person whose own process died finds it."""
         ...

@@ -17,8 +17,8 @@ from payonce.engine.policy import Policy
 from payonce.engine.transaction import begin
 from payonce.testing.clock import Clock
 from payonce.testing.crash.backend import Backend, Place, Yard
-from payonce.testing.crash.crossings import ForwardingTransport
-from payonce.testing.crash.scenario import Scenario
+from payonce.testing.crash.crossings import ForwardingTransport, InformedConnection, learn_types
+from payonce.testing.crash.scenario import Scenario, twists_of
 from payonce.testing.eventually import eventually
 from payonce.testing.servers import OWNER, ScratchDatabase, ScratchServer
 
@@ -49,6 +49,7 @@ async def _set_up(database: ScratchDatabase, backend: Backend, scenario: Scenari
     owner = await asyncpg.connect(database.owner_url)
     try:
         await migrate(owner, known_migrations(scenario.components))
+        await learn_types(owner)
     finally:
         await owner.close()
     async with Clock.open(database.owner_url) as clock:
@@ -115,9 +116,11 @@ async def open_plot(ground: Ground, superuser: asyncpg.Connection, place: Place,
     database = ground.server.urls(name)
     async with AsyncExitStack() as opening:
         opening.push_async_callback(_drop, superuser, name)
-        owner = await asyncpg.connect(database.owner_url)
+        owner = await asyncpg.connect(database.owner_url, connection_class=InformedConnection)
         opening.push_async_callback(owner.close)
         yard = await opening.enter_async_context(place.yard(owner, policies_of(scenario)))
+        for queue, bodies in twists_of(scenario).pushed.items():
+            await yard.push(queue, bodies)
         return Plot(database, owner, superuser, yard, place.address, opening.pop_all())
     raise AssertionError("a stack of exits never swallows an error")
 

@@ -14,6 +14,7 @@ from payonce.engine.bell import Bell
 from payonce.engine.database import Database
 from payonce.engine.policy import Policy
 from payonce.engine.transaction import RingingFeed
+from payonce.kit.outcomes import Invalid
 from payonce.queues.postgres import PostgresAdmin, PostgresFeed, PostgresQueue
 from payonce.testing.clock import Clock
 from payonce.testing.crash.backend import Look, Parts, Place, Yard
@@ -78,8 +79,20 @@ class PostgresYard:
         rows = await self.owner.fetch("select queue, state, last_error from payonce.messages order by id limit 5")
         return "; ".join(f"{row['queue']} {row['state']} ({row['last_error']})" for row in rows) or "nothing waits"
 
+    async def wipe(self) -> None:
+        """Nothing lies outside."""
+
+    async def push(self, queue: str, bodies: Sequence[bytes]) -> None:
+        raise Invalid(f"{queue} lies in PostgreSQL, and nobody pushes there by hand; explore this scenario on redis")
+
+    async def parked(self) -> tuple[str, UUID] | None:
+        row = await self.owner.fetchrow(
+            "select queue, id from payonce.messages where state = 'parked' order by id limit 1"
+        )
+        return None if row is None else (row["queue"], UUID(int=row["id"].int))
+
     async def answered_and_parked(self) -> tuple[str, UUID] | None:
-        row = await self.owner.fetchrow(_ANSWERED_AND_PARKED)
+        row = await self.owner.fetchrow(ANSWERED_AND_PARKED)
         return None if row is None else (row["queue"], UUID(int=row["id"].int))
 
     async def left_over(self, expected_parked: int) -> list[Violation]:
@@ -116,8 +129,8 @@ _LOOK: Final = f"""
             or exists (select from payonce.outbox where state = 'leased') as leased
 """
 
-_ANSWERED_AND_PARKED: Final = """
-    select m.id, m.queue from payonce.messages m
+ANSWERED_AND_PARKED: Final = """
+    select m.id, m.queue from payonce.live_messages m
     where m.state = 'parked'
       and exists (select from payonce.effects e join payonce.effect_attempts a on a.effect_id = e.id
                   where e.message_id = m.id and a.event = 'answered')

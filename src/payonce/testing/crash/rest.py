@@ -8,7 +8,7 @@ from typing import Final, cast
 from payonce.engine.effects import reviews
 from payonce.engine.transaction import Reader
 from payonce.testing.crash.ground import Plot
-from payonce.testing.crash.scenario import Scenario, Simulators
+from payonce.testing.crash.scenario import Scenario, Simulators, twists_of
 from payonce.testing.crash.wire import AnswerReview, Carry, Command, Reap, Redrive, Step, Tick
 
 STEPS_MAX: Final = 400
@@ -72,6 +72,8 @@ class Schedule:
             answer, outcome, vendor_ref = self.scenario.decide(review, self.simulators)
             return AnswerReview(review.effect.id, review.effect.revision, answer, outcome, vendor_ref)
         parked = await self.plot.yard.answered_and_parked()
+        if parked is None and twists_of(self.scenario).redrives:
+            parked = await self.plot.yard.parked()
         return None if parked is None else Redrive(*parked)
 
 

@@ -19,7 +19,7 @@ from payonce.testing.crash.ground import Ground, Plot, close_plot, open_plot, su
 from payonce.testing.crash.model import UNREACHED, Crossing, Label, Mode, Point, Result, Violation
 from payonce.testing.crash.oracle import judge
 from payonce.testing.crash.rest import Schedule, StuckError
-from payonce.testing.crash.scenario import Scenario, Simulators
+from payonce.testing.crash.scenario import Scenario, Simulators, twists_of
 from payonce.testing.crash.wire import At, End, Reap, Verdict
 
 RUN_LIMIT_S: Final = 40.0
@@ -130,6 +130,8 @@ class _Run:
             return self._let_go(first)
         if first.buried:
             self._wait(self.plot.end_sessions(first.name))
+        if twists_of(self.scenario).wipes:
+            self._wait(self.plot.yard.wipe())
         self._wait(self.plot.yard.advance_leases(self.schedules[FIRST].longest_lease_s + 1))
         successor = self._child(SUCCESSOR)
         match self.point.mode:

@@ -20,6 +20,7 @@ TRANSFER: Final = policy("transfer")
 CREDIT: Final = policy("credit")
 RETURN: Final = policy("return")
 RECEIPT: Final = policy("receipt")
+INSIST: Final = policy("insist", max_attempts=2)
 
 ACCOUNT, MADE = "bank/account", "payments/made"
 
@@ -27,6 +28,12 @@ ACCOUNT, MADE = "bank/account", "payments/made"
 @handles(CHARGE)
 async def charge(work: Work, banks: Banks) -> None:
     """Keyed: whoever comes after a lost answer sends the same request again."""
+    await _pay(work, RECEIPT, lambda paid: Charge(banks.home, paid.minor))
+
+
+@handles(INSIST)
+async def insist(work: Work, banks: Banks) -> None:
+    """Keyed, and given up after two tries: a person lets it start over."""
     await _pay(work, RECEIPT, lambda paid: Charge(banks.home, paid.minor))
 
 

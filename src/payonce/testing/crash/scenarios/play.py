@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
+import msgspec
+
 from payonce.engine.database import Database
 from payonce.engine.effects import Answer, Review, Stored
 from payonce.engine.janitors import PRUNE_EVERY_S, Janitor
@@ -14,7 +16,7 @@ from payonce.engine.outbox import Relay
 from payonce.engine.policy import Fixed, Policy
 from payonce.engine.transaction import RingingFeed, Tx
 from payonce.engine.work import Handler
-from payonce.testing.crash.scenario import Decision, Now, PlainScenario, Reach, Simulators
+from payonce.testing.crash.scenario import Decision, Now, PlainScenario, Reach, Simulators, Twists
 from payonce.testing.crash.scenarios import store
 from payonce.testing.crash.scenarios.bank import Bank
 from payonce.testing.crash.scenarios.client import BankClient, Banks
@@ -56,6 +58,10 @@ class Play(PlainScenario):
     prunes: bool = False
     tells: bool = False
     """Whether each payment's end is published."""
+    by_hand: bool = False
+    """Whether the first messages are pushed into the queue by hand, past the outbox."""
+    wipes: bool = False
+    redrives: bool = False
 
     components = (("crash", "payonce.testing.crash.scenarios"),)
     invariants = store.INVARIANTS
@@ -73,8 +79,15 @@ class Play(PlainScenario):
     def janitors(self, database: Database, feed: RingingFeed) -> Sequence[Janitor]:
         return [Janitor("prune", PRUNE_EVERY_S, Prune(database).tick)] if self.prunes else []
 
+    @property
+    def twists(self) -> Twists:
+        bodies = [msgspec.json.encode({"correlation_id": payment_id, "payload": {}}) for payment_id in self.payments]
+        return Twists(self.wipes, self.redrives, {self.first.queue: bodies} if self.by_hand else {})
+
     async def set_up(self, tx: Tx) -> None:
         await store.add(tx, self.payments)
+        if self.by_hand:
+            return
         for number, payment_id in enumerate((*self.payments, *self.repeated)):
             await tx.send(self.first, {}, correlation_id=payment_id, key=f"{payment_id} {number}")
 
@@ -89,7 +102,7 @@ class Play(PlainScenario):
 
     async def answered(self, tx: Tx, effect: Stored, answer: Answer) -> None:
         """Asks for the payment once more if its message is gone: the handler goes by what is on record."""
-        if await tx.fetchval("select exists (select from payonce.messages where id = $1)", effect.message_id):
+        if await tx.fetchval("select exists (select from payonce.live_messages where id = $1)", effect.message_id):
             return
         payment_id = effect.key.rpartition(" ")[2]
         await tx.send(self.first, {}, correlation_id=payment_id, key=f"{payment_id} {effect.id} {effect.revision}")
