@@ -8,6 +8,7 @@ import pytest
 
 from payonce.app import App
 from payonce.engine.brakes import CHECKS
+from payonce.engine.checks import SEND_CHECKS
 from payonce.engine.quarantine import refuse_in_quarantine
 from payonce.settings import load_settings
 from payonce.testing import ScratchDatabase, eventually
@@ -227,6 +228,10 @@ def test_a_purge_says_what_it_keeps_and_why(payonce: Payonce, database: ScratchD
     assert ended.stderr == "1 of them stay, because money may be under way; see: payonce effects list\n"
 
 
+def test_the_list_of_what_is_asked_has_the_quarantine_and_every_brake() -> None:
+    assert (refuse_in_quarantine, *CHECKS) == SEND_CHECKS
+
+
 async def test_a_started_process_asks_the_brakes_before_it_sends(
     database: ScratchDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,7 +239,7 @@ async def test_a_started_process_asks_the_brakes_before_it_sends(
     async with App.open(load_settings(), ["tally.worker"]) as app:
         app.start()
         assert app._worker is not None
-        assert [server.checks for server in app._worker._servers] == [(refuse_in_quarantine, *CHECKS)]
+        assert [server.checks for server in app._worker._servers] == [SEND_CHECKS]
         await app.stop()
 
 
