@@ -19,6 +19,7 @@ from payonce.engine import brakes
 from payonce.engine.audit.run import STATEMENT_LIMIT_S, Audit, Check, Report, Tell, checks_of, run_audit
 from payonce.engine.bell import Bell
 from payonce.engine.budgets import SharedBudget
+from payonce.engine.checks import SEND_CHECKS
 from payonce.engine.database import Database, connect
 from payonce.engine.janitors import Schedule, run_janitors
 from payonce.engine.janitors.prune import add_partitions
@@ -27,7 +28,7 @@ from payonce.engine.migrate import Migration, Status, known_migrations, migrate,
 from payonce.engine.outbox import LogRelay, Relay, declare_relays
 from payonce.engine.policy import Policy, environment_name, override_from_environment
 from payonce.engine.process import Worker
-from payonce.engine.quarantine import notice_identity, refuse_in_quarantine
+from payonce.engine.quarantine import notice_identity
 from payonce.engine.queue import Admin, PullQueue
 from payonce.engine.reconcile import StatementSource, register
 from payonce.engine.transaction import Reader, RingingFeed, Tx, begin
@@ -286,7 +287,7 @@ class App:
         """Begins to work on the queues of the roles, and to keep house."""
         self._worker = Worker(
             self._handlers, self.database, self.feed, self._open_queue, self.resources, self.settings.slots,
-            checks=(refuse_in_quarantine, *brakes.CHECKS),
+            checks=SEND_CHECKS,
         )  # fmt: skip
         self.loops["worker"] = asyncio.create_task(self._worker.run(), name="worker")
         self.loops["janitors"] = asyncio.create_task(self._keep_house(), name="janitors")
