@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Message
 
 from payonce.app import App
+from payonce.engine.apikeys import make_key
 from payonce.testing import ScratchDatabase
 
 
@@ -41,6 +42,12 @@ class Asking:
     scratch: ScratchDatabase
     headers: dict[str, str] = field(default_factory=dict)
     client: str = "192.0.2.1"
+
+    async def as_holder(self, holder: str, *scopes: str, tenant: str | None = None, **more: float) -> "Asking":
+        """The same, with a fresh key of theirs."""
+        async with self.app.begin() as tx:
+            made = await make_key(tx, holder, scopes, "tester", tenant=tenant, **more)
+        return replace(self, headers={"authorization": f"Bearer {made.secret}"})
 
     async def get(self, path: str, **headers: str) -> Answer:
         return await self("GET", path, headers=headers)

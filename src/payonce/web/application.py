@@ -6,11 +6,16 @@ from typing import Final
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
-from payonce.app import App
+from payonce.app import SERVICES, App
+from payonce.routes.attempts import Attempts
 from payonce.routes.problems import exception_handlers
+from payonce.web.approvals import approval_routes
+from payonce.web.effects import effect_routes
 from payonce.web.guard import Guard
 from payonce.web.health import health_routes
+from payonce.web.jobs import job_routes
 from payonce.web.openapi import describe
+from payonce.web.queues import queue_routes
 
 MOUNTS: Final[Mapping[str, Callable[[App], ASGIApp]]] = {}
 """Applications with pages of their own, by the path under which they answer. They do their own logins; bodies, times
@@ -28,8 +33,15 @@ def build_web(app: App) -> FastAPI:
         generate_unique_id_function=lambda route: route.name,
     )
     web.add_middleware(Guard)
+    web.state.desk = app
+    web.state.attempts = Attempts()
     web.include_router(health_routes(app))
-    for path, build in MOUNTS.items():
-        web.mount(path, build(app))
+    for build in (queue_routes, job_routes, effect_routes, approval_routes):
+        web.include_router(build())
+    for service in SERVICES:
+        if service.routes is not None:
+            web.include_router(service.routes())
+    for path, mounted in MOUNTS.items():
+        web.mount(path, mounted(app))
     describe(web)
     return web

@@ -6,6 +6,7 @@ from typing import Any, Final
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from payonce.routes.once import HEADER, KEY_PATTERN
 from payonce.routes.problems import MEDIA_TYPE, ProblemDocument
 
 ABOUT: Final = "Errors are problem documents (RFC 9457). Every answer has the header Trace-Id; give it to the operator."
@@ -39,6 +40,10 @@ def _made(web: FastAPI) -> dict[str, Any]:
 
 
 def _correct(operation: dict[str, Any]) -> None:
+    for parameter in operation.get("parameters", ()):
+        if parameter["name"] == HEADER:
+            # Optional only to the framework, which would answer with a bare "field required".
+            parameter |= {"required": True, "schema": {"type": "string", "pattern": f"^{KEY_PATTERN}$"}}
     for status, answer in operation["responses"].items():
         if status == "422":
             answer["description"] = "Values that do not fit, or a refusal"
