@@ -39,6 +39,8 @@ from payonce.queues.postgres import PostgresAdmin, PostgresFeed, PostgresQueue
 from payonce.settings import Settings
 
 if TYPE_CHECKING:
+    from fastapi import APIRouter
+
     from payonce.kit.http import HttpClient
     from payonce.testing.crash import Scenario
 
@@ -69,6 +71,10 @@ class Service:
     """The statements of its vendors, read through what `resources` opened."""
     scenarios: Callable[[], Sequence["Scenario"]] = tuple
     """What the crash explorer runs of it; asked for when it does, since simulators and clients take a while to load."""
+    routes: Callable[[], "APIRouter"] | None = None
+    """What it answers over HTTP, written with payonce.routes; built when a process listens."""
+    scopes: Mapping[str, str] = field(default_factory=dict)
+    """What keys for its routes may be allowed, and what that means."""
 
 
 class DeclaringFeed(RingingFeed, Protocol):
@@ -130,11 +136,18 @@ def transfers_scenarios() -> Sequence["Scenario"]:
     return (TransfersScenario(),)
 
 
+def transfers_routes() -> "APIRouter":
+    from payonce.examples.transfers.api import build_routes
+
+    return build_routes()
+
+
 SERVICES: Final = (
     Service("tally", "payonce.examples.tally", tally.ROLES, tally.INVARIANTS),
     Service(
         "transfers", "payonce.examples.transfers", transfers.ROLES, transfers.INVARIANTS, resources=open_banks,
         references=transfers.REFERENCES, statements=transfers.statements, scenarios=transfers_scenarios,
+        routes=transfers_routes, scopes=transfers.SCOPES,
     ),
 )  # fmt: skip
 

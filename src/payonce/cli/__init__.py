@@ -19,6 +19,7 @@ from payonce.cli import (
     demo,
     effects,
     freeze,
+    keys,
     limits,
     outbox,
     quarantine,
@@ -45,6 +46,7 @@ Examples:
   payonce audit run         check the books, the effects and every promise
   payonce effects list      what was sent to vendors and is not known to have ended
   payonce freeze add …      stop sends at once
+  payonce keys add …        let somebody call over HTTP
 """
 
 app = typer.Typer(
@@ -67,6 +69,7 @@ app.add_typer(effects.commands, name="effects")
 app.add_typer(freeze.commands, name="freeze")
 app.add_typer(limits.commands, name="limits")
 app.add_typer(approvals.commands, name="approvals")
+app.add_typer(keys.commands, name="keys")
 db.commands.add_typer(quarantine.commands, name="quarantine")
 app.add_typer(db.commands, name="db")
 app.add_typer(reconcile.commands, name="reconcile")
