@@ -19,6 +19,7 @@ from payonce.engine import brakes
 from payonce.engine.audit.run import STATEMENT_LIMIT_S, Audit, Check, Report, Tell, checks_of, run_audit
 from payonce.engine.bell import Bell
 from payonce.engine.budgets import SharedBudget
+from payonce.engine.checks import SEND_CHECKS
 from payonce.engine.database import Database, connect
 from payonce.engine.janitors import Schedule, run_janitors
 from payonce.engine.janitors.prune import add_partitions
@@ -27,7 +28,7 @@ from payonce.engine.migrate import Migration, Status, known_migrations, migrate,
 from payonce.engine.outbox import LogRelay, Relay, declare_relays
 from payonce.engine.policy import Policy, environment_name, override_from_environment
 from payonce.engine.process import Worker
-from payonce.engine.quarantine import notice_identity, refuse_in_quarantine
+from payonce.engine.quarantine import notice_identity
 from payonce.engine.queue import Admin, PullQueue
 from payonce.engine.reconcile import StatementSource, register
 from payonce.engine.transaction import Reader, RingingFeed, Tx, begin
@@ -38,6 +39,8 @@ from payonce.queues.postgres import PostgresAdmin, PostgresFeed, PostgresQueue
 from payonce.settings import Settings
 
 if TYPE_CHECKING:
+    from fastapi import APIRouter
+
     from payonce.kit.http import HttpClient
     from payonce.testing.crash import Scenario
 
@@ -68,6 +71,10 @@ class Service:
     """The statements of its vendors, read through what `resources` opened."""
     scenarios: Callable[[], Sequence["Scenario"]] = tuple
     """What the crash explorer runs of it; asked for when it does, since simulators and clients take a while to load."""
+    routes: Callable[[], "APIRouter"] | None = None
+    """What it answers over HTTP, written with payonce.routes; built when a process listens."""
+    scopes: Mapping[str, str] = field(default_factory=dict)
+    """What keys for its routes may be allowed, and what that means."""
 
 
 class DeclaringFeed(RingingFeed, Protocol):
@@ -129,11 +136,18 @@ def transfers_scenarios() -> Sequence["Scenario"]:
     return (TransfersScenario(),)
 
 
+def transfers_routes() -> "APIRouter":
+    from payonce.examples.transfers.api import build_routes
+
+    return build_routes()
+
+
 SERVICES: Final = (
     Service("tally", "payonce.examples.tally", tally.ROLES, tally.INVARIANTS),
     Service(
         "transfers", "payonce.examples.transfers", transfers.ROLES, transfers.INVARIANTS, resources=open_banks,
         references=transfers.REFERENCES, statements=transfers.statements, scenarios=transfers_scenarios,
+        routes=transfers_routes, scopes=transfers.SCOPES,
     ),
 )  # fmt: skip
 
@@ -286,7 +300,7 @@ class App:
         """Begins to work on the queues of the roles, and to keep house."""
         self._worker = Worker(
             self._handlers, self.database, self.feed, self._open_queue, self.resources, self.settings.slots,
-            checks=(refuse_in_quarantine, *brakes.CHECKS),
+            checks=SEND_CHECKS,
         )  # fmt: skip
         self.loops["worker"] = asyncio.create_task(self._worker.run(), name="worker")
         self.loops["janitors"] = asyncio.create_task(self._keep_house(), name="janitors")

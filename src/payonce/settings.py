@@ -6,6 +6,7 @@
 | DATABASE_OWNER_URL | the login that migrates | DATABASE_URL |
 | PAYONCE_DATA_DIR | folder of the private PostgreSQL | .payonce of the project, else the user's data folder |
 | PAYONCE_HOST, PAYONCE_PORT | where HTTP listens (PORT is honoured) | 127.0.0.1, 8080 |
+| PAYONCE_TRUSTED_PROXIES | addresses or networks whose X-Forwarded-For and -Proto are believed | none |
 | PAYONCE_SLOTS | messages in work at once, per queue and process | 100 |
 | PAYONCE_POOL_SIZE | database connections for handlers, per process | 10 |
 | PAYONCE_GRACE_S | seconds that running work gets when the process is told to stop | 20 |
@@ -19,6 +20,7 @@ QUEUE_POLICY__<QUEUE>__<FIELD> changes one field of one queue's policy; see payo
 
 import os
 from collections.abc import Mapping
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
@@ -59,6 +61,11 @@ class Settings(BaseSettings):
         le=65_535,
         validation_alias=AliasChoices("PAYONCE_PORT", "PORT"),
         description="it must be a whole number from 0 (any free port) to 65535",
+    )
+    trusted_proxies: str | None = Field(
+        None,
+        validation_alias="PAYONCE_TRUSTED_PROXIES",
+        description="it must be addresses or networks, parted by commas, such as 10.0.0.1,10.1.0.0/16",
     )
     slots: int = Field(
         100,
@@ -121,6 +128,14 @@ class Settings(BaseSettings):
         if parts.scheme not in POSTGRES_SCHEMES or parts.port == 0 or "@" in parts.path:
             raise ValueError("not a PostgreSQL address")
         return url
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _are_networks(cls, text: str | None) -> str | None:
+        for part in () if text is None else text.split(","):
+            # An asterisk would let every client choose its own address.
+            ip_network(part.strip())
+        return text
 
     @field_validator("audit_anchor")
     @classmethod

@@ -14,12 +14,11 @@ from typing import Any, Final
 import asyncpg
 import structlog
 
-from payonce.engine import brakes
+from payonce.engine.checks import SEND_CHECKS
 from payonce.engine.database import Database
 from payonce.engine.janitors import Janitor
 from payonce.engine.outbox import relay_step
 from payonce.engine.process import Worker
-from payonce.engine.quarantine import refuse_in_quarantine
 from payonce.engine.work import Handler, Work
 from payonce.kit import ids
 from payonce.kit.outcomes import Stale
@@ -104,9 +103,8 @@ class Hands:
         self._workers: dict[str, Worker] = {}
         for queue, handlers in _by_queue(scenario.handlers).items():
             self._workers[queue] = Worker(
-                handlers, database, self._feed, parts.open_queue, resources,
-                checks=(refuse_in_quarantine, *brakes.CHECKS),
-            )  # fmt: skip
+                handlers, database, self._feed, parts.open_queue, resources, checks=SEND_CHECKS
+            )
         self._relays = {relay.name: relay for relay in (*parts.relays, *scenario.relays(ForwardingTransport))}
         ticking = {janitor.name: janitor for janitor in scenario.janitors(database, self._feed)}
         self.janitors = list(ticking)
