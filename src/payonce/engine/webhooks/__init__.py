@@ -1,6 +1,6 @@
 """Webhooks: who is told of what, delivered at least once and on record; and what others tell us, taken in once.
 
-endpoints   who is told, and the secrets between us
+registry    who is told, and the secrets between us
 announcing  an event, in the transaction that it follows from
 delivering  one attempt, and what follows from it
 replaying   the same event again
@@ -11,7 +11,10 @@ pruning     old events leave
 
 from payonce.engine.webhooks.announcing import announce, announce_to
 from payonce.engine.webhooks.delivering import DELIVERIES, Sender, deliver, webhook_client
-from payonce.engine.webhooks.endpoints import (
+from payonce.engine.webhooks.incoming import Received, Receiver
+from payonce.engine.webhooks.model import Attempt, Delivery, DeliveryState, Endpoint, EndpointState
+from payonce.engine.webhooks.reading import attempts, deliveries, delivery, endpoints, event_body
+from payonce.engine.webhooks.registry import (
     OVERLAP_S,
     add_endpoint,
     disable_endpoint,
@@ -21,9 +24,6 @@ from payonce.engine.webhooks.endpoints import (
     rotate_secret,
     secrets_in_force,
 )
-from payonce.engine.webhooks.incoming import Received, Receiver
-from payonce.engine.webhooks.model import Attempt, Delivery, DeliveryState, Endpoint, EndpointState
-from payonce.engine.webhooks.reading import attempts, deliveries, delivery, endpoints, event_body
 from payonce.engine.webhooks.replaying import Batch, Range, count_range, replay, replay_range
 
 __all__ = [

@@ -9,7 +9,6 @@ import msgspec
 from payonce.engine.model import Message, encode_payloads
 from payonce.engine.transaction import Tx
 from payonce.engine.webhooks.delivering import DELIVERIES
-from payonce.engine.webhooks.endpoints import endpoint
 from payonce.engine.webhooks.model import (
     DEFAULT_TENANT,
     DeliveryState,
@@ -17,6 +16,7 @@ from payonce.engine.webhooks.model import (
     checked_tenant,
     checked_type,
 )
+from payonce.engine.webhooks.registry import endpoint
 from payonce.kit.ids import new_id
 from payonce.kit.outcomes import Invalid
 

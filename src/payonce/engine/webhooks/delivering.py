@@ -17,8 +17,8 @@ from payonce.engine.database import Connection, Database
 from payonce.engine.model import clean_text
 from payonce.engine.policy import Policy, Steps
 from payonce.engine.transaction import Reader, Tx
-from payonce.engine.webhooks.endpoints import LOCATION, secrets_in_force
 from payonce.engine.webhooks.model import DeliveryState, EndpointState, place_of
+from payonce.engine.webhooks.registry import LOCATION, secrets_in_force
 from payonce.engine.work import Work, handles
 from payonce.kit.outcomes import Held, NotSent, Retry, Unknown
 from payonce.kit.redact import redact

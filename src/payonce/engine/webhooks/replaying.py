@@ -11,9 +11,9 @@ from payonce.engine.brakes import words
 from payonce.engine.ledger.model import Reads
 from payonce.engine.transaction import Tx
 from payonce.engine.webhooks.announcing import send_delivery
-from payonce.engine.webhooks.endpoints import endpoint
 from payonce.engine.webhooks.model import DeliveryState, EndpointState
 from payonce.engine.webhooks.reading import delivery
+from payonce.engine.webhooks.registry import locked_endpoint
 from payonce.kit.outcomes import Invalid
 
 LOCATION: Final = "webhooks.replay"
@@ -84,6 +84,9 @@ async def replay_range(
     by, why = words.name(by, "by"), words.reason(why)
     if not 1 <= batch <= BATCH_MAX:
         raise Invalid(f"batch is {batch}; one transaction replays 1 to {BATCH_MAX} deliveries")
+    if which.until > (now := await tx.fetchval("select payonce.due_now()")):
+        # What is replayed would fall into its own range.
+        raise Invalid(f"the range ends at {which.until.isoformat()}, which is still to come; it is {now.isoformat()}")
     place = await _must_be_enabled(tx, which.endpoint_id)
     rows = await tx.fetch(f"{_CHOSEN} order by d.created_at, d.id limit $8", *_arguments(which, after), batch)
     for row in rows:
@@ -120,7 +123,8 @@ def _arguments(which: Range, after: UUID | None) -> tuple[object, ...]:
 
 
 async def _must_be_enabled(tx: Tx, endpoint_id: UUID) -> str:
-    found = await endpoint(tx, endpoint_id)
+    # Who replays to the same endpoint at the same time waits, and then sees what was replayed.
+    found = await locked_endpoint(tx, endpoint_id)
     if found.state is not EndpointState.ENABLED:
         raise Invalid(
             f"endpoint {endpoint_id} is {found.state}: {found.reason}; enable it first: "

@@ -81,7 +81,7 @@ async def rotate_secret(
     if not 0 <= overlap_s <= OVERLAP_MAX_S:
         raise Invalid(f"overlap_s is {overlap_s}; earlier secrets stay for 0 to {OVERLAP_MAX_S} seconds")
     by, secret = words.name(by, "by"), secret or new_secret()
-    found = await _locked(tx, endpoint_id)
+    found = await locked_endpoint(tx, endpoint_id)
     if found.state is EndpointState.REMOVED:
         raise Invalid(f"endpoint {endpoint_id} was removed; add a new one")
     number = await tx.fetchval("select max(number) from payonce.webhook_secrets where endpoint_id = $1", endpoint_id)
@@ -132,6 +132,13 @@ async def endpoint(read: Reader | Tx, endpoint_id: UUID) -> Endpoint:
     return as_endpoint(row)
 
 
+async def locked_endpoint(tx: Tx, endpoint_id: UUID) -> Endpoint:
+    row = await tx.fetchrow("select * from payonce.webhook_endpoints where id = $1 for no key update", endpoint_id)
+    if row is None:
+        raise Invalid(f"there is no endpoint {endpoint_id}; see: {SEE}")
+    return as_endpoint(row)
+
+
 IN_FORCE: Final = "endpoint_id = $1 and (expires_at is null or expires_at > payonce.due_now())"
 
 
@@ -157,7 +164,7 @@ def _bound_to(endpoint_id: UUID) -> bytes:
 
 async def _move(tx: Tx, endpoint_id: UUID, to: EndpointState, by: str, reason: str | None) -> Endpoint:
     by = words.name(by, "by")
-    found = await _locked(tx, endpoint_id)
+    found = await locked_endpoint(tx, endpoint_id)
     if to not in ENDPOINT_TRANSITIONS[found.state]:
         already = f"is {found.state} already" if found.state is to else f"is {found.state}"
         raise Invalid(f"endpoint {endpoint_id} {already}: {found.reason or 'nothing is wrong with it'}")
@@ -172,13 +179,6 @@ async def _move(tx: Tx, endpoint_id: UUID, to: EndpointState, by: str, reason: s
     moved = as_endpoint(row)
     await _note(tx, moved, str(to) if reason is None else f"{to}: {reason}", by)
     return moved
-
-
-async def _locked(tx: Tx, endpoint_id: UUID) -> Endpoint:
-    row = await tx.fetchrow("select * from payonce.webhook_endpoints where id = $1 for no key update", endpoint_id)
-    if row is None:
-        raise Invalid(f"there is no endpoint {endpoint_id}; see: {SEE}")
-    return as_endpoint(row)
 
 
 async def _note(tx: Tx, about: Endpoint, text: str, by: str) -> None:
