@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import structlog
 
 from payonce import embedded
-from payonce.engine import brakes
+from payonce.engine import brakes, webhooks
 from payonce.engine.audit.run import STATEMENT_LIMIT_S, Audit, Check, Report, Tell, checks_of, run_audit
 from payonce.engine.bell import Bell
 from payonce.engine.budgets import SharedBudget
@@ -56,8 +56,8 @@ class Service:
     """What a service declares: who handles what, its schema, and what its handlers need from outside."""
 
     name: str
-    package: str
-    """Has the folder `migrations`."""
+    package: str | None
+    """Has the folder `migrations`; None for what is part of the engine and migrates with it."""
     roles: Mapping[str, Sequence[Handler]]
     invariants: Mapping[str, str] = field(default_factory=dict)
     schedules: Sequence[Schedule] = ()
@@ -130,6 +130,13 @@ async def _bank(name: str, url: str | None, settings: Settings) -> AsyncIterator
             yield http
 
 
+@asynccontextmanager
+async def open_webhooks(settings: Settings, database: Database) -> AsyncIterator[Sequence[object]]:
+    """What webhooks are delivered with. Its policy is the environment's, as the queue's is."""
+    async with webhooks.webhook_client(allow_private=settings.webhook_private) as http:
+        yield [webhooks.Sender(http, database, settings.keyring(), override_from_environment(webhooks.DELIVERIES))]
+
+
 def transfers_scenarios() -> Sequence["Scenario"]:
     from payonce.examples.transfers.scenario import TransfersScenario
 
@@ -149,6 +156,7 @@ SERVICES: Final = (
         references=transfers.REFERENCES, statements=transfers.statements, scenarios=transfers_scenarios,
         routes=transfers_routes, scopes=transfers.SCOPES,
     ),
+    Service("webhooks", None, {"sender": [webhooks.deliver]}, resources=open_webhooks),
 )  # fmt: skip
 
 BACKENDS: Final = {
@@ -185,7 +193,7 @@ def handlers_of(roles: Sequence[str]) -> list[Handler]:
 
 
 def all_migrations() -> list[Migration]:
-    return known_migrations((service.name, service.package) for service in SERVICES)
+    return known_migrations((service.name, service.package) for service in SERVICES if service.package is not None)
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ local function id_of(body)
     if string.sub(body, 1, 7) == '{"id":"' and string.sub(body, 44, 44) == '"' then return string.sub(body, 8, 43) end
 end
 
--- What is known of a message beside its body: kind (k has a row in PostgreSQL, d direct), form (p plain, e with fields
+-- What is known of a message beside its body: kind (k has a row in PostgreSQL, a may have one, d has none), form (p plain, e with fields
 -- that are not ours), state (n never claimed, c claimed before, P parked), then numbers, its lane and its last error.
 local function meta_text(flags, ready, crashes, first, lane, error)
     return flags .. ' ' .. ready .. ' ' .. crashes .. ' ' .. (first or '-') .. ' ' .. #lane .. ' ' .. lane .. (error or '')
