@@ -46,13 +46,14 @@ class Schedule:
             steps: list[Command] = [*map(Step, look.due), *map(Carry, look.relays)]
             if steps:
                 return self.chance.choice(steps)
+            if look.janitors:
+                # Before the person looks: these come by every few seconds.
+                return Tick(self.chance.choice(look.janitors))
             if (idle := await self._when_idle()) is not None:
                 return idle
             if look.leased:
                 # Whoever held it is gone, or has let go without a word.
                 await self.plot.yard.advance_leases(self.longest_lease_s + 1)
-            elif look.janitors:
-                return Tick(self.chance.choice(look.janitors))
             elif (following := await self.plot.yard.next_due()) is not None:
                 await self.plot.hop(following)
             else:

@@ -55,12 +55,12 @@ TRANSFER: Final = Play(
 
 BY_HAND: Final = Play(
     "by-hand",
-    (pay.insist, pay.send_receipt),
-    pay.INSIST,
+    (pay.charge, pay.insist, pay.send_receipt),
+    pay.CHARGE,
     {"h-1": 300, "h-2": 400},
     {"h-1": PAID, "h-2": PAID},
-    {("charges", "h-2:1"): ("refused connection", "refused connection")},
-    by_hand=True,
+    {("charges", "h-1:1"): ("refused connection", "refused connection")},
+    by_hand={"h-1": pay.CHARGE, "h-2": pay.INSIST},
     redrives=True,
 )
 WIPED: Final = replace(CHARGE, name="wiped", wipes=True)

@@ -6,7 +6,7 @@ from typing import Final
 from payonce.engine.policy import Policy
 from payonce.engine.transaction import Tx
 from payonce.engine.work import Work, handles
-from payonce.kit.outcomes import Refused
+from payonce.kit.outcomes import Refused, Retry
 from payonce.testing.crash.scenarios import store
 from payonce.testing.crash.scenarios.client import BankEffect, Banks, Broadcast, Charge, Purchase, Quote, Receipt, Wire
 from payonce.testing.crash.scenarios.play import policy
@@ -33,7 +33,10 @@ async def charge(work: Work, banks: Banks) -> None:
 
 @handles(INSIST)
 async def insist(work: Work, banks: Banks) -> None:
-    """Keyed, and given up after two tries: a person lets it start over."""
+    """Not before another payment is made; given up after two tries, and then a person lets it start over."""
+    other = await store.payment(work.read, work.message.payload["after"])
+    if other.state != "paid":
+        raise Retry(f"{other.id} is {other.state}, not paid")
     await _pay(work, RECEIPT, lambda paid: Charge(banks.home, paid.minor))
 
 

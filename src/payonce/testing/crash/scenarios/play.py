@@ -58,8 +58,8 @@ class Play(PlainScenario):
     prunes: bool = False
     tells: bool = False
     """Whether each payment's end is published."""
-    by_hand: bool = False
-    """Whether the first messages are pushed into the queue by hand, past the outbox."""
+    by_hand: Mapping[str, Policy] = field(default_factory=dict)
+    """Payments whose message is pushed into that queue by hand, past the outbox."""
     wipes: bool = False
     redrives: bool = False
 
@@ -81,14 +81,18 @@ class Play(PlainScenario):
 
     @property
     def twists(self) -> Twists:
-        bodies = [msgspec.json.encode({"correlation_id": payment_id, "payload": {}}) for payment_id in self.payments]
-        return Twists(self.wipes, self.redrives, {self.first.queue: bodies} if self.by_hand else {})
+        first = next(iter(self.by_hand), None)
+        pushed: dict[str, list[bytes]] = {}
+        for payment_id, policy in self.by_hand.items():
+            body = msgspec.json.encode({"correlation_id": payment_id, "payload": {"after": first}})
+            pushed.setdefault(policy.queue, []).append(body)
+        return Twists(self.wipes, self.redrives, pushed)
 
     async def set_up(self, tx: Tx) -> None:
         await store.add(tx, self.payments)
-        if self.by_hand:
-            return
         for number, payment_id in enumerate((*self.payments, *self.repeated)):
+            if payment_id in self.by_hand:
+                continue
             await tx.send(self.first, {}, correlation_id=payment_id, key=f"{payment_id} {number}")
 
     def decide(self, review: Review, simulators: Simulators) -> Decision:
