@@ -28,6 +28,14 @@ def durable_server(_durable_server: RedisServer) -> RedisServer:
 
 
 @pytest.fixture
+def forgetful_desk(
+    scratch: ScratchDatabase, redis_server: RedisServer, tmp_path: Path
+) -> AbstractAsyncContextManager[RedisDesk]:
+    """On a server that writes once a second, as most are set up: a kill loses the last second."""
+    return open_redis_desk(scratch, redis_server, tmp_path)
+
+
+@pytest.fixture
 def desk(
     scratch: ScratchDatabase, durable_server: RedisServer, tmp_path: Path
 ) -> AbstractAsyncContextManager[RedisDesk]:

@@ -16,9 +16,10 @@ from payonce.embedded.redis import RedisServer
 from payonce.engine.bell import Bell
 from payonce.engine.database import Database
 from payonce.engine.model import Message
+from payonce.engine.outbox import declare_relays
 from payonce.engine.policy import Fixed, Policy
 from payonce.kit.outcomes import Unavailable
-from payonce.queues.redis import RedisAdmin, RedisFeed, RedisStore
+from payonce.queues.redis import RedisAdmin, RedisFeed, RedisRelay, RedisStore
 from payonce.testing import ScratchDatabase, eventually
 from payonce.testing.processes import Child, Processes
 from tests.processes.desk import make_books
@@ -73,6 +74,65 @@ class RedisDesk:
         await self.ask("insert into books.rows (id) select unnest($1::bigint[])", numbers)
         return await self.feed.put([Message(queue=policy.queue, payload={"row": row, **payload}) for row in numbers])
 
+    async def send(
+        self, rows: Iterable[int], policy: Policy = POLICY, max_attempts: int | None = None, **payload: Any
+    ) -> None:
+        """Row and message in one transaction; the relays of the workers bring the message into Redis."""
+        numbers = list(rows)
+        await self.feed.declare([policy])
+        async with self.database.transaction() as connection:
+            await connection.execute("insert into books.rows (id) select unnest($1::bigint[])", numbers)
+            messages = [
+                Message(queue=policy.queue, payload={"row": row, **payload}, max_attempts=max_attempts)
+                for row in numbers
+            ]
+            await self.feed.put(messages, within=connection)
+        self.feed.ring({policy.queue})
+
+    async def applied(self) -> int:
+        count: int = await self.ask("select count(*) from books.lines")
+        return count
+
+    async def reached(self, count: int, within_s: float = DRAIN_LIMIT_S) -> None:
+        async def enough() -> bool:
+            return await self.applied() >= count
+
+        await eventually(enough, within_s, f"{count} messages are applied")
+
+    async def settled(self, within_s: float = DRAIN_LIMIT_S) -> None:
+        """Waits until PostgreSQL keeps nothing but parked messages, and Redis has nothing else either."""
+
+        async def nothing_left() -> bool:
+            kept = await self.ask("select exists (select from payonce.live_messages where state <> 'parked')")
+            return not kept and await self.empty()
+
+        await eventually(nothing_left, within_s, "every message is applied or parked")
+
+    async def each_applied_once(self, but: Iterable[int] = ()) -> None:
+        """Nothing lost, nothing doubled; `but` these rows were not touched, and their messages are parked."""
+        untouched = sorted(but)
+        wrong = await self.ask(
+            """
+            select array_agg((r.id, r.value, lines.count)::text order by r.id)
+            from books.rows r, lateral (select count(*) from books.lines where row_id = r.id) lines,
+                lateral (select case when r.id = any($1::bigint[]) then 0 else 1 end as times) wanted
+            where r.value <> wanted.times or lines.count <> wanted.times
+            """,
+            untouched,
+        )
+        assert wrong is None, f"rows with (id, value, lines) other than once: {wrong}"
+        assert await self.parked_in_postgres() == untouched
+
+    async def parked_in_postgres(self) -> list[int]:
+        parked = await self.ask(
+            "select array_agg((payload->>'row')::bigint order by 1) from payonce.outbox where state = 'parked'"
+        )
+        return sorted(parked or [])
+
+    async def parked_in_redis(self, policy: Policy = POLICY) -> list[int]:
+        bodies = await self.store.command("LRANGE", f"{policy.queue}:failed", 0, -1)
+        return sorted(msgspec.json.decode(body)["payload"]["row"] for body in bodies)
+
     async def ask(self, statement: str, *arguments: object) -> Any:
         return await self.database.work.fetchval(statement, *arguments)
 
@@ -119,4 +179,5 @@ async def open_redis_desk(scratch: ScratchDatabase, server: RedisServer, folder:
             RedisStore.open(server.url, database) as store,
         ):
             feed, admin = RedisFeed(store, bell), RedisAdmin(store, bell)
+            await declare_relays(database, [RedisRelay(store)])
             yield RedisDesk(scratch, server, processes, Journal(folder), database, store, feed, admin)

@@ -11,21 +11,40 @@ import uvloop
 
 from payonce.engine.bell import Bell
 from payonce.engine.database import Database
+from payonce.engine.janitors import run_janitors
 from payonce.engine.process import Worker
 from payonce.engine.work import Work, handles
 from payonce.kit.ids import new_id
-from payonce.queues.redis import RedisFeed, RedisQueue, RedisStore
+from payonce.kit.outcomes import Retry
+from payonce.queues.backends import REDIS, open_backend
 from tests.processes.journal import Journal
 from tests.processes.worker import APPLICATION_NAME, Deeds, Duty, policy_of
+
+STUMBLES = 2
 
 
 class RedisDuty(Duty, kw_only=True):
     redis_url: str
 
 
+class RedisDeeds(Deeds):
+    """Further deeds: what fails, and how often, is part of the message."""
+
+    async def stumble(self, work: Work, row: int) -> None:
+        """Fails until its second attempt has ended: a run with fewer attempts than earlier ones had is noticed."""
+        self._journal.note(f"attempt {work.message.attempts}", row)
+        if work.message.attempts < STUMBLES:
+            raise Retry("not yet")
+        await self.apply(work, row)
+
+    async def spoil(self, work: Work, row: int) -> None:
+        """Never succeeds, and parks by its policy."""
+        raise Retry("never")
+
+
 async def serve(duty: RedisDuty) -> None:
     policy, journal = policy_of(duty.policy), Journal(Path(duty.folder))
-    deeds = Deeds(journal)
+    deeds = RedisDeeds(journal)
     name = f"worker-{os.getpid()}-{new_id().hex[-6:]}"
 
     @handles(policy)
@@ -42,11 +61,14 @@ async def serve(duty: RedisDuty) -> None:
             application_name=APPLICATION_NAME,
         ) as database,
         Bell.open(database) as bell,
-        RedisStore.open(duty.redis_url, database) as store,
+        open_backend(REDIS, duty.redis_url, database, bell) as backend,
     ):
-        feed = RedisFeed(store, bell)
-        worker = Worker(
-            [handler], database, feed, lambda policy: RedisQueue(store, bell, policy, name), slots=duty.slots
+        worker = Worker([handler], database, backend.feed, lambda policy: backend.queue(policy, name), slots=duty.slots)
+        # As in a process of the product: the relay in each, the refill in the one that leads.
+        janitors = asyncio.create_task(
+            run_janitors(
+                database, backend.feed, backend.admin, holder=name, relays=backend.relays, led=backend.led, bell=bell
+            )
         )
         working = asyncio.create_task(worker.run())
         journal.note("ready", 0)
@@ -56,6 +78,8 @@ async def serve(duty: RedisDuty) -> None:
             journal.note("draining", 0)
             await worker.stop(duty.grace_s)
         await working
+        janitors.cancel()
+        await asyncio.wait({janitors})
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from payonce.engine.model import Claim, Ending, Settlement
-from payonce.engine.outbox import settle_kept
+from payonce.engine.outbox import Fate, settle_kept
 from payonce.engine.queue import Exchange
 from payonce.queues.redis import RedisQueue, kept, pull, scripts
 from payonce.queues.redis.keys import main_key
@@ -32,14 +32,11 @@ def redis_alone_is_asked() -> None:
     """No row and no id in PostgreSQL stops a run, as with any queue that only has its own leases."""
     no_look_at_the_outbox()
 
-    async def as_redis_says(queue: RedisQueue, connection: Any, settlement: Settlement) -> str | None:
-        if await queue.extend([settlement.claim]):
-            return None
-        await settle_kept(connection, kept.RELAY, [settlement])
-        xact_id: str = await connection.fetchval("select pg_current_xact_id()::text")
-        return xact_id
+    async def recorded_anyway(connection: Any, relay: str, settlements: Sequence[Settlement]) -> list[Fate]:
+        await settle_kept(connection, relay, settlements)
+        return [Fate.RECORDED] * len(settlements)
 
-    put(RedisQueue, "settle_within", as_redis_says)
+    put(pull, "settle_kept", recorded_anyway)
 
 
 def no_look_at_the_outbox() -> None:
