@@ -175,15 +175,10 @@ async def _ask(app: "App", number: int) -> None:
 
 
 async def _doubts(app: "App", conditions: dict[str, str | None]) -> list[str]:
-    """A freeze with a slip of the pen in it stops nothing, and looks as if it did."""
     from payonce.app import SERVICES
+    from payonce.engine.brakes import never_seen
 
-    doubts = []
-    for name in ("vendor", "asset"):
-        text = conditions[name]
-        seen = f"select exists (select from payonce.effects where {name} = $1)"
-        if text is not None and not await app.read.fetchval(seen, text):
-            doubts.append(f"no effect on record has the {name} {text!r} so far; is it written so?")
+    doubts = await never_seen(app.read, conditions["vendor"], conditions["asset"])
     known = [service.name for service in SERVICES]
     if conditions["service"] is not None and conditions["service"] not in known:
         doubts.append(f"there is no service {conditions['service']!r} here; known are: {', '.join(known)}")

@@ -151,6 +151,25 @@ async def approvals(
     return [_as_approval(row) for row in rows]
 
 
+async def approval_of(read: Reader | Tx, approval_id: int) -> Approval:
+    row = await read.fetchrow(f"select {_COLUMNS} from payonce.approvals where id = $1", approval_id)
+    if row is None:
+        raise Invalid(f"there is no approval {approval_id}; see: payonce approvals list")
+    return _as_approval(row)
+
+
+async def waiting_about(read: Reader | Tx, action: str, subject: str) -> Approval | None:
+    """The one question about this subject that a second person has still to decide."""
+    row = await read.fetchrow(
+        f"""
+        select {_COLUMNS} from payonce.approvals
+        where action = $1 and subject = $2 and state = 'waiting' and expires_at > payonce.due_now()
+        """,
+        action, subject,
+    )  # fmt: skip
+    return None if row is None else _as_approval(row)
+
+
 # What nobody decided in time reads as expired, marked or not.
 _COLUMNS: Final = """id, action, subject, argument, text, amounts, why, asked_by, asked_at, expires_at, decided_by,
     decided_at, decided_why, result,

@@ -185,6 +185,29 @@ async def freezes(
     return [_as_freeze(row) for row in rows]
 
 
+async def freeze_of(read: Reader | Tx, freeze_id: int) -> Freeze:
+    row = await read.fetchrow(
+        """
+        select *, lifted_at is null and (until is null or until > payonce.due_now()) as in_force
+        from payonce.freezes where id = $1
+        """,
+        freeze_id,
+    )
+    if row is None:
+        raise Invalid(f"there is no freeze {freeze_id}; see: payonce freeze list --all")
+    return _as_freeze(row)
+
+
+async def never_seen(read: Reader | Tx, vendor: str | None, asset: str | None) -> list[str]:
+    """A freeze with a slip of the pen in it stops nothing, and looks as if it did: what no effect on record has."""
+    doubts = []
+    for name, text in (("vendor", vendor), ("asset", asset)):
+        seen = f"select exists (select from payonce.effects where {name} = $1)"
+        if text is not None and not await read.fetchval(seen, text):
+            doubts.append(f"no effect on record has the {name} {text!r} so far; is it written so?")
+    return doubts
+
+
 async def check_freezes(tx: Tx, sending: Sending) -> None:
     """Asked in the intent transaction, before anything is sent."""
     row = await tx.fetchrow(
