@@ -13,11 +13,11 @@ from payonce.cli.parsing import (
     LimitOption,
     check_confirmable,
     described_amount,
-    parsed_duration_s,
     parsed_moment,
     parsed_number,
     somebody,
 )  # fmt: skip
+from payonce.kit.durations import parsed_duration_s
 from payonce.kit.outcomes import Invalid
 
 if TYPE_CHECKING:

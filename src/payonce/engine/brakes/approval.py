@@ -86,6 +86,22 @@ class Done:
     result: Any
 
 
+@dataclass(frozen=True)
+class Preview:
+    """What asking would come to."""
+
+    weighed: Weighed
+    too_much: Amount | None
+    """Because of it a second person is needed; None: it would be done at once."""
+
+
+async def preview(tx: Tx, action: Action[Argument], argument: Argument, by: str) -> Preview:
+    """Tries it and takes it back: whoever is about to ask hears what could not be carried out."""
+    weighed = await action.weigh(tx, argument)
+    await _try_and_take_back(tx, action, argument, words.name(by, "by"))
+    return Preview(weighed, await above_threshold(tx, weighed.amounts))
+
+
 async def ask(
     tx: Tx, action: Action[Argument], argument: Argument, by: str, why: str, *, lifetime_s: float = LIFETIME_DEFAULT_S
 ) -> Done | Approval:
