@@ -19,6 +19,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from payonce.app import App, all_migrations
+from payonce.console.mounting import console_routes
 from payonce.engine.database import is_transient
 from payonce.engine.metrics import REGISTRY
 from payonce.kit.outcomes import Invalid, PayonceError, Unavailable
@@ -56,6 +57,7 @@ def build_web(app: App) -> Starlette:
             Route("/readyz", ready),
             Route("/v1/health/queues", queues),
             Route("/metrics", metrics),
+            *console_routes(app, app.settings.host),
         ],
         exception_handlers={HTTPException: _http_problem, Exception: _bug, **dict.fromkeys(EXPECTED, _problem)},
     )

@@ -1,0 +1,26 @@
+"""What several pages read."""
+
+import asyncio
+from typing import Final
+
+from payonce.engine.queue import Admin, Depth
+from payonce.kit.outcomes import Invalid
+
+AT_ONCE: Final = 4
+"""Queues that are asked at once: the engine's own connections are few, and workers need them more."""
+
+
+async def depths(admin: Admin) -> list[Depth]:
+    """Of every queue, by name."""
+    turns = asyncio.Semaphore(AT_ONCE)
+
+    async def one(queue: str) -> Depth | None:
+        async with turns:
+            try:
+                return await admin.depth(queue)
+            except Invalid:
+                # It went between the list and the look.
+                return None
+
+    found = await asyncio.gather(*(one(queue) for queue in await admin.queues()))
+    return [depth for depth in found if depth is not None]
