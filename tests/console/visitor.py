@@ -1,5 +1,6 @@
 """A console on a real socket, and people who visit it without JavaScript: links, forms, cookies."""
 
+import asyncio
 import html
 import re
 from collections.abc import AsyncIterator, Mapping
@@ -29,6 +30,7 @@ class StageDesk:
     """The console's view of a stage."""
 
     stage: Stage
+    closing: asyncio.Event
 
     @property
     def database(self) -> Database:
@@ -112,8 +114,12 @@ class Visitor:
 @asynccontextmanager
 async def console(stage: Stage, host: str = "127.0.0.1") -> AsyncIterator[str]:
     """The console as a process that listens at `host` would serve it."""
-    async with serving(Starlette(routes=console_routes(StageDesk(stage), host))) as address:
-        yield address
+    desk = StageDesk(stage, asyncio.Event())
+    async with serving(Starlette(routes=console_routes(desk, host, keep_s=0.0))) as address:
+        try:
+            yield address
+        finally:
+            desk.closing.set()
 
 
 @asynccontextmanager

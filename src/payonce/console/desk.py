@@ -1,5 +1,6 @@
 """What the console needs of the process that serves it."""
 
+import asyncio
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
@@ -27,5 +28,10 @@ class Desk(Protocol):
 
     @property
     def actions(self) -> Actions: ...
+
+    @property
+    def closing(self) -> asyncio.Event:
+        """Set when the process stops listening: streams end then."""
+        ...
 
     def begin(self, trace_id: str | None = None) -> AbstractAsyncContextManager[Tx]: ...

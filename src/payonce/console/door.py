@@ -13,6 +13,8 @@ from starlette.responses import RedirectResponse, Response
 
 from payonce.console.cookies import VISIT, Cookies
 from payonce.console.desk import Desk
+from payonce.console.fresh import Fresh
+from payonce.console.glance import glance
 from payonce.console.links import ROOT, link
 from payonce.console.page import Page, PageRoute, Visit
 from payonce.engine.people import LOCAL_OPERATOR, Person, standing
@@ -52,8 +54,9 @@ def is_loopback(host: str) -> bool:
 class Door:
     """Stands before every route of every page."""
 
-    def __init__(self, desk: Desk, host: str, pages: tuple[Page, ...]) -> None:
+    def __init__(self, desk: Desk, host: str, pages: tuple[Page, ...], keep_s: float) -> None:
         self._desk = desk
+        self._glance = Fresh(lambda: glance(desk), keep_s)
         self._loopback = is_loopback(host)
         self._pages = pages
 
@@ -73,6 +76,8 @@ class Door:
                     f"an administrator changes that with: payonce users role {visit.person.name} {route.role}"
                 )  # fmt: skip
             response = await route.handler(visit)
+            if route.method == "POST":
+                self._glance.forget()
             return greeted(visit.cookies, response)
 
         return endpoint
@@ -90,7 +95,9 @@ class Door:
             return None
         csrf = cookies.csrf(logged_in=not local)
         form = await checked_form(request, csrf) if request.method not in ("GET", "HEAD") else FormData()
-        return Visit(self._desk, request, person, known.now, csrf, cookies, local, form, self._pages)
+        return Visit(
+            self._desk, request, person, known.now, csrf, cookies, local, await self._glance.get(), form, self._pages
+        )
 
 
 async def checked_form(request: Request, csrf: str) -> FormData:

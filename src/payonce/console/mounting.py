@@ -1,6 +1,7 @@
 """The one line by which a process serves the console, also where its extra is not installed."""
 
 from importlib.util import find_spec
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -13,7 +14,7 @@ from payonce.kit.outcomes import Unavailable
 NEEDED = ("jinja2", "python_multipart")
 
 
-def console_routes(desk: Desk, host: str) -> list[BaseRoute]:
+def console_routes(desk: Desk, host: str, **options: Any) -> list[BaseRoute]:
     async def to_console(request: Request) -> Response:
         return RedirectResponse(ROOT, status_code=307)
 
@@ -24,4 +25,4 @@ def console_routes(desk: Desk, host: str) -> list[BaseRoute]:
         return [Route(ROOT, missing), Route(f"{ROOT}/{{rest:path}}", missing)]
     from payonce.console.site import build_console
 
-    return [Route("/", to_console), Mount(ROOT, build_console(desk, host))]
+    return [Route("/", to_console), Mount(ROOT, build_console(desk, host, **options))]

@@ -12,6 +12,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from payonce.console.cookies import NOTICE, Cookies
 from payonce.console.desk import Desk
+from payonce.console.glance import Glance
 from payonce.console.links import ROOT, link
 from payonce.console.templating import ENVIRONMENT
 from payonce.engine.people import Person, Role
@@ -38,7 +39,7 @@ class Page:
     routes: tuple[PageRoute, ...]
     group: Group | None = None
     badge: str | None = None
-    """The name of the count in `engine.alerts` that is shown beside its title."""
+    """The name of the count in `Alerts` that is shown beside its title."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class Visit:
     cookies: Cookies
     local: bool
     """Nobody logged in: this is whoever sits at the machine."""
+    glance: Glance
     form: FormData = field(default_factory=FormData)
     pages: tuple[Page, ...] = ()
 
@@ -65,6 +67,10 @@ class Visit:
     def asked(self) -> Mapping[str, str]:
         """The query of the address."""
         return self.request.query_params
+
+    def has(self, path: str) -> bool:
+        """Whether there is such a page to link to."""
+        return any(page.path == path for page in self.pages)
 
     def may(self, role: Role | str) -> bool:
         return self.person.role.may(Role(role))
@@ -81,6 +87,7 @@ class Visit:
             here=self.request.url.path,
             here_with_query=self.request.url.path + (f"?{self.request.url.query}" if self.request.url.query else ""),
             pages=self.pages,
+            alerts=self.glance.alerts,
             **context,
         )
         response = HTMLResponse(text, status_code=status)

@@ -27,15 +27,17 @@ from payonce.kit.redact import redact
 
 EXPECTED: Final = (PayonceError, OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
 """Named one by one, because what falls under Exception is also logged as a bug."""
+KEEP_S: Final = 2.0
+"""For how long what every page shows (depths, alerts) is not asked for again, however many look."""
 STATIC_AGE_S: Final = 365 * 86_400
 """The address of a static file changes with its content."""
 
 log = structlog.get_logger(__name__)
 
 
-def build_console(desk: Desk, host: str, pages: tuple[Page, ...] = PAGES) -> Starlette:
+def build_console(desk: Desk, host: str, pages: tuple[Page, ...] = PAGES, *, keep_s: float = KEEP_S) -> Starlette:
     """`host` is where the process listens: beyond loopback nobody comes in without a login."""
-    door = Door(desk, host, pages)
+    door = Door(desk, host, pages, keep_s)
     routes = [
         Route(path, door.guarding(by_method), methods=["GET", "POST"])
         for path, by_method in _by_path(pages).items()

@@ -1,6 +1,7 @@
 """The templates, and how values look on a page: amounts, ages, counts, moments."""
 
 import hashlib
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
@@ -52,6 +53,21 @@ def count(value: int | None) -> str:
     return "–" if value is None else f"{value:,}"
 
 
+def spark(values: Sequence[float | int | None], width: int = 120, height: int = 24) -> str:
+    """The points of a small line through the values; the largest touches the top."""
+    known = [value or 0 for value in values]
+    top = max(known, default=0) or 1
+    step = width / max(len(known) - 1, 1)
+    return " ".join(
+        f"{index * step:.1f},{height - 1 - value / top * (height - 2):.1f}" for index, value in enumerate(known)
+    )
+
+
+def as_json(value: Any) -> str:
+    """For a data attribute; the template escapes it."""
+    return msgspec.json.encode(value).decode()
+
+
 def document(value: Any) -> str:
     """A JSON object as it may be shown: secrets hidden, indented, bounded."""
     text = msgspec.json.format(msgspec.json.encode(without_secrets(value)), indent=2).decode()
@@ -82,8 +98,8 @@ def _environment() -> Environment:
         auto_reload=False,
     )
     made.filters |= {
-        "age": age, "count": count, "document": document, "duration": duration, "moment": moment,
-        "redacted": without_secrets,
+        "age": age, "as_json": as_json, "count": count, "document": document, "duration": duration, "moment": moment,
+        "redacted": without_secrets, "spark": spark,
     }  # fmt: skip
     made.globals |= {"asset": asset, "link": link}
     return made

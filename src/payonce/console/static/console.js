@@ -13,7 +13,8 @@
 
   const listen = () => {
     if (stream || !document.querySelector("[hx-trigger^='live']")) return;
-    stream = new EventSource("/console/live");
+    const charts = document.querySelector("[data-live]");
+    stream = new EventSource(charts ? charts.dataset.live : "/console/live");
     let last = 0;
     stream.addEventListener("tick", (event) => {
       document.body.dispatchEvent(new CustomEvent("sample", { detail: event.data }));
