@@ -62,7 +62,7 @@ async def test_a_vendor_is_frozen_and_the_freeze_lifted(stage: OpenStage, served
         await scene.transfers(1)
         page = person.page
         await page.goto("/console/freezes")
-        await page.get_by_label("Vendor").fill("southbank")
+        await page.get_by_role("textbox", name="Vendor").fill("southbank")
         await page.get_by_label("Why").fill("they pay twice")
         await page.get_by_role("button", name="Freeze now").click()
         await expect(page.get_by_role("status").first).to_contain_text("of vendor southbank is in force")
