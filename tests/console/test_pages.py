@@ -143,6 +143,17 @@ async def test_a_viewer_is_shown_no_button_and_may_not_post(stage: OpenStage) ->
         assert (await s.admin.depth(QUEUE)).parked == 1
 
 
+async def test_a_change_without_the_token_of_its_session_is_refused(stage: OpenStage) -> None:
+    async with stage() as s, console(s) as address, visiting(address) as visitor, visiting(address) as other:
+        await put(s, {})
+        await visitor.get("/queues")
+        foreign = (await other.get("/queues")).field("csrf")
+        for token in ("", foreign):
+            answer = await visitor.post(f"/queues/{QUEUE}/pause", {"csrf": token, "why": "x"})
+            assert answer.status == 403
+        assert not (await s.admin.depth(QUEUE)).paused
+
+
 async def test_the_message_page_says_when_and_why_it_is_tried_again(stage: OpenStage) -> None:
     async with stage() as s, console(s) as address, visiting(address) as visitor:
         await s.clock.freeze(await s.clock.now())

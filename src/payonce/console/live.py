@@ -49,10 +49,11 @@ async def _ticks(visit: Visit, queue: str | None, minutes: int) -> AsyncIterator
 def columns(minutes: Sequence[Minute]) -> dict[str, list[Any]]:
     """As charts take them: one list per line, gaps as null."""
     names = ("success", "errors", "waiting", "delayed", "lying", "oldest_s")
-    return {
-        "at": [int(each.minute.timestamp()) for each in minutes],
-        **{name: [getattr(each, name) for each in minutes] for name in names},
-    }
+    found: dict[str, list[Any]] = {name: [getattr(each, name) for each in minutes] for name in names}
+    for name in ("success", "errors"):
+        # The minute that runs is not over: its count so far would look like a fall.
+        found[name][-1:] = [None]
+    return {"at": [int(each.minute.timestamp()) for each in minutes], **found}
 
 
 PAGE = Page("Live", "/live", (get("/live", live),))

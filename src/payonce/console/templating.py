@@ -22,9 +22,11 @@ _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 def duration(seconds: float | None) -> str:
-    """The two largest units: `2 h 5 min`."""
+    """The two largest units, `2 h 5 min`; below a second, `12 ms`."""
     if seconds is None:
         return "–"
+    if 0 < abs(seconds) < 0.9995:
+        return f"{abs(seconds) * 1_000:.0f} ms"
     left = round(abs(seconds))
     parts = []
     for size, unit in _UNITS:

@@ -26,7 +26,7 @@
         label: key.textContent, stroke: colour(key.dataset.tone), width: 1.5, spanGaps: false, points: { show: false },
       }))],
       axes: [
-        { ...axis(), space: 70, values: (_, ticks) => ticks.map((at) => new Date(at * 1e3).toISOString().slice(11, 16)) },
+        { ...axis(), space: 70, size: 26, values: (_, ticks) => ticks.map((at) => new Date(at * 1e3).toISOString().slice(11, 16)) },
         { ...axis(), size: 44, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 1e6, 1e7],
           values: (_, ticks) => ticks.map(short) },
       ],
