@@ -63,7 +63,7 @@ class Scene:
         s = self.office.s
         worker = await s.worker(*tally.ROLES["worker"])
         [message_id] = await s.feed.put([Message(queue=CHANGES.queue, payload={"row_id": row}, correlation_id="row-7")])
-        await s.run(worker, for_s=60.0)
+        await s.run(worker, for_s=10.0)
         return message_id
 
     async def person(self, name: str, role: Role) -> None:
