@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from starlette.types import ASGIApp
 
 from payonce.app import SERVICES, App
@@ -15,6 +15,7 @@ from payonce.web.guard import Guard
 from payonce.web.health import health_routes
 from payonce.web.jobs import job_routes
 from payonce.web.openapi import describe
+from payonce.web.query import refuse_unknown_query
 from payonce.web.queues import queue_routes
 
 MOUNTS: Final[Mapping[str, Callable[[App], ASGIApp]]] = {}
@@ -30,6 +31,7 @@ def build_web(app: App) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
         exception_handlers=exception_handlers(),
+        dependencies=[Depends(refuse_unknown_query)],
         generate_unique_id_function=lambda route: route.name,
     )
     web.add_middleware(Guard)
