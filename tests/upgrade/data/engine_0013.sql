@@ -1,9 +1,11 @@
--- What migration 0013 added: people, their sessions, and logins that failed.
+-- What migration 0013 added: queues of another backend, and entries that somebody works on.
 
-insert into payonce.people (name, role, password, added_by, added_at, password_at)
-values ('ann', 'approver', 'scrypt$32768$8$1$AAAA$AAAA', 'root', '2026-01-01T00:00Z', '2026-01-02T00:00Z');
+insert into payonce.queues (name, lease_s, key_retention_s, backend) values ('q:pay:refund_initiation', 30, 86400, 'redis');
 
-insert into payonce.sessions (token_hash, person, begun_at, seen_at, ends_at)
-values (decode(repeat('ab', 32), 'hex'), 'ann', '2026-01-02T00:00Z', '2026-01-02T01:00Z', '2026-01-02T12:00Z');
-
-insert into payonce.login_failures (name, address, failed_at) values ('ann', '192.0.2.1', '2026-01-02T00:00Z');
+insert into payonce.outbox (
+    relay, id, state, ready_at, try_at, token, queue, action, created_at, attempts, payload, holder, held_until,
+    first_attempt_at)
+values
+    ('redis', '00000000-0000-7000-8000-0000000000c1', 'delivered', '2026-01-01T00:00Z', '2026-01-01T00:00Z', 1,
+     'q:pay:refund_initiation', 'refund', '2026-01-01T00:00Z', 2, '{}', 8123456789012345678, '2026-01-01T00:01Z',
+     '2026-01-01T00:00Z');

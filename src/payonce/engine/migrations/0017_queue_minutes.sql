@@ -20,6 +20,3 @@ create table payonce.queue_minutes (
 create index queue_minutes_queue on payonce.queue_minutes (queue, minute);
 
 grant select, insert, update, delete on payonce.queue_minutes to payonce_service;
-
--- What of one payment is still on its way out.
-create index outbox_trace on payonce.outbox (trace_id) where trace_id is not null;
