@@ -119,7 +119,10 @@ def check_origin(request: Request) -> None:
     if origin is not None:
         parts = urlsplit(origin)
         if parts.netloc.lower() != request.headers.get("host", "").lower() or parts.scheme not in ("http", "https"):
-            raise HTTPException(403, f"this form comes from {origin[:200]}, which is not this console")
+            raise HTTPException(
+                403, f"this form comes from {origin[:200]}, which is not this console; "
+                "a proxy in front of it must pass the Host header on"
+            )  # fmt: skip
     elif request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         raise HTTPException(403, "this form comes from another site")
 
