@@ -108,8 +108,13 @@ class Run:
             await check(tx, sending)
 
     async def record(self, stored: Stored, result: Result) -> Stored:
-        async with self.database.transaction() as connection:
-            after = await store.record(connection, stored.id, stored.attempt, result, self.claim)
+        try:
+            async with self.database.transaction() as connection:
+                after = await store.record(connection, stored.id, stored.attempt, result, self.claim)
+        except Exception:
+            metrics.DB_WRITES.labels("effects", "error").inc()
+            raise
+        metrics.DB_WRITES.labels("effects", "ok").inc()
         metrics.EFFECT_EVENTS.labels(stored.kind, result.event.value).inc()
         return after
 
@@ -137,7 +142,8 @@ async def send(
         raise Retry(f"{stored.label} was not sent: the run was held up")
     try:
         async with asyncio.timeout(left_s):
-            outcome = await effect.perform(request)
+            with metrics.VENDOR_SECONDS.labels(effect.kind, "perform").time():
+                outcome = await effect.perform(request)
         result = Result(
             Event.PERFORMED,
             outcome=encode(outcome, effect.outcome_type, f"the outcome of {stored.label}"),
