@@ -9,7 +9,6 @@ from http import HTTPStatus
 from typing import Any, Final
 
 import asyncpg
-import structlog
 import uvicorn
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
@@ -21,6 +20,7 @@ from starlette.routing import Route
 from payonce.app import App, all_migrations
 from payonce.engine.database import is_transient
 from payonce.engine.metrics import REGISTRY
+from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid, PayonceError, Unavailable
 from payonce.kit.redact import redact
 
@@ -31,7 +31,7 @@ SHUTDOWN_LIMIT_S: Final = 5
 # Named one by one, because what falls under Exception is also logged as a bug.
 EXPECTED: Final = (PayonceError, OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 def build_web(app: App) -> Starlette:
