@@ -27,6 +27,7 @@ from payonce.cli import (
     reconcile,
     serve,
     trace,
+    users,
 )
 from payonce.cli.errors import EXIT_INTERRUPTED, EXIT_INVALID, explained, say_error
 from payonce.cli.output import note
@@ -70,6 +71,7 @@ app.add_typer(freeze.commands, name="freeze")
 app.add_typer(limits.commands, name="limits")
 app.add_typer(approvals.commands, name="approvals")
 app.add_typer(keys.commands, name="keys")
+app.add_typer(users.commands, name="users")
 db.commands.add_typer(quarantine.commands, name="quarantine")
 app.add_typer(db.commands, name="db")
 app.add_typer(reconcile.commands, name="reconcile")
