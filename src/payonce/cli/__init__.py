@@ -25,6 +25,7 @@ from payonce.cli import (
     reconcile,
     serve,
     trace,
+    webhooks,
 )
 from payonce.cli.errors import EXIT_INTERRUPTED, EXIT_INVALID, explained, say_error
 from payonce.cli.output import note
@@ -44,6 +45,7 @@ Examples:
   payonce audit run         check the books, the effects and every promise
   payonce effects list      what was sent to vendors and is not known to have ended
   payonce freeze add …      stop sends at once
+  payonce webhooks …        who is told of what happens, and what became of it
 """
 
 app = typer.Typer(
@@ -69,6 +71,7 @@ app.add_typer(approvals.commands, name="approvals")
 db.commands.add_typer(quarantine.commands, name="quarantine")
 app.add_typer(db.commands, name="db")
 app.add_typer(reconcile.commands, name="reconcile")
+app.add_typer(webhooks.commands, name="webhooks")
 app.add_typer(bench.commands, name="bench")
 app.command("crash")(crash.crash)
 
