@@ -12,13 +12,12 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-import structlog
-
 from payonce import embedded
-from payonce.engine import brakes
+from payonce.engine import brakes, webhooks
 from payonce.engine.audit.run import STATEMENT_LIMIT_S, Audit, Check, Report, Tell, checks_of, run_audit
 from payonce.engine.bell import Bell
 from payonce.engine.budgets import SharedBudget
+from payonce.engine.checks import SEND_CHECKS
 from payonce.engine.database import Database, connect
 from payonce.engine.janitors import Schedule, run_janitors
 from payonce.engine.janitors.prune import add_partitions
@@ -27,12 +26,13 @@ from payonce.engine.migrate import Migration, Status, known_migrations, migrate,
 from payonce.engine.outbox import LogRelay, Relay, declare_relays
 from payonce.engine.policy import Policy, environment_name, override_from_environment
 from payonce.engine.process import Worker
-from payonce.engine.quarantine import notice_identity, refuse_in_quarantine
+from payonce.engine.quarantine import notice_identity
 from payonce.engine.queue import Admin, PullQueue
 from payonce.engine.reconcile import StatementSource, register
 from payonce.engine.transaction import Reader, RingingFeed, Tx, begin
 from payonce.engine.work import Handler
 from payonce.examples import tally, transfers
+from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid
 from payonce.queues.postgres import PostgresAdmin, PostgresFeed, PostgresQueue
 from payonce.settings import Settings
@@ -47,7 +47,7 @@ DEFAULT_LEASE_S: Final = 30.0
 BANK_CALLS_PER_S, BANK_BURST, BANK_WAIT_S = 500.0, 100, 0.4
 """What each of the example's banks allows all our processes together; the wait is part of a call's time-out."""
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class Service:
     """What a service declares: who handles what, its schema, and what its handlers need from outside."""
 
     name: str
-    package: str
-    """Has the folder `migrations`."""
+    package: str | None
+    """Has the folder `migrations`; None for what is part of the engine and migrates with it."""
     roles: Mapping[str, Sequence[Handler]]
     invariants: Mapping[str, str] = field(default_factory=dict)
     schedules: Sequence[Schedule] = ()
@@ -129,6 +129,13 @@ async def _bank(name: str, url: str | None, settings: Settings) -> AsyncIterator
             yield http
 
 
+@asynccontextmanager
+async def open_webhooks(settings: Settings, database: Database) -> AsyncIterator[Sequence[object]]:
+    """What webhooks are delivered with. Its policy is the environment's, as the queue's is."""
+    async with webhooks.webhook_client(allow_private=settings.webhook_private) as http:
+        yield [webhooks.Sender(http, database, settings.keyring(), override_from_environment(webhooks.DELIVERIES))]
+
+
 def transfers_scenarios() -> Sequence["Scenario"]:
     from payonce.examples.transfers.scenario import TransfersScenario
 
@@ -148,6 +155,7 @@ SERVICES: Final = (
         references=transfers.REFERENCES, statements=transfers.statements, scenarios=transfers_scenarios,
         routes=transfers_routes, scopes=transfers.SCOPES,
     ),
+    Service("webhooks", None, {"sender": [webhooks.deliver]}, resources=open_webhooks),
 )  # fmt: skip
 
 BACKENDS: Final = {
@@ -184,7 +192,7 @@ def handlers_of(roles: Sequence[str]) -> list[Handler]:
 
 
 def all_migrations() -> list[Migration]:
-    return known_migrations((service.name, service.package) for service in SERVICES)
+    return known_migrations((service.name, service.package) for service in SERVICES if service.package is not None)
 
 
 @dataclass(frozen=True)
@@ -299,7 +307,7 @@ class App:
         """Begins to work on the queues of the roles, and to keep house."""
         self._worker = Worker(
             self._handlers, self.database, self.feed, self._open_queue, self.resources, self.settings.slots,
-            checks=(refuse_in_quarantine, *brakes.CHECKS),
+            checks=SEND_CHECKS,
         )  # fmt: skip
         self.loops["worker"] = asyncio.create_task(self._worker.run(), name="worker")
         self.loops["janitors"] = asyncio.create_task(self._keep_house(), name="janitors")

@@ -3,6 +3,7 @@
 Modules here import only what is light at the top: `payonce --help` must not wait for a database driver.
 """
 
+import re
 import sys
 from collections.abc import Sequence
 from typing import Final
@@ -88,7 +89,7 @@ def run_command(arguments: Sequence[str]) -> int:
         return EXIT_INTERRUPTED
     except Exception as error:
         if format_usage_error := getattr(error, "format_message", None):
-            said = str(format_usage_error())
+            said = _meant(str(format_usage_error()), arguments)
             if said.startswith("Usage:"):
                 # A group without a command answers with its help.
                 note(said)
@@ -100,6 +101,14 @@ def run_command(arguments: Sequence[str]) -> int:
         say_error(known.sentence)
         return known.exit_code
     return code if isinstance(code, int) else 0
+
+
+def _meant(said: str, arguments: Sequence[str]) -> str:
+    """What begins with a dash is an option to the parser; a number that does was meant as a number."""
+    negative = next((each for each in arguments if re.fullmatch(r"-\.?[0-9][0-9.,_eE]*", each)), None)
+    if negative is not None and said.startswith("No such option"):
+        return f"{negative!r} is below zero; amounts and numbers are written without a sign"
+    return said
 
 
 def _command_of(error: Exception) -> str:

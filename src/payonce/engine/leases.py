@@ -10,11 +10,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Final
 
-import structlog
-
 from payonce.engine.database import Connection, Database, is_transient
 from payonce.engine.metrics import LEASE_CHANGES
 from payonce.engine.model import NAME_MAX_LENGTH, Lease
+from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid, Stale
 from payonce.kit.redact import redact
 
@@ -29,7 +28,7 @@ ATTEMPTS_PER_TTL: Final = 5
 """How often others look: a dead holder is replaced within 1.2 times the time to live, and a look locks nothing."""
 RELEASE_LIMIT_S: Final = 1.0
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 async def acquire(database: Database, name: str, holder: str, ttl_s: float) -> Lease | None:

@@ -1,17 +1,11 @@
--- What migration 0013 added: API keys and the answers kept for idempotency keys.
+-- What migration 0013 added: queues of another backend, and entries that somebody works on.
 
-insert into payonce.api_keys (
-    id, prefix, digest, holder, tenant, scopes, made_by, made_at, expires_at, last_used_at, revoked_by, revoked_at,
-    revoked_why)
-values
-    ('00000000-0000-7000-8000-00000000a001', 'abcdefgh', sha256('sk_abcdefgh_'::bytea), 'shop', 'acme',
-     array['transfers:read', 'transfers:write'], 'ada', '2026-01-01T00:00Z', '2027-01-01T00:00Z',
-     '2026-01-01T05:00Z', null, null, null),
-    ('00000000-0000-7000-8000-00000000a002', 'zzzz2345', sha256('sk_zzzz2345_'::bytea), 'bob', null,
-     array['queues:read'], 'ada', '2026-01-01T00:00Z', null, null, 'ada', '2026-01-02T00:00Z', 'left the house');
+insert into payonce.queues (name, lease_s, key_retention_s, backend) values ('q:pay:refund_initiation', 30, 86400, 'redis');
 
-insert into payonce.http_answers (
-    caller, key, fingerprint, status, media_type, location, body, trace_id, created_at, expires_at)
+insert into payonce.outbox (
+    relay, id, state, ready_at, try_at, token, queue, action, created_at, attempts, payload, holder, held_until,
+    first_attempt_at)
 values
-    ('tenant acme', 'order-7', sha256('x'::bytea), 201, 'application/json', '/v1/transfers/1', '{"id": "1"}',
-     '00000000-0000-7000-8000-00000000aaaa', '2026-01-01T00:00Z', '2026-01-03T00:00Z');
+    ('redis', '00000000-0000-7000-8000-0000000000c1', 'delivered', '2026-01-01T00:00Z', '2026-01-01T00:00Z', 1,
+     'q:pay:refund_initiation', 'refund', '2026-01-01T00:00Z', 2, '{}', 8123456789012345678, '2026-01-01T00:01Z',
+     '2026-01-01T00:00Z');
