@@ -155,7 +155,9 @@ def _check_at_this_machine(request: Request) -> None:
 
 
 def _check_readable(visit: Visit) -> None:
-    """NUL is text to a browser and none to the store: no page has a use for it."""
+    """NUL is text to a browser and none to the store: no page has a use for it. Nor is a blank the name of anything."""
+    if not all(str(value).strip() for value in visit.path.values()):
+        raise HTTPException(404, "the address has a blank where a name or an id belongs; copy one from a list")
     given = (*visit.path.values(), *visit.asked.values(), *visit.form.values())
     if any(isinstance(value, str) and "\x00" in value for value in given):
         raise HTTPException(400, "the address or the form has a NUL in it, which no name, id or reason has")

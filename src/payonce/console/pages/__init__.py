@@ -2,7 +2,22 @@
 
 from payonce.console import live
 from payonce.console.page import Page
-from payonce.console.pages import jobs, messages, overview, parked, queues, traces
+from payonce.console.pages import (
+    approvals,
+    audit,
+    effects,
+    freezes,
+    jobs,
+    leases,
+    limits,
+    messages,
+    outbox,
+    overview,
+    parked,
+    queues,
+    reconcile,
+    traces,
+)  # fmt: skip
 
 PAGES: tuple[Page, ...] = (
     overview.PAGE,
@@ -10,6 +25,14 @@ PAGES: tuple[Page, ...] = (
     queues.PAGE,
     messages.PAGE,
     parked.PAGE,
+    outbox.PAGE,
+    leases.PAGE,
+    effects.PAGE,
+    approvals.PAGE,
+    freezes.PAGE,
+    limits.PAGE,
+    reconcile.PAGE,
     jobs.PAGE,
     traces.PAGE,
+    audit.PAGE,
 )

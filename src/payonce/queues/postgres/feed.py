@@ -6,17 +6,17 @@ from uuid import UUID
 
 import asyncpg
 import msgspec
-import structlog
 
 from payonce.engine.bell import Bell
 from payonce.engine.database import Connection, Database, settled_transaction
 from payonce.engine.idempotency import TAKE_KEYS, first_ids, keyed
 from payonce.engine.model import Message
 from payonce.engine.policy import Policy
+from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid
 from payonce.queues.postgres.columns import columns_of
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 PUT_MAX_MESSAGES: Final = 100_000
 """One put is one transaction; a larger one would hold its locks and its snapshot for too long."""
