@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from payonce.console.pages import jobs
 from payonce.engine.model import State
 from payonce.engine.people import Role
 from payonce.engine.queue import Filter
@@ -239,6 +240,24 @@ async def test_an_unknown_message_and_an_unknown_page_are_not_found(stage: OpenS
         unknown = "00000000-0000-7000-8000-000000000000"
         assert (await visitor.get(f"/queues/{QUEUE}/messages/{unknown}")).status == 404
         assert (await visitor.get("/no/such/page")).status == 404
+
+
+async def test_a_look_into_the_log_that_reads_too_much_is_broken_off_with_the_way_out(
+    stage: OpenStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with stage() as s, console(s) as address, visiting(address) as visitor:
+        monkeypatch.setattr(jobs, "LOOK_LIMIT_MS", 1)
+        await put(s, {})
+        await s.owner.execute(
+            """
+            insert into payonce.job_logs (queue, message_id, status, attempts, action, created_at, updated_at)
+            select 'work', gen_random_uuid(), 'success', 1, '', payonce.due_now(), payonce.due_now()
+            from generate_series(1, 100000)
+            """
+        )
+        answer = await visitor.get("/jobs?action=nothing")
+        assert answer.status == 400
+        assert "narrow the time" in answer.words
 
 
 async def test_the_stream_ticks_with_the_newest_minutes_and_ends_with_the_process(stage: OpenStage) -> None:

@@ -11,10 +11,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from payonce.console.board import Board
 from payonce.console.cookies import VISIT, Cookies
 from payonce.console.desk import Desk
-from payonce.console.fresh import Fresh
-from payonce.console.glance import glance
 from payonce.console.links import ROOT, link
 from payonce.console.page import Page, PageRoute, Visit
 from payonce.engine.people import LOCAL_OPERATOR, Person, standing
@@ -56,7 +55,7 @@ class Door:
 
     def __init__(self, desk: Desk, host: str, pages: tuple[Page, ...], keep_s: float) -> None:
         self._desk = desk
-        self._glance = Fresh(lambda: glance(desk), keep_s)
+        self._board = Board(desk, keep_s)
         self._loopback = is_loopback(host)
         self._pages = pages
 
@@ -77,7 +76,7 @@ class Door:
                 )  # fmt: skip
             response = await route.handler(visit)
             if route.method == "POST":
-                self._glance.forget()
+                self._board.forget()
             return greeted(visit.cookies, response)
 
         return endpoint
@@ -95,9 +94,10 @@ class Door:
             return None
         csrf = cookies.csrf(logged_in=not local)
         form = await checked_form(request, csrf) if request.method not in ("GET", "HEAD") else FormData()
+        glance = await self._board.glance()
         return Visit(
-            self._desk, request, person, known.now, csrf, cookies, local, await self._glance.get(), form, self._pages
-        )
+            self._desk, request, person, known.now, csrf, cookies, local, glance, self._board, form, self._pages
+        )  # fmt: skip
 
 
 async def checked_form(request: Request, csrf: str) -> FormData:

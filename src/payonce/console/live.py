@@ -1,8 +1,9 @@
-"""The stream that keeps open pages fresh: every few seconds the newest minutes, and the word to look again."""
+"""The stream that keeps open pages fresh: every few seconds the word to look again, and now and then the charts."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -14,11 +15,22 @@ from payonce.console.page import Page, Visit, get
 from payonce.engine.history import Minute, history
 
 TICK_S: Final = 3.0
+SAMPLE_EVERY: Final = 5
+"""Ticks from one drawing of the charts to the next: their minutes do not change faster."""
 STREAM_LIMIT_S: Final = 60.0
 """A browser comes back by itself, and is then looked at anew: whoever was logged out meanwhile stays out."""
 STREAMS_MAX: Final = 100
 """Per process; whoever comes later has pages that do not renew themselves."""
-WINDOWS: Final = {"1h": 60, "6h": 360, "24h": 1_440}
+
+
+@dataclass(frozen=True)
+class Window:
+    minutes: int
+    step: int
+    """Minutes that one point of a chart stands for."""
+
+
+WINDOWS: Final = {"1h": Window(60, 1), "6h": Window(360, 5), "24h": Window(1_440, 15)}
 
 _open: set[object] = set()
 
@@ -27,33 +39,47 @@ async def live(visit: Visit) -> Response:
     if len(_open) >= STREAMS_MAX:
         raise HTTPException(503, f"{STREAMS_MAX} pages are open already; this one does not renew itself")
     queue = name_of(visit.asked, "queue")
-    minutes = WINDOWS[choice_of(visit.asked, "window", tuple(WINDOWS), "1h")]
-    return StreamingResponse(_ticks(visit, queue, minutes), media_type="text/event-stream")
+    window = WINDOWS[choice_of(visit.asked, "window", tuple(WINDOWS), "1h")]
+    return StreamingResponse(_ticks(visit, queue, window), media_type="text/event-stream")
 
 
-async def _ticks(visit: Visit, queue: str | None, minutes: int) -> AsyncIterator[str]:
+async def _ticks(visit: Visit, queue: str | None, window: Window) -> AsyncIterator[str]:
     loop, closing, mark = asyncio.get_running_loop(), visit.desk.closing, object()
-    ends = loop.time() + STREAM_LIMIT_S
+    ends, tick = loop.time() + STREAM_LIMIT_S, 0
     _open.add(mark)
     try:
         yield "retry: 2000\n\n"
         while loop.time() < ends and not closing.is_set():
-            found = columns(await history(visit.desk.read, minutes, queue))
-            yield f"event: tick\ndata: {msgspec.json.encode(found).decode()}\n\n"
+            if tick % SAMPLE_EVERY == 0:
+                found = columns(await history(visit.desk.read, window.minutes, queue), window.step)
+                yield f"event: sample\ndata: {msgspec.json.encode(found).decode()}\n\n"
+            yield f"event: tick\ndata: {tick}\n\n"
+            tick += 1
             with suppress(TimeoutError):
                 await asyncio.wait_for(closing.wait(), TICK_S)
     finally:
         _open.discard(mark)
 
 
-def columns(minutes: Sequence[Minute]) -> dict[str, list[Any]]:
-    """As charts take them: one list per line, gaps as null."""
-    names = ("success", "errors", "waiting", "delayed", "lying", "oldest_s")
-    found: dict[str, list[Any]] = {name: [getattr(each, name) for each in minutes] for name in names}
+def columns(minutes: Sequence[Minute], step: int = 1) -> dict[str, list[Any]]:
+    """As charts take them: one list per line, a gap as null. A point is the average of its runs, the last depth and the
+    greatest age. The minute that runs is not over: its count so far would look like a fall, so it is left out."""
+    first = len(minutes) % step
+    groups = [minutes[start : start + step] for start in range(first, len(minutes), step)]
+    found: dict[str, list[Any]] = {"at": [int(group[-1].minute.timestamp()) for group in groups]}
+    running = minutes[-1] if minutes else None
     for name in ("success", "errors"):
-        # The minute that runs is not over: its count so far would look like a fall.
-        found[name][-1:] = [None]
-    return {"at": [int(each.minute.timestamp()) for each in minutes], **found}
+        over = [[getattr(each, name) for each in group if each is not running] for group in groups]
+        found[name] = [round(sum(counts) / len(counts), 1) if counts else None for counts in over]
+    for name in ("waiting", "delayed", "lying"):
+        found[name] = [_last([getattr(each, name) for each in group]) for group in groups]
+    ages = [[each.oldest_s for each in group if each.oldest_s is not None] for group in groups]
+    found["oldest_s"] = [round(max(known), 1) if known else None for known in ages]
+    return found
+
+
+def _last(values: Sequence[int | None]) -> int | None:
+    return next((value for value in reversed(values) if value is not None), None)
 
 
 PAGE = Page("Live", "/live", (get("/live", live),))

@@ -10,6 +10,7 @@ from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from payonce.console.board import Board
 from payonce.console.cookies import NOTICE, Cookies
 from payonce.console.desk import Desk
 from payonce.console.glance import Glance
@@ -56,6 +57,7 @@ class Visit:
     local: bool
     """Nobody logged in: this is whoever sits at the machine."""
     glance: Glance
+    board: Board
     form: FormData = field(default_factory=FormData)
     pages: tuple[Page, ...] = ()
 
@@ -67,6 +69,11 @@ class Visit:
     def asked(self) -> Mapping[str, str]:
         """The query of the address."""
         return self.request.query_params
+
+    @property
+    def renews(self) -> bool:
+        """The page is open already and asks for its living parts alone."""
+        return "hx-request" in self.request.headers
 
     def has(self, path: str) -> bool:
         """Whether there is such a page to link to."""

@@ -11,6 +11,7 @@ import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from payonce.console.links import ROOT, link
+from payonce.kit.money import Amount
 from payonce.logs import without_secrets
 
 FOLDER: Final = Path(__file__).parent
@@ -49,6 +50,11 @@ def age(moment: datetime | None, now: datetime) -> str:
 def moment(value: datetime | None) -> str:
     """To the second, in UTC, so that it can be compared with any log."""
     return "–" if value is None else value.strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def money(amount: Amount) -> str:
+    """Every decimal of the asset, in groups of three: 49,478,122.36."""
+    return format(amount.to_decimal(), ",f")
 
 
 def count(value: int | None) -> str:
@@ -99,10 +105,9 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.filters |= {
-        "age": age, "as_json": as_json, "count": count, "document": document, "duration": duration, "moment": moment,
-        "redacted": without_secrets, "spark": spark,
-    }  # fmt: skip
+    shown = (age, as_json, count, document, duration, moment, money, spark)
+    made.filters |= {each.__name__: each for each in shown}
+    made.filters["redacted"] = without_secrets
     made.globals |= {"asset": asset, "link": link}
     return made
 

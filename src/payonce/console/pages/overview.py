@@ -5,7 +5,6 @@ from starlette.responses import Response
 from payonce.console.forms import choice_of
 from payonce.console.live import WINDOWS, columns
 from payonce.console.page import Page, Visit, get
-from payonce.engine.effects.meter import moved
 from payonce.engine.history import history, runs_by_queue
 
 
@@ -18,9 +17,9 @@ async def overview(visit: Visit) -> Response:
         window=window,
         windows=tuple(WINDOWS),
         depths=visit.glance.depths,
-        chart=columns(await history(read, WINDOWS[window])),
+        chart=None if visit.renews else columns(await history(read, WINDOWS[window].minutes), WINDOWS[window].step),
         runs=await runs_by_queue(read, 60),
-        meter=await moved(read),
+        meter=await visit.board.meter(),
     )
 
 

@@ -41,7 +41,7 @@ async def show_queue(visit: Visit) -> Response:
         first=link(here, state=state) if after is not None else None,
         more=more,
         declared=await declared(visit.desk.read, queue),
-        chart=columns(await history(visit.desk.read, 60, queue)),
+        chart=None if visit.renews else columns(await history(visit.desk.read, 60, queue)),
     )  # fmt: skip
 
 

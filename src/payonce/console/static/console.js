@@ -16,8 +16,10 @@
     const charts = document.querySelector("[data-live]");
     stream = new EventSource(charts ? charts.dataset.live : "/console/live");
     let last = 0;
-    stream.addEventListener("tick", (event) => {
+    stream.addEventListener("sample", (event) => {
       document.body.dispatchEvent(new CustomEvent("sample", { detail: event.data }));
+    });
+    stream.addEventListener("tick", () => {
       if (busy() || Date.now() - last < REFRESH_MS) return;
       last = Date.now();
       document.body.dispatchEvent(new CustomEvent("live"));
