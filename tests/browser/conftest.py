@@ -76,6 +76,15 @@ def served(scratch: ScratchDatabase, tmp_path: Path) -> OpenServed:
     return opened
 
 
+@pytest.fixture
+def pictures(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Where to leave them: nowhere, unless somebody asked."""
+    asked = request.config.getoption("--pictures")
+    folder = Path(asked) if asked else tmp_path
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 @pytest.fixture(autouse=True)
 def _no_settings_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):

@@ -40,10 +40,11 @@ class Scene:
     silence: Silence
     asked: int = 0
 
-    async def transfers(self, count: int, amount: str = "12.50") -> None:
+    async def transfers(self, count: int, amount: str = "12.50", *, settle: bool = True) -> None:
         await self.office.ask_for(*(order(self.asked + number, amount) for number in range(1, count + 1)))
         self.asked += count
-        await self.office.run()
+        if settle:
+            await self.office.run()
 
     async def transfer_in_review(self, amount: str = "420.00") -> UUID:
         """Southbank is silent for a day: its message is parked, and its effect put before a person."""
@@ -62,7 +63,7 @@ class Scene:
         s = self.office.s
         worker = await s.worker(*tally.ROLES["worker"])
         [message_id] = await s.feed.put([Message(queue=CHANGES.queue, payload={"row_id": row}, correlation_id="row-7")])
-        await s.run(worker, for_s=60.0)
+        await s.run(worker, for_s=10.0)
         return message_id
 
     async def person(self, name: str, role: Role) -> None:

@@ -10,8 +10,10 @@ from typing import Any
 
 import aiohttp
 from starlette.applications import Starlette
+from starlette.routing import Mount
 
-from payonce.console.mounting import console_routes
+from payonce.console import mounting
+from payonce.console.mounting import CONSOLE
 from payonce.engine import brakes
 from payonce.engine.bell import Bell
 from payonce.engine.brakes import Actions
@@ -115,7 +117,8 @@ class Visitor:
 async def console(stage: Stage, host: str = "127.0.0.1") -> AsyncIterator[str]:
     """The console as a process that listens at `host` would serve it."""
     desk = StageDesk(stage, asyncio.Event())
-    async with serving(Starlette(routes=console_routes(desk, host, keep_s=0.0))) as address:
+    routes = [Mount(CONSOLE, mounting.console(desk, host, keep_s=0.0)), *mounting.ways_in()]
+    async with serving(Starlette(routes=routes)) as address:
         try:
             yield address
         finally:

@@ -19,6 +19,7 @@ from payonce.engine.brakes import (
 )  # fmt: skip
 from payonce.engine.effects import Answer, State
 from payonce.engine.effects.inbox import effects, open_counts
+from payonce.engine.effects.meter import moved
 from payonce.engine.leases import acquire, holdings, release
 from payonce.engine.reconcile import coverages, explain, suspense_totals, unmatched
 from payonce.engine.transaction import begin
@@ -174,3 +175,21 @@ async def test_what_is_in_suspense_is_summed_by_vendor_and_asset(stage: OpenStag
         assert (total.vendor, total.count, total.unexplained, total.amount) == ("bank", 2, 1, eur(-12))
         [covered] = await coverages(b.read)
         assert (covered.vendor, covered.covered_until is not None) == ("bank", True)
+
+
+async def test_the_meter_counts_what_moved_today_and_what_is_open_however_old_it_is(stage: OpenStage) -> None:
+    async with open_till(stage) as till:
+        await till.s.clock.freeze()
+        await till.in_review("p-1", 42_000)
+        [work] = await till.claim()
+        await till.pay(work, "p-2", 500)
+        await till.s.clock.advance(2 * 86_400)
+        [meter] = await moved(till.read)
+        assert (meter.open, meter.open_count, meter.last_day_count) == (euros("420.00"), 1, 0)
+        [work] = await till.claim()
+        await till.pay(work, "p-3", 700)
+        [meter] = await moved(till.read)
+        assert (meter.last_hour, meter.last_day, meter.open_count) == (euros("7.00"), euros("7.00"), 1)
+        await till.s.clock.advance(7_200)
+        [meter] = await moved(till.read)
+        assert (meter.last_hour.minor, meter.last_day_count) == (0, 1)

@@ -1,9 +1,13 @@
 """The application behind the port: routes of the house and of the services, and the pages mounted beside them."""
 
+from collections.abc import Callable, Mapping
+from typing import Final
+
 from fastapi import Depends, FastAPI
+from starlette.types import ASGIApp
 
 from payonce.app import SERVICES, App
-from payonce.console.mounting import console_routes
+from payonce.console.mounting import CONSOLE, console, ways_in
 from payonce.routes.attempts import Attempts
 from payonce.routes.problems import exception_handlers
 from payonce.web.approvals import approval_routes
@@ -14,6 +18,10 @@ from payonce.web.jobs import job_routes
 from payonce.web.openapi import describe
 from payonce.web.query import refuse_unknown_query
 from payonce.web.queues import queue_routes
+
+MOUNTS: Final[Mapping[str, Callable[[App], ASGIApp]]] = {CONSOLE: lambda app: console(app, app.settings.host)}
+"""Applications with pages of their own, by the path under which they answer. They do their own logins; bodies, times
+and trace ids are guarded here."""
 
 
 def build_web(app: App) -> FastAPI:
@@ -36,7 +44,8 @@ def build_web(app: App) -> FastAPI:
     for service in SERVICES:
         if service.routes is not None:
             web.include_router(service.routes())
-    # The console does its own logins; bodies, times and trace ids are guarded here.
-    web.router.routes.extend(console_routes(app, app.settings.host))
+    for path, mounted in MOUNTS.items():
+        web.mount(path, mounted(app))
+    web.router.routes.extend(ways_in())
     describe(web)
     return web

@@ -18,7 +18,7 @@
     const keys = [...figure.querySelectorAll(".key")];
     place.replaceChildren();
     const options = {
-      width: place.clientWidth, height: HEIGHT_PX, legend: { show: false }, padding: [8, 4, 0, 0],
+      width: place.clientWidth, height: HEIGHT_PX, legend: { show: false }, padding: [8, 16, 0, 0],
       tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1e3), "Etc/UTC"),
       cursor: { y: false, points: { size: 6 } },
       scales: { y: { range: (_, low, high) => [0, Math.max(high || 0, 1) * 1.05] } },

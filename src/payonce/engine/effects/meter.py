@@ -20,12 +20,12 @@ class Moved:
     last_day: Amount
     last_day_count: int
     open: Amount
-    """Intended within the day, and not known to have ended."""
+    """Not known to have ended, however long ago it began."""
     open_count: int
 
 
 async def moved(read: Reads) -> list[Moved]:
-    """By asset. Of each the index leads to its day alone, however long the history is."""
+    """By asset. Indexes lead to its day and to what is open alone, however long the history is."""
     rows = await read.fetch(
         f"""
         with recursive assets as (
@@ -43,8 +43,14 @@ async def moved(read: Reads) -> list[Moved]:
                 count(*) filter (where {_DONE}) as day_count,
                 coalesce(sum(e.amount_minor) filter (where {_OPEN}), 0) as open_minor,
                 count(*) filter (where {_OPEN}) as open_count
-            from payonce.effects e
-            where e.asset = a.asset and e.created_at > payonce.due_now() - make_interval(secs => {DAY_S})
+            from (
+                select exponent, amount_minor, state, created_at from payonce.effects
+                where asset = a.asset and state = 'performed'
+                  and created_at > payonce.due_now() - make_interval(secs => {DAY_S})
+                union all
+                select exponent, amount_minor, state, created_at from payonce.effects
+                where asset = a.asset and state in ('intended', 'unknown', 'review')
+            ) e
             group by e.exponent
         ) d order by a.asset, d.exponent
         """
