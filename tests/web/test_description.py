@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import schemathesis
 from fastapi.routing import APIRoute
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
@@ -23,8 +23,9 @@ from tests.web.conftest import OpenWeb
 from tests.web.test_once import BOTH, ORDER, TRANSFERS
 from tests.web.test_operating import ALL, QUEUE, in_review, parked
 
-EXAMPLES = 25
+EXAMPLES = 20
 """Per operation and kind of data: bounded, and the same every time."""
+TAGS = ("health", "queues", "logs", "effects", "approvals", "transfers")
 OPEN = {"/healthz", "/readyz", "/v1/health/queues", "/metrics"}
 
 
@@ -44,6 +45,7 @@ async def test_every_route_is_described_and_every_closed_one_says_so(web: OpenWe
             for method, operation in ways.items():
                 assert ("security" in operation) == (path not in OPEN), path
                 assert operation["summary"], path
+                assert set(operation["tags"]) <= set(TAGS), path
                 if path not in OPEN:
                     assert {"401", "403", "429", "503"} <= set(operation["responses"]), path
                 for status, answer in operation["responses"].items():
@@ -76,8 +78,9 @@ async def test_no_page_is_fetched_from_elsewhere(web: OpenWeb) -> None:
 
 
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=lambda mode: str(mode.value))
+@pytest.mark.parametrize("tag", TAGS)
 async def test_generated_requests_are_answered_as_described(
-    web: OpenWeb, stage: OpenStage, mode: GenerationMode, monkeypatch: pytest.MonkeyPatch
+    web: OpenWeb, stage: OpenStage, mode: GenerationMode, tag: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Wrong keys are among what is tried; that they are bounded is shown elsewhere.
     monkeypatch.setattr(attempts, "FAILURES_MAX", 1_000_000)
@@ -88,7 +91,7 @@ async def test_generated_requests_are_answered_as_described(
         async with listening(ask.app, "127.0.0.1", 0) as port:
             url = f"http://127.0.0.1:{port}"
             headers = {"Authorization": ada.headers["authorization"]}
-            await asyncio.to_thread(tried_out, described, url, headers, known, mode)
+            await asyncio.to_thread(tried_out, described, tag, url, headers, known, mode)
 
 
 async def prepared(ask: Asking, stage: OpenStage) -> Mapping[str, str]:
@@ -106,8 +109,12 @@ async def prepared(ask: Asking, stage: OpenStage) -> Mapping[str, str]:
 
 
 def tried_out(
-    described: dict[str, Any], url: str, headers: Mapping[str, str], known: Mapping[str, str], mode: GenerationMode
-) -> None:
+    described: dict[str, Any], tag: str, url: str, headers: Mapping[str, str], known: Mapping[str, str],
+    mode: GenerationMode,
+) -> None:  # fmt: skip
+    described["paths"] = {
+        path: ways for path, ways in described["paths"].items() if any(tag in each["tags"] for each in ways.values())
+    }
     schema = schemathesis.openapi.from_dict(described)
     asked: set[str] = set()
     for result in schema.get_all_operations():
@@ -135,6 +142,8 @@ def asking(
     def ask_once(case: Any, aim: bool) -> None:
         if aim:
             case.path_parameters.update({name: known[name] for name in case.path_parameters if name in known})
+        # An empty list or object in a query is not sent at all, so nothing wrong arrives.
+        assume(not any(value in ([], {}, None) for value in (case.query or {}).values()))
         asked.add(operation.label)
         # A schema cannot say everything: that 12.345 EUR has a decimal too many, that one time is before another.
         case.call_and_validate(base_url=url, headers=dict(headers), excluded_checks=[positive_data_acceptance])

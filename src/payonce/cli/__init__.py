@@ -28,6 +28,7 @@ from payonce.cli import (
     serve,
     trace,
     users,
+    webhooks,
 )
 from payonce.cli.errors import EXIT_INTERRUPTED, EXIT_INVALID, explained, say_error
 from payonce.cli.output import note
@@ -48,6 +49,7 @@ Examples:
   payonce effects list      what was sent to vendors and is not known to have ended
   payonce freeze add …      stop sends at once
   payonce keys add …        let somebody call over HTTP
+  payonce webhooks …        who is told of what happens, and what became of it
 """
 
 app = typer.Typer(
@@ -75,6 +77,7 @@ app.add_typer(keys.commands, name="keys")
 db.commands.add_typer(quarantine.commands, name="quarantine")
 app.add_typer(db.commands, name="db")
 app.add_typer(reconcile.commands, name="reconcile")
+app.add_typer(webhooks.commands, name="webhooks")
 app.add_typer(bench.commands, name="bench")
 app.command("crash")(crash.crash)
 

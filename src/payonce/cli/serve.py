@@ -61,11 +61,10 @@ def _run(settings: "Settings", roles: list[str], port: int | None, as_json: bool
 
 
 async def _serve(settings: "Settings", roles: list[str], port: int | None) -> signal.Signals:
-    import structlog
-
     from payonce.app import App
+    from payonce.kit.log import get_logger
 
-    log = structlog.get_logger(__name__)
+    log = get_logger(__name__)
     told = _first_signal()
     async with App.open(settings, roles) as app, AsyncExitStack() as stack:
         if port is not None:

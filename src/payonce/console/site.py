@@ -6,7 +6,6 @@ from http import HTTPStatus
 from typing import Any, Final
 
 import asyncpg
-import structlog
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -22,6 +21,7 @@ from payonce.console.page import Page, PageRoute
 from payonce.console.pages import PAGES
 from payonce.console.templating import ENVIRONMENT, STATIC
 from payonce.engine.database import is_transient
+from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid, PayonceError, Stale
 from payonce.kit.redact import redact
 
@@ -32,7 +32,7 @@ KEEP_S: Final = 2.0
 STATIC_AGE_S: Final = 365 * 86_400
 """The address of a static file changes with its content."""
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 def build_console(desk: Desk, host: str, pages: tuple[Page, ...] = PAGES, *, keep_s: float = KEEP_S) -> Starlette:

@@ -11,12 +11,11 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
-import structlog
-
 from payonce.engine.database import Connection, Database, is_transient
 from payonce.engine.ledger.model import Reads
 from payonce.engine.metrics import LEASE_CHANGES
 from payonce.engine.model import NAME_MAX_LENGTH, Lease
+from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid, Stale
 from payonce.kit.redact import redact
 
@@ -33,7 +32,7 @@ RELEASE_LIMIT_S: Final = 1.0
 HOLDINGS_MAX: Final = 500
 """Leases on one page."""
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 async def acquire(database: Database, name: str, holder: str, ttl_s: float) -> Lease | None:

@@ -11,12 +11,12 @@ from datetime import datetime
 from typing import Any, Final
 
 import asyncpg
-import structlog
 
 from payonce.engine.database import Connection, Database, settled_transaction
 from payonce.engine.leases import fence
 from payonce.engine.ledger.model import Reads
 from payonce.engine.model import Lease
+from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid, Stale
 
 FORMAT: Final = 1
@@ -40,7 +40,7 @@ NOTE_COLUMNS: Final = (
 SERVER: Final = "(select system_identifier::text from pg_control_system())"
 """The name a database cluster was born with; copies of its files keep it, and so does their count of transactions."""
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True)

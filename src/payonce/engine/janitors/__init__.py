@@ -8,8 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from payonce.engine.bell import Bell
 from payonce.engine.database import Database, is_transient
 from payonce.engine.history import RunCounts, sample_depths
@@ -28,6 +26,7 @@ from payonce.engine.quarantine import notice_identity
 from payonce.engine.queue import Admin
 from payonce.engine.reconcile import StatementSource
 from payonce.engine.transaction import RingingFeed
+from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Stale
 from payonce.kit.redact import redact
 
@@ -56,7 +55,7 @@ LEADER: Final = "janitors"
 WAKE_NAME: Final = "*janitors"
 """Not a queue's name: only the ring for everybody, which follows a moved clock, reaches it."""
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True)
