@@ -12,11 +12,11 @@ from payonce.queues.redis.bodies import encode_bodies
 from payonce.queues.redis.kept import RELAY
 from payonce.queues.redis.store import RedisStore
 
-LATE_S: Final = 5.0
-"""What fell due that long ago and is not settled is looked for in Redis."""
 PAGE: Final = 1_000
 US: Final = 1_000_000
 REFILL_EVERY_S: Final = 5.0
+WAKE_NAME: Final = "*refill"
+"""What the bell rings when somebody notices that Redis has forgotten a queue."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,12 @@ class Refilled:
     parked: int = 0
 
 
-async def refill(store: RedisStore, late_s: float = LATE_S) -> Refilled:
-    """Attempts and due times are as PostgreSQL has them. What is parked is written back as parked, and does not run."""
+async def refill(store: RedisStore, late_s: float = 0.0) -> Refilled:
+    """Attempts and due times are as PostgreSQL has them. What is parked is written back as parked, and does not run.
+
+    An entry that is marked as delivered was in Redis before that, and leaves Redis after its row here has changed: one
+    that is absent is lost.
+    """
     return Refilled(await _put_back(store, late_s), await _park_again(store))
 
 
