@@ -12,13 +12,12 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-import structlog
-
 from payonce import embedded
 from payonce.engine import brakes, webhooks
 from payonce.engine.audit.run import STATEMENT_LIMIT_S, Audit, Check, Report, Tell, checks_of, run_audit
 from payonce.engine.bell import Bell
 from payonce.engine.budgets import SharedBudget
+from payonce.engine.checks import SEND_CHECKS
 from payonce.engine.database import Database, connect
 from payonce.engine.janitors import Schedule, run_janitors
 from payonce.engine.janitors.prune import add_partitions
@@ -27,17 +26,20 @@ from payonce.engine.migrate import Migration, Status, known_migrations, migrate,
 from payonce.engine.outbox import LogRelay, Relay, declare_relays
 from payonce.engine.policy import Policy, environment_name, override_from_environment
 from payonce.engine.process import Worker
-from payonce.engine.quarantine import notice_identity, refuse_in_quarantine
+from payonce.engine.quarantine import notice_identity
 from payonce.engine.queue import Admin, PullQueue
 from payonce.engine.reconcile import StatementSource, register
 from payonce.engine.transaction import Reader, RingingFeed, Tx, begin
 from payonce.engine.work import Handler
 from payonce.examples import tally, transfers
+from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid
 from payonce.queues.postgres import PostgresAdmin, PostgresFeed, PostgresQueue
 from payonce.settings import Settings
 
 if TYPE_CHECKING:
+    from fastapi import APIRouter
+
     from payonce.kit.http import HttpClient
     from payonce.testing.crash import Scenario
 
@@ -45,7 +47,7 @@ DEFAULT_LEASE_S: Final = 30.0
 BANK_CALLS_PER_S, BANK_BURST, BANK_WAIT_S = 500.0, 100, 0.4
 """What each of the example's banks allows all our processes together; the wait is part of a call's time-out."""
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,10 @@ class Service:
     """The statements of its vendors, read through what `resources` opened."""
     scenarios: Callable[[], Sequence["Scenario"]] = tuple
     """What the crash explorer runs of it; asked for when it does, since simulators and clients take a while to load."""
+    routes: Callable[[], "APIRouter"] | None = None
+    """What it answers over HTTP, written with payonce.routes; built when a process listens."""
+    scopes: Mapping[str, str] = field(default_factory=dict)
+    """What keys for its routes may be allowed, and what that means."""
 
 
 class DeclaringFeed(RingingFeed, Protocol):
@@ -136,11 +142,18 @@ def transfers_scenarios() -> Sequence["Scenario"]:
     return (TransfersScenario(),)
 
 
+def transfers_routes() -> "APIRouter":
+    from payonce.examples.transfers.api import build_routes
+
+    return build_routes()
+
+
 SERVICES: Final = (
     Service("tally", "payonce.examples.tally", tally.ROLES, tally.INVARIANTS),
     Service(
         "transfers", "payonce.examples.transfers", transfers.ROLES, transfers.INVARIANTS, resources=open_banks,
         references=transfers.REFERENCES, statements=transfers.statements, scenarios=transfers_scenarios,
+        routes=transfers_routes, scopes=transfers.SCOPES,
     ),
     Service("webhooks", None, {"sender": [webhooks.deliver]}, resources=open_webhooks),
 )  # fmt: skip
@@ -233,6 +246,8 @@ class App:
         self.statements: Sequence[StatementSource] = ()
         self.loops: dict[str, asyncio.Task[None]] = {}
         """What runs for as long as the process does; an ended one means that the process is not well."""
+        self.closing = asyncio.Event()
+        """Set when HTTP ends: what streams to a browser lets go then."""
         self.process_name = _process_name()
         self._open_queue = lambda policy: backend.queue(database, bell, policy, self.process_name)
         self._handlers = handlers
@@ -294,7 +309,7 @@ class App:
         """Begins to work on the queues of the roles, and to keep house."""
         self._worker = Worker(
             self._handlers, self.database, self.feed, self._open_queue, self.resources, self.settings.slots,
-            checks=(refuse_in_quarantine, *brakes.CHECKS),
+            checks=SEND_CHECKS,
         )  # fmt: skip
         self.loops["worker"] = asyncio.create_task(self._worker.run(), name="worker")
         self.loops["janitors"] = asyncio.create_task(self._keep_house(), name="janitors")

@@ -6,6 +6,7 @@
 | DATABASE_OWNER_URL | the login that migrates | DATABASE_URL |
 | PAYONCE_DATA_DIR | folder of the private PostgreSQL | .payonce of the project, else the user's data folder |
 | PAYONCE_HOST, PAYONCE_PORT | where HTTP listens (PORT is honoured) | 127.0.0.1, 8080 |
+| PAYONCE_TRUSTED_PROXIES | addresses or networks whose X-Forwarded-For and -Proto are believed | none |
 | PAYONCE_SLOTS | messages in work at once, per queue and process | 100 |
 | PAYONCE_POOL_SIZE | database connections for handlers, per process | 10 |
 | PAYONCE_GRACE_S | seconds that running work gets when the process is told to stop | 20 |
@@ -26,12 +27,12 @@ import os
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
+from ipaddress import ip_network
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 
 from payonce.kit.outcomes import Invalid
 
@@ -50,10 +51,10 @@ URL_RULE: Final = (
 BANK_RULE: Final = "it must be an address such as https://api.bank.example"
 
 
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """Each description completes the sentence that refuses a bad value: what it must be."""
 
-    model_config = SettingsConfigDict(frozen=True, env_ignore_empty=True, extra="ignore", case_sensitive=True)
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
     database_url: SecretStr | None = Field(None, validation_alias="DATABASE_URL", description=URL_RULE)
     database_owner_url: SecretStr | None = Field(None, validation_alias="DATABASE_OWNER_URL", description=URL_RULE)
@@ -71,6 +72,11 @@ class Settings(BaseSettings):
         le=65_535,
         validation_alias=AliasChoices("PAYONCE_PORT", "PORT"),
         description="it must be a whole number from 0 (any free port) to 65535",
+    )
+    trusted_proxies: str | None = Field(
+        None,
+        validation_alias="PAYONCE_TRUSTED_PROXIES",
+        description="it must be addresses or networks, parted by commas, such as 10.0.0.1,10.1.0.0/16",
     )
     slots: int = Field(
         100,
@@ -174,6 +180,14 @@ class Settings(BaseSettings):
             raise ValueError("not a PostgreSQL address")
         return url
 
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _are_networks(cls, text: str | None) -> str | None:
+        for part in () if text is None else text.split(","):
+            # An asterisk would let every client choose its own address.
+            ip_network(part.strip())
+        return text
+
     @field_validator("audit_anchor")
     @classmethod
     def _can_be_a_file(cls, path: Path | None) -> Path | None:
@@ -214,8 +228,8 @@ def load_settings() -> Settings:
             "DATABASE_OWNER_URL is set and DATABASE_URL is not; set both, or neither for the private database"
         )
     try:
-        # The type checker sees required arguments where the environment supplies them.
-        return Settings()  # type: ignore[call-arg]
+        # An empty variable is an unset one.
+        return Settings.model_validate({name: text for name, text in os.environ.items() if text})
     except ValidationError as error:
         raise Invalid(_sentence(error.errors(include_url=False)[0])) from None
 

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 from datetime import UTC, datetime
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from payonce import embedded
+from payonce.app import SERVICES
 from payonce.engine.ledger import Account, balance
 from payonce.engine.model import Message
 from payonce.engine.process import Worker
@@ -177,3 +179,11 @@ def test_links_lead_somewhere(name: str) -> None:
     text = (DOCS / name).read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#:]+)\)", text):
         assert (DOCS / target).exists(), f"{name} links to {target}, which is not there"
+
+
+@pytest.mark.parametrize("package", [service.package for service in SERVICES if service.package is not None])
+def test_the_readme_of_a_service_names_each_of_its_rooms(package: str) -> None:
+    folder = Path(str(files(package)))
+    rooms = {path.name for path in folder.glob("*.py") if path.name != "__init__.py"}
+    told = set(re.findall(r"^\| `(\w+\.py)` \|", (folder / "README.md").read_text(encoding="utf-8"), re.MULTILINE))
+    assert told == rooms

@@ -106,6 +106,8 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     claimed_at: datetime
     """By the store's due clock."""
     first_attempt_at: datetime
+    first: bool = False
+    """Certainly nobody has claimed the message before. Where tokens grow, the first of them says so too."""
 
 
 class Settlement(msgspec.Struct, frozen=True, gc=False):
@@ -113,6 +115,9 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
     ending: Ending
     reason: str | None = None
     delay_s: float = 0.0
+    recorded: bool = False
+    """A transaction has committed it (settle_within); what is left to be moved is the copy that a queue elsewhere has.
+    Only where the queue says that it `mirrors`."""
 
 
 class Lease(msgspec.Struct, frozen=True):

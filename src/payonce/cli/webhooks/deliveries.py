@@ -8,9 +8,9 @@ from uuid import UUID
 
 import typer
 
-from payonce.cli.errors import EXIT_FAILED
-from payonce.cli.output import JsonOption, YesOption, note, opened, run_async, show, table
-from payonce.cli.parsing import ByOption, LimitOption, check_confirmable, parsed_moment, somebody
+from payonce.cli.confirming import confirm
+from payonce.cli.output import JsonOption, YesOption, opened, run_async, show, table
+from payonce.cli.parsing import ByOption, LimitOption, parsed_moment, somebody
 from payonce.cli.webhooks.endpoints import parsed_endpoint, parsed_state
 from payonce.kit.outcomes import Invalid
 
@@ -117,7 +117,6 @@ def replay(
     first = _moment(since, "--since")
     if first is None:
         raise Invalid("--since is not given; say from when on, such as --since 2026-01-31T12:00:00Z")
-    check_confirmable(yes, as_json, "a replay of many events")
     endpoint_id = parsed_endpoint(endpoint or "")
     run_async(
         _replay_range(
@@ -146,9 +145,8 @@ async def _replay_range(
         end = until or await app.read.fetchval("select payonce.due_now()")
         which = Range(endpoint_id, since, end, wanted, event_type)
         count = await count_range(app.read, which)
-        if count and not yes and not typer.confirm(f"send {count:,} events again?"):
-            note("nothing was changed")
-            raise typer.Exit(EXIT_FAILED)
+        if count:
+            confirm("a replay of many events", f"send {count:,} events again?", yes=yes, as_json=as_json)
         replayed = await _replay_batches(app, which, by, why) if count else 0
     result = {"endpoint": str(endpoint_id), "matching": count, "replayed": replayed}
     show(result, as_json, f"{replayed:,} events are on their way again")

@@ -8,10 +8,11 @@ from uuid import UUID
 
 import typer
 
-from payonce.cli.errors import EXIT_FAILED
-from payonce.cli.output import JsonOption, YesOption, note, opened, run_async, show, table
-from payonce.cli.parsing import ByOption, LimitOption, check_confirmable, parsed_duration_s, somebody
+from payonce.cli.confirming import confirm
+from payonce.cli.output import JsonOption, YesOption, opened, run_async, show, table
+from payonce.cli.parsing import ByOption, LimitOption, somebody
 from payonce.cli.webhooks.signatures import SecretFileOption, read_secrets
+from payonce.kit.durations import parsed_duration_s
 from payonce.kit.outcomes import Invalid
 
 if TYPE_CHECKING:
@@ -184,7 +185,6 @@ def remove(
 ) -> None:
     """Remove it for good, and destroy its secrets. What was delivered stays on record until it is pruned."""
     endpoint_id = parsed_endpoint(endpoint)
-    check_confirmable(yes, as_json, "removing an endpoint")
 
     async def act() -> None:
         from payonce.engine.webhooks import endpoint as found_by
@@ -192,9 +192,8 @@ def remove(
 
         async with opened() as app:
             found = await found_by(app.read, endpoint_id)
-            if not yes and not typer.confirm(f"remove {found.place} of {found.tenant}?"):
-                note("nothing was changed")
-                raise typer.Exit(EXIT_FAILED)
+            question = f"remove {found.place} of {found.tenant}?"
+            confirm("removing an endpoint", question, yes=yes, as_json=as_json)
             async with app.begin() as tx:
                 moved = await remove_endpoint(tx, endpoint_id, by=somebody(by), reason=reason)
         show({"endpoint": described(moved)}, as_json, f"endpoint {endpoint_id} is removed")

@@ -185,6 +185,24 @@ async def freezes(
     return [_as_freeze(row) for row in rows]
 
 
+async def freeze_of(read: Reader | Tx, freeze_id: int) -> Freeze:
+    """In force or not."""
+    found = [each for each in await freezes(read, ended=True, limit=1, before=freeze_id + 1) if each.id == freeze_id]
+    if not found:
+        raise _no_such_freeze(freeze_id)
+    return found[0]
+
+
+async def never_seen(read: Reader | Tx, vendor: str | None, asset: str | None) -> list[str]:
+    """A freeze with a slip of the pen in it stops nothing, and looks as if it did: what no effect on record has."""
+    doubts = []
+    for name, text in (("vendor", vendor), ("asset", asset)):
+        seen = f"select exists (select from payonce.effects where {name} = $1)"
+        if text is not None and not await read.fetchval(seen, text):
+            doubts.append(f"no effect on record has the {name} {text!r} so far; is it written so?")
+    return doubts
+
+
 async def check_freezes(tx: Tx, sending: Sending) -> None:
     """Asked in the intent transaction, before anything is sent."""
     row = await tx.fetchrow(
@@ -221,8 +239,12 @@ async def _take_the_lock(tx: Tx) -> None:
 async def _not_to_be_lifted(tx: Tx, freeze_id: int) -> Invalid:
     row = await tx.fetchrow("select lifted_by, lifted_at from payonce.freezes where id = $1", freeze_id)
     if row is None:
-        return Invalid(f"there is no freeze {freeze_id}; see: payonce freeze list --all")
+        return _no_such_freeze(freeze_id)
     return Invalid(f"freeze {freeze_id} was lifted by {row['lifted_by']} at {row['lifted_at'].isoformat()}")
+
+
+def _no_such_freeze(freeze_id: int) -> Invalid:
+    return Invalid(f"there is no freeze {freeze_id}; see: payonce freeze list --all")
 
 
 def _as_freeze(row: Any) -> Freeze:

@@ -1,5 +1,5 @@
-"""Makes and drops the job log's daily partitions, and lets idempotency keys, the inbox's ids and webhooks' events
-end. Leader-only, harmless when not."""
+"""Makes and drops the job log's daily partitions, and lets idempotency keys, the inbox's ids, kept HTTP answers and
+webhooks' events end. Leader-only, harmless when not."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -7,6 +7,7 @@ from typing import Final
 from payonce.engine.database import Database
 from payonce.engine.idempotency import Walk, expire_keys, forget_keys
 from payonce.engine.inbox import forget_accepted
+from payonce.engine.requests import forget_answers
 from payonce.engine.webhooks.pruning import forget_events
 from payonce.kit.outcomes import Invalid
 
@@ -35,6 +36,7 @@ class Prune:
         await expire_keys(self.database, self.walk)
         await forget_keys(self.database)
         await forget_accepted(self.database)
+        await forget_answers(self.database)
         await forget_events(self.database, self.keep_days)
         await add_partitions(self.database)
         await drop_partitions(self.database, self.keep_days)
