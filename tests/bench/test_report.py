@@ -39,6 +39,11 @@ def test_a_peer_without_a_figure_is_not_the_best_one() -> None:
     assert ratios(rows)["drain"] == 3.0
 
 
+def test_our_transactional_row_is_no_peer_of_ours() -> None:
+    rows = [row("payonce", drain=30.0), row("payonce (transactional)", drain=20.0), row("rq", drain=10.0)]
+    assert ratios(rows)["drain"] == 3.0
+
+
 @pytest.mark.parametrize("rows", [[], [row("payonce")], [row("saq")], [row("payonce", drain=None), row("saq")]])
 def test_there_is_no_ratio_without_both_sides(rows: list[Row]) -> None:
     assert ratios(rows)["drain"] is None

@@ -6,34 +6,45 @@ import typer
 
 from payonce.cli.errors import EXIT_FAILED
 from payonce.cli.output import JsonOption, command_settings, note, people, run_async, show, table
+from payonce.embedded.redis import Durability
+from payonce.kit.outcomes import Invalid
 
 HELP: Final = """Measure on this machine: queues against other systems, in one interleaved run, and the books.
 
 \b
 Examples:
   payonce bench queues --backend postgres --quick
+  payonce bench queues --backend redis --durability always
   payonce bench ledger --seconds 10
 """
+
+_DURABILITIES: Final[dict[str, Durability]] = {"everysec": "everysec", "always": "always"}
 
 commands = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
 
 
 @commands.command("queues")
 def queues(
-    backend: Annotated[str, typer.Option(help="Which backend to measure on.")] = "postgres",
+    backend: Annotated[str, typer.Option(help="What to measure on: postgres, redis, or both in turn.")] = "both",
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes and one round: to see that it works.")] = False,
     system: Annotated[list[str] | None, typer.Option("--system", help="Only this one; may be repeated.")] = None,
+    durability: Annotated[
+        str, typer.Option(help="How often Redis forces its log to the disk: everysec or always.")
+    ] = "everysec",
     as_json: JsonOption = False,
 ) -> None:
     """Drain, enqueue, idle latency and pick-up after kill -9, for us and for the systems that are installed.
 
-    Runs on databases of its own on the private server; DATABASE_URL is not used.
+    Runs on databases of its own on the private server, and on Redis servers of its own; DATABASE_URL and REDIS_URL are
+    not used.
     """
     from payonce import embedded
-    from payonce.bench.queues import render, run
+    from payonce.bench.queues import Servers, render, run
 
-    server = embedded.start(command_settings().server_dir)
-    report = run(backend, quick, system, server.superuser_url, note)
+    folder = command_settings().server_dir
+    server = embedded.start(folder)
+    servers = Servers(server.superuser_url, folder.parent, _durability(durability))
+    report = run(backend, quick, system, servers, note)
     if as_json:
         import msgspec
 
@@ -42,6 +53,12 @@ def queues(
         people().print(render(report))
     if report.errors:
         raise typer.Exit(EXIT_FAILED)
+
+
+def _durability(wanted: str) -> Durability:
+    if wanted not in _DURABILITIES:
+        raise Invalid(f"no durability {wanted!r}; there are: {', '.join(_DURABILITIES)}")
+    return _DURABILITIES[wanted]
 
 
 @commands.command("ledger")

@@ -8,7 +8,7 @@ import asyncpg
 
 from payonce.bench.journal import Journal
 from payonce.bench.peers import command
-from payonce.bench.peers.port import SLOW_S, WRITE_BUSINESS_ROW, Job, Payload, Traits, Way
+from payonce.bench.peers.port import SLOW_S, WRITE_BUSINESS_ROW, Address, Job, Payload, Traits, Way
 from payonce.engine.bell import Bell
 from payonce.engine.database import Database
 from payonce.engine.migrate import SERVICE_ROLE, known_migrations, migrate
@@ -41,8 +41,8 @@ class Payonce:
         ),
     )
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    def __init__(self, at: Address) -> None:
+        self._url = at.url
         self._stack = AsyncExitStack()
         self._database: Database
         self._bell: Bell
