@@ -90,8 +90,39 @@ ABLATIONS: Ablations = {
         [test_outbox_operators.test_a_paused_relay_delivers_nothing_and_loses_nothing],
     ),
     "the comparison of a kept entry's attempts": (
-        taking(r"and attempts = \$3 and state", "and $3::integer >= 0 and state", "payonce.outbox"),
+        taking(r"entry\.attempts = said\.attempts", "true", "as said"),
         [test_outbox_kept.test_a_run_that_was_taken_over_neither_retries_nor_parks],
+    ),
+    "the holder of a kept entry, where it is settled": (
+        taking(r"entry\.holder = said\.token", "true", "as said"),
+        [test_outbox_kept.test_what_holds_a_message_keeps_everybody_else_from_settling_it],
+    ),
+    "the holder of a kept entry, where it is held": (
+        taking(r"entry\.holder = \$3", "true", "held_until"),
+        [test_outbox_kept.test_what_holds_a_message_keeps_everybody_else_from_settling_it],
+    ),
+    "the end of a hold": (
+        taking(r"entry\.held_until <= payonce\.lease_now\(\)", "false", "held_until"),
+        [test_outbox_kept.test_a_hold_ends_with_its_lease],
+    ),
+    "the inbox of what is settled": (
+        taking(r"id::text from gone", "id::text from gone where false", "payonce.inbox"),
+        [
+            test_outbox_kept.test_a_kept_entry_lives_until_it_is_settled_with_its_business,
+            test_outbox_kept.test_a_message_that_only_its_queue_knows_gets_an_entry_before_anything_is_sent_for_it,
+        ],
+    ),
+    "the look for an entry before a message is accepted without one": (
+        taking(
+            r"where not exists \(select from payonce\.outbox",
+            "where true or not exists (select from payonce.outbox",
+            "payonce.inbox",
+        ),
+        [test_outbox_kept.test_a_message_with_an_entry_is_not_accepted_beside_it],
+    ),
+    "the key of a message for a queue elsewhere": (
+        taking(r"where known\.expires_at <= payonce\.due_now\(\)", "", "as keyed"),
+        [test_outbox_kept.test_each_key_is_accepted_once_for_a_queue_elsewhere_too],
     ),
     "the comparison of a refill": (
         taking(r"entry\.attempts = lost\.attempts and entry\.ready_at = lost\.ready_at", "true", "as lost"),

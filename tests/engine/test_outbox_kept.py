@@ -1,22 +1,29 @@
 """Entries that live until settled: a queue elsewhere may lose everything, and nothing is lost or done twice."""
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
 
 import pytest
 
-from payonce.engine.inbox import accept
+from payonce.engine.database import Connection
+from payonce.engine.model import Claim, Ending, Message, Settlement
 from payonce.engine.outbox import (
+    Fate,
     Kept,
+    Standing,
+    accept_unkept,
+    hold_kept,
     overdue_kept,
-    park_kept,
     parked_entries,
-    postpone_kept,
     put_back,
+    put_kept,
     redrive_entries,
     settle_kept,
+    standings,
 )
-from payonce.engine.outbox.model import REPEAT_FOR_S
+from payonce.engine.outbox.kept import wake_kept
+from payonce.engine.outbox.model import REPEAT_FOR_S, State, wake_name
 from payonce.engine.transaction import begin
 from payonce.kit.outcomes import Invalid
 from payonce.testing import OpenStage
@@ -24,6 +31,22 @@ from tests.engine.outbox_stage import NAME, TERMS, Desk, open_desk
 
 KEEPING = replace(TERMS, keeps=True, ahead_s=86_400)
 LATE_S = 60.0
+LEASE_S = 30.0
+FIRST_AT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def claimed(message_id: UUID, token: int = 1, attempts: int = 0) -> Claim:
+    """A claim as the queue elsewhere hands it out."""
+    return Claim(Message(id=message_id, queue="payments", attempts=attempts), token, 0, FIRST_AT, FIRST_AT)
+
+
+async def settle(
+    connection: Connection, message_id: UUID, ending: Ending = Ending.SUCCESS, *, token: int = 1, attempts: int = 0,
+    delay_s: float = 0.0, reason: str | None = None,
+) -> Fate:  # fmt: skip
+    claim = claimed(message_id, token, attempts)
+    [fate] = await settle_kept(connection, NAME, [Settlement(claim, ending, reason, delay_s)])
+    return fate
 
 
 async def overdue(desk: Desk) -> list[Kept]:
@@ -37,11 +60,10 @@ async def test_a_kept_entry_lives_until_it_is_settled_with_its_business(stage: O
         assert await desk.states() == {"delivered": 1}
         assert await desk.step() == 0
         async with begin(desk.s.database, desk.s.feed) as tx:
-            assert await accept(tx, "books", sent)
-            assert await settle_kept(tx.connection, NAME, sent)
+            assert await settle(tx.connection, sent) is Fate.RECORDED
         assert await desk.states() == {}
         async with begin(desk.s.database, desk.s.feed) as tx:
-            assert not await settle_kept(tx.connection, NAME, sent)
+            assert await settle(tx.connection, sent) is Fate.GONE
 
 
 async def test_what_the_other_side_lost_is_put_back_with_attempts_and_due_time(stage: OpenStage) -> None:
@@ -50,7 +72,7 @@ async def test_what_the_other_side_lost_is_put_back_with_attempts_and_due_time(s
         await desk.step()
         due = await desk.s.clock.now() + timedelta(seconds=500)
         async with desk.s.database.transaction() as connection:
-            assert await postpone_kept(connection, NAME, sent, attempts=0, delay_s=500, reason="vendor is down")
+            assert await settle(connection, sent, Ending.RETRY, delay_s=500) is Fate.RECORDED
         await desk.s.clock.advance(500 + LATE_S - 1)
         assert await overdue(desk) == []
         await desk.s.clock.advance(1)
@@ -59,7 +81,7 @@ async def test_what_the_other_side_lost_is_put_back_with_attempts_and_due_time(s
         assert await put_back(desk.s.database, NAME, found) == 1
         await desk.step()
         again = desk.broker.received[1]
-        assert (again.message.attempts, again.ready_at) == (1, due)
+        assert (again.message.attempts, again.ready_at, again.first_attempt_at) == (1, due, FIRST_AT)
         assert await desk.states() == {"delivered": 1}
 
 
@@ -84,9 +106,9 @@ async def test_what_was_settled_or_retried_since_it_was_looked_at_is_not_put_bac
         await desk.s.clock.advance(LATE_S)
         found = await overdue(desk)
         async with desk.s.database.transaction() as connection:
-            await settle_kept(connection, NAME, settled)
-            await postpone_kept(connection, NAME, retried, attempts=0, delay_s=0, reason="later")
-            await park_kept(connection, NAME, parked, attempts=0, reason="never")
+            await settle(connection, settled)
+            await settle(connection, retried, Ending.RETRY)
+            await settle(connection, parked, Ending.PARKED)
         assert await put_back(desk.s.database, NAME, found) == 1
         assert (await desk.row(lost))["state"] == "waiting"
         assert await put_back(desk.s.database, NAME, found) == 0
@@ -97,7 +119,7 @@ async def test_parked_money_is_not_run_again(stage: OpenStage) -> None:
         [sent] = await desk.put()
         await desk.step()
         async with desk.s.database.transaction() as connection:
-            assert await park_kept(connection, NAME, sent, attempts=0, reason="gave up, token=abcdefghijkl")
+            await settle(connection, sent, Ending.PARKED, reason="gave up, token=abcdefghijkl")
         await desk.s.clock.advance(10 * 86_400)
         assert await overdue(desk) == []
         assert await desk.step() == 0
@@ -113,11 +135,11 @@ async def test_a_run_that_was_taken_over_neither_retries_nor_parks(stage: OpenSt
         [sent] = await desk.put()
         await desk.step()
         async with desk.s.database.transaction() as connection:
-            assert await postpone_kept(connection, NAME, sent, attempts=0, delay_s=100, reason="by the successor")
-            assert not await postpone_kept(connection, NAME, sent, attempts=0, delay_s=0, reason="stale")
-            assert not await park_kept(connection, NAME, sent, attempts=0, reason="stale")
+            assert await settle(connection, sent, Ending.RETRY, delay_s=100, reason="the successor") is Fate.RECORDED
+            assert await settle(connection, sent, Ending.RETRY, reason="stale") is Fate.STALE
+            assert await settle(connection, sent, Ending.PARKED, reason="stale") is Fate.STALE
         row = await desk.row(sent)
-        assert (row["state"], row["attempts"], row["last_error"]) == ("delivered", 1, "by the successor")
+        assert (row["state"], row["attempts"], row["last_error"]) == ("delivered", 1, "the successor")
 
 
 async def test_a_settle_while_it_is_delivered_again_ends_it(stage: OpenStage) -> None:
@@ -125,7 +147,7 @@ async def test_a_settle_while_it_is_delivered_again_ends_it(stage: OpenStage) ->
         [sent] = await desk.put()
         step = await desk.stand_still()
         async with desk.s.database.transaction() as connection:
-            assert await settle_kept(connection, NAME, sent)
+            assert await settle(connection, sent) is Fate.RECORDED
         assert desk.broker.resume is not None
         desk.broker.resume.set()
         await step
@@ -137,7 +159,7 @@ async def test_a_park_while_it_is_delivered_again_holds(stage: OpenStage) -> Non
         [sent] = await desk.put()
         step = await desk.stand_still()
         async with desk.s.database.transaction() as connection:
-            assert await park_kept(connection, NAME, sent, attempts=0, reason="never")
+            assert await settle(connection, sent, Ending.PARKED) is Fate.RECORDED
         assert desk.broker.resume is not None
         desk.broker.resume.set()
         await step
@@ -155,11 +177,117 @@ async def test_kept_entries_are_put_back_at_any_age(stage: OpenStage) -> None:
         assert await desk.states() == {"delivered": 1}
 
 
-async def test_a_refill_and_a_delay_have_bounds(stage: OpenStage) -> None:
+async def test_a_refill_has_bounds(stage: OpenStage) -> None:
     async with open_desk(stage, KEEPING) as desk:
-        [sent] = await desk.put()
         with pytest.raises(Invalid, match="limit is 0"):
             await overdue_kept(desk.s.database, NAME, late_s=0, limit=0)
-        with pytest.raises(Invalid, match="delay_s is -1"):
+
+
+async def test_what_holds_a_message_keeps_everybody_else_from_settling_it(stage: OpenStage) -> None:
+    async with open_desk(stage, KEEPING) as desk:
+        [sent] = await desk.put()
+        await desk.step()
+        async with desk.s.database.transaction() as connection:
+            assert await hold_kept(connection, NAME, claimed(sent, token=2), LEASE_S)
+        for ending in (Ending.SUCCESS, Ending.FAILED, Ending.RETRY, Ending.PARKED):
             async with desk.s.database.transaction() as connection:
-                await postpone_kept(connection, NAME, sent, attempts=0, delay_s=-1, reason="x")
+                assert await settle(connection, sent, ending, token=1) is Fate.STALE
+        async with desk.s.database.transaction() as connection:
+            assert not await hold_kept(connection, NAME, claimed(sent, token=1), LEASE_S)
+            assert await hold_kept(connection, NAME, claimed(sent, token=2), LEASE_S)
+            assert await settle(connection, sent, token=2) is Fate.RECORDED
+
+
+async def test_a_hold_ends_with_its_lease(stage: OpenStage) -> None:
+    async with open_desk(stage, KEEPING) as desk:
+        [sent] = await desk.put()
+        await desk.step()
+        async with desk.s.database.transaction() as connection:
+            assert await hold_kept(connection, NAME, claimed(sent, token=1), LEASE_S)
+        await desk.s.clock.advance_leases(LEASE_S)
+        async with desk.s.database.transaction() as connection:
+            assert await hold_kept(connection, NAME, claimed(sent, token=2), LEASE_S)
+            assert await settle(connection, sent, token=1) is Fate.STALE
+
+
+async def test_a_message_that_only_its_queue_knows_gets_an_entry_before_anything_is_sent_for_it(
+    stage: OpenStage,
+) -> None:
+    async with open_desk(stage, KEEPING) as desk:
+        direct = claimed(Message(queue="payments").id, token=5)
+        async with desk.s.database.transaction() as connection:
+            assert await hold_kept(connection, NAME, direct, LEASE_S)
+        row = await desk.row(direct.message.id)
+        assert (row["state"], row["holder"], row["first_attempt_at"]) == ("delivered", 5, FIRST_AT)
+        assert await standings(desk.s.database, NAME, [direct.message.id]) == {
+            direct.message.id: Standing(State.DELIVERED, 0)
+        }
+        async with desk.s.database.transaction() as connection:
+            assert await settle(connection, direct.message.id, token=5) is Fate.RECORDED
+        async with desk.s.database.transaction() as connection:
+            assert not await hold_kept(connection, NAME, direct, LEASE_S)
+        assert await standings(desk.s.database, NAME, [direct.message.id]) == {}
+
+
+async def test_a_message_without_an_entry_is_accepted_once(stage: OpenStage) -> None:
+    async with open_desk(stage, KEEPING) as desk:
+        direct = claimed(Message(queue="payments").id)
+        for expected in (True, False):
+            async with desk.s.database.transaction() as connection:
+                assert await accept_unkept(connection, NAME, direct.message) is expected
+        async with desk.s.database.transaction() as connection:
+            assert not await hold_kept(connection, NAME, direct, LEASE_S)
+            assert await settle(connection, direct.message.id, Ending.RETRY) is Fate.GONE
+
+
+async def test_a_message_with_an_entry_is_not_accepted_beside_it(stage: OpenStage) -> None:
+    async with open_desk(stage, KEEPING) as desk:
+        direct = claimed(Message(queue="payments").id)
+        async with desk.s.database.transaction() as connection:
+            assert await settle(connection, direct.message.id, Ending.RETRY) is Fate.UNKNOWN
+            assert await hold_kept(connection, NAME, direct, LEASE_S)
+        async with desk.s.database.transaction() as connection:
+            assert not await accept_unkept(connection, NAME, direct.message)
+
+
+async def test_a_batch_is_settled_one_by_one(stage: OpenStage) -> None:
+    async with open_desk(stage, KEEPING) as desk:
+        done, retried, parked, released, gone = await desk.put(5)
+        await desk.step()
+        async with desk.s.database.transaction() as connection:
+            await settle(connection, gone)
+        endings = {
+            done: Ending.SUCCESS, retried: Ending.RETRY, parked: Ending.PARKED, released: Ending.RELEASED,
+            gone: Ending.SUCCESS,
+        }  # fmt: skip
+        async with desk.s.database.transaction() as connection:
+            fates = await settle_kept(
+                connection, NAME, [Settlement(claimed(each), ending) for each, ending in endings.items()]
+            )
+        assert fates == [Fate.RECORDED] * 4 + [Fate.GONE]
+        assert await standings(desk.s.database, NAME, list(endings)) == {
+            retried: Standing(State.DELIVERED, 1), parked: Standing(State.PARKED, 1),
+            released: Standing(State.DELIVERED, 0),
+        }  # fmt: skip
+
+
+async def test_each_key_is_accepted_once_for_a_queue_elsewhere_too(stage: OpenStage) -> None:
+    async with open_desk(stage, KEEPING) as desk:
+        first, second, other = (Message(queue="payments", idempotency_key=key) for key in ("k", "k", "other"))
+        async with desk.s.database.transaction() as connection:
+            assert await put_kept(connection, NAME, [first, second]) == [first.id, first.id]
+        async with desk.s.database.transaction() as connection:
+            assert await put_kept(connection, NAME, [second, other]) == [first.id, other.id]
+        assert await desk.states() == {"waiting": 2}
+
+
+async def test_a_parked_message_goes_on_when_it_is_woken(stage: OpenStage) -> None:
+    async with open_desk(stage, KEEPING) as desk:
+        [sent] = await desk.put()
+        await desk.step()
+        async with desk.s.database.transaction() as connection:
+            assert await wake_kept(connection, sent) is None
+            await settle(connection, sent, Ending.PARKED)
+        async with desk.s.database.transaction() as connection:
+            assert await wake_kept(connection, sent) == wake_name(NAME)
+        assert await standings(desk.s.database, NAME, [sent]) == {sent: Standing(State.WAITING, 0)}

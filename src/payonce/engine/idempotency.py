@@ -1,13 +1,17 @@
-"""How long an idempotency key outlives its message: found when the message is gone, forgotten when its time is over.
+"""Idempotency keys: taken with a message, found when it is gone, forgotten when their time is over.
 
 Off the hot path: a settle does not touch the key of its message. A key that is found late lives longer, never shorter.
 The walk goes by the primary key: an index of unexpired keys cost the database a quarter more in a bulk put, measured.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Final
+from uuid import UUID
 
-from payonce.engine.database import Database
+from payonce.engine.database import Connection, Database
+from payonce.engine.model import Message
 
 RETENTION_DEFAULT_S: Final = 86_400.0
 """For keys of a queue that nobody declares any more."""
@@ -19,6 +23,59 @@ SLICE_WORTHWHILE: Final = SLICE_KEYS // 100
 """A slice with fewer finds ends the tick, so that a million waiting messages cost one slice at a time."""
 FORGET_KEYS: Final = 5_000
 FORGET_BATCHES_MAX: Final = 40
+
+
+def keyed(messages: Sequence[Message]) -> list[tuple[str, str, UUID]]:
+    """Keys in order, so that two bulk puts with the same keys wait for each other instead of deadlocking.
+    Messages of one key stay in the order they came: the first counts."""
+    rows = [
+        (message.queue, message.idempotency_key, message.id)
+        for message in messages
+        if message.idempotency_key is not None
+    ]
+    rows.sort(key=itemgetter(0, 1))
+    return rows
+
+
+# The first of a key stands for the rest, in the store and in this very batch.
+# A key whose time is over is taken as if it were new.
+TAKE_KEYS: Final = """
+    insert into payonce.idempotency_keys as known (queue, key, message_id)
+    select distinct on (queue, key) queue, key, message_id from {keyed}
+    order by queue, key, position
+    on conflict (queue, key) do update set message_id = excluded.message_id, expires_at = null
+        where known.expires_at <= payonce.due_now()
+    returning message_id"""
+"""`{keyed}` are the columns queue, key, message_id and position."""
+
+
+async def take_keys(connection: Connection, messages: Sequence[Message]) -> set[UUID]:
+    """Those of the messages with a key whose key was free, and is now theirs if the caller's transaction commits."""
+    rows = keyed(messages)
+    if not rows:
+        return set()
+    source = "unnest($1::text[], $2::text[], $3::uuid[]) with ordinality as keyed (queue, key, message_id, position)"
+    taken = await connection.fetch(TAKE_KEYS.format(keyed=source), *map(list, zip(*rows, strict=True)))
+    return {row["message_id"] for row in taken}
+
+
+async def first_ids(connection: Connection, messages: Sequence[Message], inserted: set[UUID]) -> list[UUID]:
+    """The ids under which repeated keys were first accepted. A repeated id without a key answers with itself."""
+    repeated = [message for message in messages if message.id not in inserted and message.idempotency_key is not None]
+    found = await connection.fetch(
+        """
+        select known.queue, known.key, known.message_id
+        from unnest($1::text[], $2::text[]) as asked (queue, key)
+        join payonce.idempotency_keys known using (queue, key)
+        """,
+        [message.queue for message in repeated],
+        [message.idempotency_key for message in repeated],
+    )
+    first = {(queue, key): message_id for queue, key, message_id in found}
+    return [
+        message.id if message.id in inserted else first.get((message.queue, message.idempotency_key), message.id)
+        for message in messages
+    ]
 
 
 @dataclass
@@ -69,6 +126,8 @@ async def _expire_slice(database: Database, walk: Walk) -> int:
         ), gone as (
             select queue, key, message_id from slice
             where expires_at is null and not exists (select from payonce.messages m where m.id = slice.message_id)
+              and not exists (
+                  select from payonce.relays r join payonce.outbox o on o.relay = r.name and o.id = slice.message_id)
         ), mine as (
             select known.queue, known.key from gone
             join payonce.idempotency_keys known on known.queue = gone.queue and known.key = gone.key

@@ -123,7 +123,7 @@ async def of_message(reader: Readable, message_id: UUID) -> list[Entry]:
         f"select {_LOG_COLUMNS} from payonce.job_logs where message_id = $1 order by id desc limit {RUNS_MAX}",
         message_id,
     )
-    rows += await reader.fetch(f"select {_LIVE_COLUMNS} from payonce.messages where id = $1", message_id)
+    rows += await reader.fetch(f"select {_LIVE_COLUMNS} from payonce.live_messages where id = $1", message_id)
     return _in_time_order(rows)
 
 
@@ -144,7 +144,7 @@ async def trace(reader: Readable, what: str) -> Trace:
     )  # fmt: skip
     live = await reader.fetch(
         f"""
-        select {_LIVE_COLUMNS} from payonce.messages
+        select {_LIVE_COLUMNS} from payonce.live_messages
         where trace_id = any($1::text[]) or (id = any($2::uuid[]) and trace_id is null)
         order by created_at desc, id desc limit {RUNS_MAX + 1}
         """,
@@ -164,17 +164,17 @@ async def _traces_behind(reader: Readable, what: str) -> list[str]:
             (select trace_id as trace, created_at as seen_at from payonce.job_logs
              where trace_id = $1 order by created_at desc limit 1)
             union all
-            (select trace_id, created_at from payonce.messages where trace_id = $1 limit 1)
+            (select trace_id, created_at from payonce.live_messages where trace_id = $1 limit 1)
             union all
             (select coalesce(trace_id, message_id::text), created_at from payonce.job_logs
              where message_id = $2 order by created_at desc limit 1)
             union all
-            select coalesce(trace_id, id::text), created_at from payonce.messages where id = $2
+            select coalesce(trace_id, id::text), created_at from payonce.live_messages where id = $2
             union all
             (select coalesce(trace_id, message_id::text), max(created_at) from payonce.job_logs
              where correlation_id = $1 group by 1 order by 2 desc limit {TRACES_MAX + 1})
             union all
-            (select coalesce(trace_id, id::text), max(created_at) from payonce.messages
+            (select coalesce(trace_id, id::text), max(created_at) from payonce.live_messages
              where correlation_id = $1 group by 1 order by 2 desc limit {TRACES_MAX + 1})
             union all
             (select coalesce(trace_id, message_id::text), max(created_at) from payonce.job_logs
@@ -182,7 +182,7 @@ async def _traces_behind(reader: Readable, what: str) -> list[str]:
             union all
             select coalesce(m.trace_id, m.id::text), m.created_at from payonce.queues q
             join payonce.idempotency_keys known on known.queue = q.name and known.key = $1
-            join payonce.messages m on m.id = known.message_id
+            join payonce.live_messages m on m.id = known.message_id
         ) found group by trace order by seen_at desc, trace limit {TRACES_MAX + 1}
         """,
         what, _parsed_id(what),

@@ -113,6 +113,9 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
     ending: Ending
     reason: str | None = None
     delay_s: float = 0.0
+    recorded: bool = False
+    """A transaction has committed it (settle_within); what is left to be moved is the copy that a queue elsewhere has.
+    Only where the queue says that it `mirrors`."""
 
 
 class Lease(msgspec.Struct, frozen=True):

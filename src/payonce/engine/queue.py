@@ -100,6 +100,9 @@ class PullQueue(Protocol):
     """One queue that workers take from."""
 
     policy: Policy
+    mirrors: bool
+    """Whether it has a copy of its own of what settle_within ends. Then the settlement is given to `exchange` once more
+    after the commit, as recorded."""
 
     async def exchange(self, settlements: Sequence[Settlement], limit: int) -> Exchange:
         """Settles, then claims up to `limit`, in one round trip where the backend can."""

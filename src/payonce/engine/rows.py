@@ -11,6 +11,10 @@ from payonce.engine.model import Message
 MESSAGE_COLUMNS: Final = """id, queue, action, correlation_id, idempotency_key, trace_id, created_at, attempts,
     max_attempts, lane, payload, extra"""
 
+MESSAGE_STARTS_OVER: Final = """state = 'ready', ready_at = payonce.due_now(), token = m.token + 1, attempts = 0,
+    crashes = 0, first_attempt_at = null, last_error = null"""
+"""Of a row `m` of payonce.messages that a person, or an answer, wakes."""
+
 UNREADABLE: Final = (ValueError, RecursionError, OverflowError)
 """What a row written by hand may make of its reader; `put` lets no such message in."""
 

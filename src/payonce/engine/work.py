@@ -39,7 +39,7 @@ class Work:
         "_service",
         "_under_way",
         "read",
-        "settled_as",
+        "settlement",
     )
 
     def __init__(
@@ -59,7 +59,8 @@ class Work:
         self._service = service
         self._checks = checks
         self.read = read
-        self.settled_as: Ending | None = None
+        self.settlement: Settlement | None = None
+        """How the run ended, once a transaction of its own has committed that."""
         self._called = False
         self._under_way: list[str] = []
         """Effects that are being performed right now, also those that are not on record yet."""
@@ -70,6 +71,10 @@ class Work:
     def message(self) -> Message:
         return self._claim.message
 
+    @property
+    def settled_as(self) -> Ending | None:
+        return None if self.settlement is None else self.settlement.ending
+
     @asynccontextmanager
     async def commit(self, rejected: str | None = None) -> AsyncIterator[Tx]:
         """Fence, state, next messages, job log and acknowledgement in one commit; at most once per run.
@@ -78,12 +83,12 @@ class Work:
         """
         if self.settled_as is not None:
             raise RuntimeError("commit() was already used in this run; put everything into one transaction")
-        ending = Ending.SUCCESS if rejected is None else Ending.FAILED
+        settlement = Settlement(self._claim, Ending.SUCCESS if rejected is None else Ending.FAILED, rejected)
         async with (
             self._database.work.acquire() as connection,
             settled_transaction(self._database, connection) as opened,
         ):
-            opened.xact_id = await self._queue.settle_within(connection, Settlement(self._claim, ending, rejected))
+            opened.xact_id = await self._queue.settle_within(connection, settlement)
             if opened.xact_id is None:
                 raise Stale(f"message {self.message.id} of {self.message.queue} is no longer this run's to settle")
             tx = Tx(connection, self._feed, self.message.trace)
@@ -92,7 +97,7 @@ class Work:
                 raise RuntimeError(f"commit() although the end of {label} is not known; let what effect() raised pass")
             yield tx
             await tx.check_alive()
-        self.settled_as = ending
+        self.settlement = settlement
         if tx.sent_to:
             self._feed.ring(tx.sent_to)
 
@@ -158,7 +163,7 @@ class Work:
             reason = f"{why}; {still_open.label} waits for a person"
             settlement = Settlement(self._claim, Ending.PARKED, reason)
             opened.xact_id = await self._queue.settle_within(connection, settlement)
-        self.settled_as = Ending.PARKED
+        self.settlement = settlement
         return Ending.PARKED
 
 

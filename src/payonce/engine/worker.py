@@ -11,6 +11,7 @@ from typing import Final
 
 import asyncpg
 import structlog
+from msgspec import structs
 
 from payonce.engine import metrics
 from payonce.engine.database import Database, is_transient
@@ -211,10 +212,12 @@ class QueueServer:
             self.durations_s.append(time.monotonic() - begun)
         if settlement is not None:
             self.ended.append(settlement)
-        elif work.settled_as is not None:
-            metrics.SETTLES.labels(self.policy.queue, work.settled_as.value).inc()
-            if work.settled_as is Ending.SUCCESS and run.claim.message.attempts:
+        elif work.settlement is not None:
+            metrics.SETTLES.labels(self.policy.queue, work.settlement.ending.value).inc()
+            if work.settlement.ending is Ending.SUCCESS and run.claim.message.attempts:
                 self._observe_retry_latency(run)
+            if self.queue.mirrors:
+                self.ended.append(structs.replace(work.settlement, recorded=True))
         self.queue.wake()
 
     async def _handle(self, run: Run, work: Work) -> Ended | None:
@@ -308,7 +311,9 @@ class QueueServer:
     def _count(self, batch: Sequence[Settlement], exchange: Exchange) -> None:
         queue = self.policy.queue
         for (ending, answer), count in Counter(
-            (settlement.ending, answer) for settlement, answer in zip(batch, exchange.answers, strict=True)
+            (settlement.ending, answer)
+            for settlement, answer in zip(batch, exchange.answers, strict=True)
+            if not settlement.recorded
         ).items():
             if answer is Answer.STALE:
                 metrics.STALE_SETTLES.labels(queue).inc(count)

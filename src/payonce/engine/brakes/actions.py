@@ -11,6 +11,7 @@ import msgspec
 
 from payonce.engine.brakes.approval import Action, Weighed
 from payonce.engine.effects.review import Answer, answer_review
+from payonce.engine.effects.store import wake_parked
 from payonce.engine.model import State
 from payonce.engine.queue import Admin, Filter
 from payonce.engine.reconcile.suspense import describe, item_of, write_off
@@ -51,15 +52,17 @@ class WriteOff(msgspec.Struct, frozen=True):
     note: str
 
 
-def answering(admin: Admin) -> Action[ReviewAnswer]:
+def answering(_: Admin) -> Action[ReviewAnswer]:
     async def execute(tx: Tx, given: ReviewAnswer, by: str) -> dict[str, Any]:
         answered = await answer_review(
             tx, given.effect_id, given.answer, by, given.note, revision=given.revision, outcome=given.outcome,
             vendor_ref=given.vendor_ref,
         )  # fmt: skip
-        redriven = await _wake(tx, admin, answered.message_id)
+        # In the same commit: a message that was parked with the open effect goes on with the answer.
+        if (woken := await wake_parked(tx.connection, answered.message_id)) is not None:
+            tx.sent_to.add(woken)
         return {"effect": answered.effect_id, "state": answered.state, "message": answered.message_id,
-                "redriven": redriven}  # fmt: skip
+                "redriven": woken is not None}  # fmt: skip
 
     return Action("answer review", ReviewAnswer, _weigh_answer, execute)
 
@@ -144,15 +147,6 @@ async def _weigh_write_off(tx: Tx, given: WriteOff) -> Weighed:
     item = await item_of(tx, given.item_id)
     # A gain is weighed as a loss is: either way the books are made to agree by a person's word.
     return Weighed(str(item.id), f"write off {describe(item)} to {given.account}", [abs(item.amount)])
-
-
-async def _wake(tx: Tx, admin: Admin, message_id: UUID) -> bool:
-    """A message that was parked with the open effect goes on with the answer, in the same commit."""
-    queue = await tx.fetchval("select queue from payonce.messages where id = $1 and state = 'parked'", message_id)
-    if queue is None:
-        return False
-    tx.sent_to.add(queue)
-    return await admin.redrive(queue, Filter(ids=[message_id]), within=tx.connection) == 1
 
 
 async def _chosen(tx: Tx, admin: Admin, asked: Redrive) -> list[UUID]:

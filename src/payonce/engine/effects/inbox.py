@@ -71,7 +71,9 @@ async def shown(read: Reader | Tx, effect_id: UUID) -> Shown:
     effect = listed.effect
     in_review = effect.state is State.REVIEW
     lines = await evidence_of(read, [effect_id])
-    message = await read.fetchrow("select queue, state from payonce.messages where id = $1", effect.message_id)
+    message = await read.fetchrow(
+        "select queue, state from payonce.live_messages where id = $1 limit 1", effect.message_id
+    )
     return Shown(
         listed,
         lines.get(effect_id, ()),

@@ -14,16 +14,13 @@ ANSWER_GRACE_S: Final = 600.0
 ORPHANED: Final = f"""
     e.state in ('intended', 'unknown')
     and (e.busy_until is null or e.busy_until <= payonce.due_now())
-    and not exists (select from payonce.messages m where m.id = e.message_id and m.state <> 'parked')
-    and not exists (
-        select from payonce.relays r join payonce.outbox o on o.relay = r.name and o.id = e.message_id
-        where o.state <> 'parked')
+    and not exists (select from payonce.live_messages m where m.id = e.message_id and m.state <> 'parked')
     and not exists (
         select from payonce.effect_attempts a
         where a.effect_id = e.id and a.event = 'answered'
           and a.created_at > payonce.due_now() - make_interval(secs => {ANSWER_GRACE_S}))"""
 """Holds for a row `e` of payonce.effects. A message that lives in a queue elsewhere has its entry in the outbox until
-it is settled; by way of the few relays, because entries are found by relay and id."""
+it is settled."""
 
 
 async def find_orphans(database: Database, state: State, after: UUID, limit: int) -> list[UUID]:
@@ -68,15 +65,7 @@ async def review_orphan(database: Database, effect_id: UUID) -> bool:
 
 
 async def _why(connection: Connection, message_id: UUID) -> str:
-    parked = await connection.fetchrow(
-        """
-        select last_error from payonce.messages where id = $1
-        union all
-        select o.last_error from payonce.relays r join payonce.outbox o on o.relay = r.name and o.id = $1
-        limit 1
-        """,
-        message_id,
-    )
+    parked = await connection.fetchrow("select last_error from payonce.live_messages where id = $1 limit 1", message_id)
     if parked is None:
         return f"message {message_id} is gone"
     return f"message {message_id} is parked: {parked['last_error'] or 'no reason given'}"

@@ -22,6 +22,8 @@ from payonce.engine.effects.model import (
     state_after,
 )  # fmt: skip
 from payonce.engine.model import Claim, clean_text
+from payonce.engine.outbox.kept import wake_kept
+from payonce.engine.rows import MESSAGE_STARTS_OVER
 from payonce.engine.transaction import Reader, Tx
 from payonce.kit.ids import new_id
 from payonce.kit.money import Amount
@@ -207,23 +209,21 @@ async def record(
     return after
 
 
-async def wake_parked(connection: Connection, message_id: UUID) -> bool:
+async def wake_parked(connection: Connection, message_id: UUID) -> str | None:
     """A message that was parked with an effect in review goes on once the effect has left it, in the same commit.
-    One that is not parked yet finds the effect changed when it is to be parked, for it locks its effects first."""
-    woken = await connection.fetchval(
-        """
+    One that is not parked yet finds the effect changed when it is to be parked, for it locks its effects first.
+    Answers what to ring after the commit; None when it was not parked."""
+    queue: str | None = await connection.fetchval(
+        f"""
         with parked as (
             select id from payonce.messages where id = $1 and state = 'parked' for update skip locked
         )
-        update payonce.messages m
-        set state = 'ready', ready_at = payonce.due_now(), token = m.token + 1, attempts = 0, crashes = 0,
-            first_attempt_at = null, last_error = null
-        from parked where m.id = parked.id
-        returning true
+        update payonce.messages m set {MESSAGE_STARTS_OVER} from parked where m.id = parked.id
+        returning m.queue
         """,
         message_id,
     )
-    return woken is not None
+    return queue or await wake_kept(connection, message_id)
 
 
 async def _record_without_document(

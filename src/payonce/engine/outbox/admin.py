@@ -11,6 +11,7 @@ from payonce.engine.bell import Bell
 from payonce.engine.database import Connection, Database, settled_transaction
 from payonce.engine.model import Message, clean_text
 from payonce.engine.outbox.entries import unknown_relay
+from payonce.engine.outbox.kept import STARTS_OVER
 from payonce.engine.outbox.model import State, wake_name
 from payonce.engine.rows import MESSAGE_COLUMNS, message_shown
 from payonce.kit.outcomes import Invalid
@@ -161,9 +162,7 @@ async def _redrive_batch(
                 order by try_at, id limit {CHANGE_BATCH} for update skip locked
             )
             update payonce.outbox entry
-            set state = 'waiting', token = entry.token + 1, try_at = payonce.due_now(), ready_at = payonce.due_now(),
-                attempts = 0, tries = 0, refusals = 0, crashes = 0, suspect = false, last_error = null,
-                first_tried_at = case when $4 then null else entry.first_tried_at end
+            set {STARTS_OVER}, first_tried_at = case when $4 then null else entry.first_tried_at end
             from chosen where entry.relay = $1 and entry.id = chosen.id
             returning entry.id
             """,

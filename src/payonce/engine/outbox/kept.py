@@ -1,23 +1,32 @@
 """Entries that live until they are settled: what a queue elsewhere loses is put back from here.
 
-The consumer writes here what it must not lose with that queue: that a message is settled, retried or parked. Retries
-and parkings compare the attempts that the consumer was given, so that a run which was taken over changes nothing.
+The consumer writes here what it must not lose with that queue: that a message is settled, retried or parked, and who
+works on it with effects. The entry is the fence: a run that was taken over finds another holder, other attempts, or
+the message's id in the inbox, and changes nothing.
 """
 
 from collections.abc import Sequence
 from datetime import datetime
+from enum import StrEnum
 from typing import Final
 from uuid import UUID
 
 import msgspec
 
 from payonce.engine.database import Connection, Database
-from payonce.engine.model import DELAY_MAX_S
-from payonce.engine.outbox.model import told
+from payonce.engine.idempotency import first_ids, take_keys
+from payonce.engine.model import Claim, Message, Settlement
+from payonce.engine.outbox.entries import put_out
+from payonce.engine.outbox.model import State, told, wake_name
 from payonce.kit.outcomes import Invalid
 
 OVERDUE_MAX: Final = 10_000
 """Entries looked at by one page of a refill."""
+
+STARTS_OVER: Final = """state = 'waiting', token = entry.token + 1, try_at = payonce.due_now(),
+    ready_at = payonce.due_now(), attempts = 0, tries = 0, refusals = 0, crashes = 0, suspect = false,
+    last_error = null, holder = null, held_until = null, first_attempt_at = null"""
+"""Of a row `entry` of payonce.outbox that a person, or an answer, wakes."""
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -29,45 +38,111 @@ class Kept(msgspec.Struct, frozen=True):
     ready_at: datetime
 
 
-async def settle_kept(connection: Connection, relay: str, message_id: UUID) -> bool:
-    """Ends an entry in the consumer's transaction, wherever it is on its way. False when it ended before."""
-    gone = await connection.fetchval(
-        "delete from payonce.outbox where relay = $1 and id = $2 returning true", relay, message_id
+class Standing(msgspec.Struct, frozen=True):
+    """What the outbox says of a message that somebody is about to run."""
+
+    state: State
+    attempts: int
+
+
+class Fate(StrEnum):
+    """What became of a settlement."""
+
+    RECORDED = "recorded"
+    GONE = "gone"
+    """The message was settled before."""
+    STALE = "stale"
+    """It is somebody else's, or was retried or parked before. Nothing was changed."""
+    UNKNOWN = "unknown"
+    """It has no entry: the queue elsewhere is all that knows of it."""
+
+
+async def put_kept(connection: Connection, relay: str, messages: Sequence[Message]) -> list[UUID]:
+    """Entries that exist if and only if the caller's transaction commits; each idempotency key is accepted once.
+    Answers with each message's id, or the first id of its key."""
+    fresh = await take_keys(connection, messages)
+    accepted = [message for message in messages if message.idempotency_key is None or message.id in fresh]
+    await put_out(connection, relay, accepted)
+    if len(accepted) == len(messages):
+        return [message.id for message in messages]
+    return await first_ids(connection, messages, {message.id for message in accepted})
+
+
+async def standings(database: Database, relay: str, ids: Sequence[UUID]) -> dict[UUID, Standing]:
+    """Of these messages those that are not settled."""
+    rows = await database.engine.fetch(
+        "select id, state, attempts from payonce.outbox where relay = $1 and id = any($2)", relay, list(ids)
     )
-    return gone is not None
+    return {row["id"]: Standing(State(row["state"]), row["attempts"]) for row in rows}
 
 
-async def postpone_kept(
-    connection: Connection, relay: str, message_id: UUID, *, attempts: int, delay_s: float, reason: str
-) -> bool:
-    """A run ended in a retry: from now on the entry is put back with one attempt more, and not before its time."""
-    if not 0 <= delay_s <= DELAY_MAX_S:
-        raise Invalid(f"delay_s is {delay_s}; it must be between 0 and {DELAY_MAX_S} seconds")
-    moved = await connection.fetchval(
-        """
-        update payonce.outbox
-        set attempts = attempts + 1, ready_at = payonce.due_now() + make_interval(secs => $4::float8), last_error = $5
-        where relay = $1 and id = $2 and attempts = $3 and state <> 'parked'
-        returning true
+async def hold_kept(connection: Connection, relay: str, claim: Claim, lease_s: float) -> bool:
+    """The fence of a transaction that does not end the run: False unless the message is this claim's to work on.
+
+    A message that its queue alone knows gets its entry now: nothing may be sent for one that could vanish.
+    """
+    held = await connection.fetchval(_HOLD, relay, claim.message.id, claim.token, lease_s)
+    if held is not None:
+        return True
+    if await connection.fetchval(
+        "select exists (select from payonce.outbox where relay = $1 and id = $2)", relay, claim.message.id
+    ):
+        return False
+    await _lock(connection, claim.message.id)
+    if await _inboxed(connection, [claim.message]):
+        return False
+    await put_out(connection, relay, [msgspec.structs.replace(claim.message, not_before=None, delay_s=0.0)])
+    held = await connection.fetchval(_HOLD_NEW, relay, claim.message.id, claim.token, lease_s, claim.first_attempt_at)
+    return held is not None
+
+
+async def settle_kept(connection: Connection, relay: str, settlements: Sequence[Settlement]) -> list[Fate]:
+    """Ends runs in the caller's transaction: the id goes into the inbox with a success or failure, the next time and
+    attempt into the entry with a retry, the reason with a parking. One fate per settlement, in order.
+
+    Locks in the order of ids, so that two batches with messages in common cannot deadlock.
+    """
+    ordered = sorted(settlements, key=lambda settlement: settlement.claim.message.id)
+    rows = await connection.fetch(
+        _SETTLE,
+        relay,
+        [settlement.claim.message.id for settlement in ordered],
+        [settlement.claim.token for settlement in ordered],
+        [settlement.ending.value for settlement in ordered],
+        [settlement.claim.message.attempts for settlement in ordered],
+        [settlement.delay_s for settlement in ordered],
+        [None if settlement.reason is None else told(settlement.reason) for settlement in ordered],
+        [settlement.claim.first_attempt_at for settlement in ordered],
+    )
+    recorded = {row["id"] for row in rows}
+    left = [settlement for settlement in ordered if settlement.claim.message.id not in recorded]
+    fates = dict.fromkeys(recorded, Fate.RECORDED)
+    if left:
+        fates |= await _fates_of_others(connection, relay, left)
+    return [fates[settlement.claim.message.id] for settlement in settlements]
+
+
+async def accept_unkept(connection: Connection, relay: str, message: Message) -> bool:
+    """The end of a run of a message without an entry: False when it was settled before, or has one by now."""
+    await _lock(connection, message.id)
+    return bool(await connection.fetchval(_ACCEPT, relay, message.id, consumer(message.queue)))
+
+
+async def wake_kept(connection: Connection, message_id: UUID) -> str | None:
+    """Lets a parked entry start over, whichever relay it has. Answers what to ring after the commit."""
+    relay: str | None = await connection.fetchval(
+        f"""
+        with parked as (
+            select o.relay, o.id from payonce.relays r join payonce.outbox o on o.relay = r.name and o.id = $1
+            where r.keeps and o.state = 'parked' limit 1 for update of o skip locked
+        )
+        update payonce.outbox entry set {STARTS_OVER}
+        from parked where entry.relay = parked.relay and entry.id = parked.id
+        returning entry.relay
         """,
-        relay, message_id, attempts, delay_s, told(reason),
-    )  # fmt: skip
-    return moved is not None
-
-
-async def park_kept(connection: Connection, relay: str, message_id: UUID, *, attempts: int, reason: str) -> bool:
-    """A run ended for good without success: the entry stays, with its reason, and nothing puts it back but a person."""
-    parked = await connection.fetchval(
-        """
-        update payonce.outbox
-        set state = 'parked', attempts = attempts + 1, token = token + 1, lease_until = null,
-            try_at = payonce.due_now(), last_error = $4
-        where relay = $1 and id = $2 and attempts = $3 and state <> 'parked'
-        returning true
-        """,
-        relay, message_id, attempts, told(reason),
-    )  # fmt: skip
-    return parked is not None
+        message_id,
+    )
+    return None if relay is None else wake_name(relay)
 
 
 async def overdue_kept(
@@ -94,7 +169,8 @@ async def put_back(database: Database, relay: str, absent: Sequence[Kept]) -> in
     What was settled, retried or parked since it was looked at stays as it is. Answers how many."""
     rows = await database.engine.fetch(
         """
-        update payonce.outbox entry set state = 'waiting', token = entry.token + 1, try_at = payonce.due_now()
+        update payonce.outbox entry
+        set state = 'waiting', token = entry.token + 1, try_at = payonce.due_now(), holder = null, held_until = null
         from unnest($2::uuid[], $3::integer[], $4::timestamptz[]) as lost (id, attempts, ready_at)
         where entry.relay = $1 and entry.id = lost.id and entry.state = 'delivered'
           and entry.attempts = lost.attempts and entry.ready_at = lost.ready_at
@@ -106,3 +182,94 @@ async def put_back(database: Database, relay: str, absent: Sequence[Kept]) -> in
         [kept.ready_at for kept in absent],
     )
     return len(rows)
+
+
+CONSUMER_PREFIX: Final = "queue "
+
+
+def consumer(queue: str) -> str:
+    """Under what name the inbox knows the runs of a queue."""
+    return CONSUMER_PREFIX + queue
+
+
+async def _fates_of_others(connection: Connection, relay: str, settlements: Sequence[Settlement]) -> dict[UUID, Fate]:
+    """Asked after the settling: whoever was waited for has committed by now."""
+    messages = [settlement.claim.message for settlement in settlements]
+    gone = await _inboxed(connection, messages)
+    rows = await connection.fetch(
+        "select id from payonce.outbox where relay = $1 and id = any($2)", relay, [message.id for message in messages]
+    )
+    there = {row["id"] for row in rows}
+    return {
+        message.id: Fate.GONE if message.id in gone else Fate.STALE if message.id in there else Fate.UNKNOWN
+        for message in messages
+    }
+
+
+async def _inboxed(connection: Connection, messages: Sequence[Message]) -> set[UUID]:
+    rows = await connection.fetch(
+        """
+        select known.id from unnest($1::text[], $2::text[]) as asked (consumer, id)
+        join payonce.inbox known using (consumer, id)
+        """,
+        [consumer(message.queue) for message in messages],
+        [str(message.id) for message in messages],
+    )
+    return {UUID(row["id"]) for row in rows}
+
+
+async def _lock(connection: Connection, message_id: UUID) -> None:
+    """Until the transaction ends: a message without an entry has no row that could be locked."""
+    await connection.execute("select pg_advisory_xact_lock(hashtextextended($1, 0))", f"payonce message {message_id}")
+
+
+_MINE: Final = "(entry.holder is null or entry.holder = {claim} or entry.held_until <= payonce.lease_now())"
+
+_HOLD: Final = f"""
+    update payonce.outbox entry
+    set holder = $3, held_until = payonce.lease_now() + make_interval(secs => $4::float8)
+    where relay = $1 and id = $2 and state <> 'parked' and {_MINE.format(claim="$3")}
+    returning true"""
+
+_HOLD_NEW: Final = """
+    update payonce.outbox entry
+    set state = 'delivered', holder = $3, held_until = payonce.lease_now() + make_interval(secs => $4::float8),
+        first_attempt_at = $5
+    where relay = $1 and id = $2 and state = 'waiting' and holder is null
+    returning true"""
+
+_SETTLE: Final = f"""
+    with said as (
+        select * from unnest($2::uuid[], $3::bigint[], $4::text[], $5::integer[], $6::float8[], $7::text[],
+                             $8::timestamptz[]) as said (id, token, ending, attempts, delay_s, reason, first_at)
+    ), mine as (
+        select entry.id, entry.queue, said.ending, said.delay_s, said.reason, said.first_at
+        from said join payonce.outbox entry on entry.relay = $1 and entry.id = said.id
+        where entry.state <> 'parked' and {_MINE.format(claim="said.token")}
+          and (said.ending in ('success', 'failed') or entry.attempts = said.attempts)
+        order by entry.id for update of entry
+    ), gone as (
+        delete from payonce.outbox entry using mine
+        where entry.relay = $1 and entry.id = mine.id and mine.ending in ('success', 'failed')
+        returning entry.id, entry.queue
+    ), accepted as (
+        insert into payonce.inbox (consumer, id) select '{CONSUMER_PREFIX}' || queue, id::text from gone
+        on conflict do nothing
+    ), moved as (
+        update payonce.outbox entry
+        set state = case mine.ending when 'parked' then 'parked' else entry.state end,
+            lease_until = case mine.ending when 'parked' then null else entry.lease_until end,
+            token = entry.token + case mine.ending when 'parked' then 1 else 0 end,
+            attempts = entry.attempts + 1, last_error = mine.reason, first_attempt_at = mine.first_at,
+            try_at = case mine.ending when 'parked' then payonce.due_now() else entry.try_at end,
+            ready_at = payonce.due_now() + make_interval(secs => mine.delay_s), holder = null, held_until = null
+        from mine where entry.relay = $1 and entry.id = mine.id and mine.ending in ('retry', 'parked')
+        returning entry.id
+    )
+    select id from gone union all select id from moved
+    union all select id from mine where ending = 'released'"""
+
+_ACCEPT: Final = """
+    insert into payonce.inbox (consumer, id)
+    select $3, $2::uuid::text where not exists (select from payonce.outbox where relay = $1 and id = $2)
+    on conflict do nothing returning true"""

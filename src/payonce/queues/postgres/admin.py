@@ -11,7 +11,7 @@ from payonce.engine.bell import Bell
 from payonce.engine.database import Connection, Database
 from payonce.engine.model import State, clean_text
 from payonce.engine.queue import Depth, Filter, Preview, Stored
-from payonce.engine.rows import MESSAGE_COLUMNS
+from payonce.engine.rows import MESSAGE_COLUMNS, MESSAGE_STARTS_OVER
 from payonce.kit.outcomes import Invalid
 from payonce.queues.postgres.rows import stored_of
 
@@ -131,9 +131,7 @@ class PostgresAdmin:
                 select id from payonce.messages where {_MATCHING} and ready_at <= $9
                 order by id limit $10 for update skip locked
             )
-            update payonce.messages m
-            set state = 'ready', ready_at = payonce.due_now(), token = m.token + 1, attempts = 0, crashes = 0,
-                first_attempt_at = null, last_error = null
+            update payonce.messages m set {MESSAGE_STARTS_OVER}
             from chosen where m.id = chosen.id
             returning m.id
             """,

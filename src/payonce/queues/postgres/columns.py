@@ -1,9 +1,8 @@
 """Messages turned into columns: checked and encoded a column at a time, which is what a bulk put spends its time on."""
 
 from collections.abc import Mapping, Sequence
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import Any, Final
-from uuid import UUID
 
 from payonce.engine.model import NAME_MAX_LENGTH, Message, check_message, encode_extra, encode_payloads
 
@@ -37,18 +36,6 @@ def columns_of(messages: Sequence[Message], lanes_by_queue: Mapping[str, bool]) 
         columns["extra"] = [encode_extra(message) for message in messages]
     columns.setdefault("action", [""] * len(messages))
     return columns
-
-
-def keyed(messages: Sequence[Message]) -> list[tuple[str, str, UUID]]:
-    """Keys in order, so that two bulk puts with the same keys wait for each other instead of deadlocking.
-    Messages of one key stay in the order they came: the first counts."""
-    rows = [
-        (message.queue, message.idempotency_key, message.id)
-        for message in messages
-        if message.idempotency_key is not None
-    ]
-    rows.sort(key=itemgetter(0, 1))
-    return rows
 
 
 def _plain(names: Sequence[str | None]) -> bool:

@@ -10,10 +10,11 @@ import structlog
 
 from payonce.engine.bell import Bell
 from payonce.engine.database import Connection, Database, settled_transaction
+from payonce.engine.idempotency import TAKE_KEYS, first_ids, keyed
 from payonce.engine.model import Message
 from payonce.engine.policy import Policy
 from payonce.kit.outcomes import Invalid
-from payonce.queues.postgres.columns import columns_of, keyed
+from payonce.queues.postgres.columns import columns_of
 
 log = structlog.get_logger(__name__)
 
@@ -95,7 +96,7 @@ class PostgresFeed:
             if len(inserted) == len(part) or statement is _INSERT_NEW:
                 ids += columns["id"]
             else:
-                ids += await _first_ids(connection, part, {row[0] for row in inserted})
+                ids += await first_ids(connection, part, {row[0] for row in inserted})
         return ids
 
     async def _know_queues(self, connection: Connection, messages: Sequence[Message]) -> None:
@@ -141,40 +142,12 @@ _INSERT_NEW: Final = f"""
     )
     {_INTO_MESSAGES}"""
 
-# The first of a key stands for the rest, in the store and in this very batch.
-# A key whose time is over is taken as if it were new.
 _INSERT_ONCE: Final = f"""
-    with fresh as (
-        insert into payonce.idempotency_keys as known (queue, key, message_id)
-        select distinct on (queue, key) queue, key, message_id from {_KEYS}
-        order by queue, key, position
-        on conflict (queue, key) do update set message_id = excluded.message_id, expires_at = null
-            where known.expires_at <= payonce.due_now()
-        returning message_id
-    )
+    with fresh as ({TAKE_KEYS.format(keyed=_KEYS)})
     {_INTO_MESSAGES}
     where idempotency_key is null or id in (select message_id from fresh)
     on conflict (id) do nothing
     returning id"""
-
-
-async def _first_ids(connection: Connection, messages: Sequence[Message], inserted: set[UUID]) -> list[UUID]:
-    """The ids under which repeated keys were first accepted. A repeated id without a key answers with itself."""
-    repeated = [message for message in messages if message.id not in inserted and message.idempotency_key is not None]
-    found = await connection.fetch(
-        """
-        select known.queue, known.key, known.message_id
-        from unnest($1::text[], $2::text[]) as asked (queue, key)
-        join payonce.idempotency_keys known using (queue, key)
-        """,
-        [message.queue for message in repeated],
-        [message.idempotency_key for message in repeated],
-    )
-    first = {(queue, key): message_id for queue, key, message_id in found}
-    return [
-        message.id if message.id in inserted else first.get((message.queue, message.idempotency_key), message.id)
-        for message in messages
-    ]
 
 
 def _check_limits(policies: Sequence[Policy]) -> None:

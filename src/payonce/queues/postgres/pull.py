@@ -30,6 +30,8 @@ log = structlog.get_logger(__name__)
 class PostgresQueue:
     """One queue as one worker process sees it."""
 
+    mirrors = False
+
     def __init__(self, database: Database, bell: Bell, policy: Policy, worker: str) -> None:
         self.policy = policy
         self._database = database
