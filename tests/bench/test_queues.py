@@ -15,9 +15,9 @@ from payonce.bench.failure import BenchFailed
 from payonce.bench.journal import Journal
 from payonce.bench.peers import OURS, SYSTEMS, System
 from payonce.bench.peers.port import Address
+from payonce.bench.places import Place, PostgresPlace, RedisPlace
 from payonce.bench.queues import BOTH, Servers
 from payonce.bench.rounds import Sizes
-from payonce.bench.stores import PostgresStore, RedisStore, Store
 from payonce.embedded.redis import Durability
 from payonce.kit.outcomes import Invalid
 
@@ -73,7 +73,7 @@ def test_missing_peer_is_left_out_with_one_sentence(servers: Servers, monkeypatc
 
 
 def test_failing_system_is_named_and_the_rest_goes_on(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(system: System, store: Store, sizes: Sizes) -> rounds.Throughput:
+    def fail(system: System, place: Place, sizes: Sizes) -> rounds.Throughput:
         raise BenchFailed(f"{system.name} worker ended with code 1")
 
     monkeypatch.setattr(queues, "measure_throughput", fail)
@@ -87,16 +87,16 @@ def test_failing_system_is_named_and_the_rest_goes_on(servers: Servers, monkeypa
 def test_each_stage_has_a_redis_of_its_own_with_the_durability_asked_for(
     durability: Durability, server_url: str, tmp_path: Path
 ) -> None:
-    store = RedisStore(tmp_path, durability, beside=PostgresStore(server_url))
+    place = RedisPlace(tmp_path, durability, beside=PostgresPlace(server_url))
     peer = System("any", "redis.any", ())
-    with store.fresh(peer, "one") as first:
+    with place.fresh(peer, "one") as first:
         with redis.Redis.from_url(first.url) as client:
             client.set("left", "behind")
             assert client.config_get("appendfsync") == {"appendfsync": durability}
-        store.settle()
-    with store.fresh(peer, "two") as second, redis.Redis.from_url(second.url) as client:
+        place.settle()
+    with place.fresh(peer, "two") as second, redis.Redis.from_url(second.url) as client:
         assert client.dbsize() == 0
-    assert store.conditions()["appendfsync"] == durability
+    assert place.conditions()["appendfsync"] == durability
 
 
 def test_worker_that_cannot_start_is_an_error_with_its_reason(server_url: str, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import msgspec
 from payonce.bench.failure import BenchFailed
 from payonce.bench.peers import OURS, SYSTEMS, System
 from payonce.bench.peers.port import Way
+from payonce.bench.places import Place, PostgresPlace, RedisPlace
 from payonce.bench.render import render
 from payonce.bench.report import Report, Row, TransactionalRow, median, ratios
 from payonce.bench.rounds import (
@@ -25,7 +26,6 @@ from payonce.bench.rounds import (
     measure_transactional,
 )
 from payonce.bench.scaling import QUICK_SCALING, ScalingSizes, measure_scaling
-from payonce.bench.stores import PostgresStore, RedisStore, Store
 from payonce.embedded.redis import Durability
 from payonce.kit.outcomes import Invalid
 
@@ -60,16 +60,16 @@ def run(
     chosen = sizes or (QUICK if quick else Sizes())
     report = Report(conditions={**_machine(), **_effort(rounds, chosen)})
     for each, known in wanted.items():
-        store = _store(each, servers)
-        one = _Run(each, store, chosen, progress)
+        place = _place(each, servers)
+        one = _Run(each, place, chosen, progress)
         with ExitStack() as stack:
             for system in known:
                 if system.is_installed:
                     one.install(system, stack)
             one.measure(rounds)
-            if isinstance(store, PostgresStore):
-                one.measure_ours(store, QUICK_SCALING if quick else ScalingSizes())
-        report.conditions.update(store.conditions())
+            if isinstance(place, PostgresPlace):
+                one.measure_ours(place, QUICK_SCALING if quick else ScalingSizes())
+        report.conditions.update(place.conditions())
         report.rows.extend(rows := one.rows())
         report.transactional.extend(one.transactional_rows())
         report.scaling.update(one.scaling)
@@ -79,19 +79,19 @@ def run(
     return report
 
 
-def _store(backend: str, servers: Servers) -> Store:
-    postgres = PostgresStore(servers.postgres_url)
+def _place(backend: str, servers: Servers) -> Place:
+    postgres = PostgresPlace(servers.postgres_url)
     if backend == "redis":
-        return RedisStore(servers.redis_folder, servers.redis_durability, beside=postgres)
+        return RedisPlace(servers.redis_folder, servers.redis_durability, beside=postgres)
     return postgres
 
 
 class _Run:
     """The figures gathered so far. A system that fails is dropped from the rest of the run and named in `errors`."""
 
-    def __init__(self, backend: str, store: Store, sizes: Sizes, progress: Callable[[str], None]) -> None:
+    def __init__(self, backend: str, place: Place, sizes: Sizes, progress: Callable[[str], None]) -> None:
         self._backend = backend
-        self._store = store
+        self._place = place
         self._sizes = sizes
         self._progress = progress
         self._systems: list[System] = []
@@ -103,7 +103,7 @@ class _Run:
 
     def install(self, system: System, stack: ExitStack) -> None:
         def act() -> None:
-            stack.enter_context(self._store.installed(system))
+            stack.enter_context(self._place.installed(system))
             self._systems.append(system)
 
         self._try(system, "install", act)
@@ -121,9 +121,9 @@ class _Run:
             for system in [system for system in self._systems if self._ways(system)]:
                 self._try(system, f"transactional, round {number}", partial(self._measure_transactional, system))
 
-    def measure_ours(self, store: PostgresStore, sizes: ScalingSizes) -> None:
+    def measure_ours(self, place: PostgresPlace, sizes: ScalingSizes) -> None:
         for system in [system for system in self._systems if system.name == OURS]:
-            self._try(system, "depth, churn and idleness", partial(self._measure_scaling, store, sizes))
+            self._try(system, "depth, churn and idleness", partial(self._measure_scaling, place, sizes))
 
     def rows(self) -> list[Row]:
         return [self._row(system) for system in self._systems]
@@ -138,20 +138,20 @@ class _Run:
         ]
 
     def _measure_throughput(self, system: System) -> None:
-        self._throughput[system].append(measure_throughput(system, self._store, self._sizes))
+        self._throughput[system].append(measure_throughput(system, self._place, self._sizes))
 
     def _measure_idle(self, system: System, with_pickup: bool) -> None:
         self._responsiveness[system].append(
-            measure_responsiveness(system, self._store, self._sizes, with_pickup=with_pickup)
+            measure_responsiveness(system, self._place, self._sizes, with_pickup=with_pickup)
         )
 
     def _measure_transactional(self, system: System) -> None:
         for way in self._ways(system):
-            per_s = measure_transactional(system, self._store, way, self._sizes)
+            per_s = measure_transactional(system, self._place, way, self._sizes)
             self._transactional[system, way].append(per_s)
 
-    def _measure_scaling(self, store: PostgresStore, sizes: ScalingSizes) -> None:
-        self.scaling = measure_scaling(store, sizes)
+    def _measure_scaling(self, place: PostgresPlace, sizes: ScalingSizes) -> None:
+        self.scaling = measure_scaling(place, sizes)
 
     def _ways(self, system: System) -> tuple[Way, ...]:
         return self._throughput[system][0].traits.ways

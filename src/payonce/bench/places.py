@@ -26,7 +26,7 @@ POLL_S = 0.01
 _REDIS_CONDITIONS = ("appendonly", "appendfsync", "save", "maxmemory-policy", "io-threads")
 
 
-class Store(Protocol):
+class Place(Protocol):
     """Where a backend's systems are measured."""
 
     def installed(self, system: System) -> AbstractContextManager[None]:
@@ -42,7 +42,7 @@ class Store(Protocol):
         """What the report's reader must know of the server."""
 
 
-class PostgresStore:
+class PostgresPlace:
     """Databases of the benchmark's own on one server, each a copy of a template that is installed once."""
 
     def __init__(self, server_url: str) -> None:
@@ -74,10 +74,10 @@ class PostgresStore:
         return databases.server_conditions(self.server_url)
 
 
-class RedisStore:
+class RedisPlace:
     """A Redis server started empty for each stage, with the same settings; for our own systems a database beside it."""
 
-    def __init__(self, folder: Path, durability: Durability, beside: PostgresStore) -> None:
+    def __init__(self, folder: Path, durability: Durability, beside: PostgresPlace) -> None:
         self._folder = folder
         self._durability = durability
         self._beside = beside
