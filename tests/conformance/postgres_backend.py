@@ -71,26 +71,7 @@ class PostgresBackend:
         await forget_keys(self.stage.database)
 
     async def kill_a_worker(self, policy: Policy, at: Moment) -> None:
-        victim = await asyncio.create_subprocess_exec(
-            *(sys.executable, str(Path(__file__).with_name("victim.py")), self.stage.scratch.service_url),
-            *(msgspec.json.encode(policy.described()).decode(), at),
-            stdout=asyncio.subprocess.PIPE,
-        )
-        assert victim.stdout is not None
-        try:
-            async with asyncio.timeout(VICTIM_LIMIT_S):
-                assert await victim.stdout.readline() == b"there\n", "the victim did not get to where it was to die"
-        finally:
-            os.kill(victim.pid, signal.SIGKILL)
-            await victim.wait()
-        # The server notices a moment later, and until then the transactions of the dead are open.
-        await eventually(self._victim_is_gone)
-
-    async def _victim_is_gone(self) -> bool:
-        left = await self.stage.owner.fetchval(
-            "select count(*) from pg_stat_activity where application_name = 'victim'"
-        )
-        return bool(left == 0)
+        await kill_a_worker(self.stage, policy, at)
 
     @asynccontextmanager
     async def locked(self, message_ids: Sequence[UUID]) -> AsyncIterator[None]:
@@ -106,3 +87,26 @@ async def open_postgres_backend(scratch: ScratchDatabase) -> AsyncIterator[Postg
     async with open_stage(scratch) as stage:
         await stage.clock.freeze()
         yield PostgresBackend(stage)
+
+
+async def kill_a_worker(stage: Stage, policy: Policy, at: Moment, *elsewhere: str) -> None:
+    """`elsewhere` is the address of the queue, if that is not the database."""
+    victim = await asyncio.create_subprocess_exec(
+        *(sys.executable, str(Path(__file__).with_name("victim.py")), stage.scratch.service_url),
+        *(msgspec.json.encode(policy.described()).decode(), at, *elsewhere),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert victim.stdout is not None
+    try:
+        async with asyncio.timeout(VICTIM_LIMIT_S):
+            assert await victim.stdout.readline() == b"there\n", "the victim did not get to where it was to die"
+    finally:
+        os.kill(victim.pid, signal.SIGKILL)
+        await victim.wait()
+
+    async def is_gone() -> bool:
+        left = await stage.owner.fetchval("select count(*) from pg_stat_activity where application_name = 'victim'")
+        return bool(left == 0)
+
+    # The server notices a moment later, and until then the transactions of the dead are open.
+    await eventually(is_gone)
