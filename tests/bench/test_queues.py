@@ -46,6 +46,8 @@ def servers(server_url: str, tmp_path: Path) -> Servers:
     return Servers(server_url, tmp_path)
 
 
+# Every system starts its processes several times, and imports much to do so.
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("backend", SYSTEMS)
 def test_every_installed_system_is_measured(backend: str, servers: Servers) -> None:
     report = queues.run(backend, True, None, servers, lambda line: None, sizes=TINY)

@@ -52,6 +52,7 @@ SYSTEMS: dict[str, tuple[System, ...]] = {
         System("procrastinate", "postgres.procrastinate", ("procrastinate", "psycopg", "psycopg_pool")),
     ),
     "redis": (
+        System(OURS, "redis.payonce", ("payonce", "redis")),
         System("dramatiq", "redis.dramatiq", ("dramatiq", "redis")),
         System("taskiq", "redis.taskiq", ("taskiq", "taskiq_redis")),
         System("arq", "redis.arq", ("arq", "redis")),
