@@ -5,6 +5,7 @@ import logging
 from typing import Any
 
 import msgspec
+import redis.asyncio
 from saq import Worker
 from saq.queue.redis import RedisQueue
 from saq.types import Context
@@ -15,12 +16,17 @@ from payonce.bench.peers.port import SLOW_S, Address, Job, Payload, Traits
 
 CONCURRENCY = 100
 OPERATIONS = 100
+# Each of its tasks waits on one and acknowledges on another.
+CONNECTIONS = 4 * CONCURRENCY
 AT_ONCE = 20
 
 
 class Saq:
     traits = Traits(
-        worker=f"concurrency {CONCURRENCY}, max_concurrent_ops {OPERATIONS}, uvloop, msgspec, ttl -1 (delete)",
+        worker=(
+            f"concurrency {CONCURRENCY}, max_concurrent_ops {OPERATIONS}, up to {CONNECTIONS} connections without "
+            "time-out, uvloop, msgspec, ttl -1 (delete)"
+        ),
         bulk=f"no bulk call; {AT_ONCE} enqueue() at once",
         bulk_size=AT_ONCE,
         lease_s=None,
@@ -28,8 +34,11 @@ class Saq:
     )
 
     def __init__(self, at: Address) -> None:
-        self._queue = RedisQueue.from_url(
-            at.url, dump=msgspec.json.encode, load=msgspec.json.decode, max_concurrent_ops=OPERATIONS
+        # Its wait for a job has no end. The client's own limit of 5 s would cut it off in the middle, and a job that
+        # the server hands out at that moment stays with nobody; the same when the client's connections run out.
+        client = redis.asyncio.Redis.from_url(at.url, socket_timeout=None, max_connections=CONNECTIONS)
+        self._queue = RedisQueue(
+            client, dump=msgspec.json.encode, load=msgspec.json.decode, max_concurrent_ops=OPERATIONS
         )
 
     async def install(self) -> None:
