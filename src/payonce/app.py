@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import structlog
 
 from payonce import embedded
-from payonce.engine import brakes
+from payonce.engine import brakes, webhooks
 from payonce.engine.audit.run import STATEMENT_LIMIT_S, Audit, Check, Report, Tell, checks_of, run_audit
 from payonce.engine.bell import Bell
 from payonce.engine.budgets import SharedBudget
+from payonce.engine.checks import SEND_CHECKS
 from payonce.engine.database import Database, connect
 from payonce.engine.janitors import Schedule, run_janitors
 from payonce.engine.janitors.prune import add_partitions
@@ -27,7 +28,7 @@ from payonce.engine.migrate import Migration, Status, known_migrations, migrate,
 from payonce.engine.outbox import LogRelay, Relay, declare_relays
 from payonce.engine.policy import Policy, environment_name, override_from_environment
 from payonce.engine.process import Worker
-from payonce.engine.quarantine import notice_identity, refuse_in_quarantine
+from payonce.engine.quarantine import notice_identity
 from payonce.engine.queue import Admin, PullQueue
 from payonce.engine.reconcile import StatementSource, register
 from payonce.engine.transaction import Reader, RingingFeed, Tx, begin
@@ -38,6 +39,8 @@ from payonce.queues.postgres import PostgresAdmin, PostgresFeed, PostgresQueue
 from payonce.settings import Settings
 
 if TYPE_CHECKING:
+    from fastapi import APIRouter
+
     from payonce.kit.http import HttpClient
     from payonce.testing.crash import Scenario
 
@@ -53,8 +56,8 @@ class Service:
     """What a service declares: who handles what, its schema, and what its handlers need from outside."""
 
     name: str
-    package: str
-    """Has the folder `migrations`."""
+    package: str | None
+    """Has the folder `migrations`; None for what is part of the engine and migrates with it."""
     roles: Mapping[str, Sequence[Handler]]
     invariants: Mapping[str, str] = field(default_factory=dict)
     schedules: Sequence[Schedule] = ()
@@ -68,6 +71,10 @@ class Service:
     """The statements of its vendors, read through what `resources` opened."""
     scenarios: Callable[[], Sequence["Scenario"]] = tuple
     """What the crash explorer runs of it; asked for when it does, since simulators and clients take a while to load."""
+    routes: Callable[[], "APIRouter"] | None = None
+    """What it answers over HTTP, written with payonce.routes; built when a process listens."""
+    scopes: Mapping[str, str] = field(default_factory=dict)
+    """What keys for its routes may be allowed, and what that means."""
 
 
 class DeclaringFeed(RingingFeed, Protocol):
@@ -123,10 +130,23 @@ async def _bank(name: str, url: str | None, settings: Settings) -> AsyncIterator
             yield http
 
 
+@asynccontextmanager
+async def open_webhooks(settings: Settings, database: Database) -> AsyncIterator[Sequence[object]]:
+    """What webhooks are delivered with. Its policy is the environment's, as the queue's is."""
+    async with webhooks.webhook_client(allow_private=settings.webhook_private) as http:
+        yield [webhooks.Sender(http, database, settings.keyring(), override_from_environment(webhooks.DELIVERIES))]
+
+
 def transfers_scenarios() -> Sequence["Scenario"]:
     from payonce.examples.transfers.scenario import TransfersScenario
 
     return (TransfersScenario(),)
+
+
+def transfers_routes() -> "APIRouter":
+    from payonce.examples.transfers.api import build_routes
+
+    return build_routes()
 
 
 SERVICES: Final = (
@@ -134,7 +154,9 @@ SERVICES: Final = (
     Service(
         "transfers", "payonce.examples.transfers", transfers.ROLES, transfers.INVARIANTS, resources=open_banks,
         references=transfers.REFERENCES, statements=transfers.statements, scenarios=transfers_scenarios,
+        routes=transfers_routes, scopes=transfers.SCOPES,
     ),
+    Service("webhooks", None, {"sender": [webhooks.deliver]}, resources=open_webhooks),
 )  # fmt: skip
 
 BACKENDS: Final = {
@@ -171,7 +193,7 @@ def handlers_of(roles: Sequence[str]) -> list[Handler]:
 
 
 def all_migrations() -> list[Migration]:
-    return known_migrations((service.name, service.package) for service in SERVICES)
+    return known_migrations((service.name, service.package) for service in SERVICES if service.package is not None)
 
 
 @dataclass(frozen=True)
@@ -286,7 +308,7 @@ class App:
         """Begins to work on the queues of the roles, and to keep house."""
         self._worker = Worker(
             self._handlers, self.database, self.feed, self._open_queue, self.resources, self.settings.slots,
-            checks=(refuse_in_quarantine, *brakes.CHECKS),
+            checks=SEND_CHECKS,
         )  # fmt: skip
         self.loops["worker"] = asyncio.create_task(self._worker.run(), name="worker")
         self.loops["janitors"] = asyncio.create_task(self._keep_house(), name="janitors")

@@ -6,21 +6,30 @@
 | DATABASE_OWNER_URL | the login that migrates | DATABASE_URL |
 | PAYONCE_DATA_DIR | folder of the private PostgreSQL | .payonce of the project, else the user's data folder |
 | PAYONCE_HOST, PAYONCE_PORT | where HTTP listens (PORT is honoured) | 127.0.0.1, 8080 |
+| PAYONCE_TRUSTED_PROXIES | addresses or networks whose X-Forwarded-For and -Proto are believed | none |
 | PAYONCE_SLOTS | messages in work at once, per queue and process | 100 |
 | PAYONCE_POOL_SIZE | database connections for handlers, per process | 10 |
 | PAYONCE_GRACE_S | seconds that running work gets when the process is told to stop | 20 |
 | PAYONCE_LOG | json, pretty or auto (pretty on a terminal) | auto |
 | PAYONCE_JOB_LOG_DAYS | days that the job log is kept | 30 |
 | PAYONCE_AUDIT_ANCHOR | file to which each head of the sealed audit log is appended | none |
+| PAYONCE_KEYS | keys that seal stored secrets, `k1:base64`, several with commas | made for the private database |
+| PAYONCE_WEBHOOK_PRIVATE | true to deliver webhooks also to private addresses and over plain http | false |
+| WEBHOOK_SIGNING_SECRET | what incoming webhooks are verified with; several with spaces between | none |
+| WEBHOOK_TOLERANCE_SECONDS | how far a webhook's timestamp may be off | 300 |
 | PAYONCE_NORTHBANK_URL, PAYONCE_SOUTHBANK_URL | the banks of the example `transfers` | simulated in the process |
 
 QUEUE_POLICY__<QUEUE>__<FIELD> changes one field of one queue's policy; see payonce.engine.policy.
 """
 
+import base64
 import os
+import secrets
 from collections.abc import Mapping
+from contextlib import suppress
+from ipaddress import ip_network
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator
@@ -28,6 +37,11 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from payonce.kit.outcomes import Invalid
 
+if TYPE_CHECKING:
+    from payonce.kit.crypto import Keyring
+
+KEY_BYTES: Final = 32
+KEYS_FILE_NAME: Final = "keys"
 DATA_FOLDER_NAME: Final = ".payonce"
 PROJECT_MARKS: Final = (DATA_FOLDER_NAME, "pyproject.toml", ".git")
 POSTGRES_SCHEMES: Final = ("postgresql", "postgres")
@@ -59,6 +73,11 @@ class Settings(BaseSettings):
         le=65_535,
         validation_alias=AliasChoices("PAYONCE_PORT", "PORT"),
         description="it must be a whole number from 0 (any free port) to 65535",
+    )
+    trusted_proxies: str | None = Field(
+        None,
+        validation_alias="PAYONCE_TRUSTED_PROXIES",
+        description="it must be addresses or networks, parted by commas, such as 10.0.0.1,10.1.0.0/16",
     )
     slots: int = Field(
         100,
@@ -98,6 +117,27 @@ class Settings(BaseSettings):
         description="it must name a file, which may be new, in a folder that exists",
     )
 
+    keys: SecretStr | None = Field(
+        None,
+        validation_alias="PAYONCE_KEYS",
+        description="it must read k1:base64, of 32 bytes; make one with `openssl rand -base64 32`",
+    )
+    webhook_private: bool = Field(
+        False, validation_alias="PAYONCE_WEBHOOK_PRIVATE", description="it must be true or false"
+    )
+    webhook_signing_secret: SecretStr | None = Field(
+        None,
+        validation_alias="WEBHOOK_SIGNING_SECRET",
+        description="each secret must have 16 to 256 bytes; make one with `payonce webhooks secret`",
+    )
+    webhook_tolerance_s: int = Field(
+        300,
+        ge=1,
+        le=86_400,
+        validation_alias="WEBHOOK_TOLERANCE_SECONDS",
+        description="it must be a whole number of seconds from 1 to 86400",
+    )
+
     northbank_url: str | None = Field(None, validation_alias="PAYONCE_NORTHBANK_URL", description=BANK_RULE)
     southbank_url: str | None = Field(None, validation_alias="PAYONCE_SOUTHBANK_URL", description=BANK_RULE)
 
@@ -111,6 +151,25 @@ class Settings(BaseSettings):
             parse_url(url)
         return url
 
+    @field_validator("keys")
+    @classmethod
+    def _are_keys(cls, text: SecretStr | None) -> SecretStr | None:
+        if text is not None:
+            # Not at the top: most commands seal nothing, and the ciphers take a while to load.
+            from payonce.kit.crypto import Keyring
+
+            Keyring.from_text(text.get_secret_value())
+        return text
+
+    @field_validator("webhook_signing_secret")
+    @classmethod
+    def _are_secrets(cls, text: SecretStr | None) -> SecretStr | None:
+        if text is not None:
+            from payonce.kit.webhooks.secrets import secrets_of
+
+            secrets_of(text.get_secret_value())
+        return text
+
     @field_validator("database_url", "database_owner_url")
     @classmethod
     def _is_postgres(cls, url: SecretStr | None) -> SecretStr | None:
@@ -121,6 +180,14 @@ class Settings(BaseSettings):
         if parts.scheme not in POSTGRES_SCHEMES or parts.port == 0 or "@" in parts.path:
             raise ValueError("not a PostgreSQL address")
         return url
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _are_networks(cls, text: str | None) -> str | None:
+        for part in () if text is None else text.split(","):
+            # An asterisk would let every client choose its own address.
+            ip_network(part.strip())
+        return text
 
     @field_validator("audit_anchor")
     @classmethod
@@ -133,6 +200,15 @@ class Settings(BaseSettings):
     def embedded(self) -> bool:
         """True when no database is named, so that a private one serves."""
         return self.database_url is None
+
+    def keyring(self) -> "Keyring | None":
+        """What stored secrets are sealed with. The private database has keys of its own, made when they are first
+        asked for; beside another one they come from the environment, the same for every process, or there are none."""
+        from payonce.kit.crypto import Keyring
+
+        if self.keys is not None:
+            return Keyring.from_text(self.keys.get_secret_value())
+        return Keyring.from_text(kept_keys(self.data_dir / KEYS_FILE_NAME)) if self.embedded else None
 
     @property
     def simulators_dir(self) -> Path:
@@ -157,6 +233,23 @@ def load_settings() -> Settings:
         return Settings()  # type: ignore[call-arg]
     except ValidationError as error:
         raise Invalid(_sentence(error.errors(include_url=False)[0])) from None
+
+
+def kept_keys(path: Path) -> str:
+    """The keys in this file, for its owner alone; made if there is none. One of several who make it at once wins."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        made = f"k1:{base64.b64encode(os.urandom(KEY_BYTES)).decode()}\n"
+        draft = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(made)
+            file.flush()
+            os.fsync(file.fileno())
+        with suppress(FileExistsError):
+            # A link is made whole or not at all, and never over another's.
+            os.link(draft, path)
+        draft.unlink()
+    return path.read_text()
 
 
 def default_data_dir(start: Path, environ: Mapping[str, str]) -> Path:

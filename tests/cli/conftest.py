@@ -3,12 +3,13 @@
 import asyncio
 import json
 import os
+import pty
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from payonce.app import all_migrations
 from payonce.embedded import reset
 from payonce.engine.migrate import migrate
 from payonce.testing import ScratchDatabase, Servers
+from tests.cli.warm import Warm, warm
 
 PATIENCE_S = 30.0
 POLL_S = 0.02
@@ -51,20 +53,36 @@ class Payonce:
     """The command, in an environment of its own."""
 
     environment: dict[str, str]
+    warm: Warm
     running: "list[subprocess.Popen[str]]" = field(default_factory=list)
 
-    def __call__(self, *arguments: str, stdin: str = "", **variables: str) -> Ended:
-        process = self.start(*arguments, **variables)
-        stdout, stderr = process.communicate(stdin, timeout=100)
+    def __call__(self, *arguments: str, stdin: str = "", module: str = "payonce.cli", **variables: str) -> Ended:
+        """To its end, in a process of its own that need not import anything."""
+        return Ended(*self.warm.run(module, arguments, {**self.environment, **variables}, stdin, "/"))
+
+    def at_terminal(self, *arguments: str, typed: str) -> Ended:
+        """With a person at the keyboard, who has typed ahead."""
+        keyboard, terminal = pty.openpty()
+        try:
+            os.write(keyboard, typed.encode())
+            process = self._started(arguments, {}, terminal)
+            stdout, stderr = process.communicate(timeout=100)
+        finally:
+            os.close(terminal)
+            os.close(keyboard)
         return Ended(process.returncode, stdout, stderr)
 
     def start(self, *arguments: str, **variables: str) -> "subprocess.Popen[str]":
+        """A process from its first moment, to be watched, sent signals and killed."""
+        return self._started(arguments, variables, subprocess.PIPE)
+
+    def _started(self, arguments: Sequence[str], variables: dict[str, str], stdin: int) -> "subprocess.Popen[str]":
         # A run in the background of a script is born deaf to Ctrl-C, and its children with it.
         hearing = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
         process = subprocess.Popen(
             [sys.executable, "-c", f"{hearing}; from payonce.cli import main; main()", *arguments],
             env={**self.environment, **variables},
-            stdin=subprocess.PIPE,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -87,6 +105,12 @@ def clean_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
 
 
+@pytest.fixture(scope="session")
+def warm_parent() -> Iterator[Warm]:
+    with warm() as parent:
+        yield parent
+
+
 @pytest.fixture
 def database(servers: Servers) -> Iterator[ScratchDatabase]:
     with servers.of().lent() as scratch:
@@ -95,9 +119,11 @@ def database(servers: Servers) -> Iterator[ScratchDatabase]:
 
 
 @pytest.fixture
-def payonce(clean_environment: dict[str, str], database: ScratchDatabase, tmp_path: Path) -> Iterator[Payonce]:
+def payonce(
+    clean_environment: dict[str, str], database: ScratchDatabase, tmp_path: Path, warm_parent: Warm
+) -> Iterator[Payonce]:
     urls = {"DATABASE_URL": database.service_url, "DATABASE_OWNER_URL": database.owner_url}
-    command = Payonce({**clean_environment, **urls, "PAYONCE_DATA_DIR": str(tmp_path / "data")})
+    command = Payonce({**clean_environment, **urls, "PAYONCE_DATA_DIR": str(tmp_path / "data")}, warm_parent)
     yield command
     command.close()
 
@@ -113,10 +139,10 @@ def data_dir() -> Iterator[Path]:
 
 
 @pytest.fixture
-def private_payonce(clean_environment: dict[str, str], data_dir: Path) -> Iterator[Payonce]:
+def private_payonce(clean_environment: dict[str, str], data_dir: Path, warm_parent: Warm) -> Iterator[Payonce]:
     # A killed demonstration leaves its log, which is to vanish with the rest.
     folders = {"PAYONCE_DATA_DIR": str(data_dir), "TMPDIR": str(data_dir.parent)}
-    command = Payonce({**clean_environment, **folders})
+    command = Payonce({**clean_environment, **folders}, warm_parent)
     yield command
     command.close()
 

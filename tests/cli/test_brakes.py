@@ -8,6 +8,7 @@ import pytest
 
 from payonce.app import App
 from payonce.engine.brakes import CHECKS
+from payonce.engine.checks import SEND_CHECKS
 from payonce.engine.quarantine import refuse_in_quarantine
 from payonce.settings import load_settings
 from payonce.testing import ScratchDatabase, eventually
@@ -61,6 +62,9 @@ def test_a_freeze_is_added_listed_and_lifted(payonce: Payonce, database: Scratch
     assert [each["id"] for each in payonce("freeze", "list", "--json").json["freezes"]] == [1]
     assert "pays twice" in payonce("freeze", "list").stdout
     assert "add --yes" in payonce("freeze", "lift", "1", "--why", "mended").sentence
+    declined = payonce.at_terminal("freeze", "lift", "1", "--why", "mended", typed="n\n")
+    assert (declined.code, declined.stderr) == (1, "nothing was changed\n")
+    assert "pays twice" in declined.stdout, "what the question is about"
     lifted = payonce("freeze", "lift", "1", "--why", "mended", "--yes", "--json").json["freeze"]
     assert (lifted["in_force"], lifted["lifted_why"]) == (False, "mended")
     assert payonce("freeze", "list", "--json").json == {"freezes": [], "next_before": None}
@@ -227,6 +231,10 @@ def test_a_purge_says_what_it_keeps_and_why(payonce: Payonce, database: ScratchD
     assert ended.stderr == "1 of them stay, because money may be under way; see: payonce effects list\n"
 
 
+def test_the_list_of_what_is_asked_has_the_quarantine_and_every_brake() -> None:
+    assert (refuse_in_quarantine, *CHECKS) == SEND_CHECKS
+
+
 async def test_a_started_process_asks_the_brakes_before_it_sends(
     database: ScratchDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,7 +242,7 @@ async def test_a_started_process_asks_the_brakes_before_it_sends(
     async with App.open(load_settings(), ["tally.worker"]) as app:
         app.start()
         assert app._worker is not None
-        assert [server.checks for server in app._worker._servers] == [(refuse_in_quarantine, *CHECKS)]
+        assert [server.checks for server in app._worker._servers] == [SEND_CHECKS]
         await app.stop()
 
 
@@ -255,21 +263,35 @@ REFUSED = {
     ),
     "odd duration": (["freeze", "add", "--everything", "--reason", "x", "--for", "soon"], "--for is 'soon'"),
     "no such freeze": (["freeze", "lift", "7", "--why", "x", "--yes"], "there is no freeze 7"),
+    "no such freeze, before a confirmation": (["freeze", "lift", "7", "--why", "x"], "there is no freeze 7"),
+    "asset in small letters": (
+        ["freeze", "add", "--asset", "eur", "--reason", "x"],
+        "there is no asset 'eur'; did you mean EUR?",
+    ),
+    "freeze of an unknown asset": (
+        ["freeze", "add", "--asset", "POINTS", "--reason", "x"],
+        "there is no asset 'POINTS'; known are: AED, ARS",
+    ),
     "freeze in words": (["freeze", "lift", "seven", "--why", "x", "--yes"], "'seven' is not the number of a freeze"),
     "unknown asset": (["limits", "set", "POINTS", "5"], "add --exponent"),
+    "negative limit": (["limits", "set", "EUR", "-5"], "'-5' is below zero; amounts and numbers are written without"),
     "no amount": (["limits", "set", "EUR", "much"], "'much' is not a decimal number"),
     "too many decimals": (["limits", "set", "EUR", "1.001"], "more than the 2 decimals of EUR"),
     "long window": (["limits", "set", "EUR", "1", "--window", "40d"], "the window is 3456000 s"),
     "no such limit": (["limits", "remove", "7"], "there is no limit 7"),
     "no such approval": (["approvals", "grant", "7", "--yes"], "there is no approval 7"),
-    "unconfirmed grant": (["approvals", "grant", "7"], "add --yes"),
+    "no such approval, before a confirmation": (["approvals", "grant", "7"], "there is no approval 7"),
+    "negative threshold": (["approvals", "threshold", "EUR", "-0.5"], "'-0.5' is below zero"),
     "half a threshold": (["approvals", "threshold", "EUR"], "give an asset and an amount"),
     "unknown verdict": (["approvals", "list", "--state", "maybe"], "there is no state 'maybe'"),
     "unknown state of an effect": (["effects", "list", "--state", "lost"], "there is no state 'lost'"),
     "no effect id": (["effects", "show", "first"], "'first' is not the id of an effect"),
     "no such effect": (["effects", "show", EFFECT.format(9)], "there is no effect"),
     "unknown answer": (["effects", "answer", EFFECT.format(9), "maybe", "--note", "x"], "there is no answer 'maybe'"),
-    "unconfirmed answer": (["effects", "answer", EFFECT.format(9), "did_not", "--note", "x"], "add --yes"),
+    "no such effect, before a confirmation": (
+        ["effects", "answer", EFFECT.format(9), "did_not", "--note", "x"],
+        "there is no effect",
+    ),
     "unseen answer": (["effects", "answer", EFFECT.format(9), "did_not", "--note", "x", "--yes"], "needs --revision"),
     "outcome of nothing": (
         ["effects", "answer", EFFECT.format(9), "did_not", "--note", "x", "--outcome", "{}"],

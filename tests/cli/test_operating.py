@@ -1,9 +1,25 @@
 """An operator's day: look, put, pause, resume, redrive, purge, trace."""
 
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import asyncpg
+
 from payonce.testing import ScratchDatabase
 from tests.cli.conftest import QUEUE, Payonce, ask, depth_of, message_count, until
 
 ONE_TRY = {"QUEUE_POLICY__TALLY_CHANGES__MAX_ATTEMPTS": "1"}
+
+
+@contextmanager
+def connected_as_payonce(database: ScratchDatabase) -> Iterator[None]:
+    """A process of payonce that works on the database, as far as the server can tell."""
+    with asyncio.Runner() as runner:
+        settings = {"application_name": "payonce"}
+        connection = runner.run(asyncpg.connect(database.service_url, server_settings=settings))
+        yield
+        runner.run(connection.close())
 
 
 def test_put_answers_with_the_id_and_a_repeated_key_with_the_first(payonce: Payonce, database: ScratchDatabase) -> None:
@@ -25,6 +41,7 @@ def test_an_envelope_keeps_its_id_and_unknown_fields(payonce: Payonce, database:
 
 
 def test_peek_goes_page_by_page_and_hides_secrets(payonce: Payonce) -> None:
+    assert payonce("queues", "peek", QUEUE).stdout == f"no message of {QUEUE} is ready\n"
     for row_id in range(3):
         payonce("queues", "put", QUEUE, f'{{"row_id": {row_id}, "api_key": "hunter2"}}')
     first = payonce("queues", "peek", QUEUE, "--limit", "2", "--json")
@@ -63,6 +80,11 @@ def test_redrive_and_purge_touch_what_the_filter_says(payonce: Payonce, database
     until(lambda: message_count(database, "parked") == 3, "all are parked")
     payonce("queues", "pause", QUEUE)
 
+    for verb in ("redrive", "purge"):
+        assert "add --yes" in payonce("queues", verb, QUEUE, "--json").sentence
+    declined = payonce.at_terminal("queues", "purge", QUEUE, typed="n\n")
+    assert (declined.code, declined.stderr) == (1, "nothing was changed\n")
+    assert parked[0] in declined.stdout, "what the question is about"
     nothing = payonce("queues", "redrive", QUEUE, "--error-contains", "no such text", "--yes", "--json")
     assert nothing.json["redriven"] == 0
     too_early = payonce("queues", "redrive", QUEUE, "--before", "2020-01-01T00:00:00Z", "--yes", "--json")
@@ -90,6 +112,7 @@ def test_trace_of_nothing_fails_and_still_prints_its_object(payonce: Payonce) ->
     ended = payonce("trace", "nobody", "--json")
     assert (ended.code, ended.json["entries"]) == (1, [])
     assert "nothing is known of 'nobody'" in ended.stderr
+    assert payonce("trace", "nobody").stdout == "", "no empty table"
 
 
 def test_backup_and_restore_bring_the_messages_back(
@@ -102,6 +125,8 @@ def test_backup_and_restore_bring_the_messages_back(
     assert payonce("queues", "purge", QUEUE, "--state", "ready", "--yes", "--json").json["purged"] == 1
     assert "--replace" in payonce("db", "restore", file).sentence
     assert "add --yes" in payonce("db", "restore", file, "--replace").sentence
+    with connected_as_payonce(database):
+        assert "1 connections of payonce are open" in payonce("db", "restore", file, "--replace", "--yes").sentence
     assert message_count(database, "ready") == 0
     assert payonce("db", "restore", file, "--replace", "--yes", "--json").code == 0
     assert message_count(database, "ready") == 1

@@ -29,6 +29,7 @@ def put(database: ScratchDatabase, count: int) -> list[UUID]:
 
 
 def test_the_outbox_is_shown_and_steered(payonce: Payonce, database: ScratchDatabase) -> None:
+    assert payonce("outbox", "parked", "events").stdout == "no entry of events is parked\n"
     [empty] = payonce("outbox", "list", "--json").json["relays"]
     assert (empty["relay"], empty["waiting"], empty["oldest_s"]) == ("events", 0, 0)
     ids = list(map(str, put(database, 3)))
@@ -42,6 +43,9 @@ def test_the_outbox_is_shown_and_steered(payonce: Payonce, database: ScratchData
     assert "hunter2" not in first.stdout + payonce("outbox", "parked", "events").stdout
     gone = payonce("outbox", "discard", "events", "--id", ids[0], "--why", "the shop closed", "--yes", "--json").json
     assert gone == {"relay": "events", "discarded": 1}
+    declined = payonce.at_terminal("outbox", "redrive", "events", typed="n\n")
+    assert (declined.code, declined.stderr) == (1, "nothing was changed\n")
+    assert "unknown topic" in declined.stdout, "what the question is about"
     assert payonce("outbox", "redrive", "events", "--yes", "--json").json == {"relay": "events", "redriven": 2}
     written = "select array_agg(location order by id) from payonce.audit_log"
     assert ask(database.owner_url, written) == ["outbox.discard", "outbox.redrive"]
@@ -63,6 +67,8 @@ def test_a_paused_relay_delivers_after_resume(payonce: Payonce, database: Scratc
         (["parked", "brokr"], "there is no relay 'brokr'; known are: events"),
         (["parked", "events", "--after", "first"], "'first' is not a message id"),
         (["redrive", "events"], "add --yes"),
+        (["redrive", "brokr"], "there is no relay 'brokr'"),
+        (["discard", "brokr", "--why", "x"], "there is no relay 'brokr'"),
         (["discard", "events", "--yes", "--why", "x"], "name 1 to 100"),
     ],
 )

@@ -55,16 +55,7 @@ class PostgresBackend:
         return [Logged(*row) for row in rows]
 
     async def refuse_to_log(self, message_id: UUID) -> None:
-        await self.stage.owner.execute(
-            f"""
-            create function payonce.refuse() returns trigger language plpgsql as $$
-            begin
-                if new.message_id = '{message_id}' then raise exception 'this row is refused'; end if;
-                return new;
-            end $$;
-            create trigger refuse before insert on payonce.job_logs for each row execute function payonce.refuse();
-            """
-        )
+        await refuse_to_log(self.stage, message_id)
 
     async def forget_expired_keys(self) -> None:
         await expire_keys(self.stage.database)
@@ -110,3 +101,16 @@ async def kill_a_worker(stage: Stage, policy: Policy, at: Moment, *elsewhere: st
 
     # The server notices a moment later, and until then the transactions of the dead are open.
     await eventually(is_gone)
+
+
+async def refuse_to_log(stage: Stage, message_id: UUID) -> None:
+    await stage.owner.execute(
+        f"""
+        create function payonce.refuse() returns trigger language plpgsql as $$
+        begin
+            if new.message_id = '{message_id}' then raise exception 'this row is refused'; end if;
+            return new;
+        end $$;
+        create trigger refuse before insert on payonce.job_logs for each row execute function payonce.refuse();
+        """
+    )

@@ -2,12 +2,14 @@
 
 import asyncio
 import re
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from payonce import embedded
+from payonce.app import SERVICES
 from payonce.engine.ledger import Account, balance
 from payonce.engine.model import Message
 from payonce.engine.process import Worker
@@ -117,3 +119,11 @@ def test_links_lead_somewhere(name: str) -> None:
     text = (DOCS / name).read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#:]+)\)", text):
         assert (DOCS / target).exists(), f"{name} links to {target}, which is not there"
+
+
+@pytest.mark.parametrize("package", [service.package for service in SERVICES if service.package is not None])
+def test_the_readme_of_a_service_names_each_of_its_rooms(package: str) -> None:
+    folder = Path(str(files(package)))
+    rooms = {path.name for path in folder.glob("*.py") if path.name != "__init__.py"}
+    told = set(re.findall(r"^\| `(\w+\.py)` \|", (folder / "README.md").read_text(encoding="utf-8"), re.MULTILINE))
+    assert told == rooms

@@ -75,6 +75,8 @@ class Bank:
     slow_for: list[asyncio.Event] = field(default_factory=list)
     """Statements that wait for theirs to be set, one each."""
     fences: int = 0
+    names: str = "n"
+    """How its numbers begin."""
 
     async def pay(self, kind: str, order: Order) -> Receipt:
         now = await self.clock()
@@ -91,7 +93,7 @@ class Bank:
         return Receipt(number)
 
     def book(self, kind: str, reference: str | None, minor: int, at: datetime) -> Transfer:
-        transfer = Transfer(f"n-{len(self.booked) + 1}", kind, reference, minor, at)
+        transfer = Transfer(f"{self.names}-{len(self.booked) + 1}", kind, reference, minor, at)
         self.booked.append(transfer)
         return transfer
 

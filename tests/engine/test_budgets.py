@@ -165,6 +165,16 @@ async def test_a_penalty_holds_everybody_back(stage: OpenStage) -> None:
         await theirs.wait_turn()
 
 
+async def test_a_penalty_that_cannot_be_written_does_not_cost_the_answer(stage: OpenStage) -> None:
+    async with stage() as s:
+        budget = SharedBudget(s.database, NAME, 10.0, 5, 1.0)
+        await budget.wait_turn()
+        await s.owner.execute("revoke update on payonce.budgets from payonce_service")
+        with structlog.testing.capture_logs() as said:
+            await budget.penalise(30)
+        assert [line["event"] for line in said] == ["budget_penalised", "budget_penalty_not_kept"]
+
+
 async def test_after_a_penalty_calls_go_one_by_one(stage: OpenStage) -> None:
     async with stage() as s:
         await s.clock.freeze()

@@ -17,9 +17,9 @@ from payonce.engine.effects import (
     answer_review,
     give_up_effects,
     next_generation,
-    open_effects,
     reviews,
 )  # fmt: skip
+from payonce.engine.effects.leaving import left_open
 from payonce.engine.transaction import Reader, begin
 from payonce.engine.work import Work
 from payonce.kit.outcomes import Invalid, Refused, Retry, Stale, Unknown
@@ -280,16 +280,17 @@ async def test_reviews_come_in_pages(stage: OpenStage) -> None:
         assert seen == [f"p-{number}" for number in range(5)]
 
 
-async def test_open_effects_are_found_by_message_and_by_scope(stage: OpenStage) -> None:
+async def test_what_a_message_left_open_is_found_however_many_of_its_effects_ended(stage: OpenStage) -> None:
     async with open_desk(stage, Blind(), "lost after") as desk:
         work, read = await desk.claim(), Reader(desk.s.database)
+        assert await left_open(read, work.message.id) is None
         with pytest.raises(Unknown):
-            await desk.pay(work, scope="payout 1")
-        assert [each.key for each in await open_effects(read, message_id=work.message.id)] == ["p-1"]
-        assert [each.key for each in await open_effects(read, scope="payout 1")] == ["p-1"]
-        assert await open_effects(read, message_id=uuid4(), scope="payout 2") == []
+            await desk.pay(work)
         await desk.pay(work, "p-2")
-        assert [each.key for each in await open_effects(read, message_id=work.message.id)] == ["p-1"]
+        found = await left_open(read, work.message.id)
+        assert found is not None
+        assert found.key == "p-1"
+        assert await left_open(read, uuid4()) is None
 
 
 async def test_a_refused_key_gets_a_next_generation_only_when_asked_for(stage: OpenStage) -> None:

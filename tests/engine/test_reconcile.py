@@ -1,6 +1,6 @@
 """A vendor's statement against our effects: what is known, found, adopted, and what is put into suspense."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -10,7 +10,7 @@ from payonce.engine.reconcile import Direction, unmatched, write_off
 from payonce.engine.transaction import begin
 from payonce.kit.outcomes import Invalid
 from payonce.testing import OpenStage
-from tests.engine.bank import LAG_S, MIRROR, OPENING, PAID, SUSPENSE, Branch, eur, open_branch
+from tests.engine.bank import LAG_S, MIRROR, OPENING, PAID, SUSPENSE, Bank, Branch, eur, open_branch
 
 THEIRS, OURS, DIFFERENCE = Direction.THEIRS, Direction.OURS, Direction.DIFFERENCE
 
@@ -24,6 +24,19 @@ async def test_what_both_sides_know_changes_nothing(stage: OpenStage) -> None:
         assert (run.lines, run.found, run.adopted, run.unmatched, run.missing) == (3, 0, 0, 0, 0)
         assert await b.open_items() == []
         await b.assert_books_equal()
+
+
+async def test_a_payment_that_the_bank_gave_a_very_long_name_is_known_by_it(stage: OpenStage) -> None:
+    async with open_branch(stage, Bank(no_clock, names="n" * 5_000)) as b:
+        await b.order("p-1", "p-2")
+        assert await b.work() == 2
+        run = await b.after_the_lag()
+        assert (run.lines, run.found, run.adopted, run.unmatched, run.missing) == (2, 0, 0, 0, 0)
+        await b.assert_books_equal()
+
+
+async def no_clock() -> datetime:
+    raise AssertionError("the branch gives the bank its clock")
 
 
 async def test_running_again_changes_nothing_more(stage: OpenStage) -> None:

@@ -7,8 +7,8 @@ import pytest
 
 from payonce.engine.effects import adopt
 from payonce.engine.quarantine import check
-from payonce.engine.reconcile import Flow, match, suspense
-from payonce.kit.outcomes import Retry
+from payonce.engine.reconcile import Flow, match, source, suspense
+from payonce.kit.outcomes import Invalid, Retry
 from payonce.testing import OpenStage
 from tests.ablations import Ablations, cases, given, missed, patched
 from tests.conformance.wire import without
@@ -95,6 +95,10 @@ ABLATIONS: Ablations = {
         patched(Flow, "fits", lambda flow, amount: True),
         [test_reconcile.test_money_that_comes_in_is_never_taken_for_a_payment_of_ours],
     ),
+    "the vendor's name as it is kept": (
+        patched(source, "kept_reference", lambda vendor_ref: vendor_ref),
+        [test_reconcile.test_a_payment_that_the_bank_gave_a_very_long_name_is_known_by_it],
+    ),
     "one line for one effect": (
         patched(match, "_is_taken", says_no),
         [test_reconcile.test_a_second_line_for_a_payment_is_no_match_even_if_neither_has_a_name],
@@ -123,4 +127,4 @@ ABLATIONS: Ablations = {
 
 @pytest.mark.parametrize(("name", "number"), cases(ABLATIONS))
 async def test_without_it_the_named_test_fails(stage: OpenStage, name: str, number: int) -> None:
-    await missed(ABLATIONS, name, number, stage, asyncpg.UniqueViolationError)
+    await missed(ABLATIONS, name, number, stage, asyncpg.UniqueViolationError, Invalid)

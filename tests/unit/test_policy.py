@@ -15,6 +15,7 @@ from payonce.engine.policy import (
     Fixed,
     Policy,
     Step,
+    Steps,
     environment_name,
     next_step,
     override,
@@ -122,6 +123,16 @@ def test_an_exponential_backoff_grows_to_its_maximum() -> None:
 def test_a_fixed_backoff_stays() -> None:
     policy = Policy("work", max_attempts=None, backoff=Fixed(60))
     assert {after_run(policy, run).delay_s for run in (1, 2, 1_000_000)} == {60}
+
+
+def test_steps_are_taken_one_after_the_other_and_the_last_one_stays() -> None:
+    policy = Policy("work", max_attempts=None, backoff=Steps(5, 300, 1_800))
+    assert [after_run(policy, run).delay_s for run in range(1, 6)] == [5, 300, 1_800, 1_800, 1_800]
+    written = override(policy, {"steps_seconds": "1, 2.5"})
+    assert written.backoff.steps_seconds == (1.0, 2.5)
+    for bad in ("1,x", "-1", "nan"):
+        with pytest.raises(Invalid, match="steps_seconds"):
+            override(policy, {"steps_seconds": bad})
 
 
 @pytest.mark.parametrize("retry", [2, 1_100, 10**6])

@@ -3,6 +3,7 @@
 Modules here import only what is light at the top: `payonce --help` must not wait for a database driver.
 """
 
+import re
 import sys
 from collections.abc import Sequence
 from typing import Final
@@ -18,6 +19,7 @@ from payonce.cli import (
     demo,
     effects,
     freeze,
+    keys,
     limits,
     outbox,
     quarantine,
@@ -44,6 +46,7 @@ Examples:
   payonce audit run         check the books, the effects and every promise
   payonce effects list      what was sent to vendors and is not known to have ended
   payonce freeze add …      stop sends at once
+  payonce keys add …        let somebody call over HTTP
 """
 
 app = typer.Typer(
@@ -66,6 +69,7 @@ app.add_typer(effects.commands, name="effects")
 app.add_typer(freeze.commands, name="freeze")
 app.add_typer(limits.commands, name="limits")
 app.add_typer(approvals.commands, name="approvals")
+app.add_typer(keys.commands, name="keys")
 db.commands.add_typer(quarantine.commands, name="quarantine")
 app.add_typer(db.commands, name="db")
 app.add_typer(reconcile.commands, name="reconcile")
@@ -85,7 +89,7 @@ def run_command(arguments: Sequence[str]) -> int:
         return EXIT_INTERRUPTED
     except Exception as error:
         if format_usage_error := getattr(error, "format_message", None):
-            said = str(format_usage_error())
+            said = _meant(str(format_usage_error()), arguments)
             if said.startswith("Usage:"):
                 # A group without a command answers with its help.
                 note(said)
@@ -97,6 +101,14 @@ def run_command(arguments: Sequence[str]) -> int:
         say_error(known.sentence)
         return known.exit_code
     return code if isinstance(code, int) else 0
+
+
+def _meant(said: str, arguments: Sequence[str]) -> str:
+    """What begins with a dash is an option to the parser; a number that does was meant as a number."""
+    negative = next((each for each in arguments if re.fullmatch(r"-\.?[0-9][0-9.,_eE]*", each)), None)
+    if negative is not None and said.startswith("No such option"):
+        return f"{negative!r} is below zero; amounts and numbers are written without a sign"
+    return said
 
 
 def _command_of(error: Exception) -> str:

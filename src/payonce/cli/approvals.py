@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from payonce.cli.confirming import confirm
 from payonce.cli.errors import EXIT_FAILED, say_error
-from payonce.cli.output import JsonOption, YesOption, note, opened, run_async, show, table
+from payonce.cli.output import JsonOption, YesOption, opened, run_async, show, table
 from payonce.cli.parsing import (
     ByOption,
     ExponentOption,
     LimitOption,
-    check_confirmable,
     described_amount,
     parsed_amount,
     parsed_asset,
@@ -21,7 +21,6 @@ from payonce.cli.parsing import (
 from payonce.kit.outcomes import Invalid
 
 if TYPE_CHECKING:
-    from payonce.app import App
     from payonce.engine.brakes import Approval, Threshold
 
 LIST: Final = "payonce approvals list"
@@ -85,14 +84,14 @@ def grant_approval(
     Example: payonce approvals grant 7 --note 'I looked at the statement, too'
     """
     number = parsed_number(approval, "an approval", LIST)
-    check_confirmable(yes, as_json, "a grant")
 
     async def act() -> "Approval":
-        from payonce.engine.brakes import grant
+        from payonce.engine.brakes import approval_of, grant
 
         async with opened() as app:
             if not yes:
-                await _ask(app, number, "grant")
+                found = await approval_of(app.read, number)
+                confirm("a grant", "grant it?", _table([found]), yes=yes, as_json=as_json)
             async with app.begin() as tx:
                 return await grant(tx, app.actions, number, somebody(by), remark)
 
@@ -169,18 +168,6 @@ def described(approval: "Approval") -> dict[str, Any]:
              "decided_at", "decided_why", "result")  # fmt: skip
     plain = {name: getattr(approval, name) for name in names}
     return {**plain, "amounts": [described_amount(amount) for amount in approval.amounts]}
-
-
-async def _ask(app: "App", number: int, verb: str) -> None:
-    from payonce.cli.output import people
-    from payonce.engine.brakes import approvals
-
-    found = [each for each in await approvals(app.read, limit=1, before=number + 1) if each.id == number]
-    if found:
-        people().print(_table(found))
-        if not typer.confirm(f"{verb} it?"):
-            note("nothing was changed")
-            raise typer.Exit(EXIT_FAILED)
 
 
 def _table(found: "Sequence[Approval]") -> Any:

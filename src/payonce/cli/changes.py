@@ -4,13 +4,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from payonce.cli.errors import EXIT_FAILED
+from payonce.cli.confirming import confirm
 from payonce.cli.output import JsonOption, YesOption, note, opened, run_async, show
 from payonce.cli.parsing import (
     ByOption,
     QueueArgument,
     StateOption,
-    check_confirmable,
     described_amount,
     parsed_id,
     parsed_moment,
@@ -20,7 +19,7 @@ from payonce.kit.outcomes import Invalid
 
 if TYPE_CHECKING:
     from payonce.engine.brakes import Approval, Done
-    from payonce.engine.queue import Filter
+    from payonce.engine.queue import Filter, Preview
 
 IdOption = Annotated[list[str] | None, typer.Option("--id", help="Only this message; may be given several times.")]
 ActionOption = Annotated[str | None, typer.Option(help="Only messages with this action.")]
@@ -50,7 +49,6 @@ def redrive(
     Example: payonce queues redrive tally-changes --error-contains 'always fails' --after 2026-01-31T12:00:00Z
     """
     which = _filter(ids, action, correlation_id, error_contains, after, before)
-    check_confirmable(yes, as_json, "a redrive")
     run_async(_redrive(queue, which, somebody(by), why, yes, as_json))
 
 
@@ -78,7 +76,6 @@ def purge(
     which = _filter(ids, action, correlation_id, error_contains, after, before)
     if State(state) is State.LEASED:
         raise Invalid("messages that are being worked on cannot be purged; pause the queue and let them end")
-    check_confirmable(yes, as_json, "a purge")
     run_async(_purge(queue, state, which, f"{somebody(by)} on the command line", yes, as_json))
 
 
@@ -96,10 +93,8 @@ async def _redrive(queue: str, which: "Filter", by: str, why: str, yes: bool, as
                 asked = await redrive_of(tx, app.admin, queue, which)
                 ids = await app.admin.choose(queue, State.PARKED, asked.which, asked.count, within=tx.connection)
                 amounts = await amounts_of(tx, ids)
-            if not yes:
-                _ask(
-                    "redrive", queue, "parked", preview, f"They move up to {', '.join(map(str, amounts)) or 'nothing'}."
-                )
+            moved = f"They move up to {', '.join(map(str, amounts)) or 'nothing'}."
+            _ask("redrive", queue, "parked", preview, [moved], yes, as_json)
             async with app.begin() as tx:
                 end = await ask(tx, app.actions["redrive"], asked, by, why)
             result |= {"amounts": [described_amount(amount) for amount in amounts], **_end(end)}
@@ -128,8 +123,8 @@ async def _purge(queue: str, state: str, which: "Filter", by: str, yes: bool, as
         preview = await app.admin.preview(queue, State(state), which)
         kept = preview.with_open_effects
         why = f"{kept:,} of them stay, because money may be under way; see: payonce effects list"
-        if preview.count > kept and not yes:
-            _ask("purge", queue, state, preview, why if kept else "")
+        if preview.count > kept:
+            _ask("purge", queue, state, preview, [why] if kept else [], yes, as_json)
         count = await app.admin.purge(queue, State(state), which, by) if preview.count > kept else 0
     if kept:
         note(why)
@@ -137,17 +132,14 @@ async def _purge(queue: str, state: str, which: "Filter", by: str, yes: bool, as
     show(result, as_json, f"{count:,} messages of {queue} purged")
 
 
-def _ask(verb: str, queue: str, state: str, preview: Any, remark: str = "") -> None:
-    from payonce.cli.output import people
+def _ask(
+    verb: str, queue: str, state: str, preview: "Preview", remarks: list[str], yes: bool, as_json: bool
+) -> None:  # fmt: skip
     from payonce.cli.queues import message_table
 
-    shown = f"{queue}: {preview.count:,} {state} messages would be {verb}d, the first of them"
-    people().print(message_table(shown, preview.samples))
-    if remark:
-        people().print(remark)
-    if not typer.confirm(f"{verb} {preview.count:,} messages?"):
-        note("nothing was changed")
-        raise typer.Exit(EXIT_FAILED)
+    title = f"{queue}: {preview.count:,} {state} messages would be {verb}d, the first of them"
+    shown = message_table(title, preview.samples)
+    confirm(f"a {verb}", f"{verb} {preview.count:,} messages?", shown, *remarks, yes=yes, as_json=as_json)
 
 
 def _filter(

@@ -68,9 +68,9 @@ def reset(yes: YesOption = False, as_json: JsonOption = False) -> None:
 
     settings = command_settings()
     _only_private(settings, "reset", "drop and create it with your own tools")
-    if not yes:
-        raise Invalid(f"this deletes all data in {settings.server_dir}; add --yes if you mean it")
     existed = settings.server_dir.exists()
+    if existed and not yes:
+        raise Invalid(f"this deletes all data in {settings.server_dir}; add --yes if you mean it")
     embedded.reset(settings.server_dir)
     show(
         {"reset": existed, "data_dir": str(settings.data_dir)},
@@ -132,6 +132,7 @@ def restore(
     from payonce import embedded
 
     addresses = _addresses(command_settings())
+    embedded.check_backup(path)
     if replace:
         if not yes:
             raise Invalid("this drops all data of the database before it is filled again; add --yes if you mean it")

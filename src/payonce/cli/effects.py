@@ -6,9 +6,9 @@ from uuid import UUID
 
 import typer
 
-from payonce.cli.errors import EXIT_FAILED
-from payonce.cli.output import JsonOption, YesOption, note, opened, people, run_async, show, table
-from payonce.cli.parsing import ByOption, LimitOption, check_confirmable, described_amount, parsed_effect_id, somebody
+from payonce.cli.confirming import confirm
+from payonce.cli.output import JsonOption, YesOption, opened, run_async, show, table
+from payonce.cli.parsing import ByOption, LimitOption, described_amount, parsed_effect_id, somebody
 from payonce.kit.outcomes import Invalid
 
 if TYPE_CHECKING:
@@ -104,7 +104,6 @@ def answer(
     Example: payonce effects answer 0199… happened --outcome '{"id": "tx-1"}' --note 'in their statement'
     """
     effect_id, stated = parsed_effect_id(effect), _parsed_outcome(said, outcome)
-    check_confirmable(yes, as_json, "an answer")
     if yes and revision is None:
         raise Invalid(f"--yes needs --revision, so that you answer what you saw; see: payonce effects show {effect_id}")
 
@@ -112,7 +111,7 @@ def answer(
         from payonce.engine.brakes import ReviewAnswer, ask
 
         async with opened() as app:
-            seen = revision if yes else await _ask(app, effect_id, said)
+            seen = revision if yes else await _ask(app, effect_id, said, as_json)
             assert seen is not None
             given = ReviewAnswer(effect_id, seen, _answer(said), remark, stated, vendor_ref)
             async with app.begin() as tx:
@@ -135,16 +134,12 @@ def _tell(effect_id: UUID, end: "Done | Approval", as_json: bool) -> None:
     show({"done": False, "effect": effect_id, "approval": end.id, "expires_at": end.expires_at}, as_json, said)
 
 
-async def _ask(app: "App", effect_id: UUID, said: str) -> int:
+async def _ask(app: "App", effect_id: UUID, said: str, as_json: bool) -> int:
     """Shows what is answered; the revision of what was seen."""
     from payonce.engine.effects.inbox import shown
 
     found = await shown(app.read, effect_id)
-    for part in _rendered(found):
-        people().print(part)
-    if not typer.confirm(f"answer {said}?"):
-        note("nothing was changed")
-        raise typer.Exit(EXIT_FAILED)
+    confirm("an answer", f"answer {said}?", *_rendered(found), yes=False, as_json=as_json)
     return found.listed.effect.revision
 
 

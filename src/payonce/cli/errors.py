@@ -9,6 +9,8 @@ from payonce.kit.redact import redact
 
 EXIT_FAILED: Final = 1
 EXIT_INVALID: Final = 2
+EXIT_UNEQUAL: Final = 3
+"""What was asked for was done, and it found books that are not equal: a script can tell it from a failure."""
 EXIT_INTERRUPTED: Final = 130
 
 

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from payonce.cli.errors import EXIT_FAILED
+from payonce.cli.confirming import confirm
 from payonce.cli.output import JsonOption, YesOption, note, opened, run_async, show, table
 from payonce.cli.parsing import (
     ByOption,
     LimitOption,
-    check_confirmable,
     described_amount,
     parsed_duration_s,
     parsed_moment,
@@ -75,6 +74,8 @@ def add(
         from payonce.engine.brakes import freeze
 
         async with opened() as app:
+            if asset is not None:
+                await _check_asset(app, asset)
             async with app.begin() as tx:
                 made = await freeze(
                     tx, by=somebody(by), reason=reason, everything=everything, **conditions, **ends  # type: ignore[arg-type]
@@ -128,14 +129,14 @@ def lift_freeze(
     Example: payonce freeze lift 3 --why 'they mended it'
     """
     number = parsed_number(freeze, "a freeze", LIST)
-    check_confirmable(yes, as_json, "lifting a freeze")
 
     async def act() -> None:
-        from payonce.engine.brakes import lift
+        from payonce.engine.brakes import freeze_of, lift
 
         async with opened() as app:
             if not yes:
-                await _ask(app, number)
+                found = await freeze_of(app.read, number)
+                confirm("lifting a freeze", "lift it?", _table([found]), yes=yes, as_json=as_json)
             async with app.begin() as tx:
                 lifted = await lift(tx, number, somebody(by), why)
         show({"freeze": described(lifted)}, as_json, f"freeze {number} of {lifted.what} is lifted")
@@ -162,16 +163,17 @@ async def _wait(app: "App", made: "Freeze") -> "UnderWay":
     return await wait_until_quiet(app.read, made)
 
 
-async def _ask(app: "App", number: int) -> None:
-    from payonce.cli.output import people
-    from payonce.engine.brakes import freezes
+async def _check_asset(app: "App", code: str) -> None:
+    """A freeze of an asset that nothing is counted in would stop nothing, and look as if it did."""
+    from payonce.kit.money import WELL_KNOWN_CODES
 
-    found = [each for each in await freezes(app.read, limit=1, before=number + 1) if each.id == number]
-    if found:
-        people().print(_table(found))
-        if not typer.confirm("lift it?"):
-            note("nothing was changed")
-            raise typer.Exit(EXIT_FAILED)
+    rows = await app.read.fetch("select asset from payonce.accounts union select asset from payonce.velocity_limits")
+    known = WELL_KNOWN_CODES.union(row["asset"] for row in rows)
+    if code in known or await app.read.fetchval("select exists (select from payonce.effects where asset = $1)", code):
+        return
+    alike = sorted(each for each in known if each.lower() == code.lower())
+    hint = f"did you mean {' or '.join(alike)}?" if alike else f"known are: {', '.join(sorted(known))}"
+    raise Invalid(f"there is no asset {code[:40]!r}; {hint}")
 
 
 async def _doubts(app: "App", conditions: dict[str, str | None]) -> list[str]:

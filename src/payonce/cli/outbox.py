@@ -1,17 +1,17 @@
 """`outbox`: what leaves for queues and logs elsewhere, how far behind it is, and the operator's hand on it."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from payonce.cli.confirming import confirm
 from payonce.cli.output import JsonOption, YesOption, opened, run_async, show, table
 from payonce.cli.parsing import ByOption, parsed_id, somebody
-from payonce.kit.outcomes import Invalid
 
 if TYPE_CHECKING:
+    from payonce.app import App
     from payonce.engine.outbox import Stored
 
 PAGE_DEFAULT: Final = 20
@@ -67,15 +67,9 @@ def parked(
         async with opened() as app:
             found = await parked_entries(app.database, relay, limit, behind)
         described = _described(found)
-        rows = [
-            (one["id"], one["topic"], one["parked_at"], one["tries"], one["last_error"],
-             str(one["payload"])[:PAYLOAD_SHOWN])
-            for one in described
-        ]  # fmt: skip
-        columns = ("id", "topic", "parked", "tries", "last error", "payload")
         following = described[-1]["id"] if len(described) == limit else None
         result = {"relay": relay, "entries": described, "next_after": following}
-        show(result, as_json, table(f"{relay}: parked", columns, rows, right=("tries",)))
+        show(result, as_json, _table(f"{relay}: parked", found) if found else f"no entry of {relay} is parked")
 
     run_async(act())
 
@@ -93,12 +87,13 @@ def redrive(
 ) -> None:
     """Let parked entries start over. Without --id: all of them."""
     chosen = [parsed_id(text, PARKED) for text in ids or ()]
-    _confirm("redrive", f"redrive {len(chosen) or 'all'} parked entries of {relay}?", yes, as_json)
 
     async def act() -> None:
         from payonce.engine.outbox import redrive_entries
 
         async with opened() as app:
+            if not yes:
+                await _ask(app, relay, "a redrive", f"redrive {len(chosen) or 'all'} of them?", as_json)
             count = await redrive_entries(app.database, app.bell, relay, by=somebody(by), ids=chosen, as_new=as_new)
         show({"relay": relay, "redriven": count}, as_json, f"{count:,} entries of {relay} redriven")
 
@@ -116,12 +111,13 @@ def discard(
 ) -> None:
     """Delete parked entries that are never to be delivered. Each leaves a line in the audit log."""
     chosen = [parsed_id(text, PARKED) for text in ids or ()]
-    _confirm("discard", f"delete {len(chosen)} parked entries of {relay} for good?", yes, as_json)
 
     async def act() -> None:
         from payonce.engine.outbox import discard_entries
 
         async with opened() as app:
+            if not yes:
+                await _ask(app, relay, "a discard", f"delete {len(chosen)} of them for good?", as_json)
             count = await discard_entries(app.database, relay, chosen, by=somebody(by), why=why)
         show({"relay": relay, "discarded": count}, as_json, f"{count:,} entries of {relay} discarded")
 
@@ -161,6 +157,24 @@ def resume(relay: RelayArgument, by: ByOption = None, as_json: JsonOption = Fals
     run_async(act())
 
 
+async def _ask(app: "App", relay: str, what: str, question: str, as_json: bool) -> None:
+    """Shows the first of what is parked; refuses a relay that does not exist."""
+    from payonce.engine.outbox import parked_entries
+
+    found = await parked_entries(app.database, relay, PAGE_DEFAULT)
+    confirm(what, question, _table(f"{relay}: parked, the first of them", found), yes=False, as_json=as_json)
+
+
+def _table(title: str, found: "Sequence[Stored]") -> Any:
+    rows = [
+        (one["id"], one["topic"], one["parked_at"], one["tries"], one["last_error"],
+         str(one["payload"])[:PAYLOAD_SHOWN])
+        for one in _described(found)
+    ]  # fmt: skip
+    columns = ("id", "topic", "parked", "tries", "last error", "payload")
+    return table(title, columns, rows, right=("tries",))
+
+
 def _described(found: "Sequence[Stored]") -> list[dict[str, Any]]:
     """Entries as they may be shown: secrets hidden."""
     from payonce.logs import without_secrets
@@ -182,11 +196,3 @@ def _described(found: "Sequence[Stored]") -> list[dict[str, Any]]:
         }
         for stored in found
     ]
-
-
-def _confirm(verb: str, question: str, yes: bool, as_json: bool) -> None:
-    if yes:
-        return
-    if as_json or not sys.stdin.isatty():
-        raise Invalid(f"a {verb} asks for confirmation, and here nobody can be asked; add --yes")
-    typer.confirm(question, abort=True)

@@ -3,7 +3,6 @@
 import getpass
 import os
 import re
-import sys
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Final
 from uuid import UUID
@@ -110,8 +109,3 @@ def somebody(by: str | None) -> str:
     except (KeyError, OSError):
         # An account without a name, as containers have them.
         return f"user {os.getuid()}"
-
-
-def check_confirmable(yes: bool, as_json: bool, what: str) -> None:
-    if not yes and (as_json or not sys.stdin.isatty()):
-        raise Invalid(f"{what} asks for confirmation, and here nobody can be asked; add --yes")

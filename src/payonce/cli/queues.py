@@ -89,7 +89,8 @@ def peek(
             found = await app.admin.peek(queue, State(state), limit, behind)
         following = str(found[-1].message.id) if len(found) == limit else None
         result = {"queue": queue, "state": state, "messages": described(found), "next_after": following}
-        show(result, as_json, message_table(f"{queue}: {state}", found))
+        nothing = f"no {'further ' if behind else ''}message of {queue} is {state}"
+        show(result, as_json, message_table(f"{queue}: {state}", found) if found else nothing)
 
     run_async(act())
 

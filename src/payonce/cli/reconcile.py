@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from payonce.cli.errors import EXIT_UNEQUAL, say_error
 from payonce.cli.output import JsonOption, opened, run_async, show, table
 from payonce.cli.parsing import ByOption, parsed_moment, somebody
 from payonce.kit.outcomes import Invalid
@@ -43,11 +44,14 @@ def run(
     by: ByOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Reconcile one vendor now. Running it again changes nothing more; one that was broken off goes on."""
+    """Reconcile one vendor now. Running it again changes nothing more; one that was broken off goes on.
+
+    Ends with code 3 when the vendor's balance and our books of it are not equal.
+    """
     begin = None if since is None else parsed_moment(since, "--since")
     end = None if until is None else parsed_moment(until, "--until")
 
-    async def act() -> None:
+    async def act() -> bool:
         from payonce.engine.reconcile import equal_books, reconcile
 
         async with opened() as app, _source(app, vendor) as source:
@@ -64,10 +68,13 @@ def run(
         names = ("lines", "found", "adopted", "unmatched", "missing", "settled")
         title = f"{vendor}: {done.since:%Y-%m-%d %H:%M} to {done.until:%Y-%m-%d %H:%M}"
         rows = [(each.ours, each.theirs, each.suspense, each.equal) for each in books]
-        show(result, as_json, table(title, names, counts, right=names),
-             table("Books", ("ours", "theirs", "in suspense", "equal"), rows))  # fmt: skip
+        compared = table("Books", ("ours", "theirs", "in suspense", "equal"), rows)
+        show(result, as_json, table(title, names, counts, right=names), compared if rows else "no books")
+        return all(each.equal for each in books)
 
-    run_async(act())
+    if not run_async(act()):
+        say_error(f"our books of {vendor} and its own are not equal; see: payonce reconcile list --vendor {vendor}")
+        raise typer.Exit(EXIT_UNEQUAL)
 
 
 @commands.command("list")
@@ -93,7 +100,9 @@ def list_(
         ]  # fmt: skip
         columns = ("id", "vendor", "direction", "kind", "theirs", "ours", "amount", "at", "age", "explanation")
         result = {"items": [described(item) for item in found], "next_after": following}
-        show(result, as_json, table("Unmatched", columns, rows, right=("amount", "age")))
+        whose = "vendors' statements" if vendor is None else f"the statements of {vendor}"
+        nothing = f"nothing {'further ' if behind else ''}is open between {whose} and our effects"
+        show(result, as_json, table("Unmatched", columns, rows, right=("amount", "age")) if rows else nothing)
 
     run_async(act())
 

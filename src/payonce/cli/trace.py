@@ -24,10 +24,10 @@ def trace(
         for one in found["entries"]
     ]
     columns = ("time", "queue", "action", "status", "attempts", "worker", "last error")
-    show(found, as_json, table(f"Trace of {what}", columns, rows, right=("attempts",)))
+    show(found, as_json, *([table(f"Trace of {what}", columns, rows, right=("attempts",))] if rows else []))
     if found["truncated"]:
         note("older entries were left out")
-    if not found["entries"]:
+    if not rows:
         note(f"nothing is known of {what!r}: is it from this database, and younger than PAYONCE_JOB_LOG_DAYS?")
         raise typer.Exit(EXIT_FAILED)
 

@@ -1,6 +1,6 @@
 """A private PostgreSQL for when DATABASE_URL is unset, and backups of any PostgreSQL."""
 
-from payonce.embedded.backups import backup, client_environment, psql_command, restore
+from payonce.embedded.backups import backup, check_backup, client_environment, psql_command, restore
 from payonce.embedded.binaries import Installation, choose_installation, find_installations
 from payonce.embedded.postgres import Server, reset, start, stop, trim_log
 
@@ -8,6 +8,7 @@ __all__ = [
     "Installation",
     "Server",
     "backup",
+    "check_backup",
     "choose_installation",
     "client_environment",
     "find_installations",

@@ -92,18 +92,23 @@ def restore(url: str, path: Path, *, replace: bool = False) -> None:
 
     A database of payonce is in quarantine afterwards.
     """
-    try:
-        with path.open("rb") as file:
-            if file.read(len(DUMP_MAGIC)) != DUMP_MAGIC:
-                raise Invalid(f"{path} is not a backup: name a file that `payonce db backup` made")
-    except OSError as problem:
-        raise Invalid(f"backup file {path} cannot be read: {problem.strerror}") from problem
+    check_backup(path)
     target = _look_at(url)
     if target.object_count and not replace:
         raise Invalid(
             f"the database holds {target.object_count} objects already: restore into an empty one, or add --replace"
         )
     _pour(target.installation, url, path, first=REPLACE_SQL if replace else "", last=RESTORED_SQL)
+
+
+def check_backup(path: Path) -> None:
+    """Refuses what is no backup by its first bytes; whether it is whole shows when it is poured."""
+    try:
+        with path.open("rb") as file:
+            if file.read(len(DUMP_MAGIC)) != DUMP_MAGIC:
+                raise Invalid(f"{path} is not a backup: name a file that `payonce db backup` made")
+    except OSError as problem:
+        raise Invalid(f"backup file {path} cannot be read: {problem.strerror}") from problem
 
 
 def psql_command(url: str) -> list[str]:

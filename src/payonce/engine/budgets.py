@@ -31,6 +31,8 @@ PENALTY_MAX_S: Final = 86_400.0
 """A vendor's Retry-After may say anything; a longer rest is for a person to decide on."""
 ASK_LIMIT_S: Final = 5.0
 """For the store to answer; a call that cannot be counted is not made."""
+TELL_LIMIT_S: Final = 1.0
+"""For a penalty to be written: the call's own time-out runs on meanwhile."""
 LATE_MAX_S: Final = 1.0
 """A process that was stopped or starved for longer than this behind its turn has lost it and asks again."""
 
@@ -87,8 +89,13 @@ class SharedBudget:
         rest_s = min(seconds, PENALTY_MAX_S)
         BUDGET_PENALTIES.labels(self.name).inc()
         log.warning("budget_penalised", budget=self.name, seconds=rest_s)
-        await self._declare()
-        await penalise(self._database, self.name, rest_s)
+        try:
+            async with asyncio.timeout(TELL_LIMIT_S):
+                await self._declare()
+                await penalise(self._database, self.name, rest_s)
+        except Exception as error:
+            # The vendor's answer is in hand and must not be lost over it: it will say the same to the next call.
+            log.warning("budget_penalty_not_kept", budget=self.name, error=redact(f"{type(error).__name__}: {error}"))
 
     async def _has_turn(self, cost: int, wait_max_s: float) -> bool:
         """Waits for a turn; False when it cannot be used any more."""

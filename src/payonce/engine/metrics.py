@@ -84,6 +84,24 @@ BUDGET_PENALTIES = Counter(
     "payonce_budget_penalties_total", "Times that a vendor said we call too often.", ["budget"], registry=REGISTRY
 )
 
+HTTP_REQUESTS = Counter(
+    "payonce_http_requests_total", "Answers over HTTP.", ["method", "route", "status"], registry=REGISTRY
+)
+TOKEN_FAILURES = Counter(
+    "payonce_token_failures_total", "API keys that were refused, by why.", ["reason"], registry=REGISTRY
+)
+WEBHOOK_DELIVERY_SECONDS = Histogram(
+    "webhook_delivery_seconds", "One attempt to deliver a webhook, from its first byte to what came of it.",
+    ["outcome"], buckets=_SECONDS, registry=REGISTRY,
+)  # fmt: skip
+WEBHOOK_ENDPOINTS_DISABLED = Counter(
+    "payonce_webhook_endpoints_disabled_total", "Endpoints that were disabled because of how they answered.", ["why"],
+    registry=REGISTRY,
+)  # fmt: skip
+SIGNATURE_FAILURES = Counter(
+    "payonce_signature_failures_total", "Incoming webhooks that were refused.", ["consumer", "why"], registry=REGISTRY
+)
+
 HELD = Counter("payonce_sends_held_total", "Sends that a brake held back.", ["brake"], registry=REGISTRY)
 EFFECT_EVENTS = Counter(
     "payonce_effect_events_total", "What tries of effects and questions about them came to.", ["kind", "event"],

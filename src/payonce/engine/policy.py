@@ -26,8 +26,12 @@ class Exponential:
     jitter_seconds: float = 0.0
     max_doublings: int | None = None
     """Google Cloud Tasks' rule: double this often, then grow by the last step."""
+    steps_seconds: tuple[float, ...] = ()
+    """Delays written out one by one, in place of the growth; the last one stays. The jitter comes on top."""
 
     def delay_s(self, retry: int, roll: float) -> float:
+        if self.steps_seconds:
+            return self.steps_seconds[min(retry, len(self.steps_seconds)) - 1] + roll * self.jitter_seconds
         return min(self._growth(retry), self.max_delay_seconds) + roll * self.jitter_seconds
 
     def _growth(self, retry: int) -> float:
@@ -46,6 +50,11 @@ class Exponential:
 def Fixed(delay_s: float, jitter_s: float = 0.0) -> Exponential:  # noqa: N802 - reads as a kind of backoff
     """The same delay before every retry."""
     return Exponential(delay_s, 1.0, delay_s, jitter_s)
+
+
+def Steps(*delays_s: float, jitter_s: float = 0.0) -> Exponential:  # noqa: N802 - reads as a kind of backoff
+    """These delays one after the other, then the last one again and again."""
+    return Exponential(jitter_seconds=jitter_s, steps_seconds=delays_s)
 
 
 LEAST_RATE: Final = 1 / 86_400
@@ -164,6 +173,7 @@ _MAY_BE_NONE: Final = frozenset(
     {"max_attempts", "max_retries", "give_up_after_s", "concurrency", "rate", "max_doublings", "limit"}
 )
 _FLAGS: Final = frozenset({"lanes"})
+_LISTS: Final = frozenset({"steps_seconds"})
 _NOT_FROM_OUTSIDE: Final = frozenset({"queue", "backoff", "on_give_up"})
 
 
@@ -216,6 +226,8 @@ def _parsed(queue: str, name: str, value: object) -> Any:
             return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
         if name in _TEXT:
             return text
+        if name in _LISTS:
+            return tuple(float(part) for part in text.split(",")) if text else ()
         return int(text) if name in _WHOLE else float(text)
     except (ValueError, KeyError) as error:
         raise Invalid(f"policy of {queue}: {name} is {text!r}, which is not a valid value for it") from error
@@ -237,6 +249,14 @@ def _check(policy: Policy) -> None:
         raise refuse("rate", f"it must be at least {LEAST_RATE} per second; use a schedule for what is rarer")
     if policy.lease_s < 1:
         raise refuse("lease_s", "a lease below one second cannot be kept alive")
+    _check_backoff(policy)
+    if policy.log not in ("all", "failures"):
+        raise refuse("log", "it is 'all' or 'failures'")
+    if policy.on_give_up != "park" and not callable(policy.on_give_up):
+        raise refuse("on_give_up", "it is 'park' or a handler")
+
+
+def _check_backoff(policy: Policy) -> None:
     backoff = policy.backoff
     for name in ("base_delay_seconds", "backoff_multiplier", "max_delay_seconds", "jitter_seconds"):
         value = getattr(backoff, name)
@@ -244,12 +264,11 @@ def _check(policy: Policy) -> None:
             raise Invalid(
                 f"policy of {policy.queue}: {name} is {value!r}; it must be 0 or more, and less than five years"
             )
+    if not all(0 <= step <= DELAY_MAX_S / 2 for step in backoff.steps_seconds):
+        raise Invalid(f"policy of {policy.queue}: steps_seconds is {backoff.steps_seconds!r}; each must be 0 or more, "
+                      "and less than five years")  # fmt: skip
     if backoff.max_doublings is not None and backoff.max_doublings < 0:
         raise Invalid(f"policy of {policy.queue}: max_doublings is {backoff.max_doublings}; it must be 0 or more")
-    if policy.log not in ("all", "failures"):
-        raise refuse("log", "it is 'all' or 'failures'")
-    if policy.on_give_up != "park" and not callable(policy.on_give_up):
-        raise refuse("on_give_up", "it is 'park' or a handler")
 
 
 def _roll(message_id: UUID, run: int) -> float:

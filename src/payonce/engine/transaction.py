@@ -52,6 +52,11 @@ class Tx:
     def connection(self) -> Connection:
         return self._connection
 
+    @property
+    def trace_id(self) -> str | None:
+        """The request that began it, which everything sent from here carries on."""
+        return self._trace_id
+
     async def execute(self, sql: str, *arguments: Any) -> str:
         with self._noticing_errors():
             answer: str = await self._connection.execute(sql, *arguments)

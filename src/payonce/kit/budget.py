@@ -10,9 +10,16 @@ class Budget(Protocol):
         """Returns when the call may go out. Raises NotSent when its turn would come too late to wait for."""
         ...
 
+    async def penalise(self, seconds: float) -> None:
+        """The vendor said that we call too often: nobody calls for so long. Never fails: an answer is in hand."""
+        ...
+
 
 class Unlimited:
     """For vendors that set no limit, and for tests."""
 
     async def wait_turn(self, cost: int = 1) -> None:
+        return None
+
+    async def penalise(self, seconds: float) -> None:
         return None

@@ -237,6 +237,7 @@ _CODES_BY_EXPONENT: Final = {
     18: "BNB DAI ETH",
 }
 _EXPONENTS: Final = {code: exponent for exponent, codes in _CODES_BY_EXPONENT.items() for code in codes.split()}
+WELL_KNOWN_CODES: Final = frozenset(_EXPONENTS)
 
 
 def _decimal(value: str | int | Decimal) -> Decimal:

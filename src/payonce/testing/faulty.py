@@ -63,6 +63,7 @@ class Faulty:
         *,
         over_sockets: bool = False,
         slow_s: float = 0.1,
+        retry_after_s: int = RETRY_AFTER_S,
         late_s: float | None = None,
         wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -70,6 +71,7 @@ class Faulty:
         self._plan = plan
         self._over_sockets = over_sockets
         self._slow_s = slow_s
+        self._retry_after = str(retry_after_s).encode()
         self._late_s = late_s
         self._wait = wait
         self._calls: Counter[str] = Counter()
@@ -111,7 +113,7 @@ class Faulty:
             case Fault.REFUSED_CONNECTION:
                 await self._drop(send, ConnectionRefused())
             case Fault.TOO_MANY_REQUESTS:
-                await _say(send, Answer(429, ((b"retry-after", str(RETRY_AFTER_S).encode()),), b"slow down"))
+                await _say(send, Answer(429, ((b"retry-after", self._retry_after),), b"slow down"))
             case Fault.ERROR_BEFORE:
                 await _say(send, Answer(503, (), b"out of order"))
             case Fault.TIMEOUT_BEFORE:

@@ -26,6 +26,9 @@ POOR_ACCOUNT: Final = "n-poor"
 LATE_S: Final = 6.0
 """Later than a payment is believed not to have happened: only the bank's fence keeps it from being paid twice."""
 SLOW_S: Final = 0.1
+REST_S: Final = 0
+"""What a bank asks for that turns a call away. These do so by chance, not because of too many: a second each time would
+be most of the demonstration."""
 EFFECTS: Final[dict[str, Any]] = {each.kind: each for each in (effects.Withdraw, effects.PayIn, effects.Refund)}
 
 
@@ -99,9 +102,10 @@ async def open_banks(orders: Sequence[model.Order], seed: int, share: float) -> 
     # This bank would pay a request twice that is delivered twice: no client can help that (see its README).
     spared = Odds(share).without(Fault.DUPLICATE)
     doors = [
-        Faulty(northbank, FaultPlan(seed, share), over_sockets=True, slow_s=SLOW_S, late_s=LATE_S),
+        Faulty(northbank, FaultPlan(seed, share), over_sockets=True, slow_s=SLOW_S, retry_after_s=REST_S,
+               late_s=LATE_S),
         Faulty(southbank, FaultPlan(seed, share, routes={"POST /payments": spared}), over_sockets=True,
-               slow_s=SLOW_S, late_s=LATE_S),
+               slow_s=SLOW_S, retry_after_s=REST_S, late_s=LATE_S),
     ]  # fmt: skip
     async with serving(doors[0]) as northbank_url, serving(doors[1]) as southbank_url:
         urls = {"PAYONCE_NORTHBANK_URL": northbank_url, "PAYONCE_SOUTHBANK_URL": southbank_url}

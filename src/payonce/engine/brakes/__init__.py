@@ -17,6 +17,7 @@ from payonce.engine.brakes.approval import (
     Done,
     Verdict,
     Weighed,
+    approval_of,
     approvals,
     ask,
     deny,
@@ -27,6 +28,7 @@ from payonce.engine.brakes.freezing import (
     UnderWay,
     check_freezes,
     freeze,
+    freeze_of,
     freezes,
     lift,
     sends_under_way,
@@ -40,8 +42,8 @@ CHECKS = (check_freezes, check_limits)
 
 __all__ = [
     "CHECKS", "Action", "Actions", "Approval", "Done", "Freeze", "Limit", "Redrive", "ReviewAnswer", "Threshold",
-    "UnderWay", "Used", "Verdict", "Weighed", "WriteOff", "amounts_of", "answering", "approvals", "ask",
-    "check_freezes", "check_limits", "deny", "freeze", "freezes", "grant", "lift", "limits", "redrive_of", "redriving",
-    "remove_limit", "remove_threshold", "sends_under_way", "set_limit", "set_threshold", "thresholds",
+    "UnderWay", "Used", "Verdict", "Weighed", "WriteOff", "amounts_of", "answering", "approval_of", "approvals", "ask",
+    "check_freezes", "check_limits", "deny", "freeze", "freeze_of", "freezes", "grant", "lift", "limits", "redrive_of",
+    "redriving", "remove_limit", "remove_threshold", "sends_under_way", "set_limit", "set_threshold", "thresholds",
     "wait_until_quiet", "writing_off",
 ]  # fmt: skip

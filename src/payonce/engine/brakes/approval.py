@@ -151,6 +151,14 @@ async def approvals(
     return [_as_approval(row) for row in rows]
 
 
+async def approval_of(read: Reader | Tx, approval_id: int) -> Approval:
+    """Decided or not."""
+    row = await read.fetchrow(f"select {_COLUMNS} from payonce.approvals where id = $1", approval_id)
+    if row is None:
+        raise _no_such_approval(approval_id)
+    return _as_approval(row)
+
+
 # What nobody decided in time reads as expired, marked or not.
 _COLUMNS: Final = """id, action, subject, argument, text, amounts, why, asked_by, asked_at, expires_at, decided_by,
     decided_at, decided_why, result,
@@ -215,8 +223,12 @@ async def _waiting_already(tx: Tx, action: str, subject: str, document: str) -> 
 async def _locked(tx: Tx, approval_id: int) -> Approval:
     row = await tx.fetchrow(f"select {_COLUMNS} from payonce.approvals where id = $1 for update", approval_id)
     if row is None:
-        raise Invalid(f"there is no approval {approval_id}; see: payonce approvals list")
+        raise _no_such_approval(approval_id)
     return _as_approval(row)
+
+
+def _no_such_approval(approval_id: int) -> Invalid:
+    return Invalid(f"there is no approval {approval_id}; see: payonce approvals list")
 
 
 def _check_decidable(approval: Approval, by: str) -> None:

@@ -185,6 +185,14 @@ async def freezes(
     return [_as_freeze(row) for row in rows]
 
 
+async def freeze_of(read: Reader | Tx, freeze_id: int) -> Freeze:
+    """In force or not."""
+    found = [each for each in await freezes(read, ended=True, limit=1, before=freeze_id + 1) if each.id == freeze_id]
+    if not found:
+        raise _no_such_freeze(freeze_id)
+    return found[0]
+
+
 async def check_freezes(tx: Tx, sending: Sending) -> None:
     """Asked in the intent transaction, before anything is sent."""
     row = await tx.fetchrow(
@@ -221,8 +229,12 @@ async def _take_the_lock(tx: Tx) -> None:
 async def _not_to_be_lifted(tx: Tx, freeze_id: int) -> Invalid:
     row = await tx.fetchrow("select lifted_by, lifted_at from payonce.freezes where id = $1", freeze_id)
     if row is None:
-        return Invalid(f"there is no freeze {freeze_id}; see: payonce freeze list --all")
+        return _no_such_freeze(freeze_id)
     return Invalid(f"freeze {freeze_id} was lifted by {row['lifted_by']} at {row['lifted_at'].isoformat()}")
+
+
+def _no_such_freeze(freeze_id: int) -> Invalid:
+    return Invalid(f"there is no freeze {freeze_id}; see: payonce freeze list --all")
 
 
 def _as_freeze(row: Any) -> Freeze:

@@ -21,7 +21,6 @@ from payonce.engine.effects.review import (
     answer_review,
     give_up_effects,
     next_generation,
-    open_effects,
     reviews,
 )  # fmt: skip
 from payonce.engine.effects.send import IntentCheck, Sending
@@ -29,5 +28,5 @@ from payonce.engine.effects.send import IntentCheck, Sending
 __all__ = [
     "OPEN", "TRANSITIONS", "Answer", "Answered", "Blind", "CannotTell", "Cause", "DidNot", "Effect", "Event",
     "Evidence", "Findable", "Happened", "Harmless", "IntentCheck", "Keyed", "Rebroadcast", "Review", "Safety",
-    "Sending", "State", "Stored", "answer_review", "give_up_effects", "next_generation", "open_effects", "reviews",
+    "Sending", "State", "Stored", "answer_review", "give_up_effects", "next_generation", "reviews",
 ]  # fmt: skip

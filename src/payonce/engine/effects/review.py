@@ -117,18 +117,6 @@ async def answer_review(
     return Answered(effect_id, to, stored.message_id)
 
 
-async def open_effects(read: Reader | Tx, message_id: UUID | None = None, scope: str | None = None) -> list[Stored]:
-    """Effects that are intended, unknown or in review: a business object with one of them is not at its end."""
-    rows = await read.fetch(
-        """
-        select *, payonce.due_now() as now from payonce.effects
-        where (message_id = $1 or scope = $2) and state in ('intended', 'unknown', 'review') order by id
-        """,
-        message_id, scope,
-    )  # fmt: skip
-    return [store.as_stored(row) for row in rows]
-
-
 async def give_up_effects(tx: Tx, message_id: UUID, why: str) -> list[Stored]:
     """Puts every intended or unknown effect of a message that is given up before a person. Answers with them."""
     rows = await tx.fetch(

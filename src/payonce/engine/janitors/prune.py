@@ -1,5 +1,5 @@
-"""Makes and drops the job log's daily partitions, and lets idempotency keys and the inbox's ids end. Leader-only,
-harmless when not."""
+"""Makes and drops the job log's daily partitions, and lets idempotency keys, the inbox's ids, kept HTTP answers and
+webhooks' events end. Leader-only, harmless when not."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -7,6 +7,8 @@ from typing import Final
 from payonce.engine.database import Database
 from payonce.engine.idempotency import Walk, expire_keys, forget_keys
 from payonce.engine.inbox import forget_accepted
+from payonce.engine.requests import forget_answers
+from payonce.engine.webhooks.pruning import forget_events
 from payonce.kit.outcomes import Invalid
 
 KEEP_DAYS_DEFAULT: Final = 30
@@ -34,6 +36,8 @@ class Prune:
         await expire_keys(self.database, self.walk)
         await forget_keys(self.database)
         await forget_accepted(self.database)
+        await forget_answers(self.database)
+        await forget_events(self.database, self.keep_days)
         await add_partitions(self.database)
         await drop_partitions(self.database, self.keep_days)
 

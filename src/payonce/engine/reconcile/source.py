@@ -6,6 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
+from payonce.engine.effects.model import kept_reference
 from payonce.engine.ledger.model import Account, Reads
 from payonce.engine.model import NAME_MAX_LENGTH
 from payonce.kit.money import Amount, Asset
@@ -33,7 +34,8 @@ class Entry:
     """One line of a vendor's statement."""
 
     vendor_ref: str
-    """The vendor's own name for it: what the effect's vendor_ref() gives, and no other line of this kind has."""
+    """The vendor's own name for it: what the effect's vendor_ref() gives, and no other line of this kind has. One that
+    is too long to be kept is shortened as the effect's is."""
     reference: str | None
     """Our `key:generation`, where the vendor repeats it."""
     kind: str
@@ -45,6 +47,8 @@ class Entry:
     """What perform() would have answered, if the statement tells as much."""
 
     def __post_init__(self) -> None:
+        # As it is kept with the effect: a vendor's name may be longer than the column, and must still be found.
+        object.__setattr__(self, "vendor_ref", kept_reference(self.vendor_ref))
         for what, text in (("vendor_ref", self.vendor_ref), ("kind", self.kind), ("reference", self.reference)):
             if text is not None and (not 1 <= len(text) <= NAME_MAX_LENGTH or "\x00" in text):
                 raise Invalid(

@@ -40,7 +40,7 @@ async def withdraw(work: Work, northbank: Northbank) -> None:
     async with work.commit() as tx:
         await store.move(tx, transfer.id, State.WITHDRAWING, State.WITHDRAWN, withdrawal_id=receipt.id)
         await tx.post(transfer.withdrawn())
-        await tx.send(PAY_IN, {}, key=f"pay-in:{transfer.id}", correlation_id=transfer.id)
+        await tx.send(PAY_IN, {}, key=f"pay-in:{transfer.id}", correlation_id=transfer.id, lane=transfer.tenant)
 
 
 @handles(PAY_IN)
@@ -57,7 +57,7 @@ async def pay_in(work: Work, southbank: Southbank) -> None:
     except Refused as no:
         async with work.commit(rejected=no.reason) as tx:
             await store.move(tx, transfer.id, State.PAYING, State.BOUNCED, reason=no.reason)
-            await tx.send(REFUND, {}, key=f"refund:{transfer.id}", correlation_id=transfer.id)
+            await tx.send(REFUND, {}, key=f"refund:{transfer.id}", correlation_id=transfer.id, lane=transfer.tenant)
         return
     async with work.commit() as tx:
         await store.move(tx, transfer.id, State.PAYING, State.PAID, payment_id=receipt.payment_id)

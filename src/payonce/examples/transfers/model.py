@@ -75,6 +75,7 @@ class Transfer(msgspec.Struct, frozen=True, kw_only=True):
     amount: Amount
     state: State
     reason: str | None = None
+    tenant: str | None = None
 
     @property
     def scope(self) -> str:
@@ -136,4 +137,5 @@ def transfer_from(row: Any) -> Transfer:
         amount=Amount(int(row["amount_minor"]), Asset(row["asset"], row["exponent"])),
         state=State(row["state"]),
         reason=row["reason"],
+        tenant=row["tenant"],
     )

@@ -1,6 +1,8 @@
 """Transfers on record, each function with its SQL beside it."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from payonce.engine.database import Connection
@@ -28,22 +30,34 @@ REFERENCES: Final = {
 """What postings refer to, and which of some ids are there."""
 
 
-async def request(tx: Tx, order: Order) -> Transfer:
+@dataclass(frozen=True)
+class Seen:
+    """A transfer as a caller sees it."""
+
+    transfer: Transfer
+    trace_id: str | None
+    created_at: datetime
+    updated_at: datetime
+
+
+async def request(tx: Tx, order: Order, tenant: str | None = None, trace_id: str | None = None) -> Transfer:
     """Puts a transfer on record together with the message that begins it; the same order again changes nothing."""
     wanted = requested(order)
     row = await tx.fetchrow(
         """
-        insert into transfers.transfers (id, source, target, asset, exponent, amount_minor)
-        values ($1, $2, $3, $4, $5, $6) on conflict (id) do nothing returning *
+        insert into transfers.transfers (id, source, target, asset, exponent, amount_minor, tenant, trace_id)
+        values ($1, $2, $3, $4, $5, $6, $7, $8) on conflict (id) do nothing returning *
         """,
         wanted.id, wanted.source, wanted.target, wanted.amount.asset.code, wanted.amount.asset.exponent,
-        wanted.amount.minor,
+        wanted.amount.minor, tenant, trace_id,
     )  # fmt: skip
     if row is not None:
-        await tx.send(WITHDRAW, {}, key=f"withdraw:{wanted.id}", correlation_id=wanted.id)
+        # The lane is the tenant: freezes know it by that.
+        await tx.send(WITHDRAW, {}, key=f"withdraw:{wanted.id}", correlation_id=wanted.id, lane=tenant)
         return transfer_from(row)
     known = transfer_from(await tx.fetchrow("select * from transfers.transfers where id = $1", wanted.id))
-    if (known.source, known.target, known.amount) != (wanted.source, wanted.target, wanted.amount):
+    same = (known.source, known.target, known.amount, known.tenant)
+    if same != (wanted.source, wanted.target, wanted.amount, tenant):
         raise BadOrder(f"transfer {wanted.id} is on record with other accounts or another amount; use another id")
     return known
 
@@ -60,6 +74,16 @@ async def transfer(read: Reader, transfer_id: str | None) -> Transfer:
     if row is None:
         raise Retry(f"there is no transfer {transfer_id!r}")
     return transfer_from(row)
+
+
+async def seen(read: Reader | Tx, transfer_id: str, tenant: str | None) -> Seen | None:
+    """For a tenant only what is theirs; those of the house see all."""
+    row = await read.fetchrow(
+        "select * from transfers.transfers where id = $1 and ($2::text is null or tenant = $2)", transfer_id, tenant
+    )
+    if row is None:
+        return None
+    return Seen(transfer_from(row), row["trace_id"], row["created_at"], row["updated_at"])
 
 
 async def move(

@@ -1,5 +1,6 @@
 """The one outgoing HTTP client, the guard on where it may go, and the seam where simulators plug in."""
 
+from payonce.kit.http.budgeted import request_within
 from payonce.kit.http.client import HttpClient
 from payonce.kit.http.failures import AnswerLost, BodyTooLarge, ConnectionRefused, Fault, TimedOut, Unsendable
 from payonce.kit.http.inprocess import Application
@@ -20,4 +21,5 @@ __all__ = [
     "TimedOut",
     "Unsendable",
     "parse_url",
+    "request_within",
 ]

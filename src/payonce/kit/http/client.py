@@ -117,7 +117,7 @@ class HttpClient:
             raise self._failed(source, attempt, broken.reason) from None
         except BodyTooLarge as too_large:
             log.info("http_request_failed", request=source, reason=too_large.reason)
-            raise BodyTooLarge(f"{source} {too_large.reason}") from None
+            raise BodyTooLarge(f"{source} {too_large.reason}", too_large.status) from None
         elapsed_s = time.monotonic() - started
         log.debug("http_request_done", request=source, status=attempt.status, elapsed_s=round(elapsed_s, 4))
         return Response(attempt.status, received_headers, received, elapsed_s, source)

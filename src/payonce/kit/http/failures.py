@@ -18,6 +18,11 @@ class Unsendable(NotSent, Invalid):
 class BodyTooLarge(Unknown):
     """The vendor answered, and the answer is longer than the limit; it was not kept."""
 
+    def __init__(self, reason: str, status: int) -> None:
+        super().__init__(reason)
+        self.status = status
+        """What it answered: for those to whom the body says nothing."""
+
 
 class Broken(Exception):
     """A transport's word for a connection that failed; the client judges whether the request had left."""

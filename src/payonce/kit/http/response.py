@@ -105,7 +105,7 @@ class Attempt:
             except zlib.error:
                 raise Broken("answered with damaged gzip") from None
         if len(chunk) > room or self._raw_bytes > self._body_max_bytes:
-            raise BodyTooLarge(f"answered {self.status} with a body over {self._body_max_bytes} bytes")
+            raise BodyTooLarge(f"answered {self.status} with a body over {self._body_max_bytes} bytes", self.status)
         self._body += chunk
 
     def finish(self) -> tuple[CIMultiDictProxy[str], bytes]:

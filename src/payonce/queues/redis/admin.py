@@ -1,8 +1,8 @@
 """What operators do to queues in Redis: look, pause, redrive, purge."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -10,11 +10,13 @@ import msgspec
 from payonce.engine.bell import Bell
 from payonce.engine.database import Connection
 from payonce.engine.model import State, clean_text
+from payonce.engine.outbox import wake_name
 from payonce.engine.queue import Depth, Filter, Preview, Stored
 from payonce.kit.outcomes import Invalid
 from payonce.queues.declaring import check_known, queue_names, set_paused
 from payonce.queues.redis import scripts
 from payonce.queues.redis.bodies import encode_bodies
+from payonce.queues.redis.kept import RELAY, adopt, forget, start_over
 from payonce.queues.redis.keys import paused_key
 from payonce.queues.redis.looking import Found, found_of, matches
 from payonce.queues.redis.runlog import EndedRun, line, try_to_write_runs
@@ -26,6 +28,11 @@ PAGE: Final = 500
 SAMPLES: Final = 5
 PEEK_MAX: Final = 1_000
 US: Final = 1_000_000
+
+
+class Changed(NamedTuple):
+    chosen: int
+    changed: int
 
 
 class RedisAdmin:
@@ -94,16 +101,33 @@ class RedisAdmin:
         """Parked messages start over: attempts, crashes and age from zero. One that is parked again meanwhile stays."""
         await check_known(self._pool, queue)
 
-        async def redrive(page: Sequence[Found]) -> int:
-            arguments: list[str | bytes] = []
+        async def redrive_within(page: Sequence[Found]) -> int:
+            assert within is not None
+            kept = await start_over(within, [found.stored.message.id for found in page])
+            direct = [found.stored.message for found in page if found.stored.message.id not in kept]
+            await adopt(within, direct)
+            # They stay where they are until the relay comes: the next page must pass them by.
+            return 0
+
+        async def redrive_now(page: Sequence[Found]) -> int:
+            async with self._pool.acquire() as connection:
+                await start_over(connection, [found.stored.message.id for found in page if found.kept])
+            words: list[str | bytes] = []
             for found in page:
-                if found.readable:
-                    [fresh] = encode_bodies([msgspec.structs.replace(found.stored.message, attempts=0)])
-                    arguments += (str(found.stored.message.id), found.body, fresh)
-            [count] = await self._store.run(scripts.REDRIVE, queue, *arguments)
+                [fresh] = encode_bodies([msgspec.structs.replace(found.stored.message, attempts=0)])
+                words += (str(found.stored.message.id), found.body, fresh)
+            [count] = await self._store.run(scripts.REDRIVE, queue, *words)
             return int(count)
 
-        return await self._change(queue, State.PARKED, which, redrive, lambda stored, now: stored.ready_at <= now)
+        def was_parked(found: Found, begun_at: datetime) -> bool:
+            return found.readable and found.stored.ready_at <= begun_at
+
+        if within is not None:
+            return (await self._change(queue, State.PARKED, which, redrive_within, was_parked)).chosen
+        redriven = await self._change(queue, State.PARKED, which, redrive_now, was_parked)
+        if redriven.changed:
+            self._bell.ring({queue, wake_name(RELAY)})
+        return redriven.changed
 
     async def purge(self, queue: str, state: State, which: Filter, by: str) -> int:
         """Deletes what is there at the beginning; each leaves a row in the job log, so nothing vanishes untold.
@@ -116,6 +140,9 @@ class RedisAdmin:
 
         async def purge(page: Sequence[Found]) -> int:
             busy = await self._with_open_effects([found.stored.message.id for found in page])
+            async with self._pool.acquire() as connection:
+                kept = [found.stored.message.id for found in page if found.kept]
+                await forget(connection, [message_id for message_id in kept if message_id not in busy])
             arguments: list[str | bytes | int] = [state.value, round(retention_s * US)]
             for found in page:
                 message = found.stored.message
@@ -131,24 +158,22 @@ class RedisAdmin:
             await try_to_write_runs(self._store.database, runs)
             return len(gone)
 
-        return await self._change(queue, state, which, purge, _was_there)
+        return (await self._change(queue, state, which, purge, _was_there)).changed
 
     async def _change(
-        self, queue: str, state: State, which: Filter, act: Callable[[Sequence[Found]], Any],
-        at_the_beginning: Callable[[Stored, datetime], bool],
-    ) -> int:  # fmt: skip
+        self, queue: str, state: State, which: Filter, act: Callable[[Sequence[Found]], Awaitable[int]],
+        at_the_beginning: Callable[[Found, datetime], bool],
+    ) -> Changed:  # fmt: skip
         """What is there at the beginning, page by page; what an act removed is not skipped on the next page."""
         begun_at = await self._pool.fetchval("select payonce.due_now()")
-        skip, count, more = 0, 0, True
+        skip, all_chosen, all_changed, more = 0, 0, 0, True
         while more and skip < COUNT_MAX:
             page, more = await self._page(queue, state, skip)
-            chosen = [
-                found for found in page if matches(found.stored, which) and at_the_beginning(found.stored, begun_at)
-            ]
+            chosen = [found for found in page if matches(found.stored, which) and at_the_beginning(found, begun_at)]
             changed = await act(chosen) if chosen else 0
-            count += changed
+            all_chosen, all_changed = all_chosen + len(chosen), all_changed + changed
             skip += PAGE - changed
-        return count
+        return Changed(all_chosen, all_changed)
 
     async def _matching(self, queue: str, state: State, which: Filter) -> AsyncIterator[list[Found]]:
         skip, more = 0, True
@@ -177,6 +202,6 @@ class RedisAdmin:
         return {row["message_id"] for row in rows}
 
 
-def _was_there(stored: Stored, begun_at: datetime) -> bool:
-    created_at = stored.message.created_at
+def _was_there(found: Found, begun_at: datetime) -> bool:
+    created_at = found.stored.message.created_at
     return created_at is None or created_at <= begun_at

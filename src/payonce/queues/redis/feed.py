@@ -1,4 +1,4 @@
-"""Putting messages straight into Redis: one script for each thousand of a queue, all of them or none."""
+"""Putting messages: straight into Redis, all of them or none, or with a transaction, by way of the outbox."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -10,11 +10,13 @@ import msgspec
 from payonce.engine.bell import Bell
 from payonce.engine.database import Connection
 from payonce.engine.model import Message, check_message
+from payonce.engine.outbox import put_kept, wake_name
 from payonce.engine.policy import Policy
 from payonce.kit.outcomes import Invalid
 from payonce.queues.declaring import check_limits, declare_queue
 from payonce.queues.redis import scripts
 from payonce.queues.redis.bodies import encode_bodies
+from payonce.queues.redis.kept import RELAY
 from payonce.queues.redis.store import RedisStore
 
 PUT_MAX_MESSAGES: Final = 100_000
@@ -25,7 +27,8 @@ US: Final = 1_000_000
 
 
 class RedisFeed:
-    """What is put outside a transaction goes straight into Redis, and has Redis' durability alone."""
+    """What is put outside a transaction goes straight into Redis, and has Redis' durability alone. What is put within
+    one is kept in PostgreSQL until it is settled."""
 
     def __init__(self, store: RedisStore, bell: Bell) -> None:
         self._store = store
@@ -47,6 +50,9 @@ class RedisFeed:
         if len(messages) > PUT_MAX_MESSAGES:
             raise Invalid(f"{len(messages):,} messages in one put; put at most {PUT_MAX_MESSAGES:,} at a time")
         await self._know_queues(messages)
+        if within is not None:
+            laned = [in_a_lane(each) if self._lanes_by_queue[each.queue] else each for each in messages]
+            return await put_kept(within, RELAY, laned)
         by_queue: defaultdict[str, list[int]] = defaultdict(list)
         for position, message in enumerate(messages):
             by_queue[message.queue].append(position)
@@ -71,8 +77,8 @@ class RedisFeed:
         return ids
 
     def ring(self, queues: set[str]) -> None:
-        """For puts within a transaction: call after its commit."""
-        self._bell.ring(queues)
+        """For puts within a transaction: call after its commit. The relay brings them into Redis."""
+        self._bell.ring({*queues, wake_name(RELAY)})
 
     def _arguments(self, queue: str, messages: Sequence[Message]) -> list[str | bytes]:
         laned = self._lanes_by_queue[queue]

@@ -9,6 +9,7 @@ from uuid import UUID
 from payonce.engine.model import State
 from payonce.engine.queue import Filter, Stored
 from payonce.queues.redis.bodies import shown
+from payonce.queues.redis.kept import KEPT, MAYBE_KEPT
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _KNOWN: Final = re.compile(rb"(\w{3}) (\d+) (\d+) (\S+) (\d+) ")
@@ -22,6 +23,11 @@ class Found:
     body: bytes
     known: bytes
     readable: bool
+
+    @property
+    def kept(self) -> bool:
+        """Whether PostgreSQL has, or may have, a row of it."""
+        return self.known[:1].decode() in (KEPT, MAYBE_KEPT)
 
 
 def found_of(queue: str, state: State, body: bytes, message_id: bytes, known: bytes, record: bytes, deadline: bytes

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 import structlog
 
-from payonce.engine.database import Connection, Database
+from payonce.engine.database import Connection, Database, is_transient
 from payonce.engine.model import Message
 
 _encode = msgspec.json.Encoder().encode
@@ -65,6 +65,11 @@ async def try_to_write_runs(database: Database, runs: Sequence[EndedRun]) -> Non
     try:
         await write_runs(database, runs)
     except Exception as error:
+        if len(runs) > 1 and not is_transient(error):
+            middle = len(runs) // 2
+            await try_to_write_runs(database, runs[:middle])
+            await try_to_write_runs(database, runs[middle:])
+            return
         log.error("job_log_not_written", runs=len(runs), error=str(error))
 
 

@@ -132,8 +132,9 @@ class RedisStore:
         if row is None:
             raise await unknown_queue(connection, queue)
         paused = (row["paused_reason"] or "paused") if row["paused"] else ""
+        limit = row["limit"] or ""
         numbers = ["" if row[name] is None else repr(row[name]) for name in ("concurrency", "rate", "burst")]
-        await self.run(scripts.DECLARE, queue, int(row["lanes"]), paused, row["limit"] or "", *numbers)
+        await self.run(scripts.DECLARE, queue, int(row["lanes"]), paused, queue, limit, main_key(limit), *numbers)
 
     async def tell_clocks(self) -> None:
         """Under test: the clocks as PostgreSQL has them, if Redis has none."""

@@ -14,13 +14,12 @@ from typing import Any, Final
 import asyncpg
 import structlog
 
-from payonce.engine import brakes
 from payonce.engine.bell import Bell
+from payonce.engine.checks import SEND_CHECKS
 from payonce.engine.database import Database
 from payonce.engine.janitors import Janitor
 from payonce.engine.outbox import relay_step
 from payonce.engine.process import Worker
-from payonce.engine.quarantine import refuse_in_quarantine
 from payonce.engine.work import Handler, Work
 from payonce.kit import ids
 from payonce.kit.outcomes import Stale
@@ -101,7 +100,7 @@ class Hands:
         for queue, handlers in _by_queue(scenario.handlers).items():
             self._workers[queue] = Worker(
                 handlers, database, self._feed, lambda policy: PostgresQueue(database, bell, policy, name), resources,
-                checks=(refuse_in_quarantine, *brakes.CHECKS),
+                checks=SEND_CHECKS,
             )  # fmt: skip
         self._relays = {relay.name: relay for relay in scenario.relays(ForwardingTransport)}
         self._janitors: dict[str, Janitor] = {

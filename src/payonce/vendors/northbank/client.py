@@ -4,7 +4,7 @@
 |---|---|
 | 201, about what was asked | it happened |
 | 400, 402, 404, 409 with an error code of the bank | Refused: nothing moved, and nothing will under this key |
-| 429; no connection | NotSent: nothing was done |
+| 429; no connection | NotSent: nothing was done; its Retry-After holds all processes back |
 | 422 `key_reuse` | Unknown: something else happened under this key |
 | any other status, an answer that cannot be read or is about something else, no answer | Unknown |
 """
@@ -16,7 +16,7 @@ from urllib.parse import quote
 import msgspec
 
 from payonce.kit.budget import Budget, Unlimited
-from payonce.kit.http import HttpClient, Response
+from payonce.kit.http import HttpClient, Response, request_within
 from payonce.kit.money import Amount, Asset
 from payonce.kit.outcomes import Invalid, NotSent, Refused, Unknown
 from payonce.vendors.northbank.port import StatementLine, StatementPage, TransferOrder, TransferReceipt
@@ -119,8 +119,7 @@ class NorthbankClient:
         return StatementPage(lines, page.next)
 
     async def _ask(self, method: str, path: str, **options: Any) -> Response:
-        await self._budget.wait_turn()
-        return await self._http.request(method, path, **options)
+        return await request_within(self._budget, self._http, method, path, **options)
 
 
 def _no(answer: Response) -> Exception:

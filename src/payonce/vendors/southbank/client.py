@@ -5,7 +5,7 @@
 | 200 `BOOKED`, about what was asked | it happened |
 | 422 with a reason of the bank (AC01, AC04, AM04, AM12, FF01) | Refused: nothing moved |
 | 422 `CUST` | Unknown: the reference was voided, so nothing moves under it; the next generation has another |
-| 429; no connection | NotSent: nothing was done |
+| 429; no connection | NotSent: nothing was done; its Retry-After holds all processes back |
 | any other status, an answer that cannot be read or is about something else, no answer | Unknown |
 """
 
@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from payonce.kit.budget import Budget, Unlimited
-from payonce.kit.http import HttpClient, Response
+from payonce.kit.http import HttpClient, Response, request_within
 from payonce.kit.money import Amount, Asset
 from payonce.kit.outcomes import Invalid, NotSent, Refused, Unknown
 from payonce.vendors.southbank.port import PaymentOrder, PaymentReceipt, StatementLine, StatementPage
@@ -125,8 +125,7 @@ class SouthbankClient:
         return StatementPage(lines, found.pages)
 
     async def _ask(self, method: str, path: str, **options: Any) -> Response:
-        await self._budget.wait_turn()
-        return await self._http.request(method, path, **options)
+        return await request_within(self._budget, self._http, method, path, **options)
 
 
 def _no(answer: Response) -> Exception:

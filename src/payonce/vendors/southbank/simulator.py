@@ -121,9 +121,7 @@ class SouthbankSimulator:
 
     async def _statement(self, request: Request) -> tuple[int, Any]:
         account, asked = self._known(request), request.query_params
-        begin, end = (
-            datetime.fromtimestamp(_number(asked.get(name, "")) / 1_000, UTC) for name in ("from_ms", "to_ms")
-        )
+        begin, end = (_moment(asked.get(name, "")) for name in ("from_ms", "to_ms"))
         page = _number(asked.get("page", "1"))
         end = min(end, self._clock() - self._lag)
         found = self.books.statement(account, begin, end)

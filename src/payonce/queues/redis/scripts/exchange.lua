@@ -90,9 +90,12 @@ local function allowance()
     local bound = redis.call('HMGET', 'limit:' .. limit, 'concurrency', 'rate', 'burst', 'arrival')
     local allowed, rest_us = wanted, nil
     if bound[1] and bound[1] ~= '' then
-        local leases = 'limit:' .. limit .. ':leases'
-        redis.call('ZREMRANGEBYSCORE', leases, '-inf', lease_now / 1000)
-        allowed = math.min(allowed, bound[1] - redis.call('ZCARD', leases))
+        local named, held = redis.call('HGET', 'limit:' .. limit, 'queue'), 0
+        if named and redis.call('HGET', named .. ':policy', 'limit') == limit then
+            held = redis.call('ZCOUNT', named .. ':leases', '(' .. string.format('%.17g', lease_now / 1000), '+inf')
+        end
+        redis.call('ZREMRANGEBYSCORE', 'limit:' .. limit .. ':leases', '-inf', lease_now / 1000)
+        allowed = math.min(allowed, bound[1] - held - redis.call('ZCARD', 'limit:' .. limit .. ':leases'))
         -- A slot that becomes free elsewhere is not announced.
         if allowed <= 0 then rest_us = 50000 end
     end
@@ -203,7 +206,8 @@ local function claim(count, reply)
     local ids, bodies, given = readable(take(count))
     local metas, held = read_many('HMGET', IDS, ids), read_many('HMGET', CLAIMS, ids)
     local processing, claims, leases, members = {}, {}, {}, {}
-    local deadline, lease_ms, claimed = (lease_now + lease_us) / 1000, whole(math.ceil(lease_us / 1000)), {}
+    local deadline, lock_until, claimed = (lease_now + lease_us) / 1000, expires_at(lease_us), {}
+    local noted = others_leases(limit)
     for i = 1, #ids do
         local id, body, meta, info, crashes, first = ids[i], bodies[i], metas[i], '', 0, now
         -- A second copy of what somebody works on came by hand; one is enough.
@@ -227,9 +231,11 @@ local function claim(count, reply)
             claims[#claims + 1] = record_text(token, now, first, crashes, 0, worker, body)
             leases[#leases + 1] = deadline
             leases[#leases + 1] = id
-            members[#members + 1] = deadline
-            members[#members + 1] = MAIN .. ' ' .. id
-            redis.call('SET', LOCK .. id, token, 'PX', lease_ms)
+            if noted then
+                members[#members + 1] = deadline
+                members[#members + 1] = MAIN .. ' ' .. id
+            end
+            redis.call('SET', LOCK .. id, token, 'PXAT', lock_until)
             reply[#reply + 1] = body
             reply[#reply + 1] = info
         end
@@ -237,10 +243,8 @@ local function claim(count, reply)
     many('LPUSH', PROCESSING, processing)
     many('HSET', CLAIMS, claims)
     many('ZADD', LEASES, leases)
-    if limit ~= '' then
-        many('ZADD', 'limit:' .. limit .. ':leases', members)
-        spend(#processing)
-    end
+    if noted then many('ZADD', noted, members) end
+    if limit ~= '' then spend(#processing) end
 end
 
 if successes > 0 then settle_successes() end

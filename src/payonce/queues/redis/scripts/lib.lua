@@ -16,6 +16,9 @@ laned = laned == '1'
 
 local function whole(number) return string.format('%.0f', number) end
 
+-- An expiry as a moment: the server would have to turn a span into one for its log.
+local function expires_at(after_us) return whole(math.ceil((time[1] * 1000000 + time[2] + after_us) / 1000)) end
+
 -- Lua passes a bounded number of arguments at once.
 local function many(command, key, values)
     for first = 1, #values, CHUNK do
@@ -55,7 +58,7 @@ local function id_of(body)
     if string.sub(body, 1, 7) == '{"id":"' and string.sub(body, 44, 44) == '"' then return string.sub(body, 8, 43) end
 end
 
--- What is known of a message beside its body: kind (k has a row in PostgreSQL, d direct), form (p plain, e with fields
+-- What is known of a message beside its body: kind (k has a row in PostgreSQL, a may have one, d has none), form (p plain, e with fields
 -- that are not ours), state (n never claimed, c claimed before, P parked), then numbers, its lane and its last error.
 local function meta_text(flags, ready, crashes, first, lane, error)
     return flags .. ' ' .. ready .. ' ' .. crashes .. ' ' .. (first or '-') .. ' ' .. #lane .. ' ' .. lane .. (error or '')
@@ -130,19 +133,24 @@ local function holds(record, token)
     return record and string.sub(record, 1, #token + 1) == token .. ' '
 end
 
+-- Leases under a limit: those of the queue that it is named after are its own, those of others are noted beside it.
+local function others_leases(limit)
+    if limit ~= '' and limit ~= redis.call('HGET', POLICY, 'own') then return 'limit:' .. limit .. ':leases' end
+end
+
 -- The claims of these messages end; what becomes of the messages is the caller's. Found from the tail: the oldest.
 local function let_go(ids, bodies, limit)
     if #ids == 0 then return end
-    local locks, members = {}, {}
+    local locks, members, noted = {}, {}, others_leases(limit)
     for i = 1, #ids do
         redis.call('LREM', PROCESSING, -1, bodies[i])
         locks[i] = LOCK .. ids[i]
-        members[i] = MAIN .. ' ' .. ids[i]
+        if noted then members[i] = MAIN .. ' ' .. ids[i] end
     end
     many('HDEL', CLAIMS, ids)
     many('ZREM', LEASES, ids)
     redis.call('DEL', unpack(locks))
-    if limit ~= '' then many('ZREM', 'limit:' .. limit .. ':leases', members) end
+    if noted then many('ZREM', noted, members) end
 end
 
 -- The key of a message that ended is free again after its time; the stored deadline decides, the TTL only tidies up.
@@ -151,10 +159,10 @@ local function end_keys(ids, keys, retention_us)
     local names = {}
     for i = 1, #keys do names[i] = KEY .. keys[i] end
     local known = redis.call('MGET', unpack(names))
-    local expiry = whole(due_now + retention_us)
+    local expiry, gone_at = whole(due_now + retention_us), expires_at(retention_us)
     for i = 1, #names do
         if known[i] == ids[i] .. ' ' then
-            redis.call('SET', names[i], ids[i] .. ' ' .. expiry, 'PX', whole(retention_us / 1000 + 1))
+            redis.call('SET', names[i], ids[i] .. ' ' .. expiry, 'PXAT', gone_at)
         end
     end
 end

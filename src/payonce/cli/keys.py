@@ -1,0 +1,135 @@
+"""`keys`: who may call over HTTP."""
+
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from payonce.cli.output import JsonOption, note, opened, run_async, show, table
+from payonce.cli.parsing import ByOption, parsed_duration_s, somebody
+from payonce.kit.outcomes import Invalid
+
+if TYPE_CHECKING:
+    from payonce.engine.apikeys import ApiKey
+
+HELP: Final = """Make and revoke API keys. A key is shown once; the store keeps only its digest.
+
+\b
+Examples:
+  payonce keys scopes
+  payonce keys add ada --scope queues:read --scope queues:steer --expires-in 30d
+  payonce keys add shop --tenant acme --scope transfers:write --scope transfers:read
+  payonce keys list
+  payonce keys revoke abcd2345 --why 'was in a log'
+"""
+NEVER: Final = "never"
+
+commands = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
+
+
+@commands.command("add")
+def add(
+    holder: Annotated[str, typer.Argument(metavar="HOLDER", help="Who acts with it: a person, or another system.")],
+    scope: Annotated[list[str], typer.Option(help="What it may; several. `payonce keys scopes` lists them.")],
+    tenant: Annotated[str | None, typer.Option(help="Whose data it sees; unset, it is a key of the house.")] = None,
+    expires_in: Annotated[str, typer.Option(help="Such as 12h, 90d, or never.")] = "90d",
+    by: ByOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a key, and show it this once.
+
+    Example: payonce keys add ada --scope queues:read --expires-in 30d
+    """
+    lifetime_s = None if expires_in == NEVER else parsed_duration_s(expires_in, "--expires-in")
+    _check_scopes(scope, tenant)
+
+    async def act() -> None:
+        from payonce.engine.apikeys import make_key
+
+        async with opened() as app, app.begin() as tx:
+            made = await make_key(tx, holder, scope, somebody(by), tenant=tenant, lifetime_s=lifetime_s)
+        show({**_described(made.key), "key": made.secret}, as_json, made.secret)
+        if not as_json:
+            note("This is the only time that it is shown. Send it as: Authorization: Bearer KEY")
+
+    run_async(act())
+
+
+@commands.command("list")
+def list_keys(
+    holder: Annotated[str | None, typer.Option(help="Only the keys of this holder.")] = None,
+    ended: Annotated[bool, typer.Option("--all", help="Also those that are expired or revoked.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Keys by their visible part, the newest first."""
+
+    async def act() -> None:
+        from payonce.engine.apikeys import keys
+
+        async with opened() as app:
+            found = await keys(app.read, holder=holder, also_ended=ended)
+        show({"keys": [_described(each) for each in found]}, as_json, _table(found) if found else "there is no key")
+
+    run_async(act())
+
+
+@commands.command("revoke")
+def revoke(
+    key: Annotated[str, typer.Argument(metavar="KEY", help="Its visible part; `payonce keys list` shows it.")],
+    why: Annotated[str, typer.Option(help="For the audit log.")],
+    by: ByOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """End a key, at once and for good.
+
+    Example: payonce keys revoke abcd2345 --why 'was in a log'
+    """
+
+    async def act() -> None:
+        from payonce.engine.apikeys import revoke_key
+
+        async with opened() as app, app.begin() as tx:
+            ended = await revoke_key(tx, key, somebody(by), why)
+        show({"revoked": _described(ended)}, as_json, f"key {ended.prefix} of {ended.holder} is revoked")
+
+    run_async(act())
+
+
+@commands.command("scopes")
+def scopes(as_json: JsonOption = False) -> None:
+    """What a key may be allowed."""
+    house, services = _known_scopes()
+    rows = [(name, what, "no") for name, what in house.items()] + [(n, what, "yes") for n, what in services.items()]
+    plain = [{"scope": name, "allows": what, "tenants": may == "yes"} for name, what, may in rows]
+    show({"scopes": plain}, as_json, table("Scopes", ("scope", "allows to", "for tenants"), rows))
+
+
+def _known_scopes() -> tuple[dict[str, str], dict[str, str]]:
+    from payonce.app import SERVICES
+    from payonce.routes.scopes import HOUSE_SCOPES
+
+    return dict(HOUSE_SCOPES), {name: what for service in SERVICES for name, what in service.scopes.items()}
+
+
+def _check_scopes(wanted: list[str], tenant: str | None) -> None:
+    house, services = _known_scopes()
+    for scope in wanted:
+        if scope not in house and scope not in services:
+            raise Invalid(f"there is no scope {scope[:60]!r}; known are: {', '.join([*house, *services])}")
+        if tenant is not None and scope in house:
+            raise Invalid(f"{scope} sees the work of every tenant; a key of {tenant} can have: {', '.join(services)}")
+
+
+def _described(key: "ApiKey") -> dict[str, Any]:
+    names = ("prefix", "holder", "tenant", "made_by", "made_at", "expires_at", "expired", "last_used_at", "revoked_by",
+             "revoked_at", "revoked_why")  # fmt: skip
+    return {**{name: getattr(key, name) for name in names}, "scopes": sorted(key.scopes)}
+
+
+def _table(found: "list[ApiKey]") -> Any:
+    columns = ("key", "holder", "tenant", "scopes", "made", "expires", "last used", "state")
+    rows = [
+        (each.prefix, each.holder, each.tenant, ", ".join(sorted(each.scopes)), each.made_at, each.expires_at,
+         each.last_used_at, "revoked" if each.revoked_at else "expired" if each.expired else "live")
+        for each in found
+    ]  # fmt: skip
+    return table("API keys", columns, rows)

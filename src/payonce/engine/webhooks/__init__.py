@@ -1,0 +1,34 @@
+"""Webhooks: who is told of what, delivered at least once and on record; and what others tell us, taken in once.
+
+registry    who is told, and the secrets between us
+announcing  an event, in the transaction that it follows from
+delivering  one attempt, and what follows from it
+replaying   the same event again
+reading     pages for people
+incoming    what others tell us
+pruning     old events leave
+"""
+
+from payonce.engine.webhooks.announcing import announce, announce_to
+from payonce.engine.webhooks.delivering import DELIVERIES, Sender, deliver, webhook_client
+from payonce.engine.webhooks.incoming import Received, Receiver
+from payonce.engine.webhooks.model import Attempt, Delivery, DeliveryState, Endpoint, EndpointState
+from payonce.engine.webhooks.reading import attempts, deliveries, delivery, endpoints, event_body
+from payonce.engine.webhooks.registry import (
+    OVERLAP_S,
+    add_endpoint,
+    disable_endpoint,
+    enable_endpoint,
+    endpoint,
+    remove_endpoint,
+    rotate_secret,
+    secrets_in_force,
+)
+from payonce.engine.webhooks.replaying import Batch, Range, count_range, replay, replay_range
+
+__all__ = [
+    "DELIVERIES", "OVERLAP_S", "Attempt", "Batch", "Delivery", "DeliveryState", "Endpoint", "EndpointState", "Range",
+    "Received", "Receiver", "Sender", "add_endpoint", "announce", "announce_to", "attempts", "count_range", "deliver",
+    "deliveries", "delivery", "disable_endpoint", "enable_endpoint", "endpoint", "endpoints", "event_body",
+    "remove_endpoint", "replay", "replay_range", "rotate_secret", "secrets_in_force", "webhook_client",
+]  # fmt: skip

@@ -1,0 +1,82 @@
+"""Webhooks in: verified over the raw bytes, read only then, and taken in once by the event's id.
+
+received = await receiver.receive(read, request.headers, await request.body())
+if isinstance(received, Refusal):
+    ...                                  # received.status and received.problem() are the answer
+async with begin() as tx:
+    if await received.first_time(tx):
+        ...                              # business rows and the id commit together
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from payonce.engine import metrics
+from payonce.engine.database import Connection
+from payonce.engine.inbox import accept
+from payonce.engine.ledger.model import Reads
+from payonce.engine.model import NAME_MAX_LENGTH, clean_text
+from payonce.engine.transaction import Tx
+from payonce.kit.money import loads_exact
+from payonce.kit.outcomes import Invalid
+from payonce.kit.webhooks import TOLERANCE_S, Refusal, Scheme, Secret, Verified, Why, verify
+from payonce.kit.webhooks.verifying import BOTH, Headers
+
+ID_FIELDS: Final = ("id", "event_id")
+"""Where the older scheme has the event's id: in the signed body, never in a header that nobody signed."""
+
+
+@dataclass(frozen=True)
+class Received:
+    """A webhook that its sender signed. Its body stays out of its repr."""
+
+    consumer: str
+    id: str
+    at: datetime
+    scheme: Scheme
+    body: bytes = field(repr=False)
+    event: dict[str, Any] = field(repr=False)
+    """The body read as JSON, with exact numbers."""
+
+    async def first_time(self, tx: Tx | Connection) -> bool:
+        """False when this consumer has taken it in before: then leave everything as it is, and answer as before."""
+        return await accept(tx, self.consumer, self.id)
+
+
+@dataclass(frozen=True)
+class Receiver:
+    """One sender's webhooks, as one consumer takes them in. `consumer` names whose memory of ids it is."""
+
+    consumer: str
+    secrets: Sequence[Secret] = field(repr=False)
+    tolerance_s: int = TOLERANCE_S
+    schemes: Sequence[Scheme] = BOTH
+
+    async def receive(self, read: Reads, headers: Headers, body: bytes) -> Received | Refusal:
+        """By the store's clock. Whatever a stranger sends is answered, and nothing of it is written."""
+        return self.read_at(await read.fetchval("select payonce.due_now()"), headers, body)
+
+    def read_at(self, now: datetime, headers: Headers, body: bytes) -> Received | Refusal:
+        verified = verify(headers, body, self.secrets, now, tolerance_s=self.tolerance_s, schemes=self.schemes)
+        answer = verified if isinstance(verified, Refusal) else self._read(verified, body)
+        if isinstance(answer, Refusal):
+            metrics.SIGNATURE_FAILURES.labels(self.consumer, answer.why.value).inc()
+        return answer
+
+    def _read(self, verified: Verified, body: bytes) -> Received | Refusal:
+        try:
+            event = loads_exact(body)
+        except Invalid:
+            event = None
+        if not isinstance(event, dict):
+            return Refusal(Why.MALFORMED, "the body is not a JSON object")
+        event_id = verified.id or next((event[name] for name in ID_FIELDS if name in event), None)
+        if (
+            not isinstance(event_id, str)
+            or not 1 <= len(event_id) <= NAME_MAX_LENGTH
+            or clean_text(event_id) != event_id
+        ):
+            return Refusal(Why.MALFORMED, f"the body has no id of 1 to {NAME_MAX_LENGTH} characters to tell it by")
+        return Received(self.consumer, event_id, verified.at, verified.scheme, body, event)

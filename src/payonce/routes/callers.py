@@ -1,0 +1,86 @@
+"""Who calls, by their API key, and whether they may: `caller: Annotated[Caller, require("transfers:read")]`."""
+
+import math
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Annotated, Any, Final, cast
+
+import structlog
+from fastapi import Security
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.requests import Request
+
+from payonce.engine.apikeys import digest_of, recognised
+from payonce.engine.metrics import TOKEN_FAILURES
+from payonce.routes.attempts import Attempts
+from payonce.routes.desk import desk_of
+from payonce.routes.problems import Problem
+
+BEARER: Final = HTTPBearer(
+    scheme_name="ApiKey", description="`payonce keys add` makes a key and shows it once.", auto_error=False
+)
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Caller:
+    key: str
+    """The visible part of their API key."""
+    holder: str
+    """In whose name they act."""
+    tenant: str | None
+    """Whose data they see; None for those of the house."""
+
+    @property
+    def whose(self) -> str:
+        """Idempotency keys are theirs: they outlive an API key that is replaced between two tries."""
+        return f"holder {self.holder}" if self.tenant is None else f"tenant {self.tenant}"
+
+
+def require(scope: str, *, tenants: bool = False) -> Any:
+    """The caller, if their key has the scope: 401 for every key that is none, 403 without the scope.
+    Only routes that keep tenants apart let keys of a tenant in."""
+
+    async def caller(
+        request: Request, given: Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)]
+    ) -> Caller:
+        return await _identified(request, given, scope, tenants)
+
+    return Security(caller)
+
+
+async def _identified(
+    request: Request, given: HTTPAuthorizationCredentials | None, scope: str, tenants: bool
+) -> Caller:
+    if given is None:
+        TOKEN_FAILURES.labels("missing").inc()
+        raise _unknown()
+    attempts = cast(Attempts, request.app.state.attempts)
+    address = request.client.host if request.client is not None else ""
+    digest = digest_of(given.credentials)
+    if wait_s := attempts.wait_s(address, digest):
+        TOKEN_FAILURES.labels("too_many").inc()
+        raise Problem(
+            HTTPStatus.TOO_MANY_REQUESTS, "too many unknown API keys came from this address",
+            headers={"Retry-After": str(math.ceil(wait_s))},
+        )  # fmt: skip
+    key = await recognised(desk_of(request).database, given.credentials)
+    if key is None:
+        attempts.failed(address, digest)
+        TOKEN_FAILURES.labels("unknown").inc()
+        log.warning("api_key_refused", address=address, path=request.url.path)
+        raise _unknown()
+    attempts.succeeded(digest)
+    if scope not in key.scopes or (key.tenant is not None and not tenants):
+        TOKEN_FAILURES.labels("scope").inc()
+        raise Problem(HTTPStatus.FORBIDDEN, f"key {key.prefix} has not the scope {scope}; payonce keys add gives one")
+    return Caller(key.prefix, key.holder, key.tenant)
+
+
+def _unknown() -> Problem:
+    """One answer for missing, unknown, expired and revoked keys: it tells a guesser nothing."""
+    return Problem(
+        HTTPStatus.UNAUTHORIZED, "a valid API key is needed: Authorization: Bearer …",
+        headers={"WWW-Authenticate": "Bearer"},
+    )  # fmt: skip

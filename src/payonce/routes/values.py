@@ -1,0 +1,55 @@
+"""Values that requests carry, and how they are shown: names, amounts, moments."""
+
+from datetime import datetime
+from typing import Annotated, Any, Final
+
+from fastapi import Query
+from pydantic import AfterValidator, AwareDatetime, BaseModel, Field, StringConstraints
+
+from payonce.engine.model import EARLIEST_YEAR, LATEST_YEAR, NAME_MAX_LENGTH
+from payonce.kit.money import Amount
+
+PAGE_DEFAULT: Final = 50
+PAGE_MAX: Final = 500
+NUMBER_MAX: Final = 2**63 - 1
+
+# What the store cannot keep is refused at the door, and so says the description.
+_NO_CONTROLS: Final = r"^[^\x00-\x1f\x7f]*$"
+
+Name = Annotated[str, StringConstraints(min_length=1, max_length=NAME_MAX_LENGTH, pattern=_NO_CONTROLS)]
+Note = Annotated[
+    str, StringConstraints(min_length=1, max_length=2_000, pattern=r"^[^\x00-\x1f\x7f]*\S[^\x00-\x1f\x7f]*$")
+]
+"""Words for whoever looks next."""
+Number = Annotated[int, Field(ge=1, le=NUMBER_MAX)]
+Limit = Annotated[int, Query(ge=1, le=PAGE_MAX, description="At most this many.")]
+
+
+def _within_reason(moment: datetime) -> datetime:
+    if not EARLIEST_YEAR <= moment.year <= LATEST_YEAR:
+        raise ValueError(f"the year must be between {EARLIEST_YEAR} and {LATEST_YEAR}")
+    return moment
+
+
+Moment = Annotated[AwareDatetime, AfterValidator(_within_reason)]
+"""A time with its zone."""
+
+
+class Money(BaseModel):
+    """Texts: JSON's numbers would lose digits."""
+
+    asset: str
+    exponent: int
+    amount: str = Field(description="In major units, such as 12.50.")
+    minor: str
+
+    @classmethod
+    def of(cls, amount: Amount) -> "Money":
+        return cls(
+            asset=amount.asset.code, exponent=amount.asset.exponent, amount=amount.to_text(),
+            minor=amount.to_minor_text(),
+        )  # fmt: skip
+
+
+Document = Any
+"""JSON of a vendor or a payload, secrets hidden."""

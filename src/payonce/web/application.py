@@ -1,0 +1,47 @@
+"""The application behind the port: routes of the house and of the services, and the pages mounted beside them."""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from fastapi import FastAPI
+from starlette.types import ASGIApp
+
+from payonce.app import SERVICES, App
+from payonce.routes.attempts import Attempts
+from payonce.routes.problems import exception_handlers
+from payonce.web.approvals import approval_routes
+from payonce.web.effects import effect_routes
+from payonce.web.guard import Guard
+from payonce.web.health import health_routes
+from payonce.web.jobs import job_routes
+from payonce.web.openapi import describe
+from payonce.web.queues import queue_routes
+
+MOUNTS: Final[Mapping[str, Callable[[App], ASGIApp]]] = {}
+"""Applications with pages of their own, by the path under which they answer. They do their own logins; bodies, times
+and trace ids are guarded here."""
+
+
+def build_web(app: App) -> FastAPI:
+    web = FastAPI(
+        title="payonce",
+        # A page of documents would load its scripts from elsewhere.
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        exception_handlers=exception_handlers(),
+        generate_unique_id_function=lambda route: route.name,
+    )
+    web.add_middleware(Guard)
+    web.state.desk = app
+    web.state.attempts = Attempts()
+    web.include_router(health_routes(app))
+    for build in (queue_routes, job_routes, effect_routes, approval_routes):
+        web.include_router(build())
+    for service in SERVICES:
+        if service.routes is not None:
+            web.include_router(service.routes())
+    for path, mounted in MOUNTS.items():
+        web.mount(path, mounted(app))
+    describe(web)
+    return web

@@ -1,0 +1,50 @@
+"""The description at /openapi.json: complete, with problems as they really are."""
+
+from importlib.metadata import version
+from typing import Any, Final
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from payonce.routes.once import HEADER, KEY_PATTERN
+from payonce.routes.problems import MEDIA_TYPE, ProblemDocument
+
+ABOUT: Final = "Errors are problem documents (RFC 9457). Every answer has the header Trace-Id; give it to the operator."
+REPLACED: Final = ("HTTPValidationError", "ValidationError")
+"""The framework's own shape of a 422, which is not how we answer."""
+
+
+def describe(web: FastAPI) -> None:
+    """Made when it is first asked for: most processes never are."""
+
+    def described() -> dict[str, Any]:
+        if web.openapi_schema is None:
+            web.openapi_schema = _made(web)
+        return web.openapi_schema
+
+    web.openapi = described  # type: ignore[method-assign]
+
+
+def _made(web: FastAPI) -> dict[str, Any]:
+    schema = get_openapi(title=web.title, version=version("payonce"), description=ABOUT, routes=web.routes)
+    schemas: dict[str, Any] = schema.setdefault("components", {}).setdefault("schemas", {})
+    for name in REPLACED:
+        schemas.pop(name, None)
+    problem = ProblemDocument.model_json_schema(ref_template="#/components/schemas/{model}")
+    schemas.update(problem.pop("$defs", {}))
+    schemas["Problem"] = problem
+    for operations in schema["paths"].values():
+        for operation in operations.values():
+            _correct(operation)
+    return schema
+
+
+def _correct(operation: dict[str, Any]) -> None:
+    for parameter in operation.get("parameters", ()):
+        if parameter["name"] == HEADER:
+            # Optional only to the framework, which would answer with a bare "field required".
+            parameter |= {"required": True, "schema": {"type": "string", "pattern": f"^{KEY_PATTERN}$"}}
+    for status, answer in operation["responses"].items():
+        if status == "422":
+            answer["description"] = "Values that do not fit, or a refusal"
+            answer["content"] = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}

@@ -1,0 +1,184 @@
+"""Queues over HTTP: look into them, pause, resume, and let parked messages start over."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import datetime
+from typing import Annotated, Any, Final
+from uuid import UUID
+
+from fastapi import APIRouter, Path, Query, Response
+from pydantic import BaseModel, Field
+
+from payonce.engine.brakes import Done, amounts_of, ask, redrive_of
+from payonce.engine.model import State
+from payonce.engine.queue import Filter, Stored
+from payonce.engine.transaction import Tx
+from payonce.logs import without_secrets
+from payonce.routes.callers import Caller, require
+from payonce.routes.desk import AtDesk, Desk
+from payonce.routes.once import Once, moves_money
+from payonce.routes.problems import not_found, responses
+from payonce.routes.scopes import QUEUES_READ, QUEUES_STEER
+from payonce.routes.values import PAGE_DEFAULT, Document, Limit, Moment, Money, Name, Note
+from payonce.web.health import Depths, QueueDepth
+
+IDS_MAX: Final = 1_000
+"""Messages that one redrive names one by one."""
+READ: Final = responses(400, 401, 403, 404, 422, 429, 503)
+STEER: Final = responses(400, 401, 403, 404, 409, 413, 422, 429, 503)
+
+QueueName = Annotated[Name, Path(description="As GET /v1/queues lists them.")]
+Reader = Annotated[Caller, require(QUEUES_READ)]
+Steerer = Annotated[Caller, require(QUEUES_STEER)]
+
+
+class StoredMessage(BaseModel):
+    """A message as it lies in the store; secrets in its payload are hidden."""
+
+    id: UUID
+    queue: str
+    action: str
+    state: str
+    correlation_id: str | None
+    idempotency_key: str | None
+    trace_id: str
+    lane: str | None
+    created_at: datetime | None
+    ready_at: datetime = Field(description="When it falls due; of a parked one, since when it is.")
+    attempts: int
+    max_attempts: int | None
+    crashes: int
+    lease_until: datetime | None
+    worker: str | None
+    last_error: str | None
+    payload: Document
+
+
+class MessagePage(BaseModel):
+    queue: str
+    state: str
+    messages: list[StoredMessage]
+    next_after: UUID | None = Field(description="Give it as `after` for the next page; null on the last one.")
+
+
+class Pause(BaseModel):
+    reason: Note = Field(description="Shown to whoever asks why.")
+
+
+class Paused(BaseModel):
+    queue: str
+    paused: bool
+
+
+class Redriven(BaseModel):
+    """Above the thresholds of what they move a second person must agree: then `approval` is the one to grant."""
+
+    queue: str
+    matching: int
+    redriven: int
+    amounts: list[Money]
+    approval: int | None = None
+
+
+class RedriveRequest(BaseModel):
+    """Which parked messages start over; everything left out matches all of the queue."""
+
+    ids: list[UUID] = Field(default_factory=list, max_length=IDS_MAX)
+    action: Name | None = None
+    correlation_id: Name | None = None
+    error_contains: Name | None = None
+    parked_after: Moment | None = None
+    parked_before: Moment | None = None
+    why: Note = Field(description="For the audit log and the second person.")
+
+
+def queue_routes() -> APIRouter:
+    routes = APIRouter(prefix="/v1/queues", tags=["queues"])
+
+    @routes.get("", summary="All queues: messages by state, age of the oldest, paused or not", responses=READ)
+    async def list_queues(desk: AtDesk, caller: Reader) -> Depths:
+        depths = [await desk.admin.depth(name) for name in await desk.admin.queues()]
+        return Depths(queues=[QueueDepth(**asdict(depth)) for depth in depths])
+
+    @routes.get("/{queue}", summary="One queue", responses=READ)
+    async def show_queue(queue: QueueName, desk: AtDesk, caller: Reader) -> QueueDepth:
+        await _known(desk, queue)
+        return QueueDepth(**asdict(await desk.admin.depth(queue)))
+
+    @routes.get("/{queue}/messages", summary="Messages in the order they fall due", responses=READ)
+    async def list_messages(
+        queue: QueueName,
+        desk: AtDesk,
+        caller: Reader,
+        state: State = State.READY,
+        limit: Limit = PAGE_DEFAULT,
+        after: Annotated[UUID | None, Query(description="The last message of the page before.")] = None,
+    ) -> MessagePage:
+        await _known(desk, queue)
+        found = await desk.admin.peek(queue, state, limit, after)
+        following = found[-1].message.id if len(found) == limit else None
+        return MessagePage(queue=queue, state=state, messages=_shown(found), next_after=following)
+
+    @routes.post("/{queue}/pause", summary="Stop claims at once; nothing is lost", responses=STEER)
+    async def pause_queue(queue: QueueName, body: Pause, desk: AtDesk, caller: Steerer) -> Paused:
+        await _known(desk, queue)
+        await desk.admin.pause(queue, body.reason, caller.holder)
+        return Paused(queue=queue, paused=True)
+
+    @routes.post("/{queue}/resume", summary="Let a paused queue be worked on again", responses=STEER)
+    async def resume_queue(queue: QueueName, desk: AtDesk, caller: Steerer) -> Paused:
+        await _known(desk, queue)
+        await desk.admin.resume(queue, caller.holder)
+        return Paused(queue=queue, paused=False)
+
+    @routes.post(
+        "/{queue}/redrive", summary="Let parked messages start over: attempts, crashes and age from zero",
+        response_model=Redriven, responses=STEER,
+    )  # fmt: skip
+    async def redrive(
+        queue: QueueName, body: RedriveRequest, desk: AtDesk, once: Annotated[Once, moves_money(QUEUES_STEER)]
+    ) -> Response:
+        async def act(tx: Tx) -> Redriven:
+            await _known(desk, queue)
+            return await _redrive(tx, desk, queue, body, once.caller.holder)
+
+        return await once.answer(act)
+
+    return routes
+
+
+async def _redrive(tx: Tx, desk: Desk, queue: str, body: RedriveRequest, by: str) -> Redriven:
+    named = body.model_dump(exclude={"why"})
+    asked = await redrive_of(tx, desk.admin, queue, Filter(**named))
+    ids = (
+        await desk.admin.choose(queue, State.PARKED, asked.which, asked.count, within=tx.connection)
+        if asked.count
+        else []
+    )
+    amounts = [Money.of(amount) for amount in await amounts_of(tx, ids)]
+    told: dict[str, Any] = {"queue": queue, "matching": asked.count, "amounts": amounts}
+    if not asked.count:
+        return Redriven(**told, redriven=0)
+    end = await ask(tx, desk.actions["redrive"], asked, by, body.why)
+    if isinstance(end, Done):
+        return Redriven(**told, redriven=end.result["redriven"])
+    return Redriven(**told, redriven=0, approval=end.id)
+
+
+async def _known(desk: Desk, queue: str) -> None:
+    if queue not in await desk.admin.queues():
+        raise not_found(f"queue {queue!r}")
+
+
+def _shown(found: Sequence[Stored]) -> list[StoredMessage]:
+    same = ("id", "queue", "action", "correlation_id", "idempotency_key", "lane", "created_at", "attempts",
+            "max_attempts")  # fmt: skip
+    return [
+        StoredMessage(
+            **{name: getattr(stored.message, name) for name in same},
+            state=stored.state, trace_id=stored.message.trace, ready_at=stored.ready_at, crashes=stored.crashes,
+            lease_until=stored.lease_until, worker=stored.worker, last_error=without_secrets(stored.last_error),
+            payload=without_secrets(stored.message.payload),
+        )
+        for stored in found
+    ]  # fmt: skip

@@ -1,0 +1,156 @@
+"""Webhooks in: refused in words or taken in once, by an id that somebody signed."""
+
+import asyncio
+import json
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from standardwebhooks.webhooks import Webhook
+
+from payonce.engine import metrics
+from payonce.engine.webhooks import Received, Receiver
+from payonce.kit.webhooks import Refusal, Scheme, Secret, signed_headers
+from payonce.testing import OpenStage
+
+SECRET = Secret("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+RECEIVER = Receiver("payments", [SECRET])
+EVENT = {"id": "evt_1", "type": "payment.succeeded", "data": {"amount": 12.10}}
+
+
+def signed(event: Any = EVENT, at: datetime = NOON) -> tuple[dict[str, str], bytes]:
+    body = event if isinstance(event, bytes) else msgspec.json.encode(event)
+    return signed_headers([SECRET], "evt_1", at, body), body
+
+
+def older(event: Any = EVENT, at: datetime = NOON) -> tuple[dict[str, str], bytes]:
+    headers, body = signed(event, at)
+    return {name: value for name, value in headers.items() if name.startswith("X-")}, body
+
+
+async def take_in(stage: OpenStage, *requests: tuple[dict[str, str], bytes]) -> list[str]:
+    """What a service does with each; answers what became business."""
+    async with stage() as s:
+        await s.clock.freeze(NOON)
+        await s.owner.execute("create table if not exists paid (id text); grant all on paid to payonce_service")
+
+        async def one(headers: dict[str, str], body: bytes) -> None:
+            received = await RECEIVER.receive(s.read, headers, body)
+            assert isinstance(received, Received), received
+            async with s.begin() as tx:
+                if await received.first_time(tx):
+                    await tx.execute("insert into paid values ($1)", received.id)
+
+        await asyncio.gather(*(one(headers, body) for headers, body in requests))
+        return [row["id"] for row in await s.owner.fetch("select id from paid")]
+
+
+async def test_a_webhook_that_comes_often_is_taken_in_once(stage: OpenStage) -> None:
+    later = NOON + timedelta(seconds=200)
+    assert await take_in(stage, signed(), signed(), signed(at=later), older(), older(at=later)) == ["evt_1"]
+
+
+async def test_the_id_and_the_business_commit_together(stage: OpenStage) -> None:
+    async with stage() as s:
+        await s.clock.freeze(NOON)
+        received = await RECEIVER.receive(s.read, *signed())
+        assert isinstance(received, Received)
+        with suppress(ZeroDivisionError):
+            async with s.begin() as tx:
+                assert await received.first_time(tx)
+                raise ZeroDivisionError
+        async with s.begin() as tx:
+            assert await received.first_time(tx), "what was rolled back was not taken in"
+
+
+def test_what_the_reference_package_signs_is_received() -> None:
+    body = msgspec.json.encode(EVENT)
+    signature = Webhook(SECRET.reveal()).sign("msg_7", NOON, body.decode())
+    headers = {"webhook-id": "msg_7", "webhook-timestamp": str(int(NOON.timestamp())), "webhook-signature": signature}
+    received = RECEIVER.read_at(NOON, headers, body)
+    assert isinstance(received, Received)
+    assert (received.id, received.scheme, received.body, received.event["type"]) == (
+        "msg_7", Scheme.STANDARD, body, "payment.succeeded",
+    )  # fmt: skip
+
+
+def test_amounts_are_read_exactly() -> None:
+    received = RECEIVER.read_at(NOON, *signed(b'{"id":"evt_1","amount":0.10}'))
+    assert isinstance(received, Received)
+    assert str(received.event["amount"]) == "0.10"
+
+
+def test_the_older_schemes_id_is_the_one_in_the_signed_body() -> None:
+    """A header that nobody signed must not decide what was taken in before."""
+    for event, expected in (({"id": "a"}, "a"), ({"event_id": "b"}, "b"), ({"id": "a", "event_id": "b"}, "a")):
+        headers, body = older(event)
+        received = RECEIVER.read_at(NOON, headers, body)
+        assert isinstance(received, Received)
+        assert received.id == expected
+        unsigned = RECEIVER.read_at(NOON, {**headers, "webhook-id": "another"}, body)
+        assert isinstance(unsigned, Refusal)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [b"", b"{", b"[]", b"7", b"null", b"\xff", b'"x"', {}, {"id": 7}, {"id": ""}, {"id": "x" * 201}, {"id": "a\x00"},
+     {"id": None}, {"event_id": ["x"]}, b'{"id":"\\ud800"}', b"[" * 100_000],
+)  # fmt: skip
+def test_a_signed_body_that_cannot_be_told_apart_is_refused(event: Any) -> None:
+    answer = RECEIVER.read_at(NOON, *older(event))
+    assert isinstance(answer, Refusal)
+    assert (answer.status, answer.why) == (400, "malformed")
+
+
+@given(body=st.binary(max_size=200), by_older=st.booleans(), at_s=st.integers(-1_000, 1_000))
+def test_no_body_makes_the_receiver_fail(body: bytes, by_older: bool, at_s: int) -> None:
+    request = (older if by_older else signed)(body, NOON + timedelta(seconds=at_s))
+    answer = RECEIVER.read_at(NOON, *request)
+    assert isinstance(answer, Received) or answer.status in (400, 401, 413)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**30), 10**30) | st.text(max_size=10),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["id", "event_id", "type", "x"]), json_values, max_size=4))
+def test_no_signed_object_makes_the_receiver_fail(event: dict[str, Any]) -> None:
+    answer = RECEIVER.read_at(NOON, *older(json.dumps(event).encode()))
+    if isinstance(answer, Received):
+        assert answer.id == event.get("id", event.get("event_id"))
+    else:
+        assert answer.status == 400
+
+
+def test_refusals_are_counted_by_what_was_wrong() -> None:
+    def count(why: str) -> float:
+        labels = {"consumer": "counted", "why": why}
+        return metrics.REGISTRY.get_sample_value("payonce_signature_failures_total", labels) or 0.0
+
+    receiver = Receiver("counted", [Secret("quite-another-secret")])
+    receiver.read_at(NOON, *signed())
+    receiver.read_at(NOON, {}, b"{}")
+    receiver.read_at(NOON, *signed(at=NOON - timedelta(hours=1)))
+    assert [count(why) for why in ("forged", "missing", "stale", "future")] == [1, 1, 1, 0]
+
+
+async def test_the_clock_is_the_stores(stage: OpenStage) -> None:
+    async with stage() as s:
+        await s.clock.freeze(NOON + timedelta(hours=1))
+        answer = await RECEIVER.receive(s.read, *signed())
+        assert isinstance(answer, Refusal)
+        assert answer.why == "stale"
+
+
+def test_neither_secrets_nor_bodies_are_shown() -> None:
+    received = RECEIVER.read_at(NOON, *signed())
+    assert "payment.succeeded" not in repr(received)
+    assert "Secret" not in repr(RECEIVER)

@@ -1,0 +1,39 @@
+"""The application on a database of its own, asked in process."""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from payonce.app import App, all_migrations
+from payonce.settings import Settings
+from payonce.testing import ScratchDatabase, Servers
+from payonce.web import build_web
+from tests.web.asking import Asking
+
+OpenWeb = Callable[[], AbstractAsyncContextManager[Asking]]
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[Servers]:
+    running = Servers(all_migrations())
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def settings(scratch: ScratchDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    monkeypatch.setenv("DATABASE_URL", scratch.service_url)
+    monkeypatch.setenv("PAYONCE_DATA_DIR", str(tmp_path))
+    return Settings()  # type: ignore[call-arg]
+
+
+@pytest.fixture
+def web(settings: Settings, scratch: ScratchDatabase) -> OpenWeb:
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[Asking]:
+        async with App.open(settings) as app:
+            yield Asking(app, build_web(app), scratch)
+
+    return opened

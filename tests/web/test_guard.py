@@ -1,0 +1,158 @@
+"""Bounds around every request, and a problem document for every error."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse, StreamingResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from structlog.testing import capture_logs
+
+from payonce.web import guard, listening, server
+from payonce.web.application import MOUNTS
+from payonce.web.guard import Guard
+from tests.web.asking import asked
+from tests.web.conftest import OpenWeb
+
+
+async def echo(scope: Scope, receive: Receive, send: Send) -> None:
+    message = await receive()
+    await PlainTextResponse(message["body"])(scope, receive, send)
+
+
+async def test_what_is_not_there_and_what_is_not_done_are_problems(web: OpenWeb) -> None:
+    async with web() as ask:
+        nowhere = await ask.get("/nowhere")
+        assert (nowhere.status, nowhere.problem["instance"]) == (404, "/nowhere")
+        not_done = await ask.post("/healthz")
+        assert (not_done.status, not_done.problem["title"]) == (405, "Method Not Allowed")
+        assert "GET" in not_done.headers["allow"]
+        assert (await ask("HEAD", "/readyz")).status == 200
+
+
+async def test_every_answer_has_a_trace_id_of_ours_and_the_callers_request_id(web: OpenWeb) -> None:
+    async with web() as ask:
+        first = await ask.get("/healthz", x_request_id="order-7", trace_id="somebody-elses")
+        second = await ask.get("/healthz", x_request_id="a line\nbreak")
+        assert first.headers["x-request-id"] == "order-7"
+        assert "x-request-id" not in second.headers
+        assert len({first.headers["trace-id"], second.headers["trace-id"], "somebody-elses"}) == 3
+
+
+async def test_a_bug_is_a_problem_that_tells_a_stranger_nothing(web: OpenWeb) -> None:
+    async with web() as ask:
+
+        @ask.web.get("/broken")
+        async def broken() -> None:
+            raise KeyError("the inner life")
+
+        with capture_logs() as said:
+            answer = await ask.get("/broken")
+    assert answer.status == 500
+    assert answer.problem["detail"].startswith("an error of payonce itself")
+    assert "inner life" not in answer.body.decode()
+    [line] = said
+    assert (line["event"], line["trace"]) == ("http_bug", answer.headers["trace-id"])
+    assert "inner life" in repr(line["exc_info"])
+
+
+@pytest.mark.parametrize("parts", [[b"x" * 11], [b"x" * 6, b"x" * 5]], ids=["at once", "in parts"])
+@pytest.mark.parametrize(
+    "length", [{"content-length": "11"}, {}, {"content-length": "4"}], ids=["told", "untold", "lie"]
+)
+async def test_a_body_above_the_bound_is_refused(parts: list[bytes], length: dict[str, str]) -> None:
+    answer = await asked(Guard(echo, body_max_bytes=10), "POST", "/", list(parts), length)
+    assert (answer.status, answer.problem["detail"]) == (413, "a body has at most 10 bytes")
+    assert answer.headers["connection"] == "close"
+
+
+async def test_a_body_at_the_bound_is_whole() -> None:
+    answer = await asked(Guard(echo, body_max_bytes=10), "POST", "/", [b"01234", b"56789"], {})
+    assert (answer.status, answer.body) == (200, b"0123456789")
+
+
+async def test_a_body_that_does_not_arrive_is_not_waited_for() -> None:
+    async def silent() -> dict[str, object]:
+        await asyncio.Event().wait()
+        raise AssertionError("unreachable")
+
+    sent: list[object] = []
+
+    async def send(message: object) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/", "headers": []}
+    await Guard(echo, body_limit_s=0.01)(scope, silent, send)
+    assert isinstance(sent[0], dict)
+    assert sent[0]["status"] == 408
+
+
+async def test_an_answer_that_does_not_begin_is_given_up_and_one_that_has_begun_is_not() -> None:
+    async def hang(scope: Scope, receive: Receive, send: Send) -> None:
+        await asyncio.Event().wait()
+
+    async def lines() -> AsyncIterator[bytes]:
+        yield b"one "
+        later = asyncio.Event()
+        asyncio.get_running_loop().call_later(0.05, later.set)
+        await later.wait()
+        yield b"two"
+
+    async def stream(scope: Scope, receive: Receive, send: Send) -> None:
+        await StreamingResponse(lines())(scope, receive, send)
+
+    hung = await asked(Guard(hang, answer_limit_s=0.01), "GET", "/", [b""], {})
+    assert (hung.status, hung.problem["status"]) == (503, 503)
+    streamed = await asked(Guard(patient(stream), answer_limit_s=0.01), "GET", "/", [b""], {})
+    assert streamed.body == b"one two"
+
+
+def patient(app: ASGIApp) -> ASGIApp:
+    """The client stays on the line."""
+
+    async def forever() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError("unreachable")
+
+    return lambda scope, receive, send: app(scope, forever, send)
+
+
+async def test_a_mounted_application_is_guarded_too(web: OpenWeb, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("payonce.web.application.MOUNTS", {**MOUNTS, "/pages": lambda app: Starlette()})
+    async with web() as ask:
+        answer = await ask.get("/pages/nothing")
+        assert answer.status == 404
+        assert answer.headers["trace-id"]
+        too_much = await ask.post("/pages/nothing", b"x" * (guard.BODY_MAX_BYTES + 1))
+        assert too_much.status == 413
+
+
+@pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\nhost: x\r\nslow: "])
+async def test_a_connection_on_which_no_request_arrives_is_closed(
+    web: OpenWeb, monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    monkeypatch.setattr(server.PunctualProtocol, "head_limit_s", 0.05)
+    async with web() as ask, listening(ask.app, "127.0.0.1", 0) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, family=socket.AF_INET)
+        writer.write(said)
+        async with asyncio.timeout(5):
+            assert await reader.read() == b""
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_a_connection_that_rests_between_requests_stays_open(
+    web: OpenWeb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server.PunctualProtocol, "head_limit_s", 0.2)
+    async with web() as ask, listening(ask.app, "127.0.0.1", 0) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for _ in range(2):
+            writer.write(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert (await reader.readuntil(b"}")).endswith(b'{"status":"alive"}')
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.3):
+                    await reader.read(1)
+        writer.close()
