@@ -53,6 +53,7 @@ SYSTEMS: dict[str, tuple[System, ...]] = {
     ),
     "redis": (
         System(OURS, "redis.payonce", ("payonce", "redis")),
+        System(OURS_TRANSACTIONAL, "redis.payonce_transactional", ("payonce", "redis")),
         System("dramatiq", "redis.dramatiq", ("dramatiq", "redis")),
         System("taskiq", "redis.taskiq", ("taskiq", "taskiq_redis")),
         System("arq", "redis.arq", ("arq", "redis")),

@@ -62,7 +62,9 @@ class Payonce:
 
     async def work(self, journal: Journal) -> None:
         await self.open()
+        await self.serve(journal)
 
+    async def serve(self, journal: Journal) -> None:
         def open_queue(policy: Policy) -> RedisQueue:
             return RedisQueue(self._store, self._bell, policy, worker=f"bench-{os.getpid()}")
 
