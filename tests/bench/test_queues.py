@@ -13,7 +13,7 @@ from payonce.bench.children import peer_process
 from payonce.bench.databases import database_url
 from payonce.bench.failure import BenchFailed
 from payonce.bench.journal import Journal
-from payonce.bench.peers import OURS, SYSTEMS, System
+from payonce.bench.peers import OURS, OURS_TRANSACTIONAL, SYSTEMS, System
 from payonce.bench.peers.port import Address
 from payonce.bench.places import Place, PostgresPlace, RedisPlace
 from payonce.bench.queues import BOTH, Servers
@@ -71,7 +71,15 @@ def test_missing_peer_is_left_out_with_one_sentence(servers: Servers, monkeypatc
     assert report.rows == []
     assert report.skipped == ["saq is left out: it is not installed; install the group bench"] * 2
     assert report.ratios.keys() == {"postgres", "redis"}
-    assert {"fsync", "appendfsync"} <= report.conditions.keys()
+
+
+def test_a_system_of_one_backend_may_be_asked_of_both(servers: Servers) -> None:
+    report = queues.run(BOTH, True, [OURS_TRANSACTIONAL], servers, lambda line: None, sizes=TINY)
+    assert report.errors == []
+    assert [(row.backend, row.system) for row in report.rows] == [("redis", OURS_TRANSACTIONAL)]
+    assert [(row.system, row.atomic) for row in report.transactional] == [(OURS_TRANSACTIONAL, True)]
+    assert report.ratios.keys() == {"postgres", "redis"}
+    assert report.conditions["appendfsync"] == "everysec"
 
 
 def test_failing_system_is_named_and_the_rest_goes_on(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:

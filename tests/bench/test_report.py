@@ -57,7 +57,7 @@ def test_medians_leave_out_what_was_not_measured() -> None:
 def test_report_has_the_promised_shape_and_renders() -> None:
     rows = [row("payonce", drain=40.0), row("saq", drain=10.0)]
     report = Report(
-        conditions={"fsync": "on"},
+        conditions={"fsync": "on", "pickup_limit_s": "60"},
         rows=rows,
         transactional=[TransactionalRow(backend="postgres", system="payonce", atomic=True, per_s=5.0, how="commit()")],
         scaling={"claim_ratio": 1.1},
@@ -76,4 +76,5 @@ def test_report_has_the_promised_shape_and_renders() -> None:
     assert isinstance(console.file, StringIO)
     text = console.file.getvalue()
     assert "4.00" in text
+    assert "> 60" in text, "a job that was not picked up in time must not look unmeasured"
     assert "dbos worker ended with code 1" in text

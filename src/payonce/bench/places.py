@@ -7,8 +7,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Protocol
 
-import redis
-
 from payonce.bench import databases
 from payonce.bench.children import peer_process
 from payonce.bench.failure import BenchFailed
@@ -116,6 +114,8 @@ class RedisPlace:
             _wait_for_written(server.url)
 
     def conditions(self) -> dict[str, str]:
+        import redis
+
         with self._server() as server, redis.Redis.from_url(server.url) as client:
             about = client.info("server")
             name = str(about.get("server_name", "redis"))
@@ -138,6 +138,8 @@ def _template(system: System) -> str:
 
 def _wait_for_written(url: str) -> None:
     """Until the server has no log of commands left to write."""
+    import redis
+
     deadline = time.monotonic() + SETTLE_LIMIT_S
     with redis.Redis.from_url(url) as client:
         while True:

@@ -29,7 +29,7 @@ from payonce.bench.scaling import QUICK_SCALING, ScalingSizes, measure_scaling
 from payonce.embedded.redis import Durability
 from payonce.kit.outcomes import Invalid
 
-__all__ = ["BOTH", "Report", "Servers", "render", "run"]
+__all__ = ["BOTH", "Report", "Servers", "choose", "render", "run"]
 
 ROUNDS = 3
 QUICK_ROUNDS = 1
@@ -55,7 +55,7 @@ def run(
     sizes: Sizes | None = None,
 ) -> Report:
     """Measure the systems of one backend, or of both one after the other; everything made is gone at the end."""
-    wanted = _wanted(backend, systems)
+    wanted = choose(backend, systems)
     rounds = QUICK_ROUNDS if quick else ROUNDS
     chosen = sizes or (QUICK if quick else Sizes())
     report = Report(conditions={**_machine(), **_effort(rounds, chosen)})
@@ -69,7 +69,8 @@ def run(
             one.measure(rounds)
             if isinstance(place, PostgresPlace):
                 one.measure_ours(place, QUICK_SCALING if quick else ScalingSizes())
-        report.conditions.update(place.conditions())
+        if any(system.is_installed for system in known):
+            report.conditions.update(place.conditions())
         report.rows.extend(rows := one.rows())
         report.transactional.extend(one.transactional_rows())
         report.scaling.update(one.scaling)
@@ -184,7 +185,8 @@ class _Run:
         )
 
 
-def _wanted(backend: str, names: list[str] | None) -> dict[str, list[System]]:
+def choose(backend: str, names: list[str] | None) -> dict[str, list[System]]:
+    """What is to be measured, by backend; unknown names are refused with the known ones."""
     if backend != BOTH and backend not in SYSTEMS:
         raise Invalid(f"no benchmark for backend {backend!r}; there are: {', '.join([*SYSTEMS, BOTH])}")
     chosen = SYSTEMS if backend == BOTH else {backend: SYSTEMS[backend]}

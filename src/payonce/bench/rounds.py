@@ -33,7 +33,7 @@ class Sizes(msgspec.Struct, frozen=True):
     pickup_limit_s: float = 60.0
 
 
-QUICK = Sizes(backlog=2_000, singles=200, idle_jobs=50, transactional=300, drain_limit_s=5.0, pickup_limit_s=2.0)
+QUICK = Sizes(backlog=2_000, singles=200, idle_jobs=30, transactional=300, drain_limit_s=3.0, pickup_limit_s=1.0)
 
 
 class Throughput(msgspec.Struct, frozen=True):

@@ -1,13 +1,11 @@
 """`bench`: measure against other systems on this machine."""
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import typer
 
 from payonce.cli.errors import EXIT_FAILED
 from payonce.cli.output import JsonOption, command_settings, note, people, run_async, show, table
-from payonce.embedded.redis import Durability
-from payonce.kit.outcomes import Invalid
 
 HELP: Final = """Measure on this machine: queues against other systems, in one interleaved run, and the books.
 
@@ -18,8 +16,6 @@ Examples:
   payonce bench ledger --seconds 10
 """
 
-_DURABILITIES: Final[dict[str, Durability]] = {"everysec": "everysec", "always": "always"}
-
 commands = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
 
 
@@ -29,7 +25,7 @@ def queues(
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes and one round: to see that it works.")] = False,
     system: Annotated[list[str] | None, typer.Option("--system", help="Only this one; may be repeated.")] = None,
     durability: Annotated[
-        str, typer.Option(help="How often Redis forces its log to the disk: everysec or always.")
+        Literal["everysec", "always"], typer.Option(help="How often Redis forces its log to the disk.")
     ] = "everysec",
     as_json: JsonOption = False,
 ) -> None:
@@ -39,11 +35,12 @@ def queues(
     not used.
     """
     from payonce import embedded
-    from payonce.bench.queues import Servers, render, run
+    from payonce.bench.queues import Servers, choose, render, run
 
+    choose(backend, system)
     folder = command_settings().server_dir
     server = embedded.start(folder)
-    servers = Servers(server.superuser_url, folder.parent, _durability(durability))
+    servers = Servers(server.superuser_url, folder.parent, durability)
     report = run(backend, quick, system, servers, note)
     if as_json:
         import msgspec
@@ -53,12 +50,6 @@ def queues(
         people().print(render(report))
     if report.errors:
         raise typer.Exit(EXIT_FAILED)
-
-
-def _durability(wanted: str) -> Durability:
-    if wanted not in _DURABILITIES:
-        raise Invalid(f"no durability {wanted!r}; there are: {', '.join(_DURABILITIES)}")
-    return _DURABILITIES[wanted]
 
 
 @commands.command("ledger")
