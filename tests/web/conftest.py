@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from payonce.app import App, all_migrations
-from payonce.settings import Settings
+from payonce.settings import Settings, load_settings
 from payonce.testing import ScratchDatabase, Servers
 from payonce.web import build_web
 from tests.web.asking import Asking
@@ -26,7 +26,7 @@ def servers() -> Iterator[Servers]:
 def settings(scratch: ScratchDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     monkeypatch.setenv("DATABASE_URL", scratch.service_url)
     monkeypatch.setenv("PAYONCE_DATA_DIR", str(tmp_path))
-    return Settings()  # type: ignore[call-arg]
+    return load_settings()
 
 
 @pytest.fixture

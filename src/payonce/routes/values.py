@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Annotated, Any, Final
 
 from fastapi import Query
-from pydantic import AfterValidator, AwareDatetime, BaseModel, Field, StringConstraints
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
 
 from payonce.engine.model import EARLIEST_YEAR, LATEST_YEAR, NAME_MAX_LENGTH
 from payonce.kit.money import Amount
@@ -33,6 +33,12 @@ def _within_reason(moment: datetime) -> datetime:
 
 Moment = Annotated[AwareDatetime, AfterValidator(_within_reason)]
 """A time with its zone."""
+
+
+class Asked(BaseModel):
+    """A body; a field that it does not know is a slip of the pen that would otherwise change nothing, silently."""
+
+    model_config = ConfigDict(extra="forbid")
 
 
 class Money(BaseModel):

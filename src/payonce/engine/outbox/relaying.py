@@ -11,7 +11,6 @@ from operator import itemgetter
 from typing import Final
 from uuid import UUID
 
-import structlog
 from asyncpg import Record
 
 from payonce.engine.database import Database, is_transient
@@ -30,6 +29,7 @@ from payonce.engine.outbox.model import (
     verdict,
 )
 from payonce.engine.rows import MESSAGE_COLUMNS, UNREADABLE, message_of
+from payonce.kit.log import get_logger
 from payonce.kit.outcomes import NotSent, Retry, Unknown
 
 REAP_BATCH: Final = 1_000
@@ -38,7 +38,7 @@ SUSPECTS_PER_STEP: Final = 10
 CRASHES_SUSPICIOUS: Final = 2
 """So many relays may die on an entry in company; then it goes alone, and if one dies again it is parked."""
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import redis.asyncio
-import structlog
 from redis import exceptions
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from payonce.engine.database import Database
+from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Unavailable
 from payonce.queues.declaring import unknown_queue
 from payonce.queues.redis import scripts
@@ -30,7 +30,7 @@ REPEATS_MAX: Final = 5
 """A script is sent again when the server had forgotten it, the queue or a test's clock: each at most a few times."""
 LOST: Final = (exceptions.ConnectionError, exceptions.TimeoutError, OSError, asyncio.TimeoutError)
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class RedisStore:
