@@ -2,21 +2,20 @@
 
 import asyncio
 import json
-import os
 import re
 import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from playwright.async_api import Browser, Page, expect
 
 from payonce.testing import ScratchDatabase
 from payonce.testing.processes import Child, Processes, clean_environment
-from tests.browser.chromium import open_person
+from tests.browser.chromium import Watched, open_person
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "a-day-as-an-operator.md"
 COMMAND = f"{shlex.quote(sys.executable)} -m payonce"
@@ -62,42 +61,58 @@ async def to_the_parked_message(page: Page) -> None:
     await expect(page.get_by_role("link", name="Redrive…")).to_be_in_viewport()
 
 
-async def test_the_document_is_true_from_its_first_command_to_its_last(
+@asynccontextmanager
+async def a_stranger(
+    scratch: ScratchDatabase, browser: Browser, folder: Path
+) -> AsyncIterator[tuple[Watched, dict[str, str]]]:
+    """Whoever typed the document's first command, before its page; and the environment for the others."""
+    urls = {"DATABASE_URL": scratch.service_url, "DATABASE_OWNER_URL": scratch.owner_url, "PAYONCE_PORT": "0"}
+    here = {**urls, "PAYONCE_DATA_DIR": str(folder / "data")}
+    with upped(commands()[0], here, folder) as process:
+        await process.says("worker_started", within_s=40.0)
+        async with open_person(browser, address_of(process)) as stranger:
+            await stranger.page.goto("/")
+            yield stranger, {**clean_environment(), **here}
+
+
+async def test_a_stranger_finds_a_parked_message_its_reason_and_the_button_within_a_minute(
     scratch: ScratchDatabase, browser: Browser, tmp_path: Path
 ) -> None:
-    urls = {"DATABASE_URL": scratch.service_url, "DATABASE_OWNER_URL": scratch.owner_url, "PAYONCE_PORT": "0"}
-    here = {**urls, "PAYONCE_DATA_DIR": str(tmp_path / "data")}
-    environment = {**clean_environment(), **here, "PATH": os.environ["PATH"]}
-    up, put_change, add_row, put_transfer, add_ann, add_bob = commands()
-    with upped(up, here, tmp_path) as process:
-        await process.says("worker_started", within_s=30.0)
-        async with open_person(browser, address_of(process)) as stranger:
-            page = stranger.page
-            await page.goto("/")
-            await expect(page.locator("main")).to_contain_text(QUIET)
-            await typed(put_change, environment)
-            # Nobody loads the page again: it renews itself.
-            await expect(page.get_by_role("link", name="Parked messages")).to_be_visible(timeout=20_000)
-            began = time.monotonic()
-            await to_the_parked_message(page)
-            assert time.monotonic() - began < MINUTE_S
-            await typed(add_row, environment)
-            await page.get_by_role("link", name="Redrive…").click()
-            await page.get_by_label("Why").fill("the row is there now")
-            await page.get_by_role("button", name="Redrive 1 message").click()
-            await expect(page.get_by_role("status")).to_contain_text("redriven")
-            await typed(put_transfer, environment)
-            await page.get_by_role("link", name="Job log").click()
-            await expect(page.locator("main")).to_contain_text("success", timeout=20_000)
-            await page.get_by_placeholder("Find by id").fill("t-1")
-            await page.keyboard.press("Enter")
-            await expect(page.locator(".story")).to_contain_text("southbank.pay_in", timeout=20_000)
-            # The open page asks once more before it is sent to the login.
-            stranger.expected.add(401)
-            for add in (add_ann, add_bob):
-                await typed(f"{add} --password-stdin", environment, stdin="correct horse battery\n")
-            await page.goto("/console/queues")
-            await expect(page.get_by_role("button", name="Log in")).to_be_visible()
+    _, put_change, add_row, *_ = commands()
+    async with a_stranger(scratch, browser, tmp_path) as (stranger, environment):
+        page = stranger.page
+        await expect(page.locator("main")).to_contain_text(QUIET)
+        began = time.monotonic()
+        await typed(put_change, environment)
+        # Nobody loads the page again: it renews itself.
+        await expect(page.get_by_role("link", name="Parked messages")).to_be_visible(timeout=20_000)
+        await to_the_parked_message(page)
+        assert time.monotonic() - began < MINUTE_S
+        await typed(add_row, environment)
+        await page.get_by_role("link", name="Redrive…").click()
+        await page.get_by_label("Why").fill("the row is there now")
+        await page.get_by_role("button", name="Redrive 1 message").click()
+        await expect(page.get_by_role("status")).to_contain_text("redriven")
+        await page.get_by_role("link", name="Job log").click()
+        await expect(page.locator("main")).to_contain_text("success", timeout=20_000)
+
+
+async def test_the_transfer_of_the_document_is_followed_and_people_are_given_logins(
+    scratch: ScratchDatabase, browser: Browser, tmp_path: Path
+) -> None:
+    _, _, _, put_transfer, *add_people = commands()
+    async with a_stranger(scratch, browser, tmp_path) as (stranger, environment):
+        page = stranger.page
+        await typed(put_transfer, environment)
+        await page.get_by_placeholder("Find by id").fill("t-1")
+        await page.keyboard.press("Enter")
+        await expect(page.locator(".story")).to_contain_text("southbank.pay_in", timeout=20_000)
+        # The open page asks once more before it is sent to the login.
+        stranger.expected.add(401)
+        for add in add_people:
+            await typed(f"{add} --password-stdin", environment, stdin="correct horse battery\n")
+        await page.goto("/console/queues")
+        await expect(page.get_by_role("button", name="Log in")).to_be_visible()
 
 
 def test_the_pictures_of_the_document_are_there() -> None:

@@ -86,6 +86,16 @@ async def test_a_session_ends_after_rest(stage: OpenStage) -> None:
         assert (await standing(s.read, token)).session is None
 
 
+async def test_a_page_that_renews_itself_does_not_keep_its_session_alive(stage: OpenStage) -> None:
+    async with stage() as s:
+        await add(s)
+        token = await enter(s)
+        await s.clock.advance(IDLE_S - 60)
+        assert (await standing(s.read, token, active=False)).session is not None
+        await s.clock.advance(120)
+        assert (await standing(s.read, token, active=False)).session is None
+
+
 async def test_a_session_ends_by_age_however_busy(stage: OpenStage) -> None:
     async with stage() as s:
         await add(s)

@@ -74,6 +74,7 @@ class Door:
                     403, f"{visit.person.name} is {visit.person.role} and this needs an {route.role}; "
                     f"an administrator changes that with: payonce users role {visit.person.name} {route.role}"
                 )  # fmt: skip
+            _check_readable(visit)
             response = await route.handler(visit)
             if route.method == "POST":
                 self._board.forget()
@@ -84,7 +85,7 @@ class Door:
     async def visit(self, request: Request) -> Visit | None:
         """None when a login is needed first."""
         cookies = Cookies.of(request)
-        known = await standing(self._desk.read, cookies.session)
+        known = await standing(self._desk.read, cookies.session, active=not _by_itself(request))
         person: Person | None = None if known.session is None else known.session.person
         local = person is None and not known.anybody and self._loopback
         if local:
@@ -119,7 +120,10 @@ def check_origin(request: Request) -> None:
     if origin is not None:
         parts = urlsplit(origin)
         if parts.netloc.lower() != request.headers.get("host", "").lower() or parts.scheme not in ("http", "https"):
-            raise HTTPException(403, f"this form comes from {origin[:200]}, which is not this console")
+            raise HTTPException(
+                403, f"this form comes from {origin[:200]}, which is not this console; "
+                "a proxy in front of it must pass the Host header on"
+            )  # fmt: skip
     elif request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         raise HTTPException(403, "this form comes from another site")
 
@@ -150,9 +154,23 @@ def _check_at_this_machine(request: Request) -> None:
             )  # fmt: skip
 
 
+def _check_readable(visit: Visit) -> None:
+    """NUL is text to a browser and none to the store: no page has a use for it. Nor is a blank the name of anything."""
+    if not all(str(value).strip() for value in visit.path.values()):
+        raise HTTPException(404, "the address has a blank where a name or an id belongs; copy one from a list")
+    given = (*visit.path.values(), *visit.asked.values(), *visit.form.values())
+    if any(isinstance(value, str) and "\x00" in value for value in given):
+        raise HTTPException(400, "the address or the form has a NUL in it, which no name, id or reason has")
+
+
+def _by_itself(request: Request) -> bool:
+    """A page that is open renews itself, with nobody's doing."""
+    return "hx-request" in request.headers or request.url.path == f"{ROOT}/live"
+
+
 def _to_login(request: Request) -> Response:
     wanted = str(request.url.replace(scheme="", netloc="")) if request.method == "GET" else ""
-    if request.headers.get("hx-request") or request.url.path.endswith("/live"):
+    if _by_itself(request):
         # A fragment or a stream cannot show a form; the page it belongs to is loaded anew.
         return Response(status_code=401, headers={"HX-Refresh": "true"})
     return RedirectResponse(link("/login", next=wanted if wanted.startswith(ROOT) else None), status_code=303)

@@ -8,6 +8,8 @@ from payonce.engine.ledger.model import Reads
 from payonce.engine.queue import Depth
 from payonce.kit.money import Amount, Asset
 
+OUTBOX_LATE_S: Final = 60.0
+"""An entry that is due for longer is not under way, it is stuck."""
 COUNT_MAX: Final = 100_000
 """Counts stop here: beyond it nobody needs the exact number to act."""
 
@@ -39,7 +41,17 @@ class Alerts:
     @property
     def quiet(self) -> bool:
         counts = (self.parked, self.reviews.count, self.unknown.count, self.freezes, self.approvals, self.unmatched)
-        return not any(counts) and not self.outbox_parked and not self.paused and self.quarantine is None
+        return (
+            not any(counts)
+            and not self.outbox_parked
+            and not self.outbox_late
+            and not self.paused
+            and self.quarantine is None
+        )
+
+    @property
+    def outbox_late(self) -> bool:
+        return self.outbox_late_s > OUTBOX_LATE_S
 
     def badge(self, name: str | None) -> int:
         """The count beside a page's title."""

@@ -4,11 +4,12 @@
   const REFRESH_MS = 2000;
   let stream = null;
 
-  // Swapping under a selection or an open control would take away what somebody is about to copy or press.
+  // Swapping under a selection or the focus would take away what somebody is about to copy or press.
   const busy = () => {
     const selection = document.getSelection();
+    const focused = document.activeElement;
     return document.hidden || (selection && !selection.isCollapsed) ||
-      (document.activeElement && document.activeElement.closest("[hx-trigger] input, [hx-trigger] select"));
+      (focused && focused.closest("#pages, [hx-trigger]") && focused.matches(":focus-visible"));
   };
 
   const listen = () => {

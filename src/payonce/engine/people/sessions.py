@@ -90,7 +90,8 @@ async def log_out(database: Database, token: str) -> None:
     await database.work.execute("delete from payonce.sessions where token_hash = $1", _hash(token))
 
 
-async def standing(read: Reader, token: str | None) -> Standing:
+async def standing(read: Reader, token: str | None, *, active: bool = True) -> Standing:
+    """Unless `active`, a page renewed itself: that nobody sits before it must be able to end the session."""
     row = await read.fetchrow(
         """
         select payonce.due_now() as now, exists (select from payonce.people) as anybody,
@@ -105,7 +106,7 @@ async def standing(read: Reader, token: str | None) -> Standing:
     if row["name"] is None:
         return Standing(row["now"], None, row["anybody"])
     assert token is not None
-    if (row["now"] - row["seen_at"]).total_seconds() > SEEN_EVERY_S:
+    if active and (row["now"] - row["seen_at"]).total_seconds() > SEEN_EVERY_S:
         await read.fetch("update payonce.sessions set seen_at = payonce.due_now() where token_hash = $1", _hash(token))
     return Standing(row["now"], Session(Person(row["name"], Role(row["role"])), row["ends_at"]), row["anybody"])
 
