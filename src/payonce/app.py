@@ -246,6 +246,8 @@ class App:
         self.statements: Sequence[StatementSource] = ()
         self.loops: dict[str, asyncio.Task[None]] = {}
         """What runs for as long as the process does; an ended one means that the process is not well."""
+        self.closing = asyncio.Event()
+        """Set when HTTP ends: what streams to a browser lets go then."""
         self.process_name = _process_name()
         self._open_queue = lambda policy: backend.queue(database, bell, policy, self.process_name)
         self._handlers = handlers

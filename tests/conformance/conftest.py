@@ -1,4 +1,4 @@
-"""The backends that the conformance tests run against: every supported major version of PostgreSQL found here."""
+"""The backends that the conformance tests run against: the newest and the oldest PostgreSQL found here, and Redis."""
 
 from contextlib import AbstractAsyncContextManager
 
@@ -6,7 +6,9 @@ import pytest
 
 from payonce.embedded import Installation, find_installations
 from payonce.testing import ScratchDatabase
-from tests.conformance.postgres_backend import PostgresBackend, open_postgres_backend
+from tests.conformance.backend import Backend
+from tests.conformance.postgres_backend import open_postgres_backend
+from tests.conformance.redis_backend import FLAVOURS, Flavour, open_redis_backend
 
 
 def newest_and_oldest() -> list[Installation]:
@@ -16,12 +18,18 @@ def newest_and_oldest() -> list[Installation]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "backend" in metafunc.fixturenames:
-        metafunc.parametrize(
-            "postgres", newest_and_oldest(), indirect=True, ids=lambda found: f"PostgreSQL {found.major}"
-        )
+    if "backend" not in metafunc.fixturenames:
+        return
+    majors = newest_and_oldest()
+    cases = [pytest.param(found, None, id=f"PostgreSQL {found.major}") for found in majors]
+    cases += [pytest.param(majors[0], flavour, id=f"Redis {flavour}") for flavour in FLAVOURS if majors]
+    metafunc.parametrize(("postgres", "flavour"), cases, indirect=["postgres"])
 
 
 @pytest.fixture
-def backend(scratch: ScratchDatabase) -> AbstractAsyncContextManager[PostgresBackend]:
-    return open_postgres_backend(scratch)
+def backend(
+    scratch: ScratchDatabase, flavour: Flavour | None, request: pytest.FixtureRequest
+) -> AbstractAsyncContextManager[Backend]:
+    if flavour is None:
+        return open_postgres_backend(scratch)
+    return open_redis_backend(scratch, request.getfixturevalue("redis_server"), flavour)

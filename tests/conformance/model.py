@@ -30,8 +30,10 @@ class Key:
 
 
 class Model:
-    def __init__(self, lease_s: float) -> None:
+    def __init__(self, lease_s: float, *, keys_end_at_once: bool = False) -> None:
+        """A backend sets the end of a key when its message goes, or when somebody comes by and finds it gone."""
         self.lease_s = lease_s
+        self.keys_end_at_once = keys_end_at_once
         self.now = 0.0
         self.lease_now = 0.0
         self.paused = False
@@ -73,7 +75,7 @@ class Model:
     def _lease(self, claim: Claim, expected: State) -> None:
         held = self.messages[claim.message.id]
         assert self._claimable(held, expected)
-        assert claim.token > held.token, "a newer claim must have a higher token"
+        assert claim.token != held.token, "a newer claim must have another token"
         assert (claim.message.attempts, claim.crashes) == (held.attempts, held.crashes)
         held.state, held.token, held.lease_until = State.LEASED, claim.token, self.lease_now + self.lease_s
         held.claimed_at = self.now
@@ -100,7 +102,7 @@ class Model:
         if held is None:
             return Answer.STALE if claim.message.id in self.messages else Answer.ALREADY
         if ending in (Ending.SUCCESS, Ending.FAILED):
-            del self.messages[held.id]
+            self._forget(held.id)
             return Answer.SETTLED
         if ending is Ending.RELEASED:
             held.state = State.ALONE if held.crashes >= 2 else State.READY
@@ -137,8 +139,13 @@ class Model:
     def purge(self, state: State) -> int:
         gone = [held.id for held in self.messages.values() if held.state is state]
         for message_id in gone:
-            del self.messages[message_id]
+            self._forget(message_id)
         return len(gone)
+
+    def _forget(self, message_id: UUID) -> None:
+        del self.messages[message_id]
+        if self.keys_end_at_once:
+            self.let_keys_end()
 
     def let_keys_end(self) -> None:
         for key in self.keys.values():

@@ -55,42 +55,14 @@ class PostgresBackend:
         return [Logged(*row) for row in rows]
 
     async def refuse_to_log(self, message_id: UUID) -> None:
-        await self.stage.owner.execute(
-            f"""
-            create function payonce.refuse() returns trigger language plpgsql as $$
-            begin
-                if new.message_id = '{message_id}' then raise exception 'this row is refused'; end if;
-                return new;
-            end $$;
-            create trigger refuse before insert on payonce.job_logs for each row execute function payonce.refuse();
-            """
-        )
+        await refuse_to_log(self.stage, message_id)
 
     async def forget_expired_keys(self) -> None:
         await expire_keys(self.stage.database)
         await forget_keys(self.stage.database)
 
     async def kill_a_worker(self, policy: Policy, at: Moment) -> None:
-        victim = await asyncio.create_subprocess_exec(
-            *(sys.executable, str(Path(__file__).with_name("victim.py")), self.stage.scratch.service_url),
-            *(msgspec.json.encode(policy.described()).decode(), at),
-            stdout=asyncio.subprocess.PIPE,
-        )
-        assert victim.stdout is not None
-        try:
-            async with asyncio.timeout(VICTIM_LIMIT_S):
-                assert await victim.stdout.readline() == b"there\n", "the victim did not get to where it was to die"
-        finally:
-            os.kill(victim.pid, signal.SIGKILL)
-            await victim.wait()
-        # The server notices a moment later, and until then the transactions of the dead are open.
-        await eventually(self._victim_is_gone)
-
-    async def _victim_is_gone(self) -> bool:
-        left = await self.stage.owner.fetchval(
-            "select count(*) from pg_stat_activity where application_name = 'victim'"
-        )
-        return bool(left == 0)
+        await kill_a_worker(self.stage, policy, at)
 
     @asynccontextmanager
     async def locked(self, message_ids: Sequence[UUID]) -> AsyncIterator[None]:
@@ -106,3 +78,39 @@ async def open_postgres_backend(scratch: ScratchDatabase) -> AsyncIterator[Postg
     async with open_stage(scratch) as stage:
         await stage.clock.freeze()
         yield PostgresBackend(stage)
+
+
+async def kill_a_worker(stage: Stage, policy: Policy, at: Moment, *elsewhere: str) -> None:
+    """`elsewhere` is the address of the queue, if that is not the database."""
+    victim = await asyncio.create_subprocess_exec(
+        *(sys.executable, str(Path(__file__).with_name("victim.py")), stage.scratch.service_url),
+        *(msgspec.json.encode(policy.described()).decode(), at, *elsewhere),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert victim.stdout is not None
+    try:
+        async with asyncio.timeout(VICTIM_LIMIT_S):
+            assert await victim.stdout.readline() == b"there\n", "the victim did not get to where it was to die"
+    finally:
+        os.kill(victim.pid, signal.SIGKILL)
+        await victim.wait()
+
+    async def is_gone() -> bool:
+        left = await stage.owner.fetchval("select count(*) from pg_stat_activity where application_name = 'victim'")
+        return bool(left == 0)
+
+    # The server notices a moment later, and until then the transactions of the dead are open.
+    await eventually(is_gone)
+
+
+async def refuse_to_log(stage: Stage, message_id: UUID) -> None:
+    await stage.owner.execute(
+        f"""
+        create function payonce.refuse() returns trigger language plpgsql as $$
+        begin
+            if new.message_id = '{message_id}' then raise exception 'this row is refused'; end if;
+            return new;
+        end $$;
+        create trigger refuse before insert on payonce.job_logs for each row execute function payonce.refuse();
+        """
+    )

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, ClassVar
 
 import pytest
@@ -10,13 +11,16 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
+from payonce.embedded.redis import RedisServer
 from payonce.engine.model import Claim, Ending, Message, Settlement, State
 from payonce.engine.policy import Policy
 from payonce.engine.queue import Filter
 from payonce.kit.ids import new_id
 from payonce.testing import ScratchServer
+from tests.conformance.backend import Backend
 from tests.conformance.model import Model
-from tests.conformance.postgres_backend import PostgresBackend, open_postgres_backend
+from tests.conformance.postgres_backend import open_postgres_backend
+from tests.conformance.redis_backend import FLAVOURS, Flavour, open_redis_backend
 from tests.conformance.wire import without
 
 LEASE_S = 30.0
@@ -32,14 +36,15 @@ def some_of(claims: list[Claim]) -> st.SearchStrategy[list[Claim]]:
 class Comparison(RuleBasedStateMachine):
     """Each run has a queue of its own. Claims of the past are kept, so that stale ones are used as well."""
 
-    backend: ClassVar[PostgresBackend]
+    backend: ClassVar[Backend]
+    flavour: ClassVar[Flavour | None]
     runner: ClassVar[asyncio.Runner]
 
     def __init__(self) -> None:
         super().__init__()
         self.name = f"payments-{new_id()}"
         self.queue = self.do(self.backend.queue(Policy(self.name, lease_s=LEASE_S)))
-        self.model = Model(LEASE_S)
+        self.model = Model(LEASE_S, keys_end_at_once=self.flavour == "direct")
         self.claims: list[Claim] = []
 
     def do(self, work: Coroutine[Any, Any, Any]) -> Any:
@@ -142,15 +147,20 @@ class Comparison(RuleBasedStateMachine):
             assert seen == self.model.content(state)
 
 
-def compare(server: ScratchServer, examples: int, phases: Sequence[Phase]) -> None:
+def compare(
+    server: ScratchServer, examples: int, phases: Sequence[Phase], redis: RedisServer | None = None,
+    flavour: Flavour | None = None,
+) -> None:  # fmt: skip
     """Shrinking is for long runs: it may take minutes."""
     profile = settings(
         max_examples=examples, stateful_step_count=STEPS, deadline=None, database=None, phases=phases,
         derandomize=Phase.shrink not in phases, suppress_health_check=list(HealthCheck), report_multiple_bugs=False,
     )  # fmt: skip
     with server.lent() as scratch, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        opening = open_postgres_backend(scratch)
-        Comparison.runner = runner
+        opening: AbstractAsyncContextManager[Backend] = open_postgres_backend(scratch)
+        if redis is not None and flavour is not None:
+            opening = open_redis_backend(scratch, redis, flavour)
+        Comparison.runner, Comparison.flavour = runner, flavour
         Comparison.backend = runner.run(opening.__aenter__())
         try:
             run_state_machine_as_test(Comparison, settings=profile)
@@ -160,6 +170,22 @@ def compare(server: ScratchServer, examples: int, phases: Sequence[Phase]) -> No
 
 def test_a_backend_answers_as_the_model_does(postgres: ScratchServer) -> None:
     compare(postgres, EXAMPLES, [Phase.generate])
+
+
+@pytest.mark.parametrize(("flavour", "examples"), [("direct", 100), ("transactional", 30)])
+def test_redis_answers_as_the_model_does(
+    postgres: ScratchServer, redis_server: RedisServer, flavour: Flavour, examples: int
+) -> None:
+    compare(postgres, examples, [Phase.generate], redis_server, flavour)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1_800)
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_redis_answers_as_the_model_does_for_long(
+    postgres: ScratchServer, redis_server: RedisServer, flavour: Flavour
+) -> None:
+    compare(postgres, EXAMPLES_FULL // 3, [Phase.generate, Phase.shrink], redis_server, flavour)
 
 
 @pytest.mark.full

@@ -68,7 +68,7 @@ async def test_a_row_that_cannot_be_reaped_does_not_keep_the_others_from_coming_
             await let_leases_end(backend, queue)
         except asyncpg.PostgresError:
             continue
-    assert sorted(ids(await claim(queue))) == sorted(sent[1:])
+    assert set(sent[1:]) <= set(ids(await claim(queue)))
 
 
 @pytest.mark.parametrize("reason", ["NUL \x00 inside", "lone \ud800 surrogate", "x" * 100_000])

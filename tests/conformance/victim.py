@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from contextlib import AsyncExitStack
 
 import msgspec
 
@@ -9,17 +10,24 @@ from payonce.engine.bell import Bell
 from payonce.engine.database import Database
 from payonce.engine.model import Message
 from payonce.engine.policy import Exponential, Policy
-from payonce.engine.transaction import Reader
+from payonce.engine.queue import PullQueue
+from payonce.engine.transaction import Reader, RingingFeed
 from payonce.engine.work import Work
 from payonce.queues.postgres import PostgresFeed, PostgresQueue
+from payonce.queues.redis import RedisFeed, RedisQueue, RedisStore
 
 WAIT_S = 60.0
 
 
-async def main(url: str, policy: Policy, moment: str) -> None:
-    async with Database.open(url, application_name="victim") as database, Bell.open(database, listen=False) as bell:
-        feed = PostgresFeed(database, bell)
-        queue = PostgresQueue(database, bell, policy, worker="victim")
+async def main(url: str, policy: Policy, moment: str, redis_url: str | None = None) -> None:
+    async with AsyncExitStack() as stack:
+        database = await stack.enter_async_context(Database.open(url, application_name="victim"))
+        bell = await stack.enter_async_context(Bell.open(database, listen=False))
+        feed: RingingFeed = PostgresFeed(database, bell)
+        queue: PullQueue = PostgresQueue(database, bell, policy, worker="victim")
+        if redis_url is not None:
+            store = await stack.enter_async_context(RedisStore.open(redis_url, database))
+            feed, queue = RedisFeed(store, bell), RedisQueue(store, bell, policy, worker="victim")
         if moment == "before put is committed":
             async with database.transaction() as connection:
                 await feed.put([Message(queue=policy.queue)], within=connection)
@@ -49,4 +57,4 @@ async def stay() -> None:
 if __name__ == "__main__":
     described = msgspec.json.decode(sys.argv[2])
     described["backoff"] = Exponential(**described["backoff"])
-    asyncio.run(main(sys.argv[1], Policy(**described), sys.argv[3]))
+    asyncio.run(main(sys.argv[1], Policy(**described), *sys.argv[3:]))

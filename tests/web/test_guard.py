@@ -6,13 +6,11 @@ from collections.abc import AsyncIterator
 
 import asyncpg
 import pytest
-from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.testing import capture_logs
 
 from payonce.web import guard, listening, server
-from payonce.web.application import MOUNTS
 from payonce.web.guard import Guard
 from tests.web.asking import asked
 from tests.web.conftest import OpenWeb
@@ -147,13 +145,11 @@ def patient(app: ASGIApp) -> ASGIApp:
     return lambda scope, receive, send: app(scope, forever, send)
 
 
-async def test_a_mounted_application_is_guarded_too(web: OpenWeb, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("payonce.web.application.MOUNTS", {**MOUNTS, "/pages": lambda app: Starlette()})
+async def test_the_console_is_guarded_too(web: OpenWeb) -> None:
     async with web() as ask:
-        answer = await ask.get("/pages/nothing")
-        assert answer.status == 404
+        answer = await ask.get("/console/nothing")
         assert answer.headers["trace-id"]
-        too_much = await ask.post("/pages/nothing", b"x" * (guard.BODY_MAX_BYTES + 1))
+        too_much = await ask.post("/console/nothing", b"x" * (guard.BODY_MAX_BYTES + 1))
         assert too_much.status == 413
 
 

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from payonce.cli.output import JsonOption, note, opened, run_async, show, table
-from payonce.cli.parsing import ByOption, parsed_duration_s, somebody
+from payonce.cli.parsing import ByOption, somebody
+from payonce.kit.durations import parsed_duration_s
 from payonce.kit.outcomes import Invalid
 
 if TYPE_CHECKING:

@@ -106,6 +106,8 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     claimed_at: datetime
     """By the store's due clock."""
     first_attempt_at: datetime
+    first: bool = False
+    """Certainly nobody has claimed the message before. Where tokens grow, the first of them says so too."""
 
 
 class Settlement(msgspec.Struct, frozen=True, gc=False):

@@ -135,7 +135,7 @@ class Work:
         """
         if self._under_way:
             return self._under_way[0]
-        if not self._called and self._claim.token <= FIRST_TOKEN:
+        if not self._called and (self._claim.first or self._claim.token <= FIRST_TOKEN):
             return None
         found = await left_open(self.read if read is None else read, self.message.id)
         return None if found is None else found.label

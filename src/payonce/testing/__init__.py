@@ -10,12 +10,14 @@ A test suite says `pytest_plugins = ["payonce.testing.plugin"]` and writes
 
 from payonce.testing.clock import Clock
 from payonce.testing.eventually import eventually
+from payonce.testing.redis_clock import RedisClock
 from payonce.testing.servers import ScratchDatabase, ScratchServer, Servers
 from payonce.testing.stage import OpenStage, Stage, open_stage
 
 __all__ = [
     "Clock",
     "OpenStage",
+    "RedisClock",
     "ScratchDatabase",
     "ScratchServer",
     "Servers",

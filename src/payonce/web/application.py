@@ -7,6 +7,7 @@ from fastapi import Depends, FastAPI
 from starlette.types import ASGIApp
 
 from payonce.app import SERVICES, App
+from payonce.console.mounting import CONSOLE, console, ways_in
 from payonce.routes.attempts import Attempts
 from payonce.routes.problems import exception_handlers
 from payonce.web.approvals import approval_routes
@@ -19,7 +20,7 @@ from payonce.web.query import refuse_unknown_query
 from payonce.web.queues import queue_routes
 from payonce.web.webhooks import webhook_routes
 
-MOUNTS: Final[Mapping[str, Callable[[App], ASGIApp]]] = {}
+MOUNTS: Final[Mapping[str, Callable[[App], ASGIApp]]] = {CONSOLE: lambda app: console(app, app.settings.host)}
 """Applications with pages of their own, by the path under which they answer. They do their own logins; bodies, times
 and trace ids are guarded here."""
 
@@ -47,5 +48,6 @@ def build_web(app: App) -> FastAPI:
             web.include_router(service.routes())
     for path, mounted in MOUNTS.items():
         web.mount(path, mounted(app))
+    web.router.routes.extend(ways_in())
     describe(web)
     return web

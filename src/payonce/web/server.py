@@ -53,6 +53,7 @@ async def listening(app: App, host: str, port: int) -> AsyncIterator[int]:
         yield chosen
     finally:
         del app.loops["web"]
+        app.closing.set()
         server.should_exit = True
         with suppress(asyncio.CancelledError):
             await task

@@ -6,13 +6,13 @@ from uuid import UUID
 
 import asyncpg
 
-from payonce.engine.audit import note
 from payonce.engine.bell import Bell
 from payonce.engine.database import Connection, Database
 from payonce.engine.model import State, clean_text
 from payonce.engine.queue import Depth, Filter, Preview, Stored
 from payonce.engine.rows import MESSAGE_COLUMNS, MESSAGE_STARTS_OVER
 from payonce.kit.outcomes import Invalid
+from payonce.queues.declaring import check_known, queue_names, set_paused, unknown_queue
 from payonce.queues.postgres.rows import stored_of
 
 COUNT_MAX: Final = 1_000_000
@@ -31,7 +31,7 @@ class PostgresAdmin:
         self._bell = bell
 
     async def queues(self) -> list[str]:
-        return [row["name"] for row in await self._pool.fetch("select name from payonce.queues order by name")]
+        return await queue_names(self._pool)
 
     async def depth(self, queue: str) -> Depth:
         row = await self._pool.fetchrow(
@@ -55,13 +55,13 @@ class PostgresAdmin:
             queue,
         )
         if row is None:
-            raise await self._unknown(queue)
+            raise await unknown_queue(self._pool, queue)
         return Depth(queue, row["ready"], row["delayed"], row["alone"], row["leased"], row["parked"],
                      row["oldest_ready_s"], row["paused"])  # fmt: skip
 
     async def peek(self, queue: str, state: State, limit: int, after: UUID | None = None) -> list[Stored]:
         """In the order they fall due; `after` the given message, for the next page."""
-        await self._known(queue)
+        await check_known(self._pool, queue)
         if not 1 <= limit <= PEEK_MAX:
             raise Invalid(f"limit is {limit}; it must be between 1 and {PEEK_MAX}")
         rows = await self._pool.fetch(
@@ -83,17 +83,11 @@ class PostgresAdmin:
         self._bell.ring({queue})
 
     async def _set_paused(self, queue: str, reason: str | None, by: str) -> None:
-        await self._known(queue)
         async with self._pool.acquire() as connection, connection.transaction():
-            await connection.execute(
-                "update payonce.queues set paused = $2, paused_reason = $3 where name = $1",
-                queue, reason is not None, reason,
-            )  # fmt: skip
-            said = "resumed" if reason is None else f"paused: {reason}"
-            await note(connection, "queues.pause", queue, said, actor=by)
+            await set_paused(connection, queue, reason, by)
 
     async def preview(self, queue: str, state: State, which: Filter) -> Preview:
-        await self._known(queue)
+        await check_known(self._pool, queue)
         rows = await self._pool.fetch(
             f"""
             select {_STORED_COLUMNS}, (
@@ -113,7 +107,7 @@ class PostgresAdmin:
     async def choose(
         self, queue: str, state: State, which: Filter, limit: int, within: Connection | None = None
     ) -> list[UUID]:
-        await self._known(queue)
+        await check_known(self._pool, queue)
         rows = await (self._pool if within is None else within).fetch(
             f"select id from payonce.messages where {_MATCHING} order by ready_at, id limit $9",
             *_arguments(queue, state, which), limit,
@@ -122,7 +116,7 @@ class PostgresAdmin:
 
     async def redrive(self, queue: str, which: Filter, within: Connection | None = None) -> int:
         """Parked messages start over: attempts, crashes and age from zero. One that is parked again meanwhile stays."""
-        await self._known(queue)
+        await check_known(self._pool, queue)
         begun_at = await self._pool.fetchval("select payonce.due_now()")
         count = await _in_batches(
             self._pool if within is None else within,
@@ -147,7 +141,7 @@ class PostgresAdmin:
     async def purge(self, queue: str, state: State, which: Filter, by: str) -> int:
         """Deletes what is there at the beginning; each leaves a row in the job log, so nothing vanishes untold.
         Messages with open effects stay."""
-        await self._known(queue)
+        await check_known(self._pool, queue)
         if state is State.LEASED:
             raise Invalid("messages that are being worked on cannot be purged; pause the queue and let them end")
         begun_at = await self._pool.fetchval("select payonce.due_now()")
@@ -173,15 +167,6 @@ class PostgresAdmin:
             if not rows:
                 return None
             return len(await connection.fetch(_PURGE, [row["id"] for row in rows], clean_text(by)))
-
-    async def _known(self, queue: str) -> None:
-        if not await self._pool.fetchval("select exists (select from payonce.queues where name = $1)", queue):
-            raise await self._unknown(queue)
-
-    async def _unknown(self, queue: str) -> Invalid:
-        names = await self.queues()
-        listed = f"known are: {', '.join(names)}" if names else "none is declared yet: start a service first"
-        return Invalid(f"there is no queue {queue!r}; {listed}")
 
 
 async def _in_batches(source: asyncpg.Pool | Connection, sql: str, *arguments: Any) -> int:

@@ -5,18 +5,15 @@ from typing import Final
 from uuid import UUID
 
 import asyncpg
-import msgspec
 
 from payonce.engine.bell import Bell
 from payonce.engine.database import Connection, Database, settled_transaction
 from payonce.engine.idempotency import TAKE_KEYS, first_ids, keyed
 from payonce.engine.model import Message
 from payonce.engine.policy import Policy
-from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid
+from payonce.queues.declaring import check_limits, declare_queue
 from payonce.queues.postgres.columns import columns_of
-
-log = get_logger(__name__)
 
 PUT_MAX_MESSAGES: Final = 100_000
 """One put is one transaction; a larger one would hold its locks and its snapshot for too long."""
@@ -35,10 +32,12 @@ class PostgresFeed:
 
     async def declare(self, policies: Sequence[Policy]) -> None:
         """Makes queues and their limits known to the store. What an operator set (paused) stays."""
-        _check_limits(policies)
+        check_limits(policies)
         async with self._database.engine.acquire() as connection, connection.transaction():
             for policy in sorted(policies, key=lambda policy: policy.queue):
-                await _declare(connection, policy)
+                await declare_queue(connection, policy, "postgres")
+                if policy.lanes:
+                    await connection.execute(_SHARE_A_LANE, policy.queue)
         self._lanes_by_queue.update((policy.queue, policy.lanes) for policy in policies)
 
     async def put(self, messages: Sequence[Message], within: Connection | None = None) -> list[UUID]:
@@ -116,6 +115,10 @@ def _has_times(message: Message) -> bool:
     return bool(message.delay_s) or message.not_before is not None or message.created_at is not None
 
 
+# Messages from before the queue had lanes share one.
+_SHARE_A_LANE: Final = """
+    update payonce.messages set lane = '' where queue = $1 and state = 'ready' and lane is null"""
+
 _INPUT_COLUMNS: Final = (
     "queue", "id", "action", "payload", "idempotency_key", "correlation_id", "trace_id", "lane", "delay_s",
     "not_before", "created_at", "attempts", "max_attempts", "extra",
@@ -148,55 +151,3 @@ _INSERT_ONCE: Final = f"""
     where idempotency_key is null or id in (select message_id from fresh)
     on conflict (id) do nothing
     returning id"""
-
-
-def _check_limits(policies: Sequence[Policy]) -> None:
-    """Queues that share a limit must agree on its numbers; which of two should hold cannot be guessed."""
-    stated: dict[str, Policy] = {}
-    for policy in policies:
-        if policy.limit_name is None or (policy.concurrency is None and policy.rate is None):
-            continue
-        other = stated.setdefault(policy.limit_name, policy)
-        if (other.concurrency, other.rate, other.burst) != (policy.concurrency, policy.rate, policy.burst):
-            raise Invalid(
-                f"queues {other.queue} and {policy.queue} share the limit {policy.limit_name} and state different "
-                "numbers for it; state them once, or the same in both"
-            )
-
-
-async def _declare(connection: Connection, policy: Policy) -> None:
-    if policy.limit_name is not None:
-        changed = await connection.fetchval(
-            """
-            insert into payonce.limits as known (name, concurrency, rate, burst) values ($1, $2, $3, $4)
-            on conflict (name) do update
-                set concurrency = excluded.concurrency, rate = excluded.rate, burst = excluded.burst
-                where (known.concurrency, known.rate, known.burst) is distinct from ($2, $3, $4)
-                    and ($2::integer is not null or $3::float8 is not null)
-            returning xmax <> 0
-            """,
-            policy.limit_name, policy.concurrency, policy.rate, policy.burst,
-        )  # fmt: skip
-        if changed:
-            # Meant after a change of settings; told, because another process may still state the old numbers.
-            log.warning("limit_changed", limit=policy.limit_name, queue=policy.queue,
-                        concurrency=policy.concurrency, rate=policy.rate, burst=policy.burst)  # fmt: skip
-    await connection.execute(
-        """
-        insert into payonce.queues as known (name, limit_name, lease_s, key_retention_s, log, policy)
-        values ($1, $2, $3, $4, $5, $6::json)
-        on conflict (name) do update set limit_name = excluded.limit_name, lease_s = excluded.lease_s,
-            key_retention_s = excluded.key_retention_s, log = excluded.log, policy = excluded.policy
-        """,
-        policy.queue,
-        policy.limit_name,
-        policy.lease_s,
-        policy.key_retention_s,
-        policy.log,
-        msgspec.json.encode(policy.described()).decode(),
-    )
-    if policy.lanes:
-        # Messages from before the queue had lanes share one.
-        await connection.execute(
-            "update payonce.messages set lane = '' where queue = $1 and state = 'ready' and lane is null", policy.queue
-        )

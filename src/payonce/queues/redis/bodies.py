@@ -1,0 +1,116 @@
+"""Envelopes as they lie in Redis: the id first, so that a script finds it by its place, then when it was created."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from hashlib import sha1
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from payonce.engine.model import Message, encode_extra, encode_payloads, message_from_wire
+
+ID_START: Final = 7
+ID_END: Final = 43
+"""Where the id lies in a body that we wrote: behind {"id":" ."""
+
+
+class _Written(msgspec.Struct, frozen=True, gc=False):
+    id: str
+    created_at: datetime | UnsetType
+    action: str
+    correlation_id: str | None
+    idempotency_key: str | None
+    trace_id: str
+    attempts: int
+    max_attempts: int | UnsetType
+    lane: str | UnsetType
+    payload: msgspec.Raw
+
+
+class _Read(msgspec.Struct, gc=False):
+    id: UUID
+    payload: dict[str, Any]
+    created_at: datetime | None = None
+    action: str = ""
+    correlation_id: str | None = None
+    idempotency_key: str | None = None
+    trace_id: str | None = None
+    attempts: int = 0
+    max_attempts: int | None = None
+    lane: str | None = None
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(_Read).decode
+
+
+def encode_bodies(messages: Sequence[Message]) -> list[bytes]:
+    """Refuses what JSON cannot carry. A message without a time of creation gets it from the script that stores it."""
+    payloads = encode_payloads(messages)
+    return [_body(message, payload.encode()) for message, payload in zip(messages, payloads, strict=True)]
+
+
+def _body(message: Message, payload: bytes) -> bytes:
+    written = _Written(
+        str(message.id),
+        UNSET if message.created_at is None else message.created_at,
+        message.action,
+        message.correlation_id,
+        message.idempotency_key,
+        message.trace,
+        message.attempts,
+        UNSET if message.max_attempts is None else message.max_attempts,
+        UNSET if message.lane is None else message.lane,
+        msgspec.Raw(payload),
+    )
+    if not message.extra:
+        return _encode(written)
+    encode_extra(message)
+    plain = msgspec.to_builtins(written, builtin_types=(datetime, msgspec.Raw))
+    first = {name: plain.pop(name) for name in ("id", "created_at") if name in plain}
+    return _encode({**first, **message.extra, **plain})
+
+
+def decode_plain(queue: str, body: bytes) -> Message:
+    """A body with our own fields alone."""
+    read = _decode(body)
+    return Message(
+        id=read.id,
+        queue=queue,
+        action=read.action,
+        correlation_id=read.correlation_id,
+        idempotency_key=read.idempotency_key,
+        trace_id=read.trace_id,
+        created_at=read.created_at,
+        attempts=read.attempts,
+        max_attempts=read.max_attempts,
+        lane=read.lane,
+        payload=read.payload,
+    )
+
+
+def decode_any(queue: str, body: bytes) -> Message:
+    """Also one with fields of others. The id in front is the one by which the store knows it."""
+    message = message_from_wire(queue, body)
+    return msgspec.structs.replace(message, id=UUID(id_text(body)))
+
+
+def id_text(body: bytes) -> str:
+    return body[ID_START:ID_END].decode("ascii", "replace")
+
+
+def shown(queue: str, message_id: UUID, body: bytes) -> Message:
+    """For people to look at: of a body that cannot be read, what can be told of it."""
+    try:
+        message = message_from_wire(queue, body)
+        return msgspec.structs.replace(message, id=message_id)
+    except ValueError as error:
+        note = {"unreadable": str(error), "begins": body[:200].decode("utf-8", "replace")}
+        return Message(id=message_id, queue=queue, payload=note)
+
+
+def id_of_bytes(body: bytes) -> UUID:
+    """Of a body that has none: what the scripts make of its bytes."""
+    return UUID(sha1(body, usedforsecurity=False).hexdigest()[:32])

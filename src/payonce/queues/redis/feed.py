@@ -1,0 +1,116 @@
+"""Putting messages: straight into Redis, all of them or none, or with a transaction, by way of the outbox."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Final
+from uuid import UUID
+
+import msgspec
+
+from payonce.engine.bell import Bell
+from payonce.engine.database import Connection
+from payonce.engine.model import Message, check_message
+from payonce.engine.outbox import put_kept, wake_name
+from payonce.engine.policy import Policy
+from payonce.kit.outcomes import Invalid
+from payonce.queues.declaring import check_limits, declare_queue
+from payonce.queues.redis import scripts
+from payonce.queues.redis.bodies import encode_bodies
+from payonce.queues.redis.kept import RELAY
+from payonce.queues.redis.store import RedisStore
+
+PUT_MAX_MESSAGES: Final = 100_000
+SCRIPT_MAX_MESSAGES: Final = 1_000
+"""By one call of the script: the server serves nobody else meanwhile."""
+DIRECT: Final = "d"
+US: Final = 1_000_000
+
+
+class RedisFeed:
+    """What is put outside a transaction goes straight into Redis, and has Redis' durability alone. What is put within
+    one is kept in PostgreSQL until it is settled."""
+
+    def __init__(self, store: RedisStore, bell: Bell) -> None:
+        self._store = store
+        self._bell = bell
+        self._lanes_by_queue: dict[str, bool] = {}
+
+    async def declare(self, policies: Sequence[Policy]) -> None:
+        """Makes queues and their limits known to both stores. What an operator set (paused) stays."""
+        check_limits(policies)
+        async with self._store.database.engine.acquire() as connection, connection.transaction():
+            for policy in sorted(policies, key=lambda policy: policy.queue):
+                await declare_queue(connection, policy, "redis")
+                await self._store.declare(policy.queue, connection)
+        self._lanes_by_queue.update((policy.queue, policy.lanes) for policy in policies)
+
+    async def put(self, messages: Sequence[Message], within: Connection | None = None) -> list[UUID]:
+        if not messages:
+            return []
+        if len(messages) > PUT_MAX_MESSAGES:
+            raise Invalid(f"{len(messages):,} messages in one put; put at most {PUT_MAX_MESSAGES:,} at a time")
+        await self._know_queues(messages)
+        if within is not None:
+            laned = [in_a_lane(each) if self._lanes_by_queue[each.queue] else each for each in messages]
+            return await put_kept(within, RELAY, laned)
+        by_queue: defaultdict[str, list[int]] = defaultdict(list)
+        for position, message in enumerate(messages):
+            by_queue[message.queue].append(position)
+        parts = [
+            (queue, positions[start : start + SCRIPT_MAX_MESSAGES])
+            for queue, positions in by_queue.items()
+            for start in range(0, len(positions), SCRIPT_MAX_MESSAGES)
+        ]
+        calls = [
+            (queue, self._arguments(queue, [messages[position] for position in positions]))
+            for queue, positions in parts
+        ]
+        if len(calls) == 1:
+            answers = [await self._store.run(scripts.PUT, calls[0][0], *calls[0][1])]
+        else:
+            answers = await self._store.run_all(scripts.PUT, calls)
+        ids = [message.id for message in messages]
+        for (_, positions), answered in zip(parts, answers, strict=True):
+            for position, known_as in zip(positions, answered, strict=True):
+                if known_as != str(ids[position]).encode():
+                    ids[position] = UUID(known_as.decode())
+        return ids
+
+    def ring(self, queues: set[str]) -> None:
+        """For puts within a transaction: call after its commit. The relay brings them into Redis."""
+        self._bell.ring({*queues, wake_name(RELAY)})
+
+    def _arguments(self, queue: str, messages: Sequence[Message]) -> list[str | bytes]:
+        laned = self._lanes_by_queue[queue]
+        for message in messages:
+            check_message(message)
+        if laned:
+            messages = [in_a_lane(message) for message in messages]
+        arguments: list[str | bytes] = [DIRECT]
+        for message, body in zip(messages, encode_bodies(messages), strict=True):
+            arguments += (body, message.idempotency_key or "", due_text(message), message.lane or "")
+        return arguments
+
+    async def _know_queues(self, messages: Sequence[Message]) -> None:
+        unknown = {message.queue for message in messages} - self._lanes_by_queue.keys()
+        if unknown:
+            found = await self._store.database.engine.fetch(
+                "select name, coalesce((policy->>'lanes')::boolean, false) from payonce.queues where name = any($1)",
+                list(unknown),
+            )
+            self._lanes_by_queue.update(dict(map(tuple, found)))
+            if missing := unknown - self._lanes_by_queue.keys():
+                raise Invalid(f"there is no queue {min(missing)!r}; declare its policy and start its service first")
+
+
+def in_a_lane(message: Message) -> Message:
+    """Where lanes take turns, messages without one share one."""
+    return message if message.lane is not None else msgspec.structs.replace(message, lane="")
+
+
+def due_text(message: Message) -> str:
+    """When it falls due, for the script: an earliest moment and a delay in microseconds; empty for at once."""
+    if not message.delay_s and message.not_before is None:
+        return ""
+    earliest_us = 0 if message.not_before is None else int(message.not_before.timestamp() * US)
+    return f"{max(0, earliest_us)} {round(message.delay_s * US)}"

@@ -1,0 +1,164 @@
+"""Messages that PostgreSQL keeps until they are settled: what is done there, before it is done in Redis."""
+
+from collections.abc import Sequence
+from typing import Final
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from payonce.engine.database import Connection, Database, is_transient, settled_transaction
+from payonce.engine.model import Claim, Message, Settlement
+from payonce.engine.outbox import Fate, Standing, put_out, settle_kept, standings
+from payonce.engine.outbox import State as Entry
+from payonce.engine.outbox.kept import STARTS_OVER, consumer
+from payonce.kit.log import get_logger
+from payonce.queues.redis.runlog import EndedRun, write_runs
+
+RELAY: Final = "redis"
+KEPT: Final = "k"
+"""Delivered from the outbox: without its row there, it is settled."""
+MAYBE_KEPT: Final = "a"
+"""A run of it was about to give it a row in the outbox, and may not have come to it."""
+
+log = get_logger(__name__)
+
+
+class KeptClaim(Claim, frozen=True, gc=False):
+    """A claim on a message that has, or may have, a row in the outbox."""
+
+    kind: str = KEPT
+
+
+class Checked(msgspec.Struct, frozen=True):
+    """What PostgreSQL says of claimed messages that it keeps."""
+
+    run: Sequence[Claim]
+    settled: Sequence[Claim]
+    """What Redis has is a copy of the past."""
+    outdated: Sequence[Claim]
+    """Retried, parked or redriven meanwhile: PostgreSQL's version stands."""
+
+
+async def check(database: Database, claims: Sequence[KeptClaim]) -> Checked:
+    known = await standings(database, RELAY, [claim.message.id for claim in claims])
+    doubtful = [claim for claim in claims if claim.kind == MAYBE_KEPT and claim.message.id not in known]
+    settled = await _settled(database, doubtful)
+    run: list[Claim] = []
+    gone: list[Claim] = []
+    outdated: list[Claim] = []
+    for claim in claims:
+        standing = known.get(claim.message.id)
+        if standing is None:
+            (run if claim.kind == MAYBE_KEPT and claim.message.id not in settled else gone).append(claim)
+        else:
+            (run if _same(standing, claim) else outdated).append(claim)
+    return Checked(run, gone, outdated)
+
+
+def _same(standing: Standing, claim: Claim) -> bool:
+    return standing.state is not Entry.PARKED and standing.attempts == claim.message.attempts
+
+
+async def _settled(database: Database, claims: Sequence[Claim]) -> set[UUID]:
+    if not claims:
+        return set()
+    rows = await database.engine.fetch(
+        """
+        select known.id from unnest($1::text[], $2::text[]) as asked (consumer, id)
+        join payonce.inbox known using (consumer, id)
+        """,
+        [consumer(claim.message.queue) for claim in claims],
+        [str(claim.message.id) for claim in claims],
+    )
+    return {UUID(row["id"]) for row in rows}
+
+
+async def bring_again(database: Database, ids: Sequence[UUID]) -> None:
+    """PostgreSQL's version of messages whose copy was dropped is delivered at once."""
+    await database.engine.execute(
+        """
+        update payonce.outbox set state = 'waiting', token = token + 1, try_at = payonce.due_now()
+        where relay = $1 and id = any($2) and state = 'delivered'
+        """,
+        RELAY, list(ids),
+    )  # fmt: skip
+
+
+async def record(database: Database, batch: Sequence[tuple[Settlement, EndedRun | None]]) -> dict[UUID, Fate]:
+    """Ends runs in one transaction, with their rows in the job log. One that is refused does not hold up the others."""
+    if not batch:
+        return {}
+    try:
+        async with database.engine.acquire() as connection, settled_transaction(database, connection):
+            fates = await settle_kept(connection, RELAY, [settlement for settlement, _ in batch])
+            ended = [run for (_, run), fate in zip(batch, fates, strict=True) if fate is Fate.RECORDED]
+            await write_runs(connection, [run for run in ended if run is not None])
+        return {settlement.claim.message.id: fate for (settlement, _), fate in zip(batch, fates, strict=True)}
+    except asyncpg.PostgresError as error:
+        if is_transient(error):
+            raise
+        if len(batch) == 1:
+            message = batch[0][0].claim.message
+            log.error("row_refused", queue=message.queue, message_id=str(message.id), error=str(error))
+            return {message.id: Fate.STALE}
+    middle = len(batch) // 2
+    return await record(database, batch[:middle]) | await record(database, batch[middle:])
+
+
+class Death(msgspec.Struct, frozen=True):
+    """A message that its worker died on, alone."""
+
+    id: UUID
+    token: int
+    reason: str
+    run: EndedRun | None
+
+
+async def park_dead(database: Database, deaths: Sequence[Death]) -> set[UUID]:
+    """Parks in PostgreSQL, with its row in the job log. Answers with those that had a row to park."""
+    parked: set[UUID] = set()
+    for death in deaths:
+        async with database.engine.acquire() as connection, settled_transaction(database, connection):
+            if await connection.fetchval(_PARK, RELAY, death.id, death.token, death.reason):
+                parked.add(death.id)
+                await write_runs(connection, [] if death.run is None else [death.run])
+    return parked
+
+
+_PARK: Final = """
+    update payonce.outbox
+    set state = 'parked', token = token + 1, lease_until = null, try_at = payonce.due_now(), last_error = $4,
+        holder = null, held_until = null
+    where relay = $1 and id = $2 and state <> 'parked'
+      and (holder is null or holder = $3 or held_until <= payonce.lease_now())
+    returning true"""
+
+
+async def start_over(connection: Connection, ids: Sequence[UUID]) -> set[UUID]:
+    """Parked rows are waiting again, with attempts and age from zero."""
+    rows = await connection.fetch(
+        f"""
+        update payonce.outbox entry set {STARTS_OVER}
+        where relay = $1 and id = any($2) and state = 'parked' returning entry.id
+        """,
+        RELAY, list(ids),
+    )  # fmt: skip
+    return {row["id"] for row in rows}
+
+
+async def adopt(connection: Connection, messages: Sequence[Message]) -> None:
+    """Gives messages that Redis alone has a row, in the caller's transaction: with its commit the relay brings them."""
+    fresh = [msgspec.structs.replace(message, attempts=0, not_before=None, delay_s=0.0) for message in messages]
+    await put_out(connection, RELAY, fresh)
+
+
+async def forget(connection: Connection, ids: Sequence[UUID]) -> None:
+    """Purged. What a run holds stays."""
+    await connection.execute(
+        """
+        delete from payonce.outbox where relay = $1 and id = any($2)
+          and (holder is null or held_until <= payonce.lease_now())
+        """,
+        RELAY, list(ids),
+    )  # fmt: skip

@@ -1,0 +1,335 @@
+"""Taking messages: finished ones are settled and new ones claimed by one script, in one round trip."""
+
+import asyncio
+import os
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+from payonce.engine.bell import Bell
+from payonce.engine.database import Connection
+from payonce.engine.model import Answer, Claim, Ending, Message, Settlement, clean_text
+from payonce.engine.outbox import Fate, accept_unkept, hold_kept, settle_kept, wake_name
+from payonce.engine.policy import Policy
+from payonce.engine.queue import POLL_S, Exchange
+from payonce.engine.rows import UNREADABLE
+from payonce.kit.ids import new_id
+from payonce.kit.log import get_logger
+from payonce.queues.redis import scripts
+from payonce.queues.redis.bodies import decode_any, decode_plain, id_text
+from payonce.queues.redis.kept import KEPT, MAYBE_KEPT, RELAY, KeptClaim, bring_again, check, park_dead, record
+from payonce.queues.redis.runlog import line, try_to_write_runs, write_runs
+from payonce.queues.redis.settling import (
+    US,
+    DeadClaim,
+    Words,
+    dead_claim,
+    moment,
+    other_words,
+    run_of,
+    silently_gone,
+    success_words,
+)
+from payonce.queues.redis.store import RedisStore
+from payonce.queues.redis.waiting import Doorbell
+
+REAP_BATCH: Final = 200
+SETTLE_MAX: Final = 1_000
+ANSWERS: Final = {ord("S"): Answer.SETTLED, ord("A"): Answer.ALREADY, ord("T"): Answer.STALE}
+PLAIN: Final = "p"
+ENDS: Final = (Ending.SUCCESS, Ending.FAILED)
+
+log = get_logger(__name__)
+
+
+class RedisQueue:
+    """One queue as one worker process sees it."""
+
+    mirrors = True
+
+    def __init__(self, store: RedisStore, bell: Bell, policy: Policy, worker: str) -> None:
+        self.policy = policy
+        self._store = store
+        self._database = store.database
+        self._bell = bell
+        self._worker = re.sub(r"\s", "_", worker)
+        self._lease_us = round(policy.lease_s * US)
+        self._limit = policy.limit_name or ""
+        self._retention_us = round(policy.key_retention_s * US)
+        self._rung = asyncio.Event()
+        self._doorbell = Doorbell(store, policy.queue, self._rung)
+        self._held: set[UUID] = set()
+        """Messages that were put straight into Redis, and that a run of this process has given a row in the outbox."""
+        self._fates: dict[tuple[UUID, int], Fate] = {}
+        """What PostgreSQL has recorded and Redis may not know yet: a batch that is sent again is not recorded again."""
+        bell.subscribe(policy.queue, self._rung)
+
+    async def exchange(self, settlements: Sequence[Settlement], limit: int) -> Exchange:
+        answers: list[Answer] = []
+        while len(settlements) > SETTLE_MAX:
+            answers += (await self._exchange(settlements[:SETTLE_MAX], 0)).answers
+            settlements = settlements[SETTLE_MAX:]
+        last = await self._exchange(settlements, limit)
+        return Exchange([*answers, *last.answers], last.claims, last.rest_s) if answers else last
+
+    async def _exchange(self, settlements: Sequence[Settlement], limit: int) -> Exchange:
+        fates = await self._record(settlements)
+        done: list[Words] = []
+        others: list[Words] = []
+        places: list[tuple[bool, int] | None] = []
+        for settlement in settlements:
+            fate = fates.get(settlement.claim.message.id)
+            if fate is Fate.STALE:
+                places.append(None)
+            elif fate in (Fate.GONE, Fate.UNKNOWN):
+                places.append((False, len(others)))
+                others.append(silently_gone(settlement.claim.message.id, settlement.claim.token))
+            elif settlement.ending is Ending.SUCCESS:
+                places.append((True, len(done)))
+                done.append(success_words(settlement, logged=self.policy.log == "all"))
+            else:
+                places.append((False, len(others)))
+                others.append(other_words(settlement))
+        token = _new_token()
+        now_us, rest, said, *claimed = await self._run(token, limit, "ready", done, others)
+        now = moment(now_us)
+        answers = [
+            Answer.STALE if place is None else ANSWERS[said[place[1] if place[0] else len(done) + place[1]]]
+            for place in places
+        ]
+        rest_s = POLL_S if rest == b"paused" else int(rest) / US if rest else None
+        if limit:
+            self._doorbell.may_ring = rest_s is None and len(claimed) < 2 * limit
+        await self._end(settlements, fates, answers, now)
+        claims = await self._readable(claimed, token, now)
+        return Exchange(_as_recorded(settlements, fates, answers), claims, rest_s)
+
+    async def _record(self, settlements: Sequence[Settlement]) -> dict[UUID, Fate]:
+        """What PostgreSQL keeps ends there first. One that never had a row is left out: Redis alone has it."""
+        fates: dict[UUID, Fate] = {}
+        batch: list[Settlement] = []
+        for settlement in settlements:
+            claim = settlement.claim
+            known = self._fates.get((claim.message.id, claim.token))
+            if known is not None:
+                fates[claim.message.id] = known
+            elif not settlement.recorded and self._kind(claim) is not None:
+                batch.append(settlement)
+        if not batch:
+            return fates
+        taken_over = await self._taken_over([settlement.claim for settlement in batch])
+        fates |= dict.fromkeys(taken_over, Fate.STALE)
+        mine = [settlement for settlement in batch if settlement.claim.message.id not in taken_over]
+        recorded = await self._record_mine(mine) if mine else {}
+        for settlement in mine:
+            claim, fate = settlement.claim, recorded[settlement.claim.message.id]
+            if fate is not Fate.UNKNOWN or self._kind(claim) == KEPT:
+                fates[claim.message.id] = self._fates[claim.message.id, claim.token] = fate
+        return fates
+
+    async def _record_mine(self, settlements: Sequence[Settlement]) -> dict[UUID, Fate]:
+        now = await self._database.engine.fetchval("select payonce.due_now()")
+        batch = [
+            (settlement, run_of(settlement, now, self._worker) if self._is_logged(settlement) else None)
+            for settlement in settlements
+        ]
+        return await record(self._database, batch)
+
+    async def _taken_over(self, claims: Sequence[Claim]) -> set[UUID]:
+        """Those that are somebody else's by now. What a wiped Redis does not know is for PostgreSQL to say."""
+        words = (word for claim in claims for word in (str(claim.message.id), claim.token))
+        [letters] = await self._store.run(scripts.LIVE, self.policy.queue, *words)
+        return {claim.message.id for claim, letter in zip(claims, letters.decode(), strict=True) if letter == "T"}
+
+    def _is_logged(self, settlement: Settlement) -> bool:
+        return settlement.ending is not Ending.SUCCESS or self.policy.log == "all"
+
+    def _kind(self, claim: Claim) -> str | None:
+        if isinstance(claim, KeptClaim):
+            return claim.kind
+        return MAYBE_KEPT if claim.message.id in self._held else None
+
+    async def _end(
+        self, settlements: Sequence[Settlement], fates: dict[UUID, Fate], answers: Sequence[Answer], now: datetime
+    ) -> None:
+        """Both stores know; the rows of the job log that PostgreSQL does not have yet are written."""
+        runs = []
+        for settlement, answer in zip(settlements, answers, strict=True):
+            claim = settlement.claim
+            self._held.discard(claim.message.id)
+            self._fates.pop((claim.message.id, claim.token), None)
+            direct = claim.message.id not in fates and not settlement.recorded
+            if direct and answer is Answer.SETTLED and settlement.ending is not Ending.SUCCESS:
+                runs.append(run_of(settlement, now, self._worker))
+        await try_to_write_runs(self._database, [run for run in runs if run is not None])
+
+    async def _run(
+        self, token: int, limit: int, source: str, done: Sequence[Words] = (), others: Sequence[Words] = ()
+    ) -> list[bytes]:
+        return await self._store.run(
+            scripts.EXCHANGE, self.policy.queue, self._lease_us, self._worker, token, limit, source, str(new_id()),
+            self._retention_us, self._limit, len(done), *(word for words in done for word in words),
+            *(word for words in others for word in words),
+        )  # fmt: skip
+
+    async def _readable(self, claimed: Sequence[bytes], token: int, now: datetime) -> list[Claim]:
+        """One message that cannot be read is parked with its reason, and does not hold up the others."""
+        claims: list[Claim] = []
+        kept: list[KeptClaim] = []
+        queue = self.policy.queue
+        for position in range(0, len(claimed), 2):
+            body, info = claimed[position], claimed[position + 1]
+            try:
+                if not info:
+                    claims.append(Claim(decode_plain(queue, body), token, 0, now, now, first=True))
+                    continue
+                flags, crashes, first = info.decode().split()
+                message = decode_plain(queue, body) if flags[1] == PLAIN else decode_any(queue, body)
+            except UNREADABLE as error:
+                await self._park_unreadable(body, token, str(error))
+                continue
+            if flags[0] in (KEPT, MAYBE_KEPT):
+                kept.append(KeptClaim(message, token, int(crashes), now, moment(first), kind=flags[0]))
+                claims.append(kept[-1])
+            else:
+                claims.append(Claim(message, token, int(crashes), now, moment(first)))
+        return await self._checked(claims, kept) if kept else claims
+
+    async def _checked(self, claims: Sequence[Claim], kept: Sequence[KeptClaim]) -> list[Claim]:
+        """What PostgreSQL keeps runs only as it is there."""
+        checked = await check(self._database, kept)
+        dropped = [*checked.settled, *checked.outdated]
+        if not dropped:
+            return list(claims)
+        gone = [silently_gone(claim.message.id, claim.token) for claim in dropped]
+        await self._run(_new_token(), 0, "ready", (), gone)
+        if checked.outdated:
+            await bring_again(self._database, [claim.message.id for claim in checked.outdated])
+            self._bell.ring({wake_name(RELAY)})
+        log.info(
+            "copies_dropped", queue=self.policy.queue, settled=len(checked.settled), outdated=len(checked.outdated)
+        )
+        lost = {claim.message.id for claim in dropped}
+        return [claim for claim in claims if claim.message.id not in lost]
+
+    async def _park_unreadable(self, body: bytes, token: int, error: str) -> None:
+        message_id, reason = id_text(body), clean_text(f"this message cannot be read: {error}")
+        log.error("message_unreadable", queue=self.policy.queue, message_id=message_id, error=error)
+        nameless = Message(queue=self.policy.queue)
+        told = line(nameless, "parked", 0, reason).replace(str(nameless.id), message_id)
+        words = (message_id, token, Ending.PARKED.value, "", 0, reason, "", told)
+        await self._run(_new_token(), 0, "ready", (), [words])
+
+    async def claim_alone(self) -> Claim | None:
+        token = _new_token()
+        now_us, _, _, *claimed = await self._run(token, 1, "alone")
+        claims = await self._readable(claimed, token, moment(now_us))
+        return claims[0] if claims else None
+
+    async def mark_alone(self, claim: Claim) -> bool:
+        [marked] = await self._store.run(scripts.MARK_ALONE, self.policy.queue, str(claim.message.id), claim.token)
+        return bool(marked)
+
+    async def extend(self, claims: Sequence[Claim]) -> list[Claim]:
+        named = (word for claim in claims for word in (str(claim.message.id), claim.token))
+        lost = await self._store.run(scripts.EXTEND, self.policy.queue, self._lease_us, self._limit, *named)
+        gone = {message_id.decode() for message_id in lost}
+        return [claim for claim in claims if str(claim.message.id) in gone]
+
+    async def give_back(self, running: Sequence[Claim]) -> int:
+        ids = [str(claim.message.id) for claim in running]
+        [count] = await self._store.run(scripts.GIVE_BACK, self.policy.queue, self._worker, self._limit, *ids)
+        return int(count)
+
+    async def settle_within(self, connection: Connection, settlement: Settlement) -> str | None:
+        """A run that was taken over hears so from Redis; one that slips through meets the row or the inbox."""
+        claim, kind = settlement.claim, self._kind(settlement.claim)
+        if await self._taken_over([claim]):
+            return None
+        fate = Fate.UNKNOWN
+        if kind is not None:
+            [fate] = await settle_kept(connection, RELAY, [settlement])
+        if fate is Fate.UNKNOWN and kind != KEPT and settlement.ending in ENDS:
+            recorded = await accept_unkept(connection, RELAY, claim.message)
+        else:
+            recorded = fate is Fate.RECORDED
+        if not recorded:
+            return None
+        if self._is_logged(settlement):
+            run = run_of(settlement, await connection.fetchval("select payonce.due_now()"), self._worker)
+            await write_runs(connection, [] if run is None else [run])
+        xact_id: str = await connection.fetchval("select pg_current_xact_id()::text")
+        return xact_id
+
+    async def hold_within(self, connection: Connection, claim: Claim) -> bool:
+        """A message that Redis alone has gets its row in the outbox: nothing is sent for one that could vanish."""
+        [live] = await self._store.run(
+            scripts.HOLD, self.policy.queue, self._lease_us, self._limit, str(claim.message.id), claim.token
+        )
+        if not live:
+            return False
+        self._held.add(claim.message.id)
+        return await hold_kept(connection, RELAY, claim, self.policy.lease_s)
+
+    async def reap(self) -> int:
+        now_us, *dead = await self._store.run(scripts.DEAD, self.policy.queue, REAP_BATCH)
+        found = [
+            held
+            for position in range(0, len(dead), 3)
+            if (held := dead_claim(self.policy.queue, moment(now_us), *dead[position : position + 3])) is not None
+        ]
+        if not found:
+            return 0
+        parked, dropped = await self._park_first(found)
+        words = [word for held in found if held not in dropped for word in held.arguments]
+        ids = await self._store.run(scripts.REAP, self.policy.queue, self._limit, *words)
+        taken = {message_id.decode() for message_id in ids}
+        reaped = [held for held in found if held.id in taken]
+        for held in reaped:
+            log.warning("lease_ended", queue=self.policy.queue, message_id=held.id, worker=held.worker,
+                        crashes=held.crashes, now=held.state.value)  # fmt: skip
+        runs = [held.run for held in reaped if held.run is not None and UUID(held.id) not in parked]
+        await try_to_write_runs(self._database, runs)
+        return len(reaped)
+
+    async def _park_first(self, found: Sequence[DeadClaim]) -> tuple[set[UUID], list[DeadClaim]]:
+        """What died alone and is kept in PostgreSQL is parked there first: those ids, and copies of what is over."""
+        kept = [held for held in found if held.alone and held.kept]
+        parked = await park_dead(self._database, [held.death for held in kept]) if kept else set()
+        dropped = [held for held in kept if held.kind == KEPT and UUID(held.id) not in parked]
+        if dropped:
+            gone = [silently_gone(UUID(held.id), held.token) for held in dropped]
+            await self._run(_new_token(), 0, "ready", (), gone)
+        return parked, dropped
+
+    async def wait(self, timeout_s: float) -> None:
+        self._doorbell.listen()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._rung.wait()
+        except TimeoutError:
+            pass
+        self._rung.clear()
+
+    def wake(self) -> None:
+        self._rung.set()
+
+
+def _as_recorded(settlements: Sequence[Settlement], fates: dict[UUID, Fate], answers: Sequence[Answer]) -> list[Answer]:
+    """What PostgreSQL has recorded is settled, whether or not Redis still had its copy."""
+    if not fates:
+        return list(answers)
+    said = {Fate.RECORDED: Answer.SETTLED, Fate.GONE: Answer.ALREADY, Fate.UNKNOWN: Answer.ALREADY}
+    return [
+        answer
+        if settlement.ending is Ending.RELEASED
+        else said.get(fates.get(settlement.claim.message.id, Fate.STALE), answer)
+        for settlement, answer in zip(settlements, answers, strict=True)
+    ]
+
+
+def _new_token() -> int:
+    """Drawn, since a wiped server would begin to count again; never 1, which means a message's first claim."""
+    return int.from_bytes(os.urandom(8), "big") >> 1 | 1 << 32

@@ -1,0 +1,76 @@
+"""What Redis has lost comes back from PostgreSQL: after a wipe, the loss of a server, or a fail-over."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from payonce.engine.outbox import Kept, overdue_kept, put_back
+from payonce.engine.rows import MESSAGE_COLUMNS, message_of
+from payonce.queues.redis import scripts
+from payonce.queues.redis.bodies import encode_bodies
+from payonce.queues.redis.kept import RELAY
+from payonce.queues.redis.store import RedisStore
+
+LATE_S: Final = 5.0
+"""What fell due that long ago and is not settled is looked for in Redis."""
+PAGE: Final = 1_000
+US: Final = 1_000_000
+REFILL_EVERY_S: Final = 5.0
+
+
+@dataclass(frozen=True)
+class Refilled:
+    """How much was missing in Redis: messages put back to run, and parked ones shown there again."""
+
+    put_back: int = 0
+    parked: int = 0
+
+
+async def refill(store: RedisStore, late_s: float = LATE_S) -> Refilled:
+    """Attempts and due times are as PostgreSQL has them. What is parked is written back as parked, and does not run."""
+    return Refilled(await _put_back(store, late_s), await _park_again(store))
+
+
+async def _put_back(store: RedisStore, late_s: float) -> int:
+    count, last = 0, None
+    while page := await overdue_kept(store.database, RELAY, late_s=late_s, limit=PAGE, after=last):
+        last = page[-1]
+        absent = await _absent(store, page)
+        if absent:
+            count += await put_back(store.database, RELAY, absent)
+    return count
+
+
+async def _absent(store: RedisStore, page: Sequence[Kept]) -> list[Kept]:
+    by_queue: defaultdict[str, list[Kept]] = defaultdict(list)
+    for kept in page:
+        by_queue[kept.queue].append(kept)
+    absent = []
+    for queue, those in by_queue.items():
+        [letters] = await store.run(scripts.PRESENT, queue, *(str(kept.id) for kept in those))
+        absent += [kept for kept, letter in zip(those, letters.decode(), strict=True) if letter == "A"]
+    return absent
+
+
+async def _park_again(store: RedisStore) -> int:
+    count, after = 0, None
+    while rows := await store.database.engine.fetch(
+        f"""
+        select {MESSAGE_COLUMNS}, try_at, last_error from payonce.outbox
+        where relay = $1 and state = 'parked' and ($3::timestamptz is null or (try_at, id) > ($3, $4::uuid))
+        order by try_at, id limit $2
+        """,
+        RELAY, PAGE, *((None, None) if after is None else after),
+    ):  # fmt: skip
+        after = rows[-1]["try_at"], rows[-1]["id"]
+        by_queue: defaultdict[str, list[str | bytes]] = defaultdict(list)
+        for row in rows:
+            message = message_of(row)
+            [body] = encode_bodies([message])
+            parked_us = str(round(row["try_at"].timestamp() * US))
+            by_queue[message.queue] += (body, parked_us, message.lane or "", row["last_error"] or "")
+        for queue, arguments in by_queue.items():
+            [copied] = await store.run(scripts.PARK_COPY, queue, *arguments)
+            count += copied
+    return count

@@ -1,0 +1,55 @@
+"""From the outbox into Redis: what a transaction put there, and what is put back when Redis has lost it."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+
+from payonce.engine.model import DELAY_MAX_S
+from payonce.engine.outbox import Answer, Delivered, Entry, NotNow, Refusal, Terms
+from payonce.kit.outcomes import Invalid, Unavailable
+from payonce.queues.redis import scripts
+from payonce.queues.redis.bodies import encode_bodies
+from payonce.queues.redis.kept import RELAY
+from payonce.queues.redis.store import RedisStore
+
+BATCH: Final = 500
+US: Final = 1_000_000
+
+
+class RedisRelay:
+    """Entries live until they are settled, and Redis keeps their delays."""
+
+    name = RELAY
+    terms = Terms(keeps=True, ahead_s=DELAY_MAX_S, batch=BATCH)
+
+    def __init__(self, store: RedisStore) -> None:
+        self._store = store
+
+    async def deliver(self, entries: Sequence[Entry]) -> Sequence[Answer]:
+        by_queue: defaultdict[str, list[int]] = defaultdict(list)
+        for position, entry in enumerate(entries):
+            by_queue[entry.message.queue].append(position)
+        answers: list[Answer] = [Delivered()] * len(entries)
+        for queue, positions in by_queue.items():
+            answer = await self._deliver(queue, [entries[position] for position in positions])
+            for position in positions:
+                answers[position] = answer
+        return answers
+
+    async def _deliver(self, queue: str, entries: Sequence[Entry]) -> Answer:
+        arguments: list[str | bytes] = []
+        for entry, body in zip(entries, encode_bodies([entry.message for entry in entries]), strict=True):
+            first = "-" if entry.first_attempt_at is None else str(_us(entry.first_attempt_at))
+            arguments += (body, str(_us(entry.ready_at)), first, entry.message.lane or "")
+        try:
+            await self._store.run(scripts.DELIVER, queue, *arguments)
+        except Invalid as error:
+            return Refusal(str(error))
+        except Unavailable as error:
+            return NotNow(str(error))
+        return Delivered()
+
+
+def _us(moment: datetime) -> int:
+    return round(moment.timestamp() * US)

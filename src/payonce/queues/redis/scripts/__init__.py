@@ -1,0 +1,43 @@
+"""The Lua scripts, one for every step of a message's life. Each is one atomic round trip."""
+
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+
+@dataclass(eq=False)
+class Script:
+    """A script without its clock, which depends on whether the database is a test's."""
+
+    name: str
+    body: str
+
+
+@cache
+def source(name: str) -> str:
+    return files(__package__).joinpath(f"{name}.lua").read_text()
+
+
+def _of_a_queue(name: str) -> Script:
+    return Script(name, source("lib") + source(name))
+
+
+PUT = _of_a_queue("put")
+EXCHANGE = _of_a_queue("exchange")
+EXTEND = _of_a_queue("extend")
+MARK_ALONE = _of_a_queue("mark_alone")
+DEAD = _of_a_queue("dead")
+REAP = _of_a_queue("reap")
+GIVE_BACK = _of_a_queue("give_back")
+DEPTH = _of_a_queue("depth")
+LIST = _of_a_queue("list")
+REDRIVE = _of_a_queue("redrive")
+PURGE = _of_a_queue("purge")
+DELIVER = _of_a_queue("deliver")
+HOLD = _of_a_queue("hold")
+LIVE = _of_a_queue("live")
+PRESENT = _of_a_queue("present")
+PARK_COPY = _of_a_queue("park_copy")
+DECLARE = Script("declare", source("declare"))
+SET_CLOCK = Script("set_clock", source("set_clock"))
+TIMELESS = (DECLARE, SET_CLOCK)

@@ -1,0 +1,264 @@
+-- Settles, then claims, in one step.
+-- ARGV: lease in microseconds, worker, token, how many to claim, from where (ready or alone), a new id to name what has
+-- none, retention of keys, the limit's name, count of successes; of each success id, token, key, line of the log;
+-- of each other ending id, token, ending, new body, delay, reason, key, line of the log.
+-- Answers: OK, now, rest, one letter per settlement (S settled, A already, T stale), then body and what is known of each.
+local lease_us, worker, token, wanted, source = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
+local fresh, retention_us, limit, successes = ARGV[6], tonumber(ARGV[7]), ARGV[8], tonumber(ARGV[9])
+local now = whole(due_now)
+local HEAD, SUCCESS_ARGS, OTHER_ARGS = 9, 4, 8
+local SUCCESS_END = HEAD + successes * SUCCESS_ARGS
+local others = (#ARGV - SUCCESS_END) / OTHER_ARGS
+local answers, lines, seen = {}, {}, {}
+
+local function missed(id)
+    return redis.call('HEXISTS', IDS, id) == 1 and 'T' or 'A'
+end
+
+local function settle_successes()
+    local ids, gone, bodies, key_ids, keys = {}, {}, {}, {}, {}
+    for i = 1, successes do ids[i] = ARGV[HEAD + (i - 1) * SUCCESS_ARGS + 1] end
+    local records = read_many('HMGET', CLAIMS, ids)
+    for i = 1, successes do
+        local at, id, record = HEAD + (i - 1) * SUCCESS_ARGS, ids[i], records[i]
+        if not seen[id] and holds(record, ARGV[at + 2]) then
+            seen[id] = true
+            gone[#gone + 1] = id
+            bodies[#gone] = string.sub(record, string.find(record, '\n', 1, true) + 1)
+            if ARGV[at + 3] ~= '' then
+                key_ids[#key_ids + 1], keys[#keys + 1] = id, ARGV[at + 3]
+            end
+            if ARGV[at + 4] ~= '' then lines[#lines + 1] = ARGV[at + 4] end
+            answers[i] = 'S'
+        end
+    end
+    let_go(gone, bodies, limit)
+    many('HDEL', IDS, gone)
+    end_keys(key_ids, keys, retention_us)
+    for i = 1, successes do answers[i] = answers[i] or missed(ids[i]) end
+end
+
+-- A run that ended in order clears the suspicion of crashing; a release is no run. The time of a release, up to when
+-- the message is ready again, does not age it: a brake may hold it for longer than its policy tries.
+local function settle_other(id, record, meta, ending, new_body, delay_us, reason, key)
+    let_go({id}, {record.body}, limit)
+    if ending == 'failed' then
+        redis.call('HDEL', IDS, id)
+        if key ~= '' then end_keys({id}, {key}, retention_us) end
+        return
+    end
+    local kind, ready_us, first, crashes = string.sub(meta.flags, 1, 2), due_now + delay_us, record.first, 0
+    local body = new_body ~= '' and new_body or record.body
+    local state, to_alone = 'c', false
+    if ending == 'parked' then
+        state = 'P'
+        redis.call('LPUSH', FAILED, body)
+    elseif ending == 'released' then
+        local tried = new_body == '+' or record.crashes > 0
+        body, crashes = record.body, record.crashes
+        first = tried and whole(tonumber(record.first) + due_now - record.claimed + delay_us) or nil
+        to_alone = crashes >= SUSPICIOUS
+    end
+    redis.call('HSET', IDS, id, meta_text(kind .. state, whole(ready_us), crashes, first, meta.lane, reason))
+    if to_alone then
+        redis.call('ZADD', ALONE, ready_us / 1000, body)
+    elseif state == 'c' then
+        make_ready(body, ready_us, meta.lane)
+    end
+end
+
+local function settle_others()
+    pump()
+    for i = 1, others do
+        local at = SUCCESS_END + (i - 1) * OTHER_ARGS
+        local id, ending = ARGV[at + 1], ARGV[at + 3]
+        local text = redis.call('HGET', CLAIMS, id)
+        local record = holds(text, ARGV[at + 2]) and record_of(text)
+        local meta = meta_of(redis.call('HGET', IDS, id))
+        if record and meta then
+            settle_other(id, record, meta, ending, ARGV[at + 4], tonumber(ARGV[at + 5]), ARGV[at + 6], ARGV[at + 7])
+            if ARGV[at + 8] ~= '' then lines[#lines + 1] = ARGV[at + 8] end
+            answers[successes + i] = 'S'
+        else
+            answers[successes + i] = missed(id)
+        end
+    end
+end
+
+-- How many may be claimed under the limit, and when to ask again if none. Live leases are counted, never a counter.
+local function allowance()
+    local bound = redis.call('HMGET', 'limit:' .. limit, 'concurrency', 'rate', 'burst', 'arrival')
+    local allowed, rest_us = wanted, nil
+    if bound[1] and bound[1] ~= '' then
+        local named, held = redis.call('HGET', 'limit:' .. limit, 'queue'), 0
+        if named and redis.call('HGET', named .. ':policy', 'limit') == limit then
+            held = redis.call('ZCOUNT', named .. ':leases', '(' .. string.format('%.17g', lease_now / 1000), '+inf')
+        end
+        redis.call('ZREMRANGEBYSCORE', 'limit:' .. limit .. ':leases', '-inf', lease_now / 1000)
+        allowed = math.min(allowed, bound[1] - held - redis.call('ZCARD', 'limit:' .. limit .. ':leases'))
+        -- A slot that becomes free elsewhere is not announced.
+        if allowed <= 0 then rest_us = 50000 end
+    end
+    if bound[2] and bound[2] ~= '' then
+        local rate, burst = tonumber(bound[2]), tonumber(bound[3])
+        local debt_s = math.max((tonumber(bound[4]) or 0) - due_now, 0) / 1000000
+        -- A hair of tolerance: 0.1 s of debt at 10/s is one dispatch, not 1.0000000001.
+        local room = burst - debt_s * rate + 0.000001
+        if room < 1 then rest_us = math.max(rest_us or 0, math.ceil((debt_s - (burst - 1) / rate) * 1000000)) end
+        allowed = math.min(allowed, math.floor(room))
+    end
+    return math.max(allowed, 0), rest_us
+end
+
+local function spend(count)
+    local bound = redis.call('HMGET', 'limit:' .. limit, 'rate', 'arrival')
+    if count == 0 or not bound[1] or bound[1] == '' then return end
+    local arrival = math.max(tonumber(bound[2]) or 0, due_now) + count / bound[1] * 1000000
+    redis.call('HSET', 'limit:' .. limit, 'arrival', string.format('%.3f', arrival))
+end
+
+-- Lanes take turns with equal shares. A body in the main list of a queue with lanes came by hand, or from before it
+-- had them: it shares the lane of those without one.
+local function take_from_lanes(places, bodies)
+    while places > 0 do
+        local lanes = redis.call('LLEN', LANES)
+        if lanes == 0 then return end
+        local share = math.max(1, math.floor(places / lanes))
+        for _ = 1, math.min(lanes, places) do
+            local lane = redis.call('LPOP', LANES)
+            local taken = redis.call('RPOP', LANE .. lane, share) or {}
+            for i = 1, #taken do bodies[#bodies + 1] = taken[i] end
+            places = places - #taken
+            if redis.call('LLEN', LANE .. lane) > 0 then redis.call('RPUSH', LANES, lane) end
+        end
+    end
+end
+
+local function take(count)
+    if source == 'alone' then
+        local due = redis.call('ZRANGEBYSCORE', ALONE, '-inf', due_now / 1000, 'LIMIT', 0, count)
+        if #due > 0 then redis.call('ZREM', ALONE, unpack(due)) end
+        return due
+    end
+    pump()
+    local found, bodies, places = redis.call('RPOP', MAIN, count) or {}, {}, 0
+    for i = 1, #found do
+        if found[i] == PLACE then
+            places = places + 1
+        elseif laned then
+            places = places + 1
+            if redis.call('LPUSH', LANE, found[i]) == 1 then redis.call('RPUSH', LANES, '') end
+        else
+            bodies[#bodies + 1] = found[i]
+        end
+    end
+    take_from_lanes(places, bodies)
+    return bodies
+end
+
+local named = 0
+local function new_id()
+    named = named + 1
+    return string.sub(fresh, 1, 32) .. string.format('%04x', named)
+end
+
+-- What was pushed by hand is given its id once, here, in front of its bytes; they are not encoded anew.
+local function named_body(body)
+    local fine, value = pcall(cjson.decode, body)
+    if not fine or type(value) ~= 'table' or not string.find(body, '^%s*{') then return nil end
+    if type(value.payload) == 'table' and value.payload[1] == nil then
+        local own = type(value.id) == 'string' and #value.id == 36 and string.lower(value.id)
+        local id = own or new_id()
+        return id, '{"id":"' .. id .. '",' .. string.sub(body, string.find(body, '{', 1, true) + 1), own and 'dec' or 'den'
+    end
+    local id, action = new_id(), type(value.action) == 'string' and value.action or ''
+    return id, '{"id":"' .. id .. '","created_at":"' .. iso(due_now) .. '","action":' .. cjson.encode(action)
+        .. ',"attempts":0,"payload":' .. body .. '}', 'dpn'
+end
+
+local function park_unreadable(body)
+    local hash = redis.sha1hex(body)
+    local id = string.sub(hash, 1, 8) .. '-' .. string.sub(hash, 9, 12) .. '-' .. string.sub(hash, 13, 16) .. '-'
+        .. string.sub(hash, 17, 20) .. '-' .. string.sub(hash, 21, 32)
+    redis.call('LPUSH', FAILED, body)
+    redis.call('HSET', IDS, id, meta_text('deP', now, 0, nil, '', 'this message cannot be read: it is no JSON object'))
+    lines[#lines + 1] = '"queue":' .. cjson.encode(MAIN) .. ',"action":"","status":"parked","message_id":"' .. id
+        .. '","attempts":0,"info":"this message cannot be read: it is no JSON object"}'
+end
+
+local function readable(bodies)
+    local ids, kept, flags = {}, {}, {}
+    for i = 1, #bodies do
+        local body, given = bodies[i], nil
+        local id = id_of(body)
+        if not id then id, body, given = named_body(body) end
+        if id then
+            ids[#ids + 1] = id
+            kept[#ids], flags[#ids] = body, given
+        else
+            park_unreadable(bodies[i])
+        end
+    end
+    return ids, kept, flags
+end
+
+local function claim(count, reply)
+    local ids, bodies, given = readable(take(count))
+    local metas, held = read_many('HMGET', IDS, ids), read_many('HMGET', CLAIMS, ids)
+    local processing, claims, leases, members = {}, {}, {}, {}
+    local deadline, lock_until, claimed = (lease_now + lease_us) / 1000, expires_at(lease_us), {}
+    local noted = others_leases(limit)
+    for i = 1, #ids do
+        local id, body, meta, info, crashes, first = ids[i], bodies[i], metas[i], '', 0, now
+        -- A second copy of what somebody works on came by hand; one is enough.
+        if not held[i] and not claimed[id] then
+            claimed[id] = true
+            if not meta then
+                if not given[i] and string.lower(id) ~= id then
+                    id = string.lower(id)
+                    body = '{"id":"' .. id .. '"' .. string.sub(body, 45)
+                end
+                meta = meta_text(given[i] or 'dec', now, 0, nil, '')
+                redis.call('HSET', IDS, id, meta)
+            end
+            if string.sub(meta, 1, 3) ~= 'dpn' then
+                local known = meta_of(meta) or {flags = 'dec', crashes = 0}
+                crashes, first = known.crashes, known.first or now
+                info = known.flags .. ' ' .. crashes .. ' ' .. first
+            end
+            processing[#processing + 1] = body
+            claims[#claims + 1] = id
+            claims[#claims + 1] = record_text(token, now, first, crashes, 0, worker, body)
+            leases[#leases + 1] = deadline
+            leases[#leases + 1] = id
+            if noted then
+                members[#members + 1] = deadline
+                members[#members + 1] = MAIN .. ' ' .. id
+            end
+            redis.call('SET', LOCK .. id, token, 'PXAT', lock_until)
+            reply[#reply + 1] = body
+            reply[#reply + 1] = info
+        end
+    end
+    many('LPUSH', PROCESSING, processing)
+    many('HSET', CLAIMS, claims)
+    many('ZADD', LEASES, leases)
+    if noted then many('ZADD', noted, members) end
+    if limit ~= '' then spend(#processing) end
+end
+
+if successes > 0 then settle_successes() end
+if others > 0 then settle_others() end
+local reply = {'OK', now, '', ''}
+if redis.call('EXISTS', PAUSED) == 1 then
+    reply[3] = 'paused'
+    if wanted > 0 then pump() end
+elseif wanted > 0 then
+    local allowed, rest_us = wanted, nil
+    if limit ~= '' then allowed, rest_us = allowance() end
+    if rest_us then reply[3] = whole(rest_us) end
+    if allowed > 0 then claim(allowed, reply) elseif source == 'ready' then pump() end
+end
+write_log(lines)
+reply[4] = table.concat(answers)
+return reply

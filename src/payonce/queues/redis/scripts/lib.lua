@@ -1,0 +1,176 @@
+-- What the scripts of one queue share. KEYS[1] is its main list; the other keys are named after it.
+-- Times are whole microseconds, kept as text: a Lua number turned into text loses its last digits unless formatted.
+-- Scores are milliseconds, with the microseconds behind the point.
+local MAIN = KEYS[1]
+local PROCESSING, DELAYED, FAILED, ALONE = MAIN .. ':processing', MAIN .. ':delayed', MAIN .. ':failed', MAIN .. ':alone'
+local LEASES, CLAIMS, IDS, POLICY = MAIN .. ':leases', MAIN .. ':claims', MAIN .. ':ids', MAIN .. ':policy'
+local PAUSED, LANES, LANE = MAIN .. ':paused', MAIN .. ':lanes', MAIN .. ':lane:'
+local LOCK, KEY, LOG = 'lock:' .. MAIN .. ':', 'key:' .. MAIN .. ':', 'q:log:jobs'
+local LOG_MAX, CHUNK, PUMP_MAX = 10000, 2000, 5000
+local PLACE = '#' -- in the main list of a queue with lanes: one for each message that waits in a lane
+local SUSPICIOUS = 2
+
+local laned = redis.call('HGET', POLICY, 'lanes')
+if not laned then return {'UNDECLARED'} end
+laned = laned == '1'
+
+local function whole(number) return string.format('%.0f', number) end
+
+-- An expiry as a moment: the server would have to turn a span into one for its log.
+local function expires_at(after_us) return whole(math.ceil((time[1] * 1000000 + time[2] + after_us) / 1000)) end
+
+-- Lua passes a bounded number of arguments at once.
+local function many(command, key, values)
+    for first = 1, #values, CHUNK do
+        redis.call(command, key, unpack(values, first, math.min(first + CHUNK - 1, #values)))
+    end
+end
+
+local function read_many(command, key, fields)
+    if #fields <= CHUNK then return #fields == 0 and {} or redis.call(command, key, unpack(fields)) end
+    local found = {}
+    for first = 1, #fields, CHUNK do
+        local part = redis.call(command, key, unpack(fields, first, math.min(first + CHUNK - 1, #fields)))
+        for i = 1, #part do found[first + i - 1] = part[i] end
+    end
+    return found
+end
+
+local function iso(at_us)
+    local seconds = math.floor(at_us / 1000000)
+    local days = math.floor(seconds / 86400)
+    local rest, shifted = seconds - days * 86400, days + 719468
+    local era = math.floor(shifted / 146097)
+    local day_of_era = shifted - era * 146097
+    local year = math.floor((day_of_era - math.floor(day_of_era / 1460) + math.floor(day_of_era / 36524)
+        - math.floor(day_of_era / 146096)) / 365)
+    local day_of_year = day_of_era - (365 * year + math.floor(year / 4) - math.floor(year / 100))
+    local month = math.floor((5 * day_of_year + 2) / 153)
+    local day = day_of_year - math.floor((153 * month + 2) / 5) + 1
+    month = month < 10 and month + 3 or month - 9
+    year = year + era * 400 + (month <= 2 and 1 or 0)
+    return string.format('%04d-%02d-%02dT%02d:%02d:%02d.%06dZ', year, month, day, math.floor(rest / 3600),
+        math.floor(rest % 3600 / 60), rest % 60, at_us - seconds * 1000000)
+end
+
+-- Our bodies begin with the id, so that it is found by its place.
+local function id_of(body)
+    if string.sub(body, 1, 7) == '{"id":"' and string.sub(body, 44, 44) == '"' then return string.sub(body, 8, 43) end
+end
+
+-- What is known of a message beside its body: kind (k has a row in PostgreSQL, a may have one, d has none), form (p plain, e with fields
+-- that are not ours), state (n never claimed, c claimed before, P parked), then numbers, its lane and its last error.
+local function meta_text(flags, ready, crashes, first, lane, error)
+    return flags .. ' ' .. ready .. ' ' .. crashes .. ' ' .. (first or '-') .. ' ' .. #lane .. ' ' .. lane .. (error or '')
+end
+
+local function meta_of(text)
+    if not text then return nil end
+    local flags, ready, crashes, first, size, from =
+        string.match(text, '^(%a%a%a) (%d+) (%d+) ([%d-]+) (%d+) ()')
+    if not flags then return nil end
+    return {
+        flags = flags, ready = ready, crashes = tonumber(crashes), first = first ~= '-' and first or nil,
+        lane = string.sub(text, from, from + size - 1), error = string.sub(text, from + size),
+    }
+end
+
+local function lane_of(body)
+    local id = id_of(body)
+    local meta = id and meta_of(redis.call('HGET', IDS, id))
+    return meta and meta.lane or ''
+end
+
+-- A lane with messages is in the rotation exactly once.
+local function push(body, lane)
+    if laned then
+        if redis.call('LPUSH', LANE .. lane, body) == 1 then redis.call('RPUSH', LANES, lane) end
+        body = PLACE
+    end
+    redis.call('LPUSH', MAIN, body)
+end
+
+-- Before anything is pushed, what fell due meanwhile is: so the main list is in the order of time ready.
+local function pump()
+    local moved = 0
+    while moved < PUMP_MAX do
+        local due = redis.call('ZRANGEBYSCORE', DELAYED, '-inf', due_now / 1000, 'LIMIT', 0, CHUNK)
+        if #due == 0 then return end
+        redis.call('ZREM', DELAYED, unpack(due))
+        if laned then
+            for i = 1, #due do push(due[i], lane_of(due[i])) end
+        else
+            redis.call('LPUSH', MAIN, unpack(due))
+        end
+        moved = moved + #due
+    end
+end
+
+local function make_ready(body, ready_us, lane)
+    if ready_us > due_now then
+        redis.call('ZADD', DELAYED, ready_us / 1000, body)
+    else
+        push(body, lane)
+    end
+end
+
+-- One worker's hold: token, when it was claimed and first tried, crashes, whether it runs alone, the worker, the body.
+local function record_text(token, claimed, first, crashes, alone, worker, body)
+    return token .. ' ' .. claimed .. ' ' .. first .. ' ' .. crashes .. ' ' .. alone .. ' ' .. worker .. '\n' .. body
+end
+
+local function record_of(text)
+    local token, claimed, first, crashes, alone, worker, from =
+        string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%d) (%S*)\n()')
+    if not token then return nil end
+    return {
+        token = token, claimed = claimed, first = first, crashes = tonumber(crashes), alone = alone == '1',
+        worker = worker, body = string.sub(text, from),
+    }
+end
+
+local function holds(record, token)
+    return record and string.sub(record, 1, #token + 1) == token .. ' '
+end
+
+-- Leases under a limit: those of the queue that it is named after are its own, those of others are noted beside it.
+local function others_leases(limit)
+    if limit ~= '' and limit ~= redis.call('HGET', POLICY, 'own') then return 'limit:' .. limit .. ':leases' end
+end
+
+-- The claims of these messages end; what becomes of the messages is the caller's. Found from the tail: the oldest.
+local function let_go(ids, bodies, limit)
+    if #ids == 0 then return end
+    local locks, members, noted = {}, {}, others_leases(limit)
+    for i = 1, #ids do
+        redis.call('LREM', PROCESSING, -1, bodies[i])
+        locks[i] = LOCK .. ids[i]
+        if noted then members[i] = MAIN .. ' ' .. ids[i] end
+    end
+    many('HDEL', CLAIMS, ids)
+    many('ZREM', LEASES, ids)
+    redis.call('DEL', unpack(locks))
+    if noted then many('ZREM', noted, members) end
+end
+
+-- The key of a message that ended is free again after its time; the stored deadline decides, the TTL only tidies up.
+local function end_keys(ids, keys, retention_us)
+    if #keys == 0 then return end
+    local names = {}
+    for i = 1, #keys do names[i] = KEY .. keys[i] end
+    local known = redis.call('MGET', unpack(names))
+    local expiry, gone_at = whole(due_now + retention_us), expires_at(retention_us)
+    for i = 1, #names do
+        if known[i] == ids[i] .. ' ' then
+            redis.call('SET', names[i], ids[i] .. ' ' .. expiry, 'PXAT', gone_at)
+        end
+    end
+end
+
+local function write_log(lines)
+    if #lines == 0 then return end
+    local stamp = '{"timestamp":"' .. iso(due_now) .. '",'
+    for i = 1, #lines do lines[i] = stamp .. lines[i] end
+    many('LPUSH', LOG, lines)
+    redis.call('LTRIM', LOG, 0, LOG_MAX - 1)
+end

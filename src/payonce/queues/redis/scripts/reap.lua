@@ -1,0 +1,30 @@
+-- Takes messages from claimers whose lease ended. Dying alone parks; dying in company raises suspicion.
+-- ARGV: the limit's name, then id, token, reason and line of the log of each. Answers with the ids that were taken.
+local limit = ARGV[1]
+local taken, lines = {'OK'}, {}
+local now = whole(due_now)
+pump()
+for at = 2, #ARGV, 4 do
+    local id, reason = ARGV[at], ARGV[at + 2]
+    local text, deadline = redis.call('HGET', CLAIMS, id), redis.call('ZSCORE', LEASES, id)
+    local record = holds(text, ARGV[at + 1]) and record_of(text)
+    local meta = meta_of(redis.call('HGET', IDS, id))
+    if record and meta and deadline and tonumber(deadline) <= lease_now / 1000 then
+        let_go({id}, {record.body}, limit)
+        local crashes, state = record.crashes + 1, 'c'
+        if record.alone then
+            state = 'P'
+            redis.call('LPUSH', FAILED, record.body)
+        elseif crashes >= SUSPICIOUS then
+            redis.call('ZADD', ALONE, due_now / 1000, record.body)
+        else
+            push(record.body, meta.lane)
+        end
+        redis.call('HSET', IDS, id, meta_text(string.sub(meta.flags, 1, 2) .. state, now, crashes, record.first,
+            meta.lane, reason))
+        lines[#lines + 1] = ARGV[at + 3]
+        taken[#taken + 1] = id
+    end
+end
+write_log(lines)
+return taken

@@ -1,0 +1,224 @@
+"""The connection to Redis: scripts run there with time-outs, and a server that has lost everything is told again."""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from hashlib import sha1
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import redis.asyncio
+from redis import exceptions
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from payonce.engine.database import Database
+from payonce.kit.log import get_logger
+from payonce.kit.outcomes import Unavailable
+from payonce.queues.declaring import unknown_queue
+from payonce.queues.redis import scripts
+from payonce.queues.redis.keys import TEST_CLOCK, main_key
+from payonce.queues.redis.scripts import TIMELESS, Script
+
+CONNECT_TIMEOUT_S: Final = 3.0
+COMMAND_TIMEOUT_S: Final = 5.0
+"""A server that is stopped, or lost without a word, holds nobody up for longer."""
+CONNECTIONS_MAX: Final = 16
+OLDEST_VERSION: Final = (6, 2)
+"""The first with LMOVE, and with RPOP of several at once."""
+REPEATS_MAX: Final = 5
+"""A script is sent again when the server had forgotten it, the queue or a test's clock: each at most a few times."""
+LOST: Final = (exceptions.ConnectionError, exceptions.TimeoutError, OSError, asyncio.TimeoutError)
+
+log = get_logger(__name__)
+
+
+class RedisStore:
+    """One process' way to one Redis server. Queues, limits and pauses that it forgets come back from PostgreSQL."""
+
+    def __init__(self, url: str, database: Database, *, test: bool) -> None:
+        self.database = database
+        self._where = described(url)
+        self._clock = scripts.source("clock_test" if test else "clock")
+        self._client: Any = self._open_client(url, COMMAND_TIMEOUT_S)
+        self._url = url
+        self._loaded: dict[str, tuple[str, str]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, url: str, database: Database) -> AsyncIterator["RedisStore"]:
+        """Refuses, with what to do, a server that is away, too old or part of a cluster."""
+        purpose = await database.engine.fetchval("select purpose from payonce.installation")
+        store = cls(url, database, test=purpose == "test")
+        try:
+            await store._check_server()
+            yield store
+        finally:
+            for task in store._tasks:
+                task.cancel()
+            await asyncio.gather(*store._tasks, return_exceptions=True)
+            await store._client.aclose()
+
+    async def run(self, script: Script, queue: str, *arguments: str | bytes | int) -> list[Any]:
+        """One atomic step on one queue. Its answer without the leading OK."""
+        for _ in range(REPEATS_MAX):
+            text, digest = self._text(script)
+            try:
+                answer = await self._client.execute_command("EVALSHA", digest, 1, main_key(queue), *arguments)
+            except exceptions.NoScriptError:
+                await self.command("SCRIPT", "LOAD", text)
+                continue
+            except LOST as error:
+                raise self._unavailable(error) from error
+            if await self._settled(queue, answer[0]):
+                return list(answer[1:])
+        raise Unavailable(f"{self._where} forgets what it is told; is somebody flushing it over and over?")
+
+    async def run_all(
+        self, script: Script, calls: Sequence[tuple[str, Sequence[str | bytes | int]]]
+    ) -> list[list[Any]]:
+        """Several steps as one: all of them, or none."""
+        for _ in range(REPEATS_MAX):
+            text, digest = self._text(script)
+            try:
+                # Inside the transaction a script that is missing would fail by itself.
+                await self._client.execute_command("SCRIPT", "LOAD", text)
+                async with self._client.pipeline(transaction=True) as together:
+                    for queue, arguments in calls:
+                        together.execute_command("EVALSHA", digest, 1, main_key(queue), *arguments)
+                    answers = await together.execute()
+            except LOST as error:
+                raise self._unavailable(error) from error
+            missing = [
+                (queue, answer[0]) for (queue, _), answer in zip(calls, answers, strict=True) if answer[0] != b"OK"
+            ]
+            if not missing:
+                return [list(answer[1:]) for answer in answers]
+            await self._settled(*missing[0])
+        raise Unavailable(f"{self._where} forgets what it is told; is somebody flushing it over and over?")
+
+    async def command(self, *words: str | bytes | int | float) -> Any:
+        try:
+            return await self._client.execute_command(*words)
+        except LOST as error:
+            raise self._unavailable(error) from error
+
+    def blocking_client(self, timeout_s: float) -> Any:
+        """A connection of its own, for a command that waits on the server for so long."""
+        return self._open_client(self._url, timeout_s + COMMAND_TIMEOUT_S, connections=1)
+
+    def keep(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs in the background for as long as this store is open."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def declare(self, queue: str, connection: Any = None) -> None:
+        """Tells Redis what PostgreSQL says of a queue. Pauses and declarations of one queue wait for each other."""
+        if connection is None:
+            async with self.database.engine.acquire() as own, own.transaction():
+                await self.declare(queue, own)
+            return
+        row = await connection.fetchrow(
+            """
+            select coalesce((q.policy->>'lanes')::boolean, false) as lanes, q.paused, q.paused_reason, l.name as limit,
+                   l.concurrency, l.rate, l.burst
+            from payonce.queues q left join payonce.limits l on l.name = q.limit_name
+            where q.name = $1 for update of q
+            """,
+            queue,
+        )
+        if row is None:
+            raise await unknown_queue(connection, queue)
+        paused = (row["paused_reason"] or "paused") if row["paused"] else ""
+        limit = row["limit"] or ""
+        numbers = ["" if row[name] is None else repr(row[name]) for name in ("concurrency", "rate", "burst")]
+        await self.run(scripts.DECLARE, queue, int(row["lanes"]), paused, queue, limit, main_key(limit), *numbers)
+
+    async def tell_clocks(self) -> None:
+        """Under test: the clocks as PostgreSQL has them, if Redis has none."""
+        fields = await clock_fields(self.database.engine)
+        await self.run(scripts.SET_CLOCK, TEST_CLOCK, *fields)
+
+    async def _settled(self, queue: str, status: bytes) -> bool:
+        """Whether the script did its work; if it was told too little, the rest is told now."""
+        if status == b"UNDECLARED":
+            log.warning("redis_forgot_queue", queue=queue, redis=self._where)
+            await self.declare(queue)
+        elif status == b"CLOCK":
+            await self.tell_clocks()
+        return status == b"OK"
+
+    def _text(self, script: Script) -> tuple[str, str]:
+        known = self._loaded.get(script.body)
+        if known is None:
+            text = script.body if script in TIMELESS else self._clock + script.body
+            known = self._loaded[script.body] = text, sha1(text.encode(), usedforsecurity=False).hexdigest()
+        return known
+
+    def _open_client(self, url: str, timeout_s: float, connections: int = CONNECTIONS_MAX) -> "redis.asyncio.Redis":
+        try:
+            pool = redis.asyncio.BlockingConnectionPool.from_url(
+                url,
+                max_connections=connections,
+                timeout=timeout_s,
+                socket_timeout=timeout_s,
+                socket_connect_timeout=CONNECT_TIMEOUT_S,
+                socket_keepalive=True,
+                # Sent again by the driver, a claim whose answer was lost would be held by nobody until its lease ends.
+                retry=Retry(NoBackoff(), 0),
+            )
+        except ValueError as error:
+            raise Unavailable(
+                f"REDIS_URL cannot be read: {self._where}; it has the form redis://host:6379/0"
+            ) from error
+        return redis.asyncio.Redis.from_pool(pool)
+
+    def _unavailable(self, error: BaseException) -> Unavailable:
+        text = str(error).splitlines()[0] if str(error) else type(error).__name__
+        return Unavailable(f"{self._where} does not answer: {text[:200]}; is it running, and does REDIS_URL name it?")
+
+    async def _check_server(self) -> None:
+        try:
+            told = await self._client.info()
+        except exceptions.AuthenticationError as error:
+            raise Unavailable(
+                f"{self._where} refuses the login: {error}; check the user and password in REDIS_URL"
+            ) from error
+        except LOST as error:
+            raise self._unavailable(error) from error
+        version = tuple(map(int, str(told["redis_version"]).split(".")[:2]))
+        if version < OLDEST_VERSION:
+            raise Unavailable(
+                f"{self._where} is version {told['redis_version']}; payonce needs 6.2 or newer: upgrade the server"
+            )
+        if told.get("cluster_enabled"):
+            raise Unavailable(
+                f"{self._where} is part of a cluster, where a script cannot reach all keys of a queue; "
+                "use a single server, with Sentinel for fail-over"
+            )
+
+
+async def clock_fields(source: Any) -> list[str]:
+    """The test's clocks in microseconds, as names and values."""
+    row = await source.fetchrow(
+        """
+        select (extract(epoch from due_frozen) * 1000000)::bigint as due_frozen,
+               (extract(epoch from due_offset) * 1000000)::bigint as due_offset,
+               (extract(epoch from lease_frozen) * 1000000)::bigint as lease_frozen,
+               (extract(epoch from lease_offset) * 1000000)::bigint as lease_offset
+        from payonce.test_clock
+        """
+    )
+    return [text for name, value in row.items() for text in (name, "" if value is None else str(value))]
+
+
+def described(url: str) -> str:
+    """A URL as it may be shown: without its password."""
+    parts = urlsplit(url)
+    try:
+        port = f":{parts.port}" if parts.port else ""
+    except ValueError:
+        return "Redis at an unreadable address"
+    return f"Redis at {parts.hostname or 'an unreadable address'}{port}"

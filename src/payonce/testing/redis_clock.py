@@ -1,0 +1,57 @@
+"""The clocks of a test whose queues lie in Redis: PostgreSQL's and Redis' are moved together."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import redis.asyncio
+
+from payonce.queues.redis.keys import TEST_CLOCK, main_key
+from payonce.queues.redis.store import clock_fields
+from payonce.testing.clock import Clock
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class RedisClock(Clock):
+    """Moves the clocks of one database and of the Redis server beside it."""
+
+    def __init__(self, clock: Clock, redis_url: str) -> None:
+        super().__init__(clock._connection)
+        self._redis_url = redis_url
+
+    async def next_due(self) -> datetime | None:
+        """Also of what waits in Redis."""
+        moments = [await super().next_due()]
+        later = f"({(await self.now() - EPOCH) / timedelta(milliseconds=1)!r}"
+        for keys in await self._queues():
+            for key in (f"{keys}:delayed", f"{keys}:alone"):
+                for member in await self._ask("ZRANGEBYSCORE", key, later, "+inf", "LIMIT", 0, 1):
+                    due_ms = float(await self._ask("ZSCORE", key, member))
+                    moments.append(EPOCH + timedelta(microseconds=round(due_ms * 1_000)))
+        return min((moment for moment in moments if moment is not None), default=None)
+
+    async def idle(self) -> bool:
+        """Also in Redis nothing runs, and nothing that could run is due."""
+        score = (await self.now() - EPOCH) / timedelta(milliseconds=1)
+        for keys in await self._queues():
+            if await self._ask("LLEN", f"{keys}:processing") or await self._ask("LLEN", keys):
+                return False
+            for key in (f"{keys}:delayed", f"{keys}:alone"):
+                if await self._ask("ZCOUNT", key, "-inf", repr(score)):
+                    return False
+        return await super().idle()
+
+    async def _tell(self) -> None:
+        fields = await clock_fields(self._connection)
+        await self._ask("HSET", TEST_CLOCK, *fields)
+        await super()._tell()
+
+    async def _queues(self) -> list[str]:
+        """The main lists of queues that are not paused."""
+        rows = await self._connection.fetch("select name from payonce.queues where not paused")
+        return [main_key(row["name"]) for row in rows]
+
+    async def _ask(self, *words: str | int) -> Any:
+        client: Any = redis.asyncio.Redis.from_url(self._redis_url)
+        async with client:
+            return await client.execute_command(*words)
