@@ -167,6 +167,28 @@ async def test_what_is_parked_stays_parked_through_a_wipe(kept: RedisBackend) ->
     assert (await claim_one(queue)).message.attempts == 0
 
 
+async def test_a_list_that_was_deleted_by_hand_comes_back(kept: RedisBackend) -> None:
+    queue = await kept.queue(PLAIN)
+    sent = await kept.feed.put([message(), message(), message(delay_s=60.0)])
+    leased = (await claim(queue, 1))[0]
+    await kept.store.command("DEL", KEY)
+    assert (await refill(kept.store)).put_back == 1
+    await kept.relay()
+    assert ids(await claim(queue)) == [sent[1]]
+    assert await settle(queue, success(leased)) == [Answer.SETTLED]
+    assert (await refill(kept.store)).put_back == 0
+
+
+async def test_a_server_that_throws_keys_away_is_refused(direct: RedisBackend) -> None:
+    await direct.store.command("CONFIG", "SET", "maxmemory", "100mb", "maxmemory-policy", "allkeys-lru")
+    try:
+        with pytest.raises(Unavailable, match="noeviction"):
+            async with RedisStore.open(direct.server.url, direct.stage.database):
+                pass
+    finally:
+        await direct.store.command("CONFIG", "SET", "maxmemory", "0", "maxmemory-policy", "noeviction")
+
+
 async def test_a_pause_and_a_limit_survive_a_wipe(kept: RedisBackend) -> None:
     queue = await kept.queue(Policy(QUEUE, concurrency=1))
     await kept.feed.put([message(), message()])

@@ -207,6 +207,11 @@ class RedisStore:
             raise Unavailable(
                 f"{self._where} is version {told['redis_version']}; payonce needs 6.2 or newer: upgrade the server"
             )
+        if told.get("maxmemory") and told.get("maxmemory_policy") != "noeviction":
+            raise Unavailable(
+                f"{self._where} throws keys away when its memory is full ({told['maxmemory_policy']}), messages among "
+                "them; set maxmemory-policy to noeviction"
+            )
         if told.get("cluster_enabled"):
             raise Unavailable(
                 f"{self._where} is part of a cluster, where a script cannot reach all keys of a queue; "
