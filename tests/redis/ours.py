@@ -9,9 +9,10 @@ import msgspec
 
 from payonce.embedded.redis import RedisServer
 from payonce.engine.model import Answer, Claim, Ending, Message, Settlement
+from payonce.engine.outbox import declare_relays, relay_step
 from payonce.engine.policy import Fixed, Policy
 from payonce.engine.queue import Filter
-from payonce.queues.redis import RedisAdmin, RedisFeed, RedisQueue, RedisStore
+from payonce.queues.redis import RedisAdmin, RedisFeed, RedisQueue, RedisRelay, RedisStore, refill
 from payonce.queues.redis.store import clock_fields
 from payonce.testing import Stage
 from tests.redis.client import Client, connect
@@ -30,6 +31,7 @@ class OurHands:
     """One process: its own connections to Redis, the test's to PostgreSQL."""
 
     stage: Stage
+    store: RedisStore
     queue: RedisQueue
     feed: RedisFeed
     admin: RedisAdmin
@@ -67,8 +69,24 @@ class OurHands:
         return claim if claim is not None and await self.queue.mark_alone(claim) else None
 
     async def pump(self) -> object:
-        """Nothing of its own: every script that claims or pushes begins with it."""
+        """The outbox is carried on and refilled; what is due in Redis is moved by every script that claims."""
+        await self.carry()
+        if (await refill(self.store, 0.0)).put_back:
+            await self.carry()
         return None
+
+    async def send(self, names: Sequence[str]) -> None:
+        """In a transaction: Redis learns of them by the relay."""
+        async with self.stage.database.transaction() as connection:
+            await self.feed.put([message(name) for name in names], within=connection)
+
+    async def carry(self) -> None:
+        while await relay_step(self.stage.database, RedisRelay(self.store)):
+            pass
+
+    async def wipe(self) -> None:
+        await self.store.command("FLUSHALL")
+        await self.store.tell_clocks()
 
     async def sweep(self) -> object:
         return await self.queue.reap()
@@ -96,7 +114,7 @@ class OurSide:
             bell = self.stage.bell
             feed, admin = RedisFeed(store, bell), RedisAdmin(store, bell)
             queue = RedisQueue(store, bell, POLICY, name)
-            return OurHands(self.stage, queue, feed, admin, opening.pop_all())
+            return OurHands(self.stage, store, queue, feed, admin, opening.pop_all())
         raise AssertionError("a stack of exits never swallows an error")
 
     async def put(self, names: Sequence[str], *, raw: bool) -> None:
@@ -122,7 +140,15 @@ class OurSide:
             "alone": await self.redis.say("ZRANGE", f"{QUEUE}:alone", 0, -1),
             "failed": await self.redis.say("LRANGE", f"{QUEUE}:failed", 0, -1),
         }
-        return {place: [name_in(msgspec.json.decode(body)) for body in bodies] for place, bodies in found.items()}
+        read = {place: [msgspec.json.decode(body) for body in bodies] for place, bodies in found.items()}
+        in_redis = [envelope["id"] for envelopes in read.values() for envelope in envelopes if "id" in envelope]
+        only_kept = await self.stage.owner.fetch(
+            "select payload->>'name' as name from payonce.outbox where not id::text = any($1)", in_redis
+        )
+        return {
+            **{place: [name_in(envelope) for envelope in envelopes] for place, envelopes in read.items()},
+            "outbox": [row["name"] for row in only_kept],
+        }
 
     async def claimable(self) -> bool:
         now_ms = (await self.stage.clock.now()).timestamp() * 1_000
@@ -180,9 +206,11 @@ def ours_on(server: RedisServer, stage: Stage) -> OpenSide:
     async def opened() -> AsyncIterator[Side]:
         async with connect(server.url) as redis:
             await redis.say("FLUSHALL")
+            await stage.owner.execute("delete from payonce.outbox; delete from payonce.inbox")
             await tell_clocks(stage, redis)
             async with RedisStore.open(server.url, stage.database) as store:
                 await RedisFeed(store, stage.bell).declare([POLICY])
+                await declare_relays(stage.database, [RedisRelay(store)])
             yield OurSide(stage, redis, server.url)
 
     return opened

@@ -59,7 +59,50 @@ async def settle_and_claim(hands: Hands, tally: Tally) -> None:
             tally.acknowledged[claim.message.payload["name"]] += 1
 
 
+async def send(hands: Hands, tally: Tally) -> None:
+    tally.put.update(("a", "b"))
+    await our(hands).send(["a", "b"])
+
+
+async def send_and_carry(hands: Hands, tally: Tally) -> None:
+    await send(hands, tally)
+    await our(hands).carry()
+
+
+async def send_carry_and_lose(hands: Hands, tally: Tally) -> None:
+    await send_and_carry(hands, tally)
+    await our(hands).wipe()
+
+
+async def send_carry_and_tick(hands: Hands, tally: Tally) -> None:
+    await send_and_carry(hands, tally)
+    await tally.tick(hands)
+
+
+async def send_carry_tick_and_lose(hands: Hands, tally: Tally) -> None:
+    await send_carry_and_tick(hands, tally)
+    await our(hands).wipe()
+
+
+async def carry(hands: Hands, tally: Tally) -> None:
+    await our(hands).carry()
+
+
+async def refill_and_carry(hands: Hands, tally: Tally) -> None:
+    await hands.pump()
+
+
+KEPT_PATHS = (
+    Path("relay", carry, put=(), before=send),
+    Path("refill", refill_and_carry, put=(), before=send_carry_and_lose),
+    Path("refill of what is parked", refill_and_carry, put=(), gives_up=("a",), before=send_carry_tick_and_lose),
+    Path("success of a kept one", tick, put=(), before=send_and_carry),
+    Path("retry of a kept one", tick, put=(), failures={"a": 1}, before=send_and_carry),
+    Path("parking of a kept one", tick, put=(), gives_up=("a",), before=send_and_carry),
+    Path("redrive of a kept one", redrive, put=(), gives_up=("a",), before=send_carry_and_tick),
+)
 OUR_PATHS = (
+    *KEPT_PATHS,
     # What the seed pumps by two commands is part of every claim.
     *(path for path in SEED_PATHS if path is not PUMP),
     Path("settle and claim", settle_and_claim, put=("a", "b")),

@@ -6,7 +6,7 @@ from typing import Any, Final
 from payonce.engine.model import Claim, Ending, Settlement
 from payonce.engine.outbox import Fate, settle_kept
 from payonce.engine.queue import Exchange
-from payonce.queues.redis import RedisQueue, kept, pull, scripts
+from payonce.queues.redis import RedisQueue, kept, pull
 from payonce.queues.redis.keys import main_key
 from payonce.queues.redis.refill import Refilled
 from payonce.testing.crash import on_redis
@@ -14,7 +14,6 @@ from payonce.testing.crash.ablations import DAMAGE, Ablation, put
 from payonce.testing.crash.model import Mode
 
 STUCK: Final = frozenset({"stuck"})
-_HOLDS: Final = "return record and string.sub(record, 1, #token + 1) == token .. ' '"
 
 
 def no_fence_in_the_commit() -> None:
@@ -66,14 +65,6 @@ def acknowledged_before_the_work() -> None:
     put(RedisQueue, "hold_within", always)
 
 
-def any_token_will_do() -> None:
-    """Whoever once claimed a message may end it."""
-    for script in vars(scripts).values():
-        if isinstance(script, scripts.Script):
-            script.body = script.body.replace(_HOLDS, "return record")
-    assert "return record\n" in scripts.EXCHANGE.body, "the ablation takes nothing out"
-
-
 def moved_by_two_commands() -> None:
     """The seed's pump: what is due is removed from the one list, and then pushed to the other."""
     exchange = RedisQueue.exchange
@@ -112,7 +103,6 @@ REDIS_ABLATIONS: Final = (
     Ablation("the outbox as the fence", redis_alone_is_asked, "charge", Mode.AFTER),
     Ablation("the look at the outbox before a run", no_look_at_the_outbox, "wire", Mode.AFTER, DAMAGE | STUCK),
     Ablation("acknowledgement with the work", acknowledged_before_the_work, "transfer", Mode.BEFORE),
-    Ablation("the token of a claim", any_token_will_do, "by-hand", Mode.STOPPED, DAMAGE | STUCK),
     Ablation("one script for every step", moved_by_two_commands, "by-hand", Mode.AFTER, DAMAGE | STUCK),
     Ablation("the sweep of dead leases", dead_leases_kept, "charge", Mode.AFTER, STUCK),
     Ablation("the refill", nothing_is_put_back, "wiped", Mode.AFTER, STUCK),
