@@ -10,7 +10,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from payonce import embedded
 from payonce.engine import brakes, webhooks
@@ -24,18 +24,18 @@ from payonce.engine.janitors.prune import add_partitions
 from payonce.engine.ledger import Finding
 from payonce.engine.migrate import Migration, Status, known_migrations, migrate, status
 from payonce.engine.outbox import LogRelay, Relay, declare_relays
-from payonce.engine.policy import Policy, environment_name, override_from_environment
+from payonce.engine.policy import environment_name, override_from_environment
 from payonce.engine.process import Worker
 from payonce.engine.quarantine import notice_identity
-from payonce.engine.queue import Admin, PullQueue
+from payonce.engine.queue import Admin
 from payonce.engine.reconcile import StatementSource, register
-from payonce.engine.transaction import Reader, RingingFeed, Tx, begin
+from payonce.engine.transaction import Reader, Tx, begin
 from payonce.engine.work import Handler
 from payonce.examples import tally, transfers
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid
-from payonce.queues.postgres import PostgresAdmin, PostgresFeed, PostgresQueue
-from payonce.settings import Settings
+from payonce.queues.backends import Backend, open_backend, refuse_if_elsewhere
+from payonce.settings import Settings, revealed
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
@@ -74,19 +74,6 @@ class Service:
     """What it answers over HTTP, written with payonce.routes; built when a process listens."""
     scopes: Mapping[str, str] = field(default_factory=dict)
     """What keys for its routes may be allowed, and what that means."""
-
-
-class DeclaringFeed(RingingFeed, Protocol):
-    async def declare(self, policies: Sequence[Policy]) -> None: ...
-
-
-@dataclass(frozen=True)
-class Backend:
-    """A queue backend by its three parts."""
-
-    feed: Callable[[Database, Bell], DeclaringFeed]
-    admin: Callable[[Database, Bell], Admin]
-    queue: Callable[[Database, Bell, Policy, str], PullQueue]
 
 
 @asynccontextmanager
@@ -158,11 +145,6 @@ SERVICES: Final = (
     Service("webhooks", None, {"sender": [webhooks.deliver]}, resources=open_webhooks),
 )  # fmt: skip
 
-BACKENDS: Final = {
-    "postgres": Backend(PostgresFeed, PostgresAdmin, PostgresQueue),
-}
-DEFAULT_BACKEND: Final = "postgres"
-
 RELAYS: Final[Sequence[Relay]] = (LogRelay(),)
 
 ACTIONS: Final[Sequence[Callable[[Admin], brakes.Action[Any]]]] = (
@@ -233,13 +215,15 @@ async def database_status(addresses: Addresses) -> Status:
 class App:
     """One process: its database, its queues, and, with roles, its workers."""
 
-    def __init__(self, settings: Settings, database: Database, bell: Bell, handlers: Sequence[Handler]) -> None:
-        backend = BACKENDS[DEFAULT_BACKEND]
+    def __init__(
+        self, settings: Settings, database: Database, bell: Bell, handlers: Sequence[Handler], backend: Backend
+    ) -> None:
         self.settings = settings
         self.database = database
         self.bell = bell
-        self.feed = backend.feed(database, bell)
-        self.admin = backend.admin(database, bell)
+        self.backend = backend
+        self.feed = backend.feed
+        self.admin = backend.admin
         self.read = Reader(database)
         self.actions = {action.name: action for action in (declared(self.admin) for declared in ACTIONS)}
         self.resources: Sequence[object] = ()
@@ -249,7 +233,7 @@ class App:
         self.closing = asyncio.Event()
         """Set when HTTP ends: what streams to a browser lets go then."""
         self.process_name = _process_name()
-        self._open_queue = lambda policy: backend.queue(database, bell, policy, self.process_name)
+        self._open_queue = lambda policy: backend.queue(policy, self.process_name)
         self._handlers = handlers
         self._worker: Worker | None = None
 
@@ -274,7 +258,11 @@ class App:
             if handlers:
                 # Made while workers settle, a partition would refuse the rows that wait for it in the default one.
                 await add_partitions(database)
-            app = cls(settings, database, bell, handlers)
+            backend = await stack.enter_async_context(
+                open_backend(settings.backend, revealed(settings.redis_url), database, bell)
+            )
+            await refuse_if_elsewhere(database, backend.name, [handler.policy.queue for handler in handlers])
+            app = cls(settings, database, bell, handlers, backend)
             await app._declare(everybody)
             if handlers:
                 app.resources, app.statements = await _open_resources(settings, database, roles, stack)
@@ -328,7 +316,8 @@ class App:
             self.admin,
             holder=self.process_name,
             schedules=[schedule for service in SERVICES for schedule in service.schedules],
-            relays=RELAYS,
+            relays=(*RELAYS, *self.backend.relays),
+            led=self.backend.led,
             statements=self.statements,
             keep_days=self.settings.job_log_days,
             bell=self.bell,
@@ -357,7 +346,7 @@ class App:
         missing = {handler.policy.queue: handler.policy for handler in everybody if handler.policy.queue not in known}
         if wanted := {**missing, **ours}:
             await self.feed.declare(list(wanted.values()))
-        await declare_relays(self.database, RELAYS)
+        await declare_relays(self.database, (*RELAYS, *self.backend.relays))
 
 
 def _check_environment(everybody: Sequence[Handler]) -> None:

@@ -4,6 +4,8 @@
 |---|---|---|
 | DATABASE_URL | PostgreSQL that the services use | a private one is started |
 | DATABASE_OWNER_URL | the login that migrates | DATABASE_URL |
+| REDIS_URL | Redis that the queues lie in | they lie in PostgreSQL |
+| PAYONCE_QUEUES | postgres or redis, whatever REDIS_URL says | redis if REDIS_URL is set |
 | PAYONCE_DATA_DIR | folder of the private PostgreSQL | .payonce of the project, else the user's data folder |
 | PAYONCE_HOST, PAYONCE_PORT | where HTTP listens (PORT is honoured) | 127.0.0.1, 8080 |
 | PAYONCE_TRUSTED_PROXIES | addresses or networks whose X-Forwarded-For and -Proto are believed | none |
@@ -48,6 +50,9 @@ URL_RULE: Final = (
     "it must be a PostgreSQL address such as postgresql://user@host:5432/database, a password in it percent-encoded"
 )
 
+REDIS_SCHEMES: Final = ("redis", "rediss", "unix")
+REDIS_RULE: Final = "it must be an address such as redis://localhost:6379/0, a password in it percent-encoded"
+
 BANK_RULE: Final = "it must be an address such as https://api.bank.example"
 
 
@@ -58,6 +63,10 @@ class Settings(BaseModel):
 
     database_url: SecretStr | None = Field(None, validation_alias="DATABASE_URL", description=URL_RULE)
     database_owner_url: SecretStr | None = Field(None, validation_alias="DATABASE_OWNER_URL", description=URL_RULE)
+    redis_url: SecretStr | None = Field(None, validation_alias="REDIS_URL", description=REDIS_RULE)
+    queues: Literal["postgres", "redis"] | None = Field(
+        None, validation_alias="PAYONCE_QUEUES", description="it must be postgres or redis"
+    )
     data_dir: Path = Field(
         default_factory=lambda: default_data_dir(Path.cwd(), os.environ),
         validation_alias="PAYONCE_DATA_DIR",
@@ -195,6 +204,22 @@ class Settings(BaseModel):
             raise ValueError("no file, or no folder for it")
         return path
 
+    @field_validator("redis_url")
+    @classmethod
+    def _is_redis(cls, url: SecretStr | None) -> SecretStr | None:
+        if url is None:
+            return url
+        parts = urlsplit(url.get_secret_value())
+        named = parts.path if parts.scheme == "unix" else parts.hostname
+        if parts.scheme not in REDIS_SCHEMES or not named or parts.port == 0:
+            raise ValueError("not a Redis address")
+        return url
+
+    @property
+    def backend(self) -> str:
+        """Where the queues lie."""
+        return self.queues or ("postgres" if self.redis_url is None else "redis")
+
     @property
     def embedded(self) -> bool:
         """True when no database is named, so that a private one serves."""
@@ -218,6 +243,10 @@ class Settings(BaseModel):
     def server_dir(self) -> Path:
         """Where the private PostgreSQL lives; the data folder itself has room for more."""
         return self.data_dir / "postgres"
+
+
+def revealed(secret: SecretStr | None) -> str | None:
+    return None if secret is None else secret.get_secret_value()
 
 
 def load_settings() -> Settings:

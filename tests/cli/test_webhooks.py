@@ -138,6 +138,7 @@ def test_what_a_disabled_endpoint_missed_is_replayed_since_a_time(desk: Desk) ->
     done = desk(*missed)
     assert (done["matching"], done["replayed"]) == (1, 1)
     assert [request.id for request in desk.heard(1)] == [event]
+    assert "add --yes" in desk.plain("endpoints", "remove", endpoint, "--reason", "closed").sentence
     assert desk("endpoints", "remove", endpoint, "--reason", "closed", "--yes")["endpoint"]["state"] == "removed"
 
 
@@ -189,7 +190,10 @@ def test_private_receivers_are_told_only_where_it_is_allowed(
             "there is no state 'odd'; an endpoint is enabled, disabled or removed",
         ),
         (("endpoints", "rotate", "00000000-0000-7000-8000-000000000000", "--overlap", "soon"), "--overlap is 'soon'"),
-        (("endpoints", "remove", "00000000-0000-7000-8000-000000000000", "--reason", "x"), "add --yes"),
+        (
+            ("endpoints", "remove", "00000000-0000-7000-8000-000000000000", "--reason", "x"),
+            "there is no endpoint 00000000",
+        ),
         (("deliveries", "show", "x"), "'x' is not the id of a delivery"),
         (("deliveries", "list", "--since", "noon"), "--since is 'noon'"),
         (("replay",), "say what to replay"),

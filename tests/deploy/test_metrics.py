@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ VALUES: Mapping[tuple[str, str], set[str]] = {
     ("payonce_oldest_open_effect_seconds", "state"): set(OPEN),
     ("payonce_db_writes_total", "outcome"): {"ok", "error"},
     ("payonce_sends_held_total", "brake"): {"freeze", "limit", "above_limit"},
+    ("payonce_http_requests_total", "status"): {str(status.value) for status in HTTPStatus},
     ("payonce_vendor_seconds_bucket", "call"): {"perform", "resolve", "fence"},
 }
 SPEC = """

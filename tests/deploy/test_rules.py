@@ -97,6 +97,10 @@ TROUBLES: Mapping[str, Mapping[str, Course]] = {
     "PayonceOutboxLag": {'payonce_outbox_lag_seconds{relay="events"}': flat(0, 301)},
     "PayonceOutboxParked": {'payonce_outbox_parked{relay="events"}': flat(0, 1)},
     "PayonceWebhookSlow": observations("webhook_delivery_seconds_bucket", 'outcome="delivered", ', 0.4, 9, LATE),
+    "PayonceHttpErrors": {
+        'payonce_http_requests_total{method="GET", route="/r", status="200"}': rising(10, 10),
+        'payonce_http_requests_total{method="GET", route="/r", status="503"}': rising(0.1, 1),
+    },
     "PayonceSignatures": {
         'payonce_signature_failures_total{consumer="gateway", why="signature"}': rising(0.001, 0.02),
         'payonce_signature_failures_total{consumer="gateway", why="stale"}': rising(0.001, 0.02),

@@ -1,5 +1,6 @@
 """The application on a database of its own, asked in process."""
 
+import base64
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -26,6 +27,7 @@ def servers() -> Iterator[Servers]:
 def settings(scratch: ScratchDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     monkeypatch.setenv("DATABASE_URL", scratch.service_url)
     monkeypatch.setenv("PAYONCE_DATA_DIR", str(tmp_path))
+    monkeypatch.setenv("PAYONCE_KEYS", f"k1:{base64.b64encode(bytes(range(32))).decode()}")
     return load_settings()
 
 

@@ -15,6 +15,7 @@ from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 from schemathesis.checks import positive_data_acceptance
 
+from payonce.engine.webhooks import announce
 from payonce.routes import attempts
 from payonce.testing import OpenStage
 from payonce.web import listening
@@ -23,9 +24,9 @@ from tests.web.conftest import OpenWeb
 from tests.web.test_once import BOTH, ORDER, TRANSFERS
 from tests.web.test_operating import ALL, QUEUE, in_review, parked
 
-EXAMPLES = 20
+EXAMPLES = 12
 """Per operation and kind of data: bounded, and the same every time."""
-TAGS = ("health", "queues", "logs", "effects", "approvals", "transfers")
+TAGS = ("health", "queues", "logs", "effects", "approvals", "webhooks", "deliveries", "transfers")
 OPEN = {"/healthz", "/readyz", "/v1/health/queues", "/metrics"}
 
 
@@ -59,7 +60,9 @@ async def test_every_closed_route_is_closed(web: OpenWeb) -> None:
     async with web() as ask:
         described = (await ask.get("/openapi.json")).json
         stranger = await ask.as_holder("mallory", "other:thing")
-        example = {"queue": QUEUE, "effect_id": "00000000-0000-7000-8000-000000000000", "approval_id": "1"}
+        unknown = "00000000-0000-7000-8000-000000000000"
+        ids = dict.fromkeys(("effect_id", "endpoint_id", "delivery_id"), unknown)
+        example = {"queue": QUEUE, "approval_id": "1", **ids}
         tried = 0
         for path, ways in described["paths"].items():
             if path in OPEN:
@@ -102,9 +105,13 @@ async def prepared(ask: Asking, stage: OpenStage) -> Mapping[str, str]:
     made = await ada.post(TRANSFERS, ORDER, idempotency_key="k")
     body = {"answer": "did_not", "note": "looked", "revision": effect.revision}
     asked = await ada.post(f"/v1/effects/{effect.id}/answer", body, idempotency_key="k2")
+    told = await ada.post("/v1/webhooks/endpoints", {"url": "https://hooks.example.com/x", "events": ["*"]})
+    async with ask.app.begin() as tx:
+        await announce(tx, "order.paid", {"order": 7})
+    [delivery] = (await ada.get(f"/v1/webhooks/endpoints/{told.json['id']}/deliveries")).json["deliveries"]
     return {
-        "queue": QUEUE, "transfer_id": made.json["id"], "what": made.headers["trace-id"], "effect_id": str(effect.id),
-        "approval_id": str(asked.json["approval"]),
+        "endpoint_id": told.json["id"], "delivery_id": delivery["id"], "queue": QUEUE, "effect_id": str(effect.id),
+        "transfer_id": made.json["id"], "what": made.headers["trace-id"], "approval_id": str(asked.json["approval"]),
     }  # fmt: skip
 
 

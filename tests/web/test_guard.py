@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 
+import asyncpg
 import pytest
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -54,6 +55,33 @@ async def test_a_bug_is_a_problem_that_tells_a_stranger_nothing(web: OpenWeb) ->
     [line] = said
     assert (line["event"], line["trace"]) == ("http_bug", answer.headers["trace-id"])
     assert "inner life" in repr(line["exc_info"])
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "event"),
+    [
+        (asyncpg.UndefinedTableError('relation "secret_table" does not exist'), 500, ["http_bug"]),
+        (AssertionError("secret_table"), 500, ["http_bug"]),
+        (ConnectionRefusedError("10.0.0.3 secret_table"), 503, []),
+        (asyncpg.AdminShutdownError("secret_table"), 503, []),
+        (asyncpg.InterfaceError("secret_table"), 503, []),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
+)
+async def test_what_the_store_says_is_for_the_log_and_not_for_strangers(
+    web: OpenWeb, error: Exception, status: int, event: list[str]
+) -> None:
+    async with web() as ask:
+
+        @ask.web.get("/broken")
+        async def broken() -> None:
+            raise error
+
+        with capture_logs() as said:
+            answer = await ask.get("/broken")
+    assert (answer.status, answer.problem["status"]) == (status, status)
+    assert "secret_table" not in answer.body.decode()
+    assert [line["event"] for line in said] == event
 
 
 @pytest.mark.parametrize("parts", [[b"x" * 11], [b"x" * 6, b"x" * 5]], ids=["at once", "in parts"])

@@ -16,7 +16,7 @@ from tests.web.conftest import OpenWeb
 
 QUEUE = "tally-changes"
 ALL = ("queues:read", "queues:steer", "jobs:read", "effects:read", "effects:answer", "approvals:read",
-       "approvals:decide", "audit:read")  # fmt: skip
+       "approvals:decide", "audit:read", "webhooks:read", "webhooks:write")  # fmt: skip
 SECRET = "sk_live_" + "a" * 20
 
 

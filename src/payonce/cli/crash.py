@@ -12,9 +12,9 @@ from payonce.cli.output import JsonOption, command_settings, note, show, table
 from payonce.kit.outcomes import Invalid
 
 if TYPE_CHECKING:
-    from payonce.testing.crash import Progress, Report, Scenario
+    from payonce.testing.crash import Ablation, Backend, Progress, Report, Scenario
 
-BACKENDS: Final = ("postgres",)
+BACKENDS: Final = ("postgres", "redis")
 VIOLATIONS_SHOWN: Final = 20
 
 
@@ -33,36 +33,53 @@ def crash(
 
     Each point is a run of its own on a database of its own, with simulated vendors: one process is killed before it
     sends, killed after, killed with its words still on their way, or stopped until others have finished; then the rest
-    runs on, and nothing may be lost, doubled or stuck. Uses a private PostgreSQL; DATABASE_URL is not used.
+    runs on, and nothing may be lost, doubled or stuck. Uses a private PostgreSQL, and with --backend redis
+    private Redis servers; DATABASE_URL and REDIS_URL are not used.
 
     \b
     Examples:
       payonce crash --json
       payonce crash wire --no-ablations
+      payonce crash --backend redis
       payonce crash --only 'charge @ c-1 engine.work:Work.commit #1 @ after'
     """
-    from payonce.testing.crash import ABLATIONS, explore, parse_point
+    from payonce.testing.crash import explore, parse_point
 
     if backend not in BACKENDS:
-        raise Invalid(f"there is no backend {backend!r}; there is: {', '.join(BACKENDS)}")
+        raise Invalid(f"there is no backend {backend!r}; there are: {', '.join(BACKENDS)}")
     point = None if only is None else parse_point(only)
-    chosen = _chosen(scenarios if point is None else [point.scenario])
+    stand, known, ablated = _on(backend)
+    chosen = _chosen(scenarios if point is None else [point.scenario], known)
     names = {scenario.name for scenario in chosen}
-    taken_out = [each for each in ABLATIONS if ablations and point is None and each.scenario in names]
+    taken_out = [each for each in ablated if ablations and point is None and each.scenario in names]
     command_settings(quiet=point is None)
     with _progress_bar() as progress:
-        report = explore(chosen, seed=seed, only=point, ablations=taken_out, processes=processes, progress=progress)
+        report = explore(
+            chosen, seed=seed, only=point, ablations=taken_out, processes=processes, backend=stand, progress=progress
+        )
     show(report.figures(), as_json, *_rendered(report))
     if not report.sound:
         _complain(report)
         raise typer.Exit(EXIT_FAILED)
 
 
-def _chosen(names: Sequence[str] | None) -> "list[Scenario]":
-    from payonce.app import SERVICES
-    from payonce.testing.crash import BUILT_IN
+def _on(backend: str) -> "tuple[Backend, Sequence[Scenario], Sequence[Ablation]]":
+    """Where the queues lie, what can happen there, and which safeguards are taken out."""
+    from payonce.testing.crash import ABLATIONS, BUILT_IN, ON_POSTGRES
 
-    known: dict[str, Scenario] = {scenario.name: scenario for scenario in BUILT_IN}
+    if backend == ON_POSTGRES.name:
+        return ON_POSTGRES, BUILT_IN, ABLATIONS
+    from payonce.testing.crash.on_redis import OnRedis
+    from payonce.testing.crash.redis_ablations import REDIS_ABLATIONS
+    from payonce.testing.crash.scenarios import ON_REDIS_ALONE
+
+    return OnRedis(), (*BUILT_IN, *ON_REDIS_ALONE), REDIS_ABLATIONS
+
+
+def _chosen(names: Sequence[str] | None, built_in: "Sequence[Scenario]") -> "list[Scenario]":
+    from payonce.app import SERVICES
+
+    known: dict[str, Scenario] = {scenario.name: scenario for scenario in built_in}
     known.update((scenario.name, scenario) for service in SERVICES for scenario in service.scenarios())
     for name in names or ():
         if name not in known:

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import typer
 
-from payonce.cli import changes
+from payonce.cli import changes, elsewhere
 from payonce.cli.output import JsonOption, opened, run_async, show, table
 from payonce.cli.parsing import ByOption, QueueArgument, StateOption, parsed_id, somebody
 from payonce.kit.outcomes import Invalid
@@ -31,11 +31,15 @@ Examples:
   payonce queues peek tally-changes --state parked
   payonce queues redrive tally-changes --error-contains 'is not there yet'
   echo '{"row_id": 1}' | payonce queues put tally-changes -
+  payonce queues refill
+  payonce queues move --to redis
 """
 
 commands = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
 commands.command("redrive")(changes.redrive)
 commands.command("purge")(changes.purge)
+commands.command("refill")(elsewhere.refill)
+commands.command("move")(elsewhere.move)
 
 
 @commands.command("list")

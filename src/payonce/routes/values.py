@@ -14,9 +14,9 @@ PAGE_MAX: Final = 500
 NUMBER_MAX: Final = 2**63 - 1
 
 # What the store cannot keep is refused at the door, and so says the description.
-_NO_CONTROLS: Final = r"^[^\x00-\x1f\x7f]*$"
+NO_CONTROLS: Final = r"^[^\x00-\x1f\x7f]*$"
 
-Name = Annotated[str, StringConstraints(min_length=1, max_length=NAME_MAX_LENGTH, pattern=_NO_CONTROLS)]
+Name = Annotated[str, StringConstraints(min_length=1, max_length=NAME_MAX_LENGTH, pattern=NO_CONTROLS)]
 Note = Annotated[
     str, StringConstraints(min_length=1, max_length=2_000, pattern=r"^[^\x00-\x1f\x7f]*\S[^\x00-\x1f\x7f]*$")
 ]

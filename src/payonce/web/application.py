@@ -18,6 +18,7 @@ from payonce.web.jobs import job_routes
 from payonce.web.openapi import describe
 from payonce.web.query import refuse_unknown_query
 from payonce.web.queues import queue_routes
+from payonce.web.webhooks import webhook_routes
 
 MOUNTS: Final[Mapping[str, Callable[[App], ASGIApp]]] = {CONSOLE: lambda app: console(app, app.settings.host)}
 """Applications with pages of their own, by the path under which they answer. They do their own logins; bodies, times
@@ -41,6 +42,7 @@ def build_web(app: App) -> FastAPI:
     web.include_router(health_routes(app))
     for build in (queue_routes, job_routes, effect_routes, approval_routes):
         web.include_router(build())
+    web.include_router(webhook_routes(app))
     for service in SERVICES:
         if service.routes is not None:
             web.include_router(service.routes())

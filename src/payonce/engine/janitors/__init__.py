@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -81,8 +81,12 @@ async def run_janitors(
     leader: str = LEADER,
     ttl_s: float = TTL_DEFAULT_S,
     anchor: Path | None = None,
+    led: Iterable[Janitor] = (),
 ) -> None:
-    """Runs until cancelled. Who declares other schedules leads under another name: a leader puts only its own."""
+    """Runs until cancelled; `led` are further ones for whoever leads.
+
+    Who declares other schedules leads under another name: a leader puts only its own.
+    """
     prune, scheduler = Prune(database, keep_days), Scheduler(database, feed, schedules)
     sealer, snapshots, counts = Sealer(database, anchor), Snapshots(database), RunCounts(database)
     reconciling = [
@@ -111,6 +115,7 @@ async def run_janitors(
                 Janitor("identity", IDENTITY_EVERY_S, lambda: notice_identity(database, holder)),
                 Janitor("unmatched", OBSERVE_EVERY_S, lambda: observe_unmatched(database)),
                 *reconciling,
+                *(replace(each, tick=while_leading(leadership, _unled(each.tick))) for each in led),
             ],
             bell,
         )
@@ -132,6 +137,10 @@ def while_leading(
         await work(lease)
 
     return tick
+
+
+def _unled(tick: Callable[[], Awaitable[object]]) -> Callable[[Lease], Awaitable[object]]:
+    return lambda _: tick()
 
 
 async def run_ticks(janitors: Iterable[Janitor], bell: Bell | None = None) -> None:

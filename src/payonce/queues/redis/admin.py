@@ -80,7 +80,7 @@ class RedisAdmin:
         await check_known(self._pool, queue)
         count, with_open_effects = 0, 0
         samples: list[Stored] = []
-        async for page in self._matching(queue, state, which):
+        async for page in self.matching(queue, state, which):
             count += len(page)
             with_open_effects += len(await self._with_open_effects([found.stored.message.id for found in page]))
             samples += [found.stored for found in page[: SAMPLES - len(samples)]]
@@ -91,7 +91,7 @@ class RedisAdmin:
     ) -> list[UUID]:
         await check_known(self._pool, queue)
         chosen: list[UUID] = []
-        async for page in self._matching(queue, state, which):
+        async for page in self.matching(queue, state, which):
             chosen += [found.stored.message.id for found in page[: limit - len(chosen)]]
             if len(chosen) == limit:
                 break
@@ -115,7 +115,7 @@ class RedisAdmin:
             words: list[str | bytes] = []
             for found in page:
                 [fresh] = encode_bodies([msgspec.structs.replace(found.stored.message, attempts=0)])
-                words += (str(found.stored.message.id), found.body, fresh)
+                words += (found.id, found.body, fresh)
             [count] = await self._store.run(scripts.REDRIVE, queue, *words)
             return int(count)
 
@@ -148,12 +148,12 @@ class RedisAdmin:
                 message = found.stored.message
                 if message.id not in busy:
                     told = line(message, "failed", message.attempts, reason)
-                    arguments += (str(message.id), found.body, found.known, message.idempotency_key or "", told)
-            gone = {UUID(each.decode()) for each in await self._store.run(scripts.PURGE, queue, *arguments)}
+                    arguments += (found.id, found.body, found.known, message.idempotency_key or "", told)
+            gone = {each.decode() for each in await self._store.run(scripts.PURGE, queue, *arguments)}
             runs = [
                 EndedRun(found.stored.message, "failed", found.stored.message.attempts, reason, None, None, None)
                 for found in page
-                if found.stored.message.id in gone
+                if found.id in gone
             ]
             await try_to_write_runs(self._store.database, runs)
             return len(gone)
@@ -175,7 +175,8 @@ class RedisAdmin:
             skip += PAGE - changed
         return Changed(all_chosen, all_changed)
 
-    async def _matching(self, queue: str, state: State, which: Filter) -> AsyncIterator[list[Found]]:
+    async def matching(self, queue: str, state: State, which: Filter) -> AsyncIterator[list[Found]]:
+        """Page by page; what changes meanwhile may be seen twice or not at all."""
         skip, more = 0, True
         while more and skip < COUNT_MAX:
             page, more = await self._page(queue, state, skip)
@@ -183,7 +184,7 @@ class RedisAdmin:
             yield [found for found in page if matches(found.stored, which)]
 
     async def _walk(self, queue: str, state: State) -> AsyncIterator[Found]:
-        async for page in self._matching(queue, state, Filter()):
+        async for page in self.matching(queue, state, Filter()):
             for found in page:
                 yield found
 

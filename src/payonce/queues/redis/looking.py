@@ -19,6 +19,8 @@ _KNOWN: Final = re.compile(rb"(\w{3}) (\d+) (\d+) (\S+) (\d+) ")
 class Found:
     """A message with the bytes that a script finds it by."""
 
+    id: str
+    """As the scripts know it."""
     stored: Stored
     body: bytes
     known: bytes
@@ -44,7 +46,7 @@ def found_of(queue: str, state: State, body: bytes, message_id: bytes, known: by
     until = _moment(round(float(deadline) * 1_000)) if deadline else None
     worker = fields[5] if len(fields) == 6 else None
     stored = Stored(message, state, ready_at, crashes, until, worker, error)
-    return Found(stored, body, known, "unreadable" not in message.payload)
+    return Found(message_id.decode(), stored, body, known, "unreadable" not in message.payload)
 
 
 def matches(stored: Stored, which: Filter) -> bool:

@@ -1,8 +1,8 @@
 """The connection to Redis: scripts run there with time-outs, and a server that has lost everything is told again."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager, suppress
 from hashlib import sha1
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -28,6 +28,8 @@ OLDEST_VERSION: Final = (6, 2)
 """The first with LMOVE, and with RPOP of several at once."""
 REPEATS_MAX: Final = 5
 """A script is sent again when the server had forgotten it, the queue or a test's clock: each at most a few times."""
+CANCELS_MAX: Final = 5
+CANCEL_AGAIN_S: Final = 0.5
 LOST: Final = (exceptions.ConnectionError, exceptions.TimeoutError, OSError, asyncio.TimeoutError)
 
 log = get_logger(__name__)
@@ -44,6 +46,8 @@ class RedisStore:
         self._url = url
         self._loaded: dict[str, tuple[str, str]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self.when_forgotten: Callable[[], None] = lambda: None
+        """Called when Redis turns out to have forgotten a queue: much else may be gone."""
 
     @classmethod
     @asynccontextmanager
@@ -55,9 +59,7 @@ class RedisStore:
             await store._check_server()
             yield store
         finally:
-            for task in store._tasks:
-                task.cancel()
-            await asyncio.gather(*store._tasks, return_exceptions=True)
+            await store._end_tasks()
             await store._client.aclose()
 
     async def run(self, script: Script, queue: str, *arguments: str | bytes | int) -> list[Any]:
@@ -70,7 +72,7 @@ class RedisStore:
                 await self.command("SCRIPT", "LOAD", text)
                 continue
             except LOST as error:
-                raise self._unavailable(error) from error
+                raise await self._lost(error) from error
             if await self._settled(queue, answer[0]):
                 return list(answer[1:])
         raise Unavailable(f"{self._where} forgets what it is told; is somebody flushing it over and over?")
@@ -89,7 +91,7 @@ class RedisStore:
                         together.execute_command("EVALSHA", digest, 1, main_key(queue), *arguments)
                     answers = await together.execute()
             except LOST as error:
-                raise self._unavailable(error) from error
+                raise await self._lost(error) from error
             missing = [
                 (queue, answer[0]) for (queue, _), answer in zip(calls, answers, strict=True) if answer[0] != b"OK"
             ]
@@ -102,7 +104,7 @@ class RedisStore:
         try:
             return await self._client.execute_command(*words)
         except LOST as error:
-            raise self._unavailable(error) from error
+            raise await self._lost(error) from error
 
     def blocking_client(self, timeout_s: float) -> Any:
         """A connection of its own, for a command that waits on the server for so long."""
@@ -141,11 +143,20 @@ class RedisStore:
         fields = await clock_fields(self.database.engine)
         await self.run(scripts.SET_CLOCK, TEST_CLOCK, *fields)
 
+    async def _end_tasks(self) -> None:
+        """A driver that is just connecting may swallow a cancellation: it gets another."""
+        for _ in range(CANCELS_MAX):
+            for task in self._tasks:
+                task.cancel()
+            if self._tasks:
+                await asyncio.wait(self._tasks, timeout=CANCEL_AGAIN_S)
+
     async def _settled(self, queue: str, status: bytes) -> bool:
         """Whether the script did its work; if it was told too little, the rest is told now."""
         if status == b"UNDECLARED":
             log.warning("redis_forgot_queue", queue=queue, redis=self._where)
             await self.declare(queue)
+            self.when_forgotten()
         elif status == b"CLOCK":
             await self.tell_clocks()
         return status == b"OK"
@@ -175,7 +186,10 @@ class RedisStore:
             ) from error
         return redis.asyncio.Redis.from_pool(pool)
 
-    def _unavailable(self, error: BaseException) -> Unavailable:
+    async def _lost(self, error: BaseException) -> Unavailable:
+        """The other idle connections are most likely lost as well; each would cost somebody an error."""
+        with suppress(*LOST):
+            await self._client.connection_pool.disconnect(inuse_connections=False)
         text = str(error).splitlines()[0] if str(error) else type(error).__name__
         return Unavailable(f"{self._where} does not answer: {text[:200]}; is it running, and does REDIS_URL name it?")
 
@@ -187,11 +201,16 @@ class RedisStore:
                 f"{self._where} refuses the login: {error}; check the user and password in REDIS_URL"
             ) from error
         except LOST as error:
-            raise self._unavailable(error) from error
+            raise await self._lost(error) from error
         version = tuple(map(int, str(told["redis_version"]).split(".")[:2]))
         if version < OLDEST_VERSION:
             raise Unavailable(
                 f"{self._where} is version {told['redis_version']}; payonce needs 6.2 or newer: upgrade the server"
+            )
+        if told.get("maxmemory") and told.get("maxmemory_policy") != "noeviction":
+            raise Unavailable(
+                f"{self._where} throws keys away when its memory is full ({told['maxmemory_policy']}), messages among "
+                "them; set maxmemory-policy to noeviction"
             )
         if told.get("cluster_enabled"):
             raise Unavailable(

@@ -7,14 +7,15 @@ A scenario is a class with the members of `Scenario`; `PlainScenario` has what m
 """
 
 from payonce.testing.crash.ablations import ABLATIONS, Ablation
-from payonce.testing.crash.explore import Progress, explore, explore_without
+from payonce.testing.crash.backend import Backend
+from payonce.testing.crash.explore import ON_POSTGRES, Progress, explore, explore_without
 from payonce.testing.crash.model import Crossing, Label, Mode, Point, Result, Violation, parse_point
 from payonce.testing.crash.report import Caught, Report
 from payonce.testing.crash.scenario import Decision, Now, PlainScenario, Reach, Scenario, Simulators
 from payonce.testing.crash.scenarios import BUILT_IN
 
 __all__ = [
-    "ABLATIONS", "BUILT_IN", "Ablation", "Caught", "Crossing", "Decision", "Label", "Mode", "Now", "PlainScenario",
-    "Point", "Progress", "Reach", "Report", "Result", "Scenario", "Simulators", "Violation", "explore",
-    "explore_without", "parse_point",
+    "ABLATIONS", "BUILT_IN", "ON_POSTGRES", "Ablation", "Backend", "Caught", "Crossing", "Decision", "Label", "Mode",
+    "Now", "PlainScenario", "Point", "Progress", "Reach", "Report", "Result", "Scenario", "Simulators", "Violation",
+    "explore", "explore_without", "parse_point",
 ]  # fmt: skip

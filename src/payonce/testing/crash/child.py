@@ -14,7 +14,6 @@ from typing import Any, Final
 import asyncpg
 import structlog
 
-from payonce.engine.bell import Bell
 from payonce.engine.checks import SEND_CHECKS
 from payonce.engine.database import Database
 from payonce.engine.janitors import Janitor
@@ -24,7 +23,7 @@ from payonce.engine.work import Handler, Work
 from payonce.kit import ids
 from payonce.kit.outcomes import Stale
 from payonce.kit.redact import redact
-from payonce.queues.postgres import PostgresAdmin, PostgresFeed, PostgresQueue
+from payonce.testing.crash.backend import Backend, Parts
 from payonce.testing.crash.crossings import NOBODY, ForwardingTransport, WatchedConnection, in_hand, report_to
 from payonce.testing.crash.person import answer, redrive
 from payonce.testing.crash.scenario import Scenario
@@ -55,6 +54,9 @@ class Duty:
     name: str
     number: int
     service_url: str
+    backend: Backend
+    address: str
+    """Of the backend's place."""
     seed: int
     ablate: Callable[[], object] | None = None
 
@@ -72,14 +74,17 @@ def live(scenario: Scenario, duty: Duty, connection: socket.socket) -> None:
 
 
 async def _obey(scenario: Scenario, duty: Duty, explorer: ChildEnd) -> None:
-    async with Database.open(
-        duty.service_url,
-        work_pool_size=POOL_SIZE,
-        shortest_lease_s=SHORTEST_LEASE_S,
-        application_name=duty.name,
-        connection_class=WatchedConnection,
-    ) as database:
-        hands = Hands(scenario, database, duty.name)
+    async with (
+        Database.open(
+            duty.service_url,
+            work_pool_size=POOL_SIZE,
+            shortest_lease_s=SHORTEST_LEASE_S,
+            application_name=duty.name,
+            connection_class=WatchedConnection,
+        ) as database,
+        duty.backend.parts(database, duty.address, duty.name) as parts,
+    ):
+        hands = Hands(scenario, database, parts)
         explorer.send(Ready(hands.janitors))
         while not isinstance(command := explorer.receive(), Leave):
             in_hand.set(NOBODY)
@@ -87,29 +92,24 @@ async def _obey(scenario: Scenario, duty: Duty, explorer: ChildEnd) -> None:
 
 
 class Hands:
-    """The engine's parts, each to be moved on its own. The bell stays closed: it would ring from a task of its own."""
+    """The engine's parts, each moved when the explorer says so."""
 
-    def __init__(self, scenario: Scenario, database: Database, name: str) -> None:
-        bell = Bell(database)
+    def __init__(self, scenario: Scenario, database: Database, parts: Parts) -> None:
         self._scenario = scenario
         self._database = database
-        self._feed = PostgresFeed(database, bell)
-        self._admin = PostgresAdmin(database, bell)
+        self._feed = parts.feed
+        self._admin = parts.admin
         resources = scenario.resources(ForwardingTransport)
         self._workers: dict[str, Worker] = {}
         for queue, handlers in _by_queue(scenario.handlers).items():
             self._workers[queue] = Worker(
-                handlers, database, self._feed, lambda policy: PostgresQueue(database, bell, policy, name), resources,
-                checks=SEND_CHECKS,
-            )  # fmt: skip
-        self._relays = {relay.name: relay for relay in scenario.relays(ForwardingTransport)}
-        self._janitors: dict[str, Janitor] = {
-            janitor.name: janitor for janitor in scenario.janitors(database, self._feed)
-        }
-
-    @property
-    def janitors(self) -> list[str]:
-        return list(self._janitors)
+                handlers, database, self._feed, parts.open_queue, resources, checks=SEND_CHECKS
+            )
+        self._relays = {relay.name: relay for relay in (*parts.relays, *scenario.relays(ForwardingTransport))}
+        ticking = {janitor.name: janitor for janitor in scenario.janitors(database, self._feed)}
+        self.janitors = list(ticking)
+        """Those that tick once; the backend's own tick when they have something to mend."""
+        self._janitors: dict[str, Janitor] = {**ticking, **{janitor.name: janitor for janitor in parts.janitors}}
 
     async def do(self, command: Command) -> Done:
         try:

@@ -1,18 +1,22 @@
 """The whole exploration: a run without a crash, every crossing in every mode, and the same without safeguards."""
 
 import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
 
 from payonce.kit.outcomes import Invalid
 from payonce.testing.crash.ablations import Ablation
+from payonce.testing.crash.backend import Backend
 from payonce.testing.crash.drivers import Work, in_parallel
 from payonce.testing.crash.ground import Ground, prepare
 from payonce.testing.crash.model import Point, Result
+from payonce.testing.crash.on_postgres import OnPostgres
 from payonce.testing.crash.report import Caught, Report
 from payonce.testing.crash.scenario import Scenario
 from payonce.testing.crash.strike import Explorer
@@ -22,6 +26,8 @@ PROCESSES_MAX: Final = 8
 SPARE: Final = 1
 """One more than there are cores: a run also waits, for sessions to end and databases to be copied."""
 WITHOUT_A_CRASH: Final = "the run without a crash"
+
+ON_POSTGRES: Final = OnPostgres()
 
 Answer = TypeVar("Answer")
 
@@ -37,6 +43,7 @@ def explore(
     ablations: Sequence[Ablation] = (),
     processes: int | None = None,
     server: ScratchServer | None = None,
+    backend: Backend = ON_POSTGRES,
     progress: Progress = lambda what, done, total: None,
 ) -> Report:
     """Strikes every scenario at every crossing in every mode. Blocks; call it where no event loop and no thread runs.
@@ -45,8 +52,7 @@ def explore(
     """
     began_at = time.monotonic()
     _check(scenarios, only, ablations)
-    with _server(server) as running:
-        hunt = _Hunt(scenarios, [prepare(running, scenario) for scenario in scenarios], seed, loud=only is not None)
+    with _hunt(scenarios, seed, server, backend, loud=only is not None) as hunt:
         count = processes or _cores()
         if only is not None:
             found = hunt.results("point", [only], 1, progress)
@@ -65,11 +71,11 @@ def explore_without(
     seed: int = 1,
     processes: int | None = None,
     server: ScratchServer | None = None,
+    backend: Backend = ON_POSTGRES,
 ) -> list[Caught]:
     """Takes out one safeguard after the other, and looks in its scenario for the first damage."""
     _check(scenarios, None, ablations)
-    with _server(server) as running:
-        hunt = _Hunt(scenarios, [prepare(running, scenario) for scenario in scenarios], seed, loud=False)
+    with _hunt(scenarios, seed, server, backend, loud=False) as hunt:
         return hunt.without(ablations, processes or _cores(), lambda what, done, total: None)
 
 
@@ -81,8 +87,12 @@ def plan(recording: Result) -> list[Point]:
 class _Hunt:
     """What every driver takes along from its parent when it is forked."""
 
-    def __init__(self, scenarios: Sequence[Scenario], grounds: Sequence[Ground], seed: int, *, loud: bool) -> None:
-        self._by_name = {scenario.name: (scenario, ground) for scenario, ground in zip(scenarios, grounds, strict=True)}
+    def __init__(
+        self, grounds: Sequence[tuple[Scenario, Ground]], backend: Backend, folder: Path, seed: int, *, loud: bool
+    ) -> None:
+        self._by_name = {scenario.name: (scenario, ground) for scenario, ground in grounds}
+        self._backend = backend
+        self._folder = folder
         self._seed = seed
         self._loud = loud
 
@@ -132,7 +142,7 @@ class _Hunt:
         """The answers in the order of their tasks, whoever gave them first."""
 
         def open_work() -> Work:
-            explorer = Explorer(self._seed, loud=self._loud)
+            explorer = Explorer(self._seed, self._backend, self._backend.place(self._folder), loud=self._loud)
             return lambda task: msgspec.msgpack.encode(act(explorer, task))
 
         found: dict[int, Answer] = {}
@@ -154,6 +164,15 @@ def _check(scenarios: Sequence[Scenario], only: Point | None, ablations: Sequenc
     for wanted in [*(ablation.scenario for ablation in ablations), *([only.scenario] if only is not None else [])]:
         if wanted not in names:
             raise Invalid(f"there is no scenario {wanted!r} here; known are: {', '.join(names)}")
+
+
+@contextmanager
+def _hunt(
+    scenarios: Sequence[Scenario], seed: int, server: ScratchServer | None, backend: Backend, *, loud: bool
+) -> Iterator[_Hunt]:
+    with _server(server) as running, tempfile.TemporaryDirectory(prefix="payonce-crash-") as folder:
+        grounds = [(scenario, prepare(running, backend, scenario)) for scenario in scenarios]
+        yield _Hunt(grounds, backend, Path(folder), seed, loud=loud)
 
 
 @contextmanager

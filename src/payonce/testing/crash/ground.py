@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -10,15 +10,15 @@ from uuid import uuid4
 
 import asyncpg
 
-from payonce.engine.bell import Bell
 from payonce.engine.database import Database
 from payonce.engine.migrate import known_migrations, migrate
 from payonce.engine.outbox import declare_relays
+from payonce.engine.policy import Policy
 from payonce.engine.transaction import begin
-from payonce.queues.postgres import PostgresFeed
 from payonce.testing.clock import Clock
-from payonce.testing.crash.crossings import ForwardingTransport
-from payonce.testing.crash.scenario import Scenario
+from payonce.testing.crash.backend import Backend, Place, Yard
+from payonce.testing.crash.crossings import ForwardingTransport, InformedConnection, learn_types
+from payonce.testing.crash.scenario import Scenario, twists_of
 from payonce.testing.eventually import eventually
 from payonce.testing.servers import OWNER, ScratchDatabase, ScratchServer
 
@@ -34,25 +34,28 @@ class Ground:
     template: str
 
 
-def prepare(server: ScratchServer, scenario: Scenario) -> Ground:
+def prepare(server: ScratchServer, backend: Backend, scenario: Scenario) -> Ground:
     """Migrates and sets up once; every point begins from a copy of it."""
     database = server.empty_database()
-    asyncio.run(_set_up(database, scenario))
+    asyncio.run(_set_up(database, backend, scenario))
     return Ground(server, database.name)
 
 
-async def _set_up(database: ScratchDatabase, scenario: Scenario) -> None:
+def policies_of(scenario: Scenario) -> list[Policy]:
+    return list({handler.policy.queue: handler.policy for handler in scenario.handlers}.values())
+
+
+async def _set_up(database: ScratchDatabase, backend: Backend, scenario: Scenario) -> None:
     owner = await asyncpg.connect(database.owner_url)
     try:
         await migrate(owner, known_migrations(scenario.components))
+        await learn_types(owner)
     finally:
         await owner.close()
     async with Clock.open(database.owner_url) as clock:
         await clock.freeze(BEGINNING)
         async with Database.open(database.service_url) as opened:
-            bell = Bell(opened)
-            feed = PostgresFeed(opened, bell)
-            await feed.declare(list({handler.policy.queue: handler.policy for handler in scenario.handlers}.values()))
+            feed = await backend.declare(opened, policies_of(scenario))
             await declare_relays(opened, scenario.relays(ForwardingTransport))
             async with begin(opened, feed) as tx:
                 await scenario.set_up(tx)
@@ -65,11 +68,13 @@ class Plot:
     database: ScratchDatabase
     owner: asyncpg.Connection
     superuser: asyncpg.Connection
-    clock: Clock
+    yard: Yard
+    address: str
+    closing: AsyncExitStack
     now: datetime = BEGINNING
 
     async def hop(self, to: datetime) -> None:
-        self.now = await self.clock.freeze(to)
+        self.now = await self.yard.freeze(to)
 
     async def end_sessions(self, application_name: str) -> None:
         """Whoever held them is dead; what they had open is over once they are."""
@@ -105,14 +110,24 @@ async def superuser_of(server: ScratchServer) -> AsyncIterator[asyncpg.Connectio
         await connection.close()
 
 
-async def open_plot(ground: Ground, superuser: asyncpg.Connection) -> Plot:
+async def open_plot(ground: Ground, superuser: asyncpg.Connection, place: Place, scenario: Scenario) -> Plot:
     name = f"crash_{uuid4().hex}"
     await superuser.execute(f"create database {name} owner {OWNER} template {ground.template} strategy file_copy")
     database = ground.server.urls(name)
-    owner = await asyncpg.connect(database.owner_url)
-    return Plot(database, owner, superuser, Clock(owner))
+    async with AsyncExitStack() as opening:
+        opening.push_async_callback(_drop, superuser, name)
+        owner = await asyncpg.connect(database.owner_url, connection_class=InformedConnection)
+        opening.push_async_callback(owner.close)
+        yard = await opening.enter_async_context(place.yard(owner, policies_of(scenario)))
+        for queue, bodies in twists_of(scenario).pushed.items():
+            await yard.push(queue, bodies)
+        return Plot(database, owner, superuser, yard, place.address, opening.pop_all())
+    raise AssertionError("a stack of exits never swallows an error")
 
 
 async def close_plot(plot: Plot) -> None:
-    await plot.owner.close()
-    await plot.superuser.execute(f"drop database if exists {plot.database.name} with (force)")
+    await plot.closing.aclose()
+
+
+async def _drop(superuser: asyncpg.Connection, name: str) -> None:
+    await superuser.execute(f"drop database if exists {name} with (force)")

@@ -5,13 +5,14 @@ from typing import Final
 import asyncpg
 
 from payonce.engine.ledger import audit_ledger
+from payonce.testing.crash.backend import Yard
 from payonce.testing.crash.model import Violation
 from payonce.testing.crash.scenario import Scenario, Simulators
 
 SHOWN_ROWS: Final = 3
 
 
-async def judge(scenario: Scenario, simulators: Simulators, read: asyncpg.Connection) -> list[Violation]:
+async def judge(scenario: Scenario, simulators: Simulators, read: asyncpg.Connection, yard: Yard) -> list[Violation]:
     """Empty when nothing was lost, nothing happened twice, and both sides' books agree."""
     found = [
         Violation("happened twice", f"{reference} is in the vendor's books {times} times")
@@ -24,22 +25,7 @@ async def judge(scenario: Scenario, simulators: Simulators, read: asyncpg.Connec
         if rows := await read.fetch(query):
             shown = "; ".join(", ".join(map(str, row.values())) for row in rows[:SHOWN_ROWS])
             found.append(Violation("invariant", f"{name}: {shown}"))
-    found += await _left_over(scenario, read)
-    return found
-
-
-async def _left_over(scenario: Scenario, read: asyncpg.Connection) -> list[Violation]:
-    rows = await read.fetch("select id, queue, state, last_error from payonce.messages order by id")
-    waiting = [row for row in rows if row["state"] != "parked"]
-    found = [
-        Violation("stuck", f"a message of {row['queue']} is {row['state']}: {row['last_error']}") for row in waiting
-    ]
-    parked = [row for row in rows if row["state"] == "parked"]
-    if len(parked) != scenario.expected_parked():
-        why = "; ".join(f"{row['queue']}: {row['last_error']}" for row in parked[:SHOWN_ROWS])
-        found.append(
-            Violation("stuck", f"{len(parked)} messages are parked, {scenario.expected_parked()} should be: {why}")
-        )
+    found += await yard.left_over(scenario.expected_parked())
     return found
 
 

@@ -1,8 +1,9 @@
 """What is explored: a scenario names its handlers, the vendors they call, the first messages, and what must hold."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from payonce.engine.database import Database
 from payonce.engine.effects import Answer, Review, Stored
@@ -86,6 +87,26 @@ class Scenario(Protocol):
     async def check(self, read: Reads, simulators: Simulators) -> list[str]:
         """The vendors' books against ours, exactly; one sentence per difference."""
         ...
+
+
+@dataclass(frozen=True)
+class Twists:
+    """What a scenario may say beside the members of Scenario; most have none of it."""
+
+    wipes: bool = False
+    """When a process is struck, a queue that lives outside PostgreSQL loses everything."""
+    redrives: bool = False
+    """A person redrives whatever rests parked without a question."""
+    pushed: Mapping[str, Sequence[bytes]] = field(default_factory=dict)
+    """Bodies that are in the queues' lists at the beginning, put there by hand."""
+
+
+def twists_of(scenario: Scenario) -> Twists:
+    found: Twists = getattr(scenario, "twists", NO_TWISTS)
+    return found
+
+
+NO_TWISTS: Final = Twists()
 
 
 class PlainScenario:

@@ -12,13 +12,14 @@ from typing import Any, Final, TypeVar
 
 import asyncpg
 
+from payonce.testing.crash.backend import Backend, Place
 from payonce.testing.crash.child import Duty
 from payonce.testing.crash.children import Child, Fate, Judge, StillbornError, fork
 from payonce.testing.crash.ground import Ground, Plot, close_plot, open_plot, superuser_of
 from payonce.testing.crash.model import UNREACHED, Crossing, Label, Mode, Point, Result, Violation
 from payonce.testing.crash.oracle import judge
 from payonce.testing.crash.rest import Schedule, StuckError
-from payonce.testing.crash.scenario import Scenario, Simulators
+from payonce.testing.crash.scenario import Scenario, Simulators, twists_of
 from payonce.testing.crash.wire import At, End, Reap, Verdict
 
 RUN_LIMIT_S: Final = 40.0
@@ -32,10 +33,12 @@ Ablate = Callable[[], object]
 class Explorer:
     """One process that strikes others, one run at a time. Has an event loop, but forks only while that stands."""
 
-    def __init__(self, seed: int, *, loud: bool = False) -> None:
+    def __init__(self, seed: int, backend: Backend, place: Place, *, loud: bool = False) -> None:
         # What is here now is shared with every child; collecting it would copy its pages, once per fork.
         gc.freeze()
         self._seed = seed
+        self._backend = backend
+        self._place = place
         self._loud = loud
         self._runner = asyncio.Runner()
         self._stack = AsyncExitStack()
@@ -49,7 +52,7 @@ class Explorer:
         """Never raises for what the scenario does: whatever goes wrong in it is a violation."""
         began_at = time.monotonic()
         superuser = self._superuser(ground)
-        plot = self._runner.run(open_plot(ground, superuser))
+        plot = self._runner.run(open_plot(ground, superuser, self._place, scenario))
         run = _Run(self, scenario, plot, point, ablate)
         try:
             violations = run.whole()
@@ -73,7 +76,7 @@ class Explorer:
 
     def fork(self, scenario: Scenario, plot: Plot, number: int, ablate: Ablate | None) -> Child:
         name = f"{plot.database.name[:24]} {number}"
-        duty = Duty(name, number, plot.database.service_url, self._seed, ablate)
+        duty = Duty(name, number, plot.database.service_url, self._backend, plot.address, self._seed, ablate)
         return fork(scenario, duty, loud=self._loud)
 
     def schedule(
@@ -115,7 +118,7 @@ class _Run:
             ]
         if self.point is not None and self.struck is None:
             return [Violation(UNREACHED, f"the first process came to its end without crossing {self.point.label}")]
-        return self.explorer.wait(judge(self.scenario, self.simulators, self.plot.owner))
+        return self.explorer.wait(judge(self.scenario, self.simulators, self.plot.owner, self.plot.yard))
 
     def bury_all(self) -> None:
         for child in self.children:
@@ -127,7 +130,9 @@ class _Run:
             return self._let_go(first)
         if first.buried:
             self._wait(self.plot.end_sessions(first.name))
-        self._wait(self.plot.clock.advance_leases(self.schedules[FIRST].longest_lease_s + 1))
+        if twists_of(self.scenario).wipes:
+            self._wait(self.plot.yard.wipe())
+        self._wait(self.plot.yard.advance_leases(self.schedules[FIRST].longest_lease_s + 1))
         successor = self._child(SUCCESSOR)
         match self.point.mode:
             case Mode.BEFORE | Mode.AFTER:

@@ -21,6 +21,7 @@ class Way(StrEnum):
 
     STORE = "store"
     VENDOR = "vendor"
+    REDIS = "redis"
 
 
 class End(StrEnum):

@@ -20,7 +20,7 @@ for at = 3, #ARGV, 5 do
     if text == known and remove(body, meta and meta.lane or '') == 1 then
         redis.call('HDEL', IDS, id)
         if key ~= '' then end_keys({id}, {key}, retention_us) end
-        lines[#lines + 1] = ARGV[at + 4]
+        if ARGV[at + 4] ~= '' then lines[#lines + 1] = ARGV[at + 4] end
         gone[#gone + 1] = id
     end
 end

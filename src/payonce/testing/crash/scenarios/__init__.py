@@ -1,5 +1,6 @@
 """The built-in scenarios: one for each way of being safe, and a chain of steps with a compensation."""
 
+from dataclasses import replace
 from typing import Final
 
 from payonce.testing.crash.scenario import Scenario
@@ -52,4 +53,19 @@ TRANSFER: Final = Play(
     tells=True,
 )
 
+BY_HAND: Final = Play(
+    "by-hand",
+    (pay.charge, pay.insist, pay.send_receipt),
+    pay.CHARGE,
+    {"h-1": 300, "h-2": 400},
+    {"h-1": PAID, "h-2": PAID},
+    {("charges", "h-1:1"): ("refused connection", "refused connection")},
+    by_hand={"h-1": pay.CHARGE, "h-2": pay.INSIST},
+    redrives=True,
+)
+WIPED: Final = replace(CHARGE, name="wiped", wipes=True)
+WIPED_PARKED: Final = replace(WIRE, name="wiped-wire", wipes=True)
+
 BUILT_IN: Final[tuple[Scenario, ...]] = (CHARGE, PURCHASE, BROADCAST, WIRE, TRANSFER)
+ON_REDIS_ALONE: Final[tuple[Scenario, ...]] = (BY_HAND, WIPED, WIPED_PARKED)
+"""What only a queue outside PostgreSQL can suffer: bodies pushed by hand, and the loss of everything in it."""

@@ -6,7 +6,7 @@ from typing import Final
 from payonce.engine.policy import Policy
 from payonce.engine.transaction import Tx
 from payonce.engine.work import Work, handles
-from payonce.kit.outcomes import Refused
+from payonce.kit.outcomes import Refused, Retry
 from payonce.testing.crash.scenarios import store
 from payonce.testing.crash.scenarios.client import BankEffect, Banks, Broadcast, Charge, Purchase, Quote, Receipt, Wire
 from payonce.testing.crash.scenarios.play import policy
@@ -20,6 +20,7 @@ TRANSFER: Final = policy("transfer")
 CREDIT: Final = policy("credit")
 RETURN: Final = policy("return")
 RECEIPT: Final = policy("receipt")
+INSIST: Final = policy("insist", max_attempts=2)
 
 ACCOUNT, MADE = "bank/account", "payments/made"
 
@@ -27,6 +28,15 @@ ACCOUNT, MADE = "bank/account", "payments/made"
 @handles(CHARGE)
 async def charge(work: Work, banks: Banks) -> None:
     """Keyed: whoever comes after a lost answer sends the same request again."""
+    await _pay(work, RECEIPT, lambda paid: Charge(banks.home, paid.minor))
+
+
+@handles(INSIST)
+async def insist(work: Work, banks: Banks) -> None:
+    """Not before another payment is made; given up after two tries, and then a person lets it start over."""
+    other = await store.payment(work.read, work.message.payload["after"])
+    if other.state != "paid":
+        raise Retry(f"{other.id} is {other.state}, not paid")
     await _pay(work, RECEIPT, lambda paid: Charge(banks.home, paid.minor))
 
 

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
+import msgspec
+
 from payonce.engine.database import Database
 from payonce.engine.effects import Answer, Review, Stored
 from payonce.engine.janitors import PRUNE_EVERY_S, Janitor
@@ -14,7 +16,7 @@ from payonce.engine.outbox import Relay
 from payonce.engine.policy import Fixed, Policy
 from payonce.engine.transaction import RingingFeed, Tx
 from payonce.engine.work import Handler
-from payonce.testing.crash.scenario import Decision, Now, PlainScenario, Reach, Simulators
+from payonce.testing.crash.scenario import Decision, Now, PlainScenario, Reach, Simulators, Twists
 from payonce.testing.crash.scenarios import store
 from payonce.testing.crash.scenarios.bank import Bank
 from payonce.testing.crash.scenarios.client import BankClient, Banks
@@ -56,6 +58,10 @@ class Play(PlainScenario):
     prunes: bool = False
     tells: bool = False
     """Whether each payment's end is published."""
+    by_hand: Mapping[str, Policy] = field(default_factory=dict)
+    """Payments whose message is pushed into that queue by hand, past the outbox."""
+    wipes: bool = False
+    redrives: bool = False
 
     components = (("crash", "payonce.testing.crash.scenarios"),)
     invariants = store.INVARIANTS
@@ -73,9 +79,20 @@ class Play(PlainScenario):
     def janitors(self, database: Database, feed: RingingFeed) -> Sequence[Janitor]:
         return [Janitor("prune", PRUNE_EVERY_S, Prune(database).tick)] if self.prunes else []
 
+    @property
+    def twists(self) -> Twists:
+        first = next(iter(self.by_hand), None)
+        pushed: dict[str, list[bytes]] = {}
+        for payment_id, policy in self.by_hand.items():
+            body = msgspec.json.encode({"correlation_id": payment_id, "payload": {"after": first}})
+            pushed.setdefault(policy.queue, []).append(body)
+        return Twists(self.wipes, self.redrives, pushed)
+
     async def set_up(self, tx: Tx) -> None:
         await store.add(tx, self.payments)
         for number, payment_id in enumerate((*self.payments, *self.repeated)):
+            if payment_id in self.by_hand:
+                continue
             await tx.send(self.first, {}, correlation_id=payment_id, key=f"{payment_id} {number}")
 
     def decide(self, review: Review, simulators: Simulators) -> Decision:
@@ -89,7 +106,7 @@ class Play(PlainScenario):
 
     async def answered(self, tx: Tx, effect: Stored, answer: Answer) -> None:
         """Asks for the payment once more if its message is gone: the handler goes by what is on record."""
-        if await tx.fetchval("select exists (select from payonce.messages where id = $1)", effect.message_id):
+        if await tx.fetchval("select exists (select from payonce.live_messages where id = $1)", effect.message_id):
             return
         payment_id = effect.key.rpartition(" ")[2]
         await tx.send(self.first, {}, correlation_id=payment_id, key=f"{payment_id} {effect.id} {effect.revision}")

@@ -1,0 +1,97 @@
+"""Moving queues from one backend to the other: attempts, delays and reasons come along, and nothing is in both."""
+
+from typing import Final
+
+from payonce.engine.bell import Bell
+from payonce.engine.database import Connection, Database, settled_transaction
+from payonce.engine.outbox import declare_relays, relay_step
+from payonce.kit.outcomes import Invalid
+from payonce.queues.declaring import queue_names
+from payonce.queues.redis import RedisAdmin, RedisRelay, RedisStore
+from payonce.queues.redis.emptying import drop_all, keep_all
+from payonce.queues.redis.refill import refill
+
+BATCH: Final = 1_000
+
+
+async def move_to_redis(database: Database, store: RedisStore) -> int:
+    """Messages become rows of the outbox, a batch in each transaction, and the relay brings them. Answers how many."""
+    relay = RedisRelay(store)
+    await declare_relays(database, [relay])
+    await _refuse_leased(database)
+    moved = 0
+    async with database.engine.acquire() as connection:
+        while count := await _move_batch(database, connection, _TO_OUTBOX):
+            moved += count
+        await connection.execute("update payonce.queues set backend = 'redis'")
+    for queue in await queue_names(database.engine):
+        await store.declare(queue)
+    while await relay_step(database, relay):
+        pass
+    await refill(store)
+    return moved
+
+
+async def move_to_postgres(database: Database, bell: Bell, store: RedisStore) -> int:
+    """What Redis alone has gets its row in the outbox first; then rows become messages. Answers how many."""
+    relay, admin = RedisRelay(store), RedisAdmin(store, bell)
+    await declare_relays(database, [relay])
+    queues = await queue_names(database.engine)
+    for queue in queues:
+        depth = await admin.depth(queue)
+        if depth.leased:
+            raise Invalid(
+                f"{depth.leased} messages of queue {queue} are being worked on; stop the workers and try again"
+            )
+    for queue in queues:
+        await keep_all(database, admin, queue)
+    moved = 0
+    async with database.engine.acquire() as connection:
+        while count := await _move_batch(database, connection, _TO_MESSAGES):
+            moved += count
+        await connection.execute("update payonce.queues set backend = 'postgres'")
+    for queue in queues:
+        await drop_all(store, admin, queue)
+    bell.ring(queues)
+    return moved
+
+
+async def _refuse_leased(database: Database) -> None:
+    row = await database.engine.fetchrow(
+        "select queue, count(*) from payonce.messages where state = 'leased' group by queue order by queue limit 1"
+    )
+    if row is not None:
+        raise Invalid(
+            f"{row['count']} messages of queue {row['queue']} are being worked on; stop the workers and try again"
+        )
+
+
+async def _move_batch(database: Database, connection: Connection, statement: str) -> int:
+    async with settled_transaction(database, connection):
+        return len(await connection.fetch(statement, BATCH))
+
+
+_COLUMNS: Final = """id, queue, action, correlation_id, idempotency_key, trace_id, lane, created_at, attempts,
+    max_attempts, payload, extra, last_error, first_attempt_at"""
+
+_TO_OUTBOX: Final = f"""
+    with gone as (
+        delete from payonce.messages where id in (
+            select id from payonce.messages where state <> 'leased' order by id limit $1 for update skip locked)
+        returning {_COLUMNS}, state, ready_at
+    )
+    insert into payonce.outbox (relay, state, ready_at, try_at, {_COLUMNS})
+    select 'redis', case state when 'parked' then 'parked' else 'waiting' end, ready_at,
+           case state when 'parked' then ready_at else payonce.due_now() end, {_COLUMNS}
+    from gone returning id"""
+
+_TO_MESSAGES: Final = f"""
+    with gone as (
+        delete from payonce.outbox where relay = 'redis' and id in (
+            select id from payonce.outbox where relay = 'redis' order by id limit $1 for update skip locked)
+        returning {_COLUMNS}, state, ready_at, try_at
+    )
+    insert into payonce.messages (state, ready_at, {_COLUMNS})
+    select case state when 'parked' then 'parked' else 'ready' end,
+           case state when 'parked' then try_at else ready_at end, {_COLUMNS}
+    from gone returning id"""

@@ -1,0 +1,113 @@
+"""What the explorer needs of a queue backend: its parts in a child, and a view of its messages from outside."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Protocol
+from uuid import UUID
+
+import asyncpg
+
+from payonce.engine.database import Database
+from payonce.engine.janitors import Janitor
+from payonce.engine.outbox import Relay
+from payonce.engine.policy import Policy
+from payonce.engine.queue import Admin, PullQueue
+from payonce.engine.transaction import RingingFeed
+from payonce.testing.crash.model import Violation
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The engine's parts in one child, each to be moved on its own."""
+
+    feed: RingingFeed
+    admin: Admin
+    open_queue: Callable[[Policy], PullQueue]
+    relays: Sequence[Relay] = ()
+    """What feeds the queues, beside the scenario's own."""
+    janitors: Sequence[Janitor] = ()
+
+
+@dataclass(frozen=True)
+class Look:
+    """What could be done next."""
+
+    dead: Sequence[str] = ()
+    """Queues with leases that have ended."""
+    due: Sequence[str] = ()
+    """Queues with something to claim."""
+    relays: Sequence[str] = ()
+    """Relays with something to hand over."""
+    leased: bool = False
+    """Somebody holds something, by a lease that has not ended."""
+    janitors: Sequence[str] = ()
+    """Janitors that have something to mend, by name; they tick when nothing else is due."""
+
+
+class Yard(Protocol):
+    """Where the messages of one run lie, seen by the explorer."""
+
+    async def look(self) -> Look: ...
+
+    async def freeze(self, at: datetime) -> datetime:
+        """Both clocks stand still, the due clock at that moment."""
+        ...
+
+    async def advance_leases(self, lease_s: float) -> None: ...
+
+    async def next_due(self) -> datetime | None: ...
+
+    async def waiting(self) -> str:
+        """What is not at rest, in one line."""
+        ...
+
+    async def wipe(self) -> None:
+        """What lies outside PostgreSQL is gone."""
+        ...
+
+    async def push(self, queue: str, bodies: Sequence[bytes]) -> None:
+        """As somebody does by hand."""
+        ...
+
+    async def parked(self) -> tuple[str, UUID] | None:
+        """A message that rests parked."""
+        ...
+
+    async def answered_and_parked(self) -> tuple[str, UUID] | None:
+        """A parked message whose effect a person has decided; a person whose own process died finds it."""
+        ...
+
+    async def left_over(self, expected_parked: int) -> list[Violation]:
+        """What should not be there when all is at rest."""
+        ...
+
+
+class Place(Protocol):
+    """One driver's own part of the backend, emptied before every run."""
+
+    @property
+    def address(self) -> str:
+        """For the children."""
+        ...
+
+    def yard(self, owner: asyncpg.Connection, policies: Sequence[Policy]) -> AbstractAsyncContextManager[Yard]: ...
+
+
+class Backend(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    async def declare(self, database: Database, policies: Sequence[Policy]) -> RingingFeed:
+        """In the template of a scenario: its queues, and what its first messages are put by."""
+        ...
+
+    def place(self, folder: Path) -> Place:
+        """Opened once in every driver, in a process without an event loop; `folder` is the whole exploration's."""
+        ...
+
+    def parts(self, database: Database, address: str, worker: str) -> AbstractAsyncContextManager[Parts]:
+        """In a child."""
+        ...

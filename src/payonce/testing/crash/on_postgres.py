@@ -1,0 +1,139 @@
+"""The explorer on queues in PostgreSQL."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+import asyncpg
+
+from payonce.engine.bell import Bell
+from payonce.engine.database import Database
+from payonce.engine.policy import Policy
+from payonce.engine.transaction import RingingFeed
+from payonce.kit.outcomes import Invalid
+from payonce.queues.postgres import PostgresAdmin, PostgresFeed, PostgresQueue
+from payonce.testing.clock import Clock
+from payonce.testing.crash.backend import Look, Parts, Place, Yard
+from payonce.testing.crash.model import Violation
+
+SHOWN_ROWS: Final = 3
+
+
+@dataclass(frozen=True)
+class OnPostgres:
+    name: str = "postgres"
+
+    async def declare(self, database: Database, policies: Sequence[Policy]) -> RingingFeed:
+        feed = PostgresFeed(database, Bell(database))
+        await feed.declare(policies)
+        return feed
+
+    def place(self, folder: Path) -> Place:
+        return InTheDatabase()
+
+    @asynccontextmanager
+    async def parts(self, database: Database, address: str, worker: str) -> AsyncIterator[Parts]:
+        # The bell stays closed: it would ring from a task of its own.
+        bell = Bell(database)
+        yield Parts(
+            PostgresFeed(database, bell),
+            PostgresAdmin(database, bell),
+            lambda policy: PostgresQueue(database, bell, policy, worker),
+        )
+
+
+@dataclass(frozen=True)
+class InTheDatabase:
+    """Every run has a database of its own already."""
+
+    address: str = ""
+
+    @asynccontextmanager
+    async def yard(self, owner: asyncpg.Connection, policies: Sequence[Policy]) -> AsyncIterator[Yard]:
+        yield PostgresYard(owner, Clock(owner))
+
+
+@dataclass(frozen=True)
+class PostgresYard:
+    owner: asyncpg.Connection
+    clock: Clock
+
+    async def look(self) -> Look:
+        [row] = await self.owner.fetch(_LOOK)
+        return Look(row["dead"], row["due"], row["relays"], row["leased"])
+
+    async def freeze(self, at: datetime) -> datetime:
+        return await self.clock.freeze(at)
+
+    async def advance_leases(self, lease_s: float) -> None:
+        await self.clock.advance_leases(lease_s)
+
+    async def next_due(self) -> datetime | None:
+        return await self.clock.next_due()
+
+    async def waiting(self) -> str:
+        rows = await self.owner.fetch("select queue, state, last_error from payonce.messages order by id limit 5")
+        return "; ".join(f"{row['queue']} {row['state']} ({row['last_error']})" for row in rows) or "nothing waits"
+
+    async def wipe(self) -> None:
+        """Nothing lies outside."""
+
+    async def push(self, queue: str, bodies: Sequence[bytes]) -> None:
+        raise Invalid(f"{queue} lies in PostgreSQL, and nobody pushes there by hand; explore this scenario on redis")
+
+    async def parked(self) -> tuple[str, UUID] | None:
+        row = await self.owner.fetchrow(
+            "select queue, id from payonce.messages where state = 'parked' order by id limit 1"
+        )
+        return None if row is None else (row["queue"], UUID(int=row["id"].int))
+
+    async def answered_and_parked(self) -> tuple[str, UUID] | None:
+        row = await self.owner.fetchrow(ANSWERED_AND_PARKED)
+        return None if row is None else (row["queue"], UUID(int=row["id"].int))
+
+    async def left_over(self, expected_parked: int) -> list[Violation]:
+        rows = await self.owner.fetch("select id, queue, state, last_error from payonce.messages order by id")
+        waiting = [row for row in rows if row["state"] != "parked"]
+        found = [
+            Violation("stuck", f"a message of {row['queue']} is {row['state']}: {row['last_error']}") for row in waiting
+        ]
+        parked = [f"{row['queue']}: {row['last_error']}" for row in rows if row["state"] == "parked"]
+        return found + wrongly_parked(parked, expected_parked)
+
+
+def wrongly_parked(parked: Sequence[str], expected: int) -> list[Violation]:
+    if len(parked) == expected:
+        return []
+    why = "; ".join(parked[:SHOWN_ROWS])
+    return [Violation("stuck", f"{len(parked)} messages are parked, {expected} should be: {why}")]
+
+
+RELAYS: Final = """
+        array(select distinct o.relay from payonce.outbox o join payonce.relays r on r.name = o.relay
+              where (o.state = 'waiting' and o.try_at <= payonce.due_now() and not r.paused)
+                 or (o.state = 'leased' and o.lease_until <= payonce.lease_now()) order by o.relay) as relays"""
+
+_LOOK: Final = f"""
+    select
+        array(select distinct queue from payonce.messages
+              where state = 'leased' and lease_until <= payonce.lease_now() order by queue) as dead,
+        array(select distinct m.queue from payonce.messages m join payonce.queues q on q.name = m.queue
+              where m.state in ('ready', 'alone') and m.ready_at <= payonce.due_now() and not q.paused
+              order by m.queue) as due,
+        {RELAYS},
+        exists (select from payonce.messages where state = 'leased')
+            or exists (select from payonce.outbox where state = 'leased') as leased
+"""
+
+ANSWERED_AND_PARKED: Final = """
+    select m.id, m.queue from payonce.live_messages m
+    where m.state = 'parked'
+      and exists (select from payonce.effects e join payonce.effect_attempts a on a.effect_id = e.id
+                  where e.message_id = m.id and a.event = 'answered')
+      and not exists (select from payonce.effects e where e.message_id = m.id and e.state = 'review')
+    order by m.id limit 1
+"""

@@ -1,0 +1,215 @@
+"""The explorer on queues in Redis that are fed from the outbox: every command to Redis is a crossing too."""
+
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID
+
+import asyncpg
+import msgspec
+import redis.asyncio
+
+from payonce.embedded.redis import RedisServer
+from payonce.engine.bell import Bell
+from payonce.engine.database import Connection, Database
+from payonce.engine.janitors import Janitor
+from payonce.engine.model import Message
+from payonce.engine.outbox import declare_relays, put_kept
+from payonce.engine.policy import Policy
+from payonce.engine.transaction import RingingFeed
+from payonce.queues.declaring import declare_queue
+from payonce.queues.redis import RedisAdmin, RedisFeed, RedisQueue, RedisRelay, RedisStore, refill
+from payonce.queues.redis.kept import RELAY
+from payonce.queues.redis.keys import main_key
+from payonce.queues.redis.refill import REFILL_EVERY_S
+from payonce.testing.clock import Clock
+from payonce.testing.crash.backend import Look, Parts, Place, Yard
+from payonce.testing.crash.model import Violation
+from payonce.testing.crash.on_postgres import ANSWERED_AND_PARKED, RELAYS, wrongly_parked
+from payonce.testing.crash.redis_crossings import watch_redis
+from payonce.testing.redis_clock import RedisClock
+
+NOWHERE: Final = "redis://127.0.0.1:1/0"
+REFILL: Final = "refill"
+LISTS: Final = ("", ":processing", ":failed")
+SORTED: Final = (":delayed", ":alone", ":leases")
+HASHES: Final = (":claims", ":ids")
+
+
+@dataclass(frozen=True)
+class OnRedis:
+    name: str = "redis"
+
+    async def declare(self, database: Database, policies: Sequence[Policy]) -> RingingFeed:
+        """In PostgreSQL alone: every run begins with a Redis that knows nothing, and is told."""
+        async with database.transaction() as connection:
+            for policy in policies:
+                await declare_queue(connection, policy, self.name)
+        await declare_relays(database, [RedisRelay(RedisStore(NOWHERE, database, test=True))])
+        return OutboxFeed()
+
+    def place(self, folder: Path) -> Place:
+        server = RedisServer(folder / f"redis-{os.getpid()}", "none")
+        server.start()
+        return InRedis(server)
+
+    @asynccontextmanager
+    async def parts(self, database: Database, address: str, worker: str) -> AsyncIterator[Parts]:
+        watch_redis()
+        bell = Bell(database)
+        store = RedisStore(address, database, test=True)
+        yield Parts(
+            RedisFeed(store, bell),
+            RedisAdmin(store, bell),
+            lambda policy: RedisQueue(store, bell, policy, worker),
+            [RedisRelay(store)],
+            [Janitor(REFILL, REFILL_EVERY_S, lambda: refill(store, 0.0))],
+        )
+
+
+class OutboxFeed:
+    """Puts into the outbox; there is no Redis yet that anybody could ring for."""
+
+    async def put(self, messages: Sequence[Message], within: Connection | None = None) -> list[UUID]:
+        assert within is not None, "a scenario's first messages are put with its rows"
+        return await put_kept(within, RELAY, messages)
+
+    def ring(self, queues: set[str]) -> None:
+        return None
+
+
+@dataclass(frozen=True)
+class InRedis:
+    """A server of this driver alone, which ends with it."""
+
+    server: RedisServer
+
+    @property
+    def address(self) -> str:
+        return self.server.url
+
+    @asynccontextmanager
+    async def yard(self, owner: asyncpg.Connection, policies: Sequence[Policy]) -> AsyncIterator[Yard]:
+        client: Any = redis.asyncio.Redis.from_url(self.server.url)
+        async with client:
+            yard = RedisYard(owner, RedisClock(Clock(owner), self.server.url), client, policies)
+            await yard.wipe()
+            yield yard
+
+
+@dataclass(frozen=True)
+class RedisYard:
+    owner: asyncpg.Connection
+    clock: RedisClock
+    client: Any
+    policies: Sequence[Policy]
+
+    async def wipe(self) -> None:
+        """What a server without durability is after its death; only the test's clocks are known to it."""
+        await self.client.execute_command("FLUSHALL")
+        await self.clock.advance(0)
+
+    async def look(self) -> Look:
+        [row] = await self.owner.fetch(_LOOK, RELAY)
+        due_ms, lease_ms = (row[name].timestamp() * 1_000 for name in ("due_now", "lease_now"))
+        dead, due, leased = [], [], bool(row["leased"])
+        for policy in self.policies:
+            key = main_key(policy.queue)
+            async with self.client.pipeline(transaction=False) as asking:
+                asking.llen(key)
+                asking.zcount(f"{key}:delayed", "-inf", due_ms)
+                asking.zcount(f"{key}:alone", "-inf", due_ms)
+                asking.zcount(f"{key}:leases", "-inf", lease_ms)
+                asking.zcard(f"{key}:leases")
+                waiting, delayed, alone, ended, held = await asking.execute()
+            if ended:
+                dead.append(policy.queue)
+            if (waiting or delayed or alone) and policy.queue not in row["paused"]:
+                due.append(policy.queue)
+            leased = leased or held > 0
+        lost = await self._lost(row["delivered"])
+        return Look(dead, due, row["relays"], leased, (REFILL,) if lost else ())
+
+    async def _lost(self, delivered: Sequence[str]) -> bool:
+        """Whether Redis does not know what PostgreSQL has handed over to it."""
+        if not delivered:
+            return False
+        known: set[str] = set()
+        for policy in self.policies:
+            known.update(each.decode() for each in await self.client.hkeys(f"{main_key(policy.queue)}:ids"))
+        return not known.issuperset(delivered)
+
+    async def freeze(self, at: datetime) -> datetime:
+        return await self.clock.freeze(at)
+
+    async def advance_leases(self, lease_s: float) -> None:
+        await self.clock.advance_leases(lease_s)
+
+    async def next_due(self) -> datetime | None:
+        """Also of what was handed over: it may have been lost since."""
+        kept = await self.owner.fetchval(
+            """
+            select min(ready_at) from payonce.outbox
+            where relay = $1 and state = 'delivered' and ready_at > payonce.due_now()
+            """,
+            RELAY,
+        )
+        following = await self.clock.next_due()
+        return min((moment for moment in (kept, following) if moment is not None), default=None)
+
+    async def waiting(self) -> str:
+        return "; ".join(await self._contents()) or "nothing waits"
+
+    async def push(self, queue: str, bodies: Sequence[bytes]) -> None:
+        await self.client.lpush(main_key(queue), *bodies)
+
+    async def parked(self) -> tuple[str, UUID] | None:
+        for policy in self.policies:
+            for body in await self.client.lrange(f"{main_key(policy.queue)}:failed", 0, 0):
+                return policy.queue, UUID(msgspec.json.decode(body)["id"])
+        return None
+
+    async def answered_and_parked(self) -> tuple[str, UUID] | None:
+        row = await self.owner.fetchrow(ANSWERED_AND_PARKED)
+        return None if row is None else (row["queue"], UUID(int=row["id"].int))
+
+    async def left_over(self, expected_parked: int) -> list[Violation]:
+        rows = await self.owner.fetch("select queue, state, last_error from payonce.live_messages order by id")
+        found = [
+            Violation("stuck", f"a message of {row['queue']} is {row['state']}: {row['last_error']}")
+            for row in rows
+            if row["state"] != "parked"
+        ]
+        parked = [f"{row['queue']}: {row['last_error']}" for row in rows if row["state"] == "parked"]
+        found += wrongly_parked(parked, expected_parked)
+        return found + [Violation("stuck", f"left in Redis: {text}") for text in await self._contents(expected_parked)]
+
+    async def _contents(self, parked: int = 0) -> list[str]:
+        """What is in Redis beside `parked` messages and what is known of them."""
+        found = []
+        for policy in self.policies:
+            key = main_key(policy.queue)
+            counts = {f"{key}{part}": await self.client.llen(f"{key}{part}") for part in LISTS}
+            counts |= {f"{key}{part}": await self.client.zcard(f"{key}{part}") for part in SORTED}
+            counts |= {f"{key}{part}": await self.client.hlen(f"{key}{part}") for part in HASHES}
+            if parked and counts[f"{key}:failed"] == counts[f"{key}:ids"]:
+                parked -= counts.pop(f"{key}:failed")
+                counts.pop(f"{key}:ids")
+            found += [f"{name} has {count}" for name, count in counts.items() if count]
+        found += [lock.decode() for lock in await self.client.keys("lock:*")]
+        return found
+
+
+_LOOK: Final = f"""
+    select {RELAYS},
+        exists (select from payonce.outbox where state = 'leased') as leased,
+        payonce.due_now() as due_now, payonce.lease_now() as lease_now,
+        array(select name from payonce.queues where paused) as paused,
+        array(select id::text from payonce.outbox
+              where relay = $1 and (state = 'parked' or (state = 'delivered' and ready_at <= payonce.due_now())))
+            as delivered
+"""

@@ -1,0 +1,109 @@
+"""Safeguards of queues in Redis taken out, one at a time, as `ablations` does it for the engine."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from payonce.engine.model import Claim, Ending, Settlement
+from payonce.engine.outbox import Fate, settle_kept
+from payonce.engine.queue import Exchange
+from payonce.queues.redis import RedisQueue, kept, pull
+from payonce.queues.redis.keys import main_key
+from payonce.queues.redis.refill import Refilled
+from payonce.testing.crash import on_redis
+from payonce.testing.crash.ablations import DAMAGE, Ablation, put
+from payonce.testing.crash.model import Mode
+
+STUCK: Final = frozenset({"stuck"})
+
+
+def no_fence_in_the_commit() -> None:
+    """A run that lost its message commits all the same."""
+    settle_within = RedisQueue.settle_within
+
+    async def settled_anyway(queue: RedisQueue, connection: Any, settlement: Settlement) -> str:
+        settled = await settle_within(queue, connection, settlement)
+        return settled or await connection.fetchval("select pg_current_xact_id()::text")
+
+    put(RedisQueue, "settle_within", settled_anyway)
+
+
+def redis_alone_is_asked() -> None:
+    """No row and no id in PostgreSQL stops a run, as with any queue that only has its own leases."""
+    no_look_at_the_outbox()
+
+    async def recorded_anyway(connection: Any, relay: str, settlements: Sequence[Settlement]) -> list[Fate]:
+        await settle_kept(connection, relay, settlements)
+        return [Fate.RECORDED] * len(settlements)
+
+    put(pull, "settle_kept", recorded_anyway)
+
+
+def no_look_at_the_outbox() -> None:
+    """What Redis has is run, whatever became of it in PostgreSQL."""
+
+    async def all_of_them(database: Any, claims: Sequence[Any]) -> kept.Checked:
+        return kept.Checked(claims, (), ())
+
+    put(pull, "check", all_of_them)
+
+
+def acknowledged_before_the_work() -> None:
+    """At most once: what is claimed is gone from the queue."""
+    exchange = RedisQueue.exchange
+
+    async def claim_and_forget(queue: RedisQueue, settlements: Sequence[Settlement], limit: int) -> Exchange:
+        claimed = await exchange(queue, settlements, limit)
+        if claimed.claims:
+            await exchange(queue, [Settlement(claim, Ending.SUCCESS) for claim in claimed.claims], 0)
+        return claimed
+
+    async def always(queue: RedisQueue, connection: Any, claim: Claim) -> bool:
+        return True
+
+    no_fence_in_the_commit()
+    put(RedisQueue, "exchange", claim_and_forget)
+    put(RedisQueue, "hold_within", always)
+
+
+def moved_by_two_commands() -> None:
+    """The seed's pump: what is due is removed from the one list, and then pushed to the other."""
+    exchange = RedisQueue.exchange
+
+    async def pump_first(queue: RedisQueue, settlements: Sequence[Settlement], limit: int) -> Exchange:
+        key, store = main_key(queue.policy.queue), queue._store
+        clock = await store.command("HGET", "payonce:test_clock", "due_frozen")
+        for body in await store.command("ZRANGEBYSCORE", f"{key}:delayed", "-inf", int(clock) / 1_000):
+            await store.command("ZREM", f"{key}:delayed", body)
+            await store.command("LPUSH", key, body)
+        return await exchange(queue, settlements, limit)
+
+    put(RedisQueue, "exchange", pump_first)
+
+
+def dead_leases_kept() -> None:
+    """Nobody looks after those who died."""
+
+    async def nothing(queue: RedisQueue) -> int:
+        return 0
+
+    put(RedisQueue, "reap", nothing)
+
+
+def nothing_is_put_back() -> None:
+    """What Redis has lost stays lost."""
+
+    async def nothing(store: Any, late_s: float = 0.0) -> Refilled:
+        return Refilled()
+
+    put(on_redis, "refill", nothing)
+
+
+REDIS_ABLATIONS: Final = (
+    Ablation("the fence of the commit", no_fence_in_the_commit, "charge", Mode.STOPPED),
+    Ablation("the outbox as the fence", redis_alone_is_asked, "charge", Mode.AFTER),
+    Ablation("the look at the outbox before a run", no_look_at_the_outbox, "wire", Mode.AFTER, DAMAGE | STUCK),
+    Ablation("acknowledgement with the work", acknowledged_before_the_work, "transfer", Mode.BEFORE),
+    Ablation("one script for every step", moved_by_two_commands, "by-hand", Mode.AFTER, DAMAGE | STUCK),
+    Ablation("the sweep of dead leases", dead_leases_kept, "charge", Mode.AFTER, STUCK),
+    Ablation("the refill", nothing_is_put_back, "wiped", Mode.AFTER, STUCK),
+)

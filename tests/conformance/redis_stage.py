@@ -1,0 +1,51 @@
+"""One process' worth of the engine with its queues in Redis, as far as the worker loop's tests ask for it."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from payonce.embedded.redis import RedisServer
+from payonce.engine.bell import Bell
+from payonce.engine.database import Database
+from payonce.engine.outbox import declare_relays
+from payonce.engine.policy import Policy
+from payonce.queues.redis import RedisAdmin, RedisFeed, RedisQueue, RedisRelay, RedisStore
+from payonce.testing import RedisClock, ScratchDatabase, open_stage
+
+
+@dataclass(frozen=True)
+class RedisStage:
+    database: Database
+    bell: Bell
+    feed: RedisFeed
+    admin: RedisAdmin
+    clock: RedisClock
+    owner: asyncpg.Connection
+    store: RedisStore
+
+    async def queue(self, policy: Policy, worker: str = "worker-1") -> RedisQueue:
+        await self.feed.declare([policy])
+        return RedisQueue(self.store, self.bell, policy, worker)
+
+    async def drained(self) -> bool:
+        return await self.clock.idle()
+
+    async def statuses(self, message_id: UUID | None = None) -> list[str]:
+        """Of ended runs, the oldest first."""
+        lines = [msgspec.json.decode(line) for line in await self.store.command("LRANGE", "q:log:jobs", 0, -1)]
+        return [
+            line["status"] for line in reversed(lines) if message_id is None or line["message_id"] == str(message_id)
+        ]
+
+
+@asynccontextmanager
+async def open_redis_stage(scratch: ScratchDatabase, server: RedisServer) -> AsyncIterator[RedisStage]:
+    async with open_stage(scratch) as stage, RedisStore.open(server.url, stage.database) as store:
+        clock = RedisClock(stage.clock, server.url)
+        await declare_relays(stage.database, [RedisRelay(store)])
+        feed, admin = RedisFeed(store, stage.bell), RedisAdmin(store, stage.bell)
+        yield RedisStage(stage.database, stage.bell, feed, admin, clock, stage.owner, store)

@@ -1,0 +1,42 @@
+"""A desk for each test of worker processes, and a server that a test may kill without losing what it had written."""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import pytest
+
+from payonce.embedded.redis import RedisServer
+from payonce.testing import ScratchDatabase
+from tests.redis.desk import RedisDesk, open_redis_desk
+
+
+@pytest.fixture(scope="module")
+def _durable_server() -> Iterator[RedisServer]:
+    with tempfile.TemporaryDirectory(prefix="payonce-redis-") as folder:
+        server = RedisServer(Path(folder), "always")
+        yield server
+        server.close()
+
+
+@pytest.fixture
+def durable_server(_durable_server: RedisServer) -> RedisServer:
+    """Every write is on disk before it is answered."""
+    _durable_server.ensure_empty()
+    return _durable_server
+
+
+@pytest.fixture
+def forgetful_desk(
+    scratch: ScratchDatabase, redis_server: RedisServer, tmp_path: Path
+) -> AbstractAsyncContextManager[RedisDesk]:
+    """On a server that writes once a second, as most are set up: a kill loses the last second."""
+    return open_redis_desk(scratch, redis_server, tmp_path)
+
+
+@pytest.fixture
+def desk(
+    scratch: ScratchDatabase, durable_server: RedisServer, tmp_path: Path
+) -> AbstractAsyncContextManager[RedisDesk]:
+    return open_redis_desk(scratch, durable_server, tmp_path)

@@ -1,0 +1,33 @@
+"""The paths on which a process is struck: the same for the seed's order and for our scripts."""
+
+from typing import Final
+
+from tests.redis.strikes import Hands, Path, Tally
+
+
+async def tick(hands: Hands, tally: Tally) -> None:
+    await tally.tick(hands)
+
+
+async def tick_twice(hands: Hands, tally: Tally) -> None:
+    await tally.tick(hands)
+    await tally.tick(hands)
+
+
+async def pump(hands: Hands, tally: Tally) -> None:
+    await hands.pump()
+
+
+async def sweep(hands: Hands, tally: Tally) -> None:
+    await hands.sweep()
+
+
+DONE: Final = Path("success", tick)
+BUSY: Final = Path("busy lock", tick, put=("a", "a"), raw=True, held_by_another=True)
+RETRY: Final = Path("retry", tick, failures={"a": 1})
+PARK: Final = Path("park", tick, failures={"a": 2}, before=tick, delays_pass_before=True, pumped_before=True)
+PUMP: Final = Path("pump", pump, failures={"a": 1}, before=tick, delays_pass_before=True)
+SWEEP: Final = Path("sweep", sweep, abandoned_before=1)
+TWINS: Final = Path("identical raw bodies", tick_twice, put=("a", "a"), raw=True, failures={"a": 2})
+
+SEED_PATHS: Final = (DONE, BUSY, RETRY, PARK, PUMP, SWEEP, TWINS)

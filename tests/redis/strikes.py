@@ -1,0 +1,338 @@
+"""Striking one process behind every command of a path, and holding what is left in Redis against what was put.
+
+The oracle: every message is handled, or exactly once in the main list, `:processing`, `:delayed` or `:failed`; it is
+never lost and never there twice; and nobody takes away what somebody else holds.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tests.redis.door import Blow, Door
+
+ROUNDS_MAX = 8
+"""Of recovery; what is not at rest by then never will be."""
+TICKS_MAX = 20
+STRIKE_LIMIT_S = 10.0
+NOTHING = "no_message"
+SUCCESS = "success"
+PARKED = "failed"
+
+Handle = Callable[[Mapping[str, Any]], Awaitable[None]]
+
+
+def name_in(message: Mapping[str, Any]) -> str:
+    """Of an envelope or a raw object."""
+    return str(message.get("payload", message)["name"])
+
+
+class Hands(Protocol):
+    """What one process can do to the queue."""
+
+    async def tick(self, handle: Handle) -> str:
+        """Claims one message, runs it, ends it; answers how, or that there was none."""
+        ...
+
+    async def pump(self) -> object:
+        """Lets what has fallen due be claimed."""
+        ...
+
+    async def sweep(self) -> object:
+        """Takes messages from those whose lease ended."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Side(Protocol):
+    """One way of keeping a queue in Redis, on an empty server."""
+
+    async def hands(self, url: str, name: str) -> Hands: ...
+
+    async def put(self, names: Sequence[str], *, raw: bool) -> None:
+        """Envelopes, or raw objects pushed by hand: of those the same name twice is the same bytes twice."""
+        ...
+
+    async def end_leases(self) -> None: ...
+
+    async def let_delays_pass(self) -> None: ...
+
+    async def places(self) -> Mapping[str, Sequence[str]]:
+        """The names in the main list, `processing`, `delayed` and `failed`."""
+        ...
+
+    async def claimable(self) -> bool: ...
+
+    async def holder(self, name: str) -> str | None:
+        """Whose lock is on a message in `:processing`."""
+        ...
+
+    async def crooked(self) -> Sequence[str]:
+        """What does not fit together in Redis, whatever the messages are."""
+        ...
+
+
+@dataclass
+class Tally:
+    """What the test knows without asking Redis."""
+
+    put: Counter[str] = field(default_factory=Counter)
+    in_doubt: set[str] = field(default_factory=set)
+    """Put by a process that may have died meanwhile: all of them are there, or none."""
+    failures_left: Counter[str] = field(default_factory=Counter)
+    gives_up: set[str] = field(default_factory=set)
+    """Parked by their first run."""
+    succeeded: Counter[str] = field(default_factory=Counter)
+    """Runs of the handler that came to their end."""
+    acknowledged: Counter[str] = field(default_factory=Counter)
+    """Messages that a process believes it has ended well."""
+
+    async def handle(self, message: Mapping[str, Any]) -> None:
+        name = name_in(message)
+        if name in self.gives_up:
+            self.gives_up.remove(name)
+            raise LookupError("never")
+        if self.failures_left[name] > 0:
+            self.failures_left[name] -= 1
+            raise ArithmeticError("not now")
+        self.succeeded[name] += 1
+
+    async def tick(self, hands: Hands, handle: Handle | None = None) -> str:
+        came_to: list[str] = []
+
+        async def noting(message: Mapping[str, Any]) -> None:
+            came_to.append(name_in(message))
+            await (handle or self.handle)(message)
+
+        ended = await hands.tick(noting)
+        if ended == SUCCESS:
+            self.acknowledged[came_to[-1]] += 1
+        return ended
+
+
+Act = Callable[[Hands, Tally], Awaitable[object]]
+
+
+@dataclass(frozen=True)
+class Path:
+    """What a process does until it is struck, and what was there before."""
+
+    name: str
+    act: Act
+    put: Sequence[str] = ("a",)
+    raw: bool = False
+    failures: Mapping[str, int] = field(default_factory=dict)
+    gives_up: Sequence[str] = ()
+    before: Act | None = None
+    """Done by another process, undisturbed."""
+    abandoned_before: int = 0
+    """So many processes have claimed the first message and died, one after the other, and their leases have ended."""
+    swept_before: bool = False
+    delays_pass_before: bool = False
+    pumped_before: bool = False
+    held_by_another: bool = False
+    """While the process acts, another one has the first message in its handler."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the oracle says of one strike."""
+
+    path: str
+    blow: Blow
+    behind: tuple[str, ...]
+    """The commands that were carried out before the blow."""
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.path}, {self.blow} behind {' '.join(self.behind) or 'nothing'}: {self.what}"
+
+
+OpenSide = Callable[[], AbstractAsyncContextManager[Side]]
+
+
+async def explore(open_side: OpenSide, port: int, path: Path) -> list[Found]:
+    """Every blow behind every command of the path, each on an empty server."""
+    found, commands = await strike(open_side, port, path, Blow.NONE, 0)
+    assert commands, f"{path.name} sends no command: there is nothing to strike"
+    for blow in (Blow.DEATH, Blow.STOP):
+        for behind in range(len(commands) + 1):
+            found += (await strike(open_side, port, path, blow, behind))[0]
+    return found
+
+
+async def strike(
+    open_side: OpenSide, port: int, path: Path, blow: Blow, behind: int
+) -> tuple[list[Found], tuple[str, ...]]:
+    """One run of the path with one blow; answers what the oracle found and the commands that the struck one sent."""
+    async with asyncio.timeout(STRIKE_LIMIT_S), open_side() as side, Door.open(port) as door:
+        run = _Strike(side, path, door, blow, behind)
+        await run.prepare()
+        try:
+            await run.whole()
+        finally:
+            await run.close()
+        said = tuple(door.carried)
+        behind_what = said if blow is Blow.NONE else said[:behind]
+        return [Found(path.name, blow, behind_what, what) for what in run.found], said
+
+
+@dataclass
+class _Strike:
+    side: Side
+    path: Path
+    door: Door
+    blow: Blow
+    behind: int
+    tally: Tally = field(default_factory=Tally)
+    found: list[str] = field(default_factory=list)
+    opened: list[Hands] = field(default_factory=list)
+
+    async def prepare(self) -> None:
+        direct = self.door.upstream_url
+        self.victim, self.other = await self._open(self.door.url, "victim"), await self._open(direct, "other")
+        await self.side.put(self.path.put, raw=self.path.raw)
+        self.tally.put.update(self.path.put)
+        self.tally.failures_left.update(self.path.failures)
+        self.tally.gives_up.update(self.path.gives_up)
+        if self.path.before is not None:
+            await self.path.before(await self._open(direct, "earlier"), self.tally)
+        for death in range(self.path.abandoned_before):
+            if death:
+                await self.other.sweep()
+                await self.side.let_delays_pass()
+                await self.other.pump()
+            await self._abandon(await self._open(direct, "dead"))
+            await self.side.end_leases()
+        if self.path.swept_before:
+            await self.other.sweep()
+        if self.path.delays_pass_before:
+            await self.side.let_delays_pass()
+        if self.path.pumped_before:
+            await self.other.pump()
+
+    async def whole(self) -> None:
+        beside = None
+        if self.path.held_by_another:
+            beside = await self._hold(await self._open(self.door.upstream_url, "beside"))
+        self.door.strike(self.blow, self.behind)
+        acting = asyncio.ensure_future(self.path.act(self.victim, self.tally))
+        falling = asyncio.create_task(self.door.struck.wait())
+        await asyncio.wait({acting, falling}, return_when=asyncio.FIRST_COMPLETED)
+        falling.cancel()
+        if self.blow is Blow.DEATH and self.door.struck.is_set():
+            acting.cancel()
+            await asyncio.wait({acting})
+            await self._no_copy_is_lost_or_doubled()
+        elif self.blow is Blow.STOP and self.door.struck.is_set():
+            await self._finish(beside)
+            beside = None
+            await self._taken_over_meanwhile(acting)
+        else:
+            await acting
+        await self._finish(beside)
+        await self._to_rest()
+
+    async def close(self) -> None:
+        for hands in self.opened:
+            with suppress(OSError):
+                await hands.close()
+
+    async def _taken_over_meanwhile(self, acting: "asyncio.Future[object]") -> None:
+        """Leases end, another process takes over and is in its handler when the struck one goes on."""
+        await self._recover_once()
+        successor = await self._hold(self.other)
+        self.door.wake()
+        await asyncio.wait({acting})
+        if successor is not None:
+            name = successor.name
+            if (holder := await self.side.holder(name)) != "other":
+                self.found.append(f"the lock of {name} is {holder or 'nobody'}'s, while another process has it in hand")
+            await self._no_copy_is_lost_or_doubled()
+        await self._finish(successor)
+
+    async def _hold(self, hands: Hands) -> "_Held | None":
+        """Another process claims a message and stays in its handler; None when there was nothing to claim."""
+        held = _Held()
+        if not await self.side.claimable():
+            return None
+
+        async def handle(message: Mapping[str, Any]) -> None:
+            held.name = name_in(message)
+            held.inside.set()
+            await held.let_go.wait()
+            await self.tally.handle(message)
+
+        held.run = asyncio.ensure_future(self.tally.tick(hands, handle))
+        inside = asyncio.create_task(held.inside.wait())
+        await asyncio.wait({held.run, inside}, return_when=asyncio.FIRST_COMPLETED)
+        inside.cancel()
+        if held.inside.is_set():
+            return held
+        await held.run
+        return None
+
+    async def _abandon(self, hands: Hands) -> None:
+        held = await self._hold(hands)
+        assert held is not None, f"{self.path.name}: there is nothing to abandon"
+        held.run.cancel()
+        await asyncio.wait({held.run})
+
+    async def _finish(self, held: "_Held | None") -> None:
+        if held is not None:
+            held.let_go.set()
+            await held.run
+
+    async def _recover_once(self) -> None:
+        await self.side.end_leases()
+        await self.other.sweep()
+        await self.side.let_delays_pass()
+        await self.other.pump()
+
+    async def _to_rest(self) -> None:
+        for _ in range(ROUNDS_MAX):
+            await self._recover_once()
+            for _ in range(TICKS_MAX):
+                if not await self.side.claimable() or await self.tally.tick(self.other) == NOTHING:
+                    break
+            places = await self.side.places()
+            if not any(names for place, names in places.items() if place != PARKED):
+                break
+        else:
+            self.found.append(f"not at rest: {dict(places)}")
+        self.found += await self.side.crooked()
+        for name, put in self.tally.put.items():
+            ended = self.tally.acknowledged[name] + Counter(places[PARKED])[name]
+            unheard = max(0, self.tally.succeeded[name] - self.tally.acknowledged[name])
+            if ended > put:
+                self.found.append(f"{name} was put {put} times and ended {ended} times")
+            if ended + unheard < put and name not in self.tally.in_doubt:
+                self.found.append(f"{name} was put {put} times and is lost")
+
+    async def _no_copy_is_lost_or_doubled(self) -> None:
+        places = await self.side.places()
+        copies = Counter(name for names in places.values() for name in names)
+        self.found += await self.side.crooked()
+        if len({copies[name] for name in self.tally.in_doubt}) > 1:
+            self.found.append(f"of what was put together not all are there: {dict(places)}")
+        for name, put in self.tally.put.items():
+            if copies[name] > put:
+                self.found.append(f"{copies[name]} copies of {name}, put {put} times: {dict(places)}")
+            if copies[name] + self.tally.succeeded[name] < put and name not in self.tally.in_doubt:
+                self.found.append(f"{name} is lost, put {put} times: {dict(places)}")
+
+    async def _open(self, url: str, name: str) -> Hands:
+        hands = await self.side.hands(url, name)
+        self.opened.append(hands)
+        return hands
+
+
+@dataclass
+class _Held:
+    name: str = ""
+    inside: asyncio.Event = field(default_factory=asyncio.Event)
+    let_go: asyncio.Event = field(default_factory=asyncio.Event)
+    run: "asyncio.Future[str]" = field(init=False)

@@ -1,0 +1,86 @@
+"""The worker of the processes' tests on queues in Redis, with what feeds them beside it. Run as a module."""
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import msgspec
+import uvloop
+
+from payonce.engine.bell import Bell
+from payonce.engine.database import Database
+from payonce.engine.janitors import run_janitors
+from payonce.engine.process import Worker
+from payonce.engine.work import Work, handles
+from payonce.kit.ids import new_id
+from payonce.kit.outcomes import Retry
+from payonce.queues.backends import REDIS, open_backend
+from tests.processes.journal import Journal
+from tests.processes.worker import APPLICATION_NAME, Deeds, Duty, policy_of
+
+STUMBLES = 2
+
+
+class RedisDuty(Duty, kw_only=True):
+    redis_url: str
+
+
+class RedisDeeds(Deeds):
+    """Further deeds: what fails, and how often, is part of the message."""
+
+    async def stumble(self, work: Work, row: int) -> None:
+        """Fails until its second attempt has ended: a run with fewer attempts than earlier ones had is noticed."""
+        self._journal.note(f"attempt {work.message.attempts}", row)
+        if work.message.attempts < STUMBLES:
+            raise Retry("not yet")
+        await self.apply(work, row)
+
+    async def spoil(self, work: Work, row: int) -> None:
+        """Never succeeds, and parks by its policy."""
+        raise Retry("never")
+
+
+async def serve(duty: RedisDuty) -> None:
+    policy, journal = policy_of(duty.policy), Journal(Path(duty.folder))
+    deeds = RedisDeeds(journal)
+    name = f"worker-{os.getpid()}-{new_id().hex[-6:]}"
+
+    @handles(policy)
+    async def handler(work: Work) -> None:
+        await deeds.run(work)
+
+    told = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
+    async with (
+        Database.open(
+            duty.url,
+            work_pool_size=duty.pool_size,
+            shortest_lease_s=policy.lease_s,
+            application_name=APPLICATION_NAME,
+        ) as database,
+        Bell.open(database) as bell,
+        open_backend(REDIS, duty.redis_url, database, bell) as backend,
+    ):
+        worker = Worker([handler], database, backend.feed, lambda policy: backend.queue(policy, name), slots=duty.slots)
+        # As in a process of the product: the relay in each, the refill in the one that leads.
+        janitors = asyncio.create_task(
+            run_janitors(
+                database, backend.feed, backend.admin, holder=name, relays=backend.relays, led=backend.led, bell=bell
+            )
+        )
+        working = asyncio.create_task(worker.run())
+        journal.note("ready", 0)
+        stopping = asyncio.create_task(told.wait())
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            journal.note("draining", 0)
+            await worker.stop(duty.grace_s)
+        await working
+        janitors.cancel()
+        await asyncio.wait({janitors})
+
+
+if __name__ == "__main__":
+    uvloop.run(serve(msgspec.json.decode(sys.argv[1], type=RedisDuty)))
