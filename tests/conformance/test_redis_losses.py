@@ -315,3 +315,15 @@ async def test_queues_move_to_redis_and_back_with_everything(direct: RedisBacken
     await direct.time.advance(30)
     again = await claim_one(queue)
     assert (again.message.id, again.message.attempts) == (first.message.id, 1)
+
+
+@pytest.mark.parametrize("ahead_s", [3_600, -3_600])
+async def test_a_delay_is_a_span_when_the_two_clocks_disagree(kept: RedisBackend, ahead_s: int) -> None:
+    """The server of the queue may be an hour ahead of PostgreSQL, or behind it."""
+    queue = await kept.queue(PLAIN)
+    frozen_us = int(await kept.store.command("HGET", "payonce:test_clock", "due_frozen"))
+    await kept.store.command("HSET", "payonce:test_clock", "due_frozen", frozen_us + ahead_s * 1_000_000)
+    await kept.feed.put([message(delay_s=60), message()])
+    assert len(await claim(queue)) == 1
+    [[_, score]] = await kept.store.command("ZRANGE", f"{KEY}:delayed", 0, 0, "WITHSCORES")
+    assert float(score) * 1_000 == frozen_us + (ahead_s + 60) * 1_000_000

@@ -96,7 +96,7 @@ async def claim(database: Database, relay: Relay, limit: int, *, suspects: bool)
             log.error("outbox_entry_parked", relay=relay.name, message_id=str(row["id"]), reason=row["last_error"])
             continue
         try:
-            entry = Entry(message_of(row), row["ready_at"], row["tries"], row["first_attempt_at"])
+            entry = Entry(message_of(row), row["ready_at"], row["tries"], row["due_in_s"], row["first_attempt_at"])
         except UNREADABLE as error:
             await _park_unreadable(database, relay, row, error)
             continue
@@ -170,9 +170,8 @@ def _tell(relay: Relay, claimed: Claimed, decided: Verdict, in_time: bool) -> No
                   reason=decided.reason)  # fmt: skip
 
 
-_CLAIMED_COLUMNS: Final = (
-    f"{MESSAGE_COLUMNS}, state, ready_at, tries, first_attempt_at, refusals, suspect, token, last_error"
-)
+_CLAIMED_COLUMNS: Final = f"""{MESSAGE_COLUMNS}, state, ready_at, tries, first_attempt_at, refusals, suspect, token,
+    last_error, extract(epoch from ready_at - payonce.due_now())::float8 as due_in_s"""
 
 # Up to $3 entries of relay $1 for $4 seconds. One that was first tried longer than $5 seconds ago is not repeated:
 # its receiver may have taken it and forgotten that by now.
