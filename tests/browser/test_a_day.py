@@ -109,8 +109,8 @@ async def test_the_transfer_of_the_document_is_followed_and_people_are_given_log
         await expect(page.locator(".story")).to_contain_text("southbank.pay_in", timeout=20_000)
         # The open page asks once more before it is sent to the login.
         stranger.expected.add(401)
-        for add in add_people:
-            await typed(f"{add} --password-stdin", environment, stdin="correct horse battery\n")
+        adding = (typed(f"{add} --password-stdin", environment, stdin="correct horse battery\n") for add in add_people)
+        await asyncio.gather(*adding)
         await page.goto("/console/queues")
         await expect(page.get_by_role("button", name="Log in")).to_be_visible()
 
