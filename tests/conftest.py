@@ -11,6 +11,7 @@ pytest_plugins = ["payonce.testing.plugin", "pytester"]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="run the long chaos runs as well")
+    parser.addoption("--pictures", metavar="FOLDER", help="where the browser tests leave the pictures of the documents")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

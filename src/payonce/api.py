@@ -18,18 +18,20 @@ from payonce.engine.effects import (
 from payonce.engine.janitors import Daily, Every, Schedule
 from payonce.engine.ledger import Account, Line, Overdrawn, Posting, Reference, balance, moved
 from payonce.engine.model import Message
-from payonce.engine.policy import Exponential, Fixed, Policy
+from payonce.engine.policy import Exponential, Fixed, Policy, Steps
 from payonce.engine.transaction import Reader, Tx
+from payonce.engine.webhooks import Received, Receiver, announce
 from payonce.engine.work import Handler, Work, handles
 from payonce.kit.budget import Budget, Unlimited
 from payonce.kit.http import HttpClient
 from payonce.kit.money import Amount, Asset, Rounding, well_known
 from payonce.kit.outcomes import Invalid, NotSent, Refused, Retry, Stale, Unavailable, Unknown
+from payonce.kit.webhooks import Refusal, Secret
 
 __all__ = [
-    "Account", "Amount", "Asset", "Blind", "Budget", "CannotTell", "Daily", "DidNot", "Effect", "Every",
-    "Exponential", "Findable", "Fixed", "Handler", "Happened", "Harmless", "HttpClient", "Invalid", "Keyed", "Line",
-    "Message", "NotSent", "Overdrawn", "Policy", "Posting", "Reader", "Rebroadcast", "Reference", "Refused", "Retry",
-    "Rounding", "Schedule", "Stale", "Tx", "Unavailable", "Unknown", "Unlimited", "Work", "balance", "handles",
-    "moved", "next_generation", "well_known",
+    "Account", "Amount", "Asset", "Blind", "Budget", "CannotTell", "Daily", "DidNot", "Effect", "Every", "Exponential",
+    "Findable", "Fixed", "Handler", "Happened", "Harmless", "HttpClient", "Invalid", "Keyed", "Line", "Message",
+    "NotSent", "Overdrawn", "Policy", "Posting", "Reader", "Rebroadcast", "Received", "Receiver", "Reference",
+    "Refusal", "Refused", "Retry", "Rounding", "Schedule", "Secret", "Stale", "Steps", "Tx", "Unavailable", "Unknown",
+    "Unlimited", "Work", "announce", "balance", "handles", "moved", "next_generation", "well_known",
 ]  # fmt: skip

@@ -12,8 +12,6 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
-
 from payonce import embedded
 from payonce.engine import brakes, webhooks
 from payonce.engine.audit.run import STATEMENT_LIMIT_S, Audit, Check, Report, Tell, checks_of, run_audit
@@ -34,6 +32,7 @@ from payonce.engine.reconcile import StatementSource, register
 from payonce.engine.transaction import Reader, Tx, begin
 from payonce.engine.work import Handler
 from payonce.examples import tally, transfers
+from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid
 from payonce.queues.backends import Backend, open_backend, refuse_if_elsewhere
 from payonce.settings import Settings, revealed
@@ -48,7 +47,7 @@ DEFAULT_LEASE_S: Final = 30.0
 BANK_CALLS_PER_S, BANK_BURST, BANK_WAIT_S = 500.0, 100, 0.4
 """What each of the example's banks allows all our processes together; the wait is part of a call's time-out."""
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -231,6 +230,8 @@ class App:
         self.statements: Sequence[StatementSource] = ()
         self.loops: dict[str, asyncio.Task[None]] = {}
         """What runs for as long as the process does; an ended one means that the process is not well."""
+        self.closing = asyncio.Event()
+        """Set when HTTP ends: what streams to a browser lets go then."""
         self.process_name = _process_name()
         self._open_queue = lambda policy: backend.queue(policy, self.process_name)
         self._handlers = handlers

@@ -6,8 +6,8 @@ from collections.abc import Mapping, MutableMapping
 from typing import Any, Final, Literal, TextIO
 
 import msgspec
-import structlog
 
+from payonce.kit.log import structlog
 from payonce.kit.redact import HIDDEN, redact
 
 LogStyle = Literal["json", "pretty", "auto"]

@@ -34,8 +34,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 
 from payonce.kit.outcomes import Invalid
 
@@ -57,10 +56,10 @@ REDIS_RULE: Final = "it must be an address such as redis://localhost:6379/0, a p
 BANK_RULE: Final = "it must be an address such as https://api.bank.example"
 
 
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """Each description completes the sentence that refuses a bad value: what it must be."""
 
-    model_config = SettingsConfigDict(frozen=True, env_ignore_empty=True, extra="ignore", case_sensitive=True)
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
     database_url: SecretStr | None = Field(None, validation_alias="DATABASE_URL", description=URL_RULE)
     database_owner_url: SecretStr | None = Field(None, validation_alias="DATABASE_OWNER_URL", description=URL_RULE)
@@ -258,8 +257,8 @@ def load_settings() -> Settings:
             "DATABASE_OWNER_URL is set and DATABASE_URL is not; set both, or neither for the private database"
         )
     try:
-        # The type checker sees required arguments where the environment supplies them.
-        return Settings()  # type: ignore[call-arg]
+        # An empty variable is an unset one.
+        return Settings.model_validate({name: text for name, text in os.environ.items() if text})
     except ValidationError as error:
         raise Invalid(_sentence(error.errors(include_url=False)[0])) from None
 

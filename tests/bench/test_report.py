@@ -39,6 +39,11 @@ def test_a_peer_without_a_figure_is_not_the_best_one() -> None:
     assert ratios(rows)["drain"] == 3.0
 
 
+def test_our_transactional_row_is_no_peer_of_ours() -> None:
+    rows = [row("payonce", drain=30.0), row("payonce (transactional)", drain=20.0), row("rq", drain=10.0)]
+    assert ratios(rows)["drain"] == 3.0
+
+
 @pytest.mark.parametrize("rows", [[], [row("payonce")], [row("saq")], [row("payonce", drain=None), row("saq")]])
 def test_there_is_no_ratio_without_both_sides(rows: list[Row]) -> None:
     assert ratios(rows)["drain"] is None
@@ -52,7 +57,7 @@ def test_medians_leave_out_what_was_not_measured() -> None:
 def test_report_has_the_promised_shape_and_renders() -> None:
     rows = [row("payonce", drain=40.0), row("saq", drain=10.0)]
     report = Report(
-        conditions={"fsync": "on"},
+        conditions={"fsync": "on", "pickup_limit_s": "60"},
         rows=rows,
         transactional=[TransactionalRow(backend="postgres", system="payonce", atomic=True, per_s=5.0, how="commit()")],
         scaling={"claim_ratio": 1.1},
@@ -71,4 +76,5 @@ def test_report_has_the_promised_shape_and_renders() -> None:
     assert isinstance(console.file, StringIO)
     text = console.file.getvalue()
     assert "4.00" in text
+    assert "> 60" in text, "a job that was not picked up in time must not look unmeasured"
     assert "dbos worker ended with code 1" in text

@@ -80,6 +80,13 @@ REFUSED_COMMANDS = {
         {"QUEUE_POLICY__TALLY__MAX_RETRIES": "3"},
         "QUEUE_POLICY__TALLY__MAX_RETRIES names no field of a queue",
     ),
+    "benchmark of no backend": (["bench", "queues", "--backend", "tape"], {}, "there are: postgres, redis, both"),
+    "benchmark of no system": (
+        ["bench", "queues", "--system", "tape"],
+        {},
+        "no system 'tape' for both; there are: arq",
+    ),
+    "no durability": (["bench", "queues", "--durability", "never"], {}, "'never' is not one of"),
     "owner alone": (["db", "status"], {"DATABASE_URL": ""}, "DATABASE_OWNER_URL is set and DATABASE_URL is not"),
 }
 

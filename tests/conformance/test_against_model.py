@@ -172,7 +172,7 @@ def test_a_backend_answers_as_the_model_does(postgres: ScratchServer) -> None:
     compare(postgres, EXAMPLES, [Phase.generate])
 
 
-@pytest.mark.parametrize(("flavour", "examples"), [("direct", 100), ("transactional", 30)])
+@pytest.mark.parametrize(("flavour", "examples"), [("direct", 60), ("transactional", 20)])
 def test_redis_answers_as_the_model_does(
     postgres: ScratchServer, redis_server: RedisServer, flavour: Flavour, examples: int
 ) -> None:

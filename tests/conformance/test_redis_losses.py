@@ -167,6 +167,28 @@ async def test_what_is_parked_stays_parked_through_a_wipe(kept: RedisBackend) ->
     assert (await claim_one(queue)).message.attempts == 0
 
 
+async def test_a_list_that_was_deleted_by_hand_comes_back(kept: RedisBackend) -> None:
+    queue = await kept.queue(PLAIN)
+    sent = await kept.feed.put([message(), message(), message(delay_s=60.0)])
+    leased = (await claim(queue, 1))[0]
+    await kept.store.command("DEL", KEY)
+    assert (await refill(kept.store)).put_back == 1
+    await kept.relay()
+    assert ids(await claim(queue)) == [sent[1]]
+    assert await settle(queue, success(leased)) == [Answer.SETTLED]
+    assert (await refill(kept.store)).put_back == 0
+
+
+async def test_a_server_that_throws_keys_away_is_refused(direct: RedisBackend) -> None:
+    await direct.store.command("CONFIG", "SET", "maxmemory", "100mb", "maxmemory-policy", "allkeys-lru")
+    try:
+        with pytest.raises(Unavailable, match="noeviction"):
+            async with RedisStore.open(direct.server.url, direct.stage.database):
+                pass
+    finally:
+        await direct.store.command("CONFIG", "SET", "maxmemory", "0", "maxmemory-policy", "noeviction")
+
+
 async def test_a_pause_and_a_limit_survive_a_wipe(kept: RedisBackend) -> None:
     queue = await kept.queue(Policy(QUEUE, concurrency=1))
     await kept.feed.put([message(), message()])
@@ -293,3 +315,15 @@ async def test_queues_move_to_redis_and_back_with_everything(direct: RedisBacken
     await direct.time.advance(30)
     again = await claim_one(queue)
     assert (again.message.id, again.message.attempts) == (first.message.id, 1)
+
+
+@pytest.mark.parametrize("ahead_s", [3_600, -3_600])
+async def test_a_delay_is_a_span_when_the_two_clocks_disagree(kept: RedisBackend, ahead_s: int) -> None:
+    """The server of the queue may be an hour ahead of PostgreSQL, or behind it."""
+    queue = await kept.queue(PLAIN)
+    frozen_us = int(await kept.store.command("HGET", "payonce:test_clock", "due_frozen"))
+    await kept.store.command("HSET", "payonce:test_clock", "due_frozen", frozen_us + ahead_s * 1_000_000)
+    await kept.feed.put([message(delay_s=60), message()])
+    assert len(await claim(queue)) == 1
+    [[_, score]] = await kept.store.command("ZRANGE", f"{KEY}:delayed", 0, 0, "WITHSCORES")
+    assert float(score) * 1_000 == frozen_us + (ahead_s + 60) * 1_000_000

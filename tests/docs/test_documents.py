@@ -1,12 +1,17 @@
 """The code blocks in the documents run as they stand."""
 
 import asyncio
+import os
 import re
+import subprocess
+from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.applications import Starlette
+from starlette.routing import Route
 
 from payonce import embedded
 from payonce.app import SERVICES
@@ -14,14 +19,21 @@ from payonce.engine.ledger import Account, balance
 from payonce.engine.model import Message
 from payonce.engine.process import Worker
 from payonce.engine.transaction import Reader, begin
+from payonce.kit.http import HttpClient
 from payonce.kit.money import Amount, well_known
+from payonce.kit.webhooks import new_secret, signed_headers
 from payonce.testing import OpenStage
+from tests.engine.webhooks_stage import open_post
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 
 def python_blocks(name: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", (DOCS / name).read_text(encoding="utf-8"), re.DOTALL)
+
+
+def sh_blocks(name: str) -> list[str]:
+    return re.findall(r"```sh\n(.*?)```", (DOCS / name).read_text(encoding="utf-8"), re.DOTALL)
 
 
 def test_the_first_handler_of_the_quick_start_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,6 +124,54 @@ def test_the_scenario_of_the_crash_page_survives_every_crash(pytester: pytest.Py
     [example] = python_blocks("crash-explorer.md")
     pytester.makepyfile(example)
     pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
+
+
+async def test_the_announcement_and_the_receivers_of_the_webhooks_page_work(stage: OpenStage) -> None:
+    names: dict[str, Any] = {"__name__": "webhooks"}
+    for program in python_blocks("webhooks.md"):
+        exec(compile(program, "webhooks.md", "exec"), names)  # noqa: S102 - it is our own document
+    async with open_post(stage) as post:
+        await post.s.clock.thaw()
+        await post.s.owner.execute(
+            """
+            create schema shop; grant usage on schema shop to payonce_service;
+            create table shop.invoices (id text, state text); create table shop.payments (id text, type text);
+            grant all on shop.invoices, shop.payments to payonce_service;
+            """
+        )
+        _, secret = await post.add("invoice.*", tenant="acme")
+        async with post.s.begin() as tx:
+            await names["pay_invoice"](tx, "i-1")
+        while await post.worker.step():
+            pass
+        [request] = post.shop.arrived
+        event = names["received"](secret.reveal(), request.headers, request.body)
+        receive = names["payment_webhooks"](post.s.begin, post.s.read, [secret])
+        web = HttpClient(
+            "web", "https://web.example", transport=Starlette(routes=[Route("/", receive, methods=["POST"])])
+        )
+        passed_on = {name: value for name, value in request.headers.items() if "webhook" in name}
+        for _ in range(2):
+            assert (await web.request("POST", "/", body=request.body, headers=passed_on)).status == 204
+        refused = await web.request("POST", "/", body=request.body + b" ", headers=passed_on)
+        assert (refused.status, refused.json()["title"]) == (401, "Unauthorized")
+        rows = await post.s.owner.fetch("select id, type from shop.payments")
+        assert [tuple(row) for row in rows] == [(event["id"], "invoice.paid")]
+        await web.close()
+
+
+def test_the_shell_lines_of_the_webhooks_page_verify(tmp_path: Path) -> None:
+    [script] = [block for block in sh_blocks("webhooks.md") if "openssl dgst" in block]
+    secret, body = new_secret(), b'{"id":"evt_1"}'
+    headers = signed_headers([secret], "evt_1", datetime(2026, 1, 31, tzinfo=UTC), body)
+    (tmp_path / "body.json").write_bytes(body)
+    values = {"SECRET": secret.reveal(), "TIMESTAMP": headers["X-Webhook-Timestamp"]}
+    for signature, said in ((headers["X-Webhook-Signature"], "verified\n"), ("sha256=00", "")):
+        environment = {**os.environ, **values, "SIGNATURE": signature}
+        ran = subprocess.run(
+            ["sh", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert ran.stdout == said
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in DOCS.glob("*.md")))

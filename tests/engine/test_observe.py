@@ -2,6 +2,9 @@
 
 import asyncio
 
+import asyncpg
+import pytest
+
 from payonce.engine.brakes import ReviewAnswer, answering, ask, freeze, set_threshold
 from payonce.engine.effects import Answer, Keyed
 from payonce.engine.janitors.observe import observe, oldest_snapshot_s
@@ -75,6 +78,30 @@ async def test_open_effects_are_shown_by_state_with_their_amounts_and_the_oldest
         await observe(till.s.database, till.s.admin)
         assert gauge("open_effects", state="unknown", kind="exchange.swap") is None, "what ended is no longer shown"
         assert gauge("oldest_open_effect_seconds", state="unknown") == 0
+
+
+async def test_when_the_gauges_were_read_is_shown_and_stays_when_they_cannot_be(stage: OpenStage) -> None:
+    async with stage() as s:
+        await observe(s.database, s.admin)
+        read_at = gauge("observed_timestamp_seconds")
+        assert read_at
+        await s.owner.execute("revoke select on payonce.freezes from payonce_service")
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await observe(s.database, s.admin)
+        assert gauge("observed_timestamp_seconds") == read_at
+
+
+async def test_calls_to_a_vendor_are_timed_and_their_records_counted(stage: OpenStage) -> None:
+    def counted() -> list[float]:
+        kind = {"kind": "bank.pay"}
+        calls = [gauge("vendor_seconds_count", call=call, **kind) for call in ("perform", "resolve")]
+        return [value or 0.0 for value in (*calls, gauge("db_writes_total", table="effects", outcome="ok"))]
+
+    before = counted()
+    async with open_till(stage, Keyed(3_600.0)) as till:
+        [work] = await till.claim(1)
+        await till.pay(work, "p-1")
+    assert [after - earlier for after, earlier in zip(counted(), before, strict=True)] == [1, 0, 1]
 
 
 async def test_freezes_and_waiting_approvals_are_shown(stage: OpenStage) -> None:

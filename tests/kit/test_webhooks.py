@@ -272,3 +272,8 @@ def test_a_secret_is_not_shown_or_pickled() -> None:
 def test_a_verifier_that_could_not_refuse_anything_is_refused(secrets: list[Secret], tolerance_s: int) -> None:
     with pytest.raises(Invalid):
         verify(signed(), BODY, secrets, NOW, tolerance_s=tolerance_s)
+
+
+def test_a_verifier_without_a_scheme_is_refused() -> None:
+    with pytest.raises(Invalid, match="no scheme"):
+        verify(signed(), BODY, [SECRET], NOW, schemes=())

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
+from urllib.parse import unquote
 
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Message
@@ -72,7 +73,8 @@ async def asked(
     bare, _, query = path.partition("?")
     scope = {
         "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1", "scheme": "http",
-        "method": method, "path": bare, "raw_path": bare.encode(), "query_string": query.encode(), "root_path": "",
+        "method": method, "path": unquote(bare), "raw_path": bare.encode(), "query_string": query.encode(),
+        "root_path": "",
         "server": ("127.0.0.1", 8080), "client": (client, 50_000), "state": {},
         "headers": [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()],
     }  # fmt: skip

@@ -1,5 +1,6 @@
 """The application on a database of its own, asked in process."""
 
+import base64
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from payonce.app import App, all_migrations
-from payonce.settings import Settings
+from payonce.settings import Settings, load_settings
 from payonce.testing import ScratchDatabase, Servers
 from payonce.web import build_web
 from tests.web.asking import Asking
@@ -26,7 +27,8 @@ def servers() -> Iterator[Servers]:
 def settings(scratch: ScratchDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     monkeypatch.setenv("DATABASE_URL", scratch.service_url)
     monkeypatch.setenv("PAYONCE_DATA_DIR", str(tmp_path))
-    return Settings()  # type: ignore[call-arg]
+    monkeypatch.setenv("PAYONCE_KEYS", f"k1:{base64.b64encode(bytes(range(32))).decode()}")
+    return load_settings()
 
 
 @pytest.fixture

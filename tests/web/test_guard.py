@@ -4,14 +4,13 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 
+import asyncpg
 import pytest
-from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.testing import capture_logs
 
 from payonce.web import guard, listening, server
-from payonce.web.application import MOUNTS
 from payonce.web.guard import Guard
 from tests.web.asking import asked
 from tests.web.conftest import OpenWeb
@@ -56,6 +55,33 @@ async def test_a_bug_is_a_problem_that_tells_a_stranger_nothing(web: OpenWeb) ->
     [line] = said
     assert (line["event"], line["trace"]) == ("http_bug", answer.headers["trace-id"])
     assert "inner life" in repr(line["exc_info"])
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "event"),
+    [
+        (asyncpg.UndefinedTableError('relation "secret_table" does not exist'), 500, ["http_bug"]),
+        (AssertionError("secret_table"), 500, ["http_bug"]),
+        (ConnectionRefusedError("10.0.0.3 secret_table"), 503, []),
+        (asyncpg.AdminShutdownError("secret_table"), 503, []),
+        (asyncpg.InterfaceError("secret_table"), 503, []),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
+)
+async def test_what_the_store_says_is_for_the_log_and_not_for_strangers(
+    web: OpenWeb, error: Exception, status: int, event: list[str]
+) -> None:
+    async with web() as ask:
+
+        @ask.web.get("/broken")
+        async def broken() -> None:
+            raise error
+
+        with capture_logs() as said:
+            answer = await ask.get("/broken")
+    assert (answer.status, answer.problem["status"]) == (status, status)
+    assert "secret_table" not in answer.body.decode()
+    assert [line["event"] for line in said] == event
 
 
 @pytest.mark.parametrize("parts", [[b"x" * 11], [b"x" * 6, b"x" * 5]], ids=["at once", "in parts"])
@@ -119,13 +145,11 @@ def patient(app: ASGIApp) -> ASGIApp:
     return lambda scope, receive, send: app(scope, forever, send)
 
 
-async def test_a_mounted_application_is_guarded_too(web: OpenWeb, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("payonce.web.application.MOUNTS", {**MOUNTS, "/pages": lambda app: Starlette()})
+async def test_the_console_is_guarded_too(web: OpenWeb) -> None:
     async with web() as ask:
-        answer = await ask.get("/pages/nothing")
-        assert answer.status == 404
+        answer = await ask.get("/console/nothing")
         assert answer.headers["trace-id"]
-        too_much = await ask.post("/pages/nothing", b"x" * (guard.BODY_MAX_BYTES + 1))
+        too_much = await ask.post("/console/nothing", b"x" * (guard.BODY_MAX_BYTES + 1))
         assert too_much.status == 413
 
 

@@ -81,8 +81,6 @@ async def test_another_body_under_the_same_key_is_refused(web: OpenWeb) -> None:
         await shop.post(TRANSFERS, ORDER, idempotency_key="k")
         other = await shop.post(TRANSFERS, {**ORDER, "amount": "12.51"}, idempotency_key="k")
         assert (other.status, other.problem["type"]) == (422, "urn:payonce:problem:idempotency-key-reused")
-        elsewhere = await shop.post(TRANSFERS + "?really=yes", ORDER, idempotency_key="k")
-        assert elsewhere.status == 422
         assert await count(ask) == 1
 
 

@@ -15,7 +15,9 @@ from typing import Self
 import msgspec
 
 from payonce.bench.failure import BenchFailed
+from payonce.bench.peers import System
 from payonce.bench.peers.command import Command, Reply
+from payonce.bench.peers.port import Address
 
 LAST_OUTPUT_CHARACTERS = 2000
 POLL_S = 0.001
@@ -122,9 +124,10 @@ class Child:
 
 
 @contextmanager
-def peer_process(system: str, role: str, url: str, journal: Path, log: Path) -> Iterator[Child]:
-    arguments = [sys.executable, "-m", f"payonce.bench.peers.{system}", role, "--url", url, "--journal", str(journal)]
-    with Child(arguments, f"{system} {role}", log, answers=role == "driver") as child:
+def peer_process(system: System, role: str, at: Address, journal: Path, log: Path) -> Iterator[Child]:
+    arguments = [sys.executable, "-m", f"payonce.bench.peers.{system.program}", role, "--journal", str(journal)]
+    arguments += ["--url", at.url, "--database-url", at.database_url]
+    with Child(arguments, f"{system.name} {role}", log, answers=role == "driver") as child:
         yield child
 
 

@@ -1,18 +1,19 @@
 """`./dev bench queues`: every system in turn, round after round, and one report of the medians."""
 
-import importlib.metadata
-import importlib.util
 import os
 import platform
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 
-from payonce.bench import databases
+import msgspec
+
 from payonce.bench.failure import BenchFailed
-from payonce.bench.peers import MODULES, OURS, SYSTEMS
+from payonce.bench.peers import OURS, SYSTEMS, System
 from payonce.bench.peers.port import Way
+from payonce.bench.places import Place, PostgresPlace, RedisPlace
 from payonce.bench.render import render
 from payonce.bench.report import Report, Row, TransactionalRow, median, ratios
 from payonce.bench.rounds import (
@@ -20,69 +21,90 @@ from payonce.bench.rounds import (
     Responsiveness,
     Sizes,
     Throughput,
-    installed,
     measure_responsiveness,
     measure_throughput,
     measure_transactional,
 )
 from payonce.bench.scaling import QUICK_SCALING, ScalingSizes, measure_scaling
+from payonce.embedded.redis import Durability
 from payonce.kit.outcomes import Invalid
 
-__all__ = ["Report", "render", "run"]
+__all__ = ["BOTH", "Report", "Servers", "choose", "render", "run"]
 
 ROUNDS = 3
 QUICK_ROUNDS = 1
+BOTH = "both"
+
+
+class Servers(msgspec.Struct, frozen=True):
+    """What the benchmark may use: its own databases bench_* on one server, and Redis servers that it starts."""
+
+    # As a superuser.
+    postgres_url: str
+    # On the disk that the other server writes to, or the comparison of durability says nothing.
+    redis_folder: Path
+    redis_durability: Durability = "everysec"
 
 
 def run(
     backend: str,
     quick: bool,
     systems: list[str] | None,
-    url: str,
+    servers: Servers,
     progress: Callable[[str], None],
     sizes: Sizes | None = None,
 ) -> Report:
-    """Measure the systems on the server at `url`, as a superuser; databases bench_* on it are made and dropped."""
-    wanted = _wanted(backend, systems)
-    skipped = [_missing(system) for system in wanted if not _is_installed(system)]
-    run_of = _Run(backend, url, sizes or (QUICK if quick else Sizes()), progress)
+    """Measure the systems of one backend, or of both one after the other; everything made is gone at the end."""
+    wanted = choose(backend, systems)
     rounds = QUICK_ROUNDS if quick else ROUNDS
-    with ExitStack() as stack:
-        for system in wanted:
-            if _is_installed(system):
-                run_of.install(system, stack)
-        run_of.measure(rounds)
-        run_of.measure_ours(QUICK_SCALING if quick else ScalingSizes())
-    rows = run_of.rows()
-    return Report(
-        conditions={**databases.server_conditions(url), **_machine(), **run_of.conditions(rounds)},
-        rows=rows,
-        transactional=run_of.transactional_rows(),
-        scaling=run_of.scaling,
-        ratios={backend: ratios(rows)},
-        skipped=skipped,
-        errors=run_of.errors,
-    )
+    chosen = sizes or (QUICK if quick else Sizes())
+    report = Report(conditions={**_machine(), **_effort(rounds, chosen)})
+    for each, known in wanted.items():
+        place = _place(each, servers)
+        one = _Run(each, place, chosen, progress)
+        with ExitStack() as stack:
+            for system in known:
+                if system.is_installed:
+                    one.install(system, stack)
+            one.measure(rounds)
+            if isinstance(place, PostgresPlace):
+                one.measure_ours(place, QUICK_SCALING if quick else ScalingSizes())
+        if any(system.is_installed for system in known):
+            report.conditions.update(place.conditions())
+        report.rows.extend(rows := one.rows())
+        report.transactional.extend(one.transactional_rows())
+        report.scaling.update(one.scaling)
+        report.ratios[each] = ratios(rows)
+        report.skipped.extend(_missing(system) for system in known if not system.is_installed)
+        report.errors.extend(one.errors)
+    return report
+
+
+def _place(backend: str, servers: Servers) -> Place:
+    postgres = PostgresPlace(servers.postgres_url)
+    if backend == "redis":
+        return RedisPlace(servers.redis_folder, servers.redis_durability, beside=postgres)
+    return postgres
 
 
 class _Run:
     """The figures gathered so far. A system that fails is dropped from the rest of the run and named in `errors`."""
 
-    def __init__(self, backend: str, url: str, sizes: Sizes, progress: Callable[[str], None]) -> None:
+    def __init__(self, backend: str, place: Place, sizes: Sizes, progress: Callable[[str], None]) -> None:
         self._backend = backend
-        self._url = url
+        self._place = place
         self._sizes = sizes
         self._progress = progress
-        self._systems: list[str] = []
-        self._throughput: defaultdict[str, list[Throughput]] = defaultdict(list)
-        self._responsiveness: defaultdict[str, list[Responsiveness]] = defaultdict(list)
-        self._transactional: defaultdict[tuple[str, Way], list[float]] = defaultdict(list)
+        self._systems: list[System] = []
+        self._throughput: defaultdict[System, list[Throughput]] = defaultdict(list)
+        self._responsiveness: defaultdict[System, list[Responsiveness]] = defaultdict(list)
+        self._transactional: defaultdict[tuple[System, Way], list[float]] = defaultdict(list)
         self.scaling: dict[str, float | None] = {}
         self.errors: list[str] = []
 
-    def install(self, system: str, stack: ExitStack) -> None:
+    def install(self, system: System, stack: ExitStack) -> None:
         def act() -> None:
-            stack.enter_context(installed(system, self._url))
+            stack.enter_context(self._place.installed(system))
             self._systems.append(system)
 
         self._try(system, "install", act)
@@ -97,12 +119,12 @@ class _Run:
                 # Waiting out a lease once is enough: it is a setting, not noise.
                 self._try(system, f"idle, round {number}", partial(self._measure_idle, system, number == 1))
         for number in range(1, rounds + 1):
-            for system in list(self._systems):
+            for system in [system for system in self._systems if self._ways(system)]:
                 self._try(system, f"transactional, round {number}", partial(self._measure_transactional, system))
 
-    def measure_ours(self, sizes: ScalingSizes) -> None:
-        if OURS in self._systems:
-            self._try(OURS, "depth, churn and idleness", partial(self._measure_scaling, sizes))
+    def measure_ours(self, place: PostgresPlace, sizes: ScalingSizes) -> None:
+        for system in [system for system in self._systems if system.name == OURS]:
+            self._try(system, "depth, churn and idleness", partial(self._measure_scaling, place, sizes))
 
     def rows(self) -> list[Row]:
         return [self._row(system) for system in self._systems]
@@ -110,34 +132,33 @@ class _Run:
     def transactional_rows(self) -> list[TransactionalRow]:
         return [
             TransactionalRow(
-                backend=self._backend, system=system, atomic=way.atomic, per_s=median(figures) or 0.0, how=way.how
+                backend=self._backend, system=system.name, atomic=way.atomic, per_s=median(figures) or 0.0, how=way.how
             )
             for (system, way), figures in self._transactional.items()
             if system in self._systems
         ]
 
-    def conditions(self, rounds: int) -> dict[str, str]:
-        sizes = self._sizes
-        return {"rounds": str(rounds), "backlog": str(sizes.backlog), "idle_jobs": str(sizes.idle_jobs)}
+    def _measure_throughput(self, system: System) -> None:
+        self._throughput[system].append(measure_throughput(system, self._place, self._sizes))
 
-    def _measure_throughput(self, system: str) -> None:
-        self._throughput[system].append(measure_throughput(system, self._url, self._sizes))
-
-    def _measure_idle(self, system: str, with_pickup: bool) -> None:
+    def _measure_idle(self, system: System, with_pickup: bool) -> None:
         self._responsiveness[system].append(
-            measure_responsiveness(system, self._url, self._sizes, with_pickup=with_pickup)
+            measure_responsiveness(system, self._place, self._sizes, with_pickup=with_pickup)
         )
 
-    def _measure_transactional(self, system: str) -> None:
-        for way in self._throughput[system][0].traits.ways:
-            per_s = measure_transactional(system, self._url, way, self._sizes)
+    def _measure_transactional(self, system: System) -> None:
+        for way in self._ways(system):
+            per_s = measure_transactional(system, self._place, way, self._sizes)
             self._transactional[system, way].append(per_s)
 
-    def _measure_scaling(self, sizes: ScalingSizes) -> None:
-        self.scaling = measure_scaling(self._url, sizes)
+    def _measure_scaling(self, place: PostgresPlace, sizes: ScalingSizes) -> None:
+        self.scaling = measure_scaling(place, sizes)
 
-    def _try(self, system: str, what: str, act: Callable[[], None]) -> None:
-        self._progress(f"{system}: {what}")
+    def _ways(self, system: System) -> tuple[Way, ...]:
+        return self._throughput[system][0].traits.ways
+
+    def _try(self, system: System, what: str, act: Callable[[], None]) -> None:
+        self._progress(f"{self._backend}: {system.name}: {what}")
         try:
             act()
         except BenchFailed as failure:
@@ -145,13 +166,13 @@ class _Run:
             if system in self._systems:
                 self._systems.remove(system)
 
-    def _row(self, system: str) -> Row:
+    def _row(self, system: System) -> Row:
         throughput, responsiveness = self._throughput[system], self._responsiveness[system]
         traits = throughput[0].traits
         return Row(
             backend=self._backend,
-            system=system,
-            version=importlib.metadata.version(MODULES[system][0]),
+            system=system.name,
+            version=system.version,
             drain_per_s=median([one.drain_per_s for one in throughput]),
             enqueue_per_s=median([one.enqueue_per_s for one in throughput]),
             bulk_per_s=median([one.bulk_per_s for one in throughput]),
@@ -164,22 +185,32 @@ class _Run:
         )
 
 
-def _wanted(backend: str, systems: list[str] | None) -> list[str]:
-    if backend not in SYSTEMS:
-        raise Invalid(f"no benchmark for backend {backend!r}; there are: {', '.join(SYSTEMS)}")
-    known = SYSTEMS[backend]
-    for system in systems or ():
-        if system not in known:
-            raise Invalid(f"no system {system!r} for {backend}; there are: {', '.join(known)}")
-    return [system for system in known if systems is None or system in systems]
+def choose(backend: str, names: list[str] | None) -> dict[str, list[System]]:
+    """What is to be measured, by backend; unknown names are refused with the known ones."""
+    if backend != BOTH and backend not in SYSTEMS:
+        raise Invalid(f"no benchmark for backend {backend!r}; there are: {', '.join([*SYSTEMS, BOTH])}")
+    chosen = SYSTEMS if backend == BOTH else {backend: SYSTEMS[backend]}
+    known = sorted({system.name for systems in chosen.values() for system in systems})
+    for name in names or ():
+        if name not in known:
+            raise Invalid(f"no system {name!r} for {backend}; there are: {', '.join(known)}")
+    return {
+        each: [system for system in systems if names is None or system.name in names]
+        for each, systems in chosen.items()
+    }
 
 
-def _is_installed(system: str) -> bool:
-    return all(importlib.util.find_spec(module) is not None for module in MODULES[system])
+def _missing(system: System) -> str:
+    return f"{system.name} is left out: it is not installed; install the group bench"
 
 
-def _missing(system: str) -> str:
-    return f"{system} is left out: it is not installed; install the group bench"
+def _effort(rounds: int, sizes: Sizes) -> dict[str, str]:
+    return {
+        "rounds": str(rounds),
+        "backlog": str(sizes.backlog),
+        "idle_jobs": str(sizes.idle_jobs),
+        "pickup_limit_s": f"{sizes.pickup_limit_s:g}",
+    }
 
 
 def _machine() -> dict[str, str]:

@@ -1,25 +1,29 @@
 """The report as tables for a terminal. Figures of shared machines mislead; the ratio columns do not."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from payonce.bench.peers import OURS
+from payonce.bench.peers import OUR_SYSTEMS, OURS
 from payonce.bench.report import Report, Row, TransactionalRow
 
 
 def render(report: Report) -> RenderableType:
     parts: list[RenderableType] = [
-        _queues(report.rows),
-        _ratios(report),
-        _transactional(report.transactional),
+        _queues(backend, [row for row in report.rows if row.backend == backend], report.conditions)
+        for backend in report.ratios
     ]
+    parts.append(_ratios(report))
+    if report.transactional:
+        parts.append(_transactional(report.transactional))
     if report.scaling:
         parts.append(_scaling(report.scaling))
     for row in report.rows:
-        parts += [Text(f"{row.system}: {name}: {text}", style="dim") for name, text in row.settings.items()]
+        parts += [
+            Text(f"{row.backend}: {row.system}: {name}: {text}", style="dim") for name, text in row.settings.items()
+        ]
     parts += [Text(sentence, style="yellow") for sentence in report.skipped]
     parts += [Text(sentence, style="red") for sentence in report.errors]
     parts.append(Text(", ".join(f"{name} {value}" for name, value in report.conditions.items()), style="dim"))
@@ -41,12 +45,14 @@ _QUEUE_COLUMNS = (
 )
 
 
-def _queues(rows: Sequence[Row]) -> Table:
-    table = Table(title="Queues: no-op handler, one worker process", title_justify="left")
+def _queues(backend: str, rows: Sequence[Row], conditions: Mapping[str, str]) -> Table:
+    table = Table(title=f"Queues on {backend}: no-op handler, one worker process", title_justify="left")
     table.add_column("system")
     for name in _QUEUE_COLUMNS:
         table.add_column(name, justify="right")
     ours = next((row for row in rows if row.system == OURS), None)
+    # Waiting ended there; whether such a job is ever picked up is not known.
+    never = f"> {conditions['pickup_limit_s']}" if "pickup_limit_s" in conditions else "–"
     for row in rows:
         table.add_row(
             f"{row.system} {row.version}",
@@ -58,12 +64,12 @@ def _queues(rows: Sequence[Row]) -> Table:
             _fine(row.idle_p50_ms),
             _against(ours.idle_p50_ms if ours else None, row.idle_p50_ms),
             _fine(row.idle_p99_ms),
-            _fine(row.pickup_s),
+            never if row.pickup_s is None else _fine(row.pickup_s),
             _fine(row.lease_s),
             _whole(row.rss_mb),
-            style="bold" if row.system == OURS else None,
+            style="bold" if row.system in OUR_SYSTEMS else None,
         )
-    table.caption = "× is ours divided by this row's (idle: below 1 is faster); pickup –: not within the bound"
+    table.caption = "× is ours divided by this row's (idle: below 1 is faster)"
     return table
 
 
@@ -79,14 +85,18 @@ def _ratios(report: Report) -> Table:
 
 def _transactional(rows: Sequence[TransactionalRow]) -> Table:
     table = Table(title="Transactional handler: one business row written, the job acknowledged", title_justify="left")
+    table.add_column("backend")
     table.add_column("system")
     table.add_column("one commit")
     table.add_column("jobs/s", justify="right")
     table.add_column("×", justify="right")
     table.add_column("how")
-    ours = next((row.per_s for row in rows if row.system == OURS and row.atomic), None)
     for row in rows:
-        table.add_row(row.system, "yes" if row.atomic else "no", _whole(row.per_s), _against(ours, row.per_s), row.how)
+        ours = next(
+            (one.per_s for one in rows if one.backend == row.backend and one.system in OUR_SYSTEMS and one.atomic), None
+        )
+        one_commit = "yes" if row.atomic else "no"
+        table.add_row(row.backend, row.system, one_commit, _whole(row.per_s), _against(ours, row.per_s), row.how)
     return table
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from payonce.bench.peers import OURS
+from payonce.bench.peers import OUR_SYSTEMS, OURS
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,10 +38,10 @@ class TransactionalRow(msgspec.Struct, frozen=True, kw_only=True):
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     conditions: dict[str, str]
-    rows: list[Row]
-    transactional: list[TransactionalRow]
-    scaling: dict[str, float | None]
-    ratios: dict[str, dict[str, float | None]]
+    rows: list[Row] = []
+    transactional: list[TransactionalRow] = []
+    scaling: dict[str, float | None] = {}
+    ratios: dict[str, dict[str, float | None]] = {}
     # One sentence per system that is not installed.
     skipped: list[str] = []
     # One text per system that failed on the way, with its last output.
@@ -64,7 +64,7 @@ def ratio_to_best(
     rows: Sequence[Row], figure: Callable[[Row], float | None], best: Callable[[list[float]], float]
 ) -> float | None:
     ours = [value for row in rows if row.system == OURS and (value := figure(row)) is not None]
-    peers = [value for row in rows if row.system != OURS and (value := figure(row)) is not None]
+    peers = [value for row in rows if row.system not in OUR_SYSTEMS and (value := figure(row)) is not None]
     if not ours or not peers:
         return None
     return round(ours[0] / best(peers), 3)

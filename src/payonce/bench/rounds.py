@@ -1,4 +1,4 @@
-"""One round of one system: fresh databases, its two processes, the phases in order."""
+"""One round of one system: a fresh store, its two processes, the phases in order."""
 
 import tempfile
 import time
@@ -12,8 +12,10 @@ from payonce.bench import databases
 from payonce.bench.children import Child, peer_process
 from payonce.bench.failure import BenchFailed
 from payonce.bench.journal import Journal
+from payonce.bench.peers import System
 from payonce.bench.peers.command import Command, Reply
-from payonce.bench.peers.port import Job, Traits, Way
+from payonce.bench.peers.port import Address, Job, Traits, Way
+from payonce.bench.places import Place
 
 START_LIMIT_S = 30.0
 PHASE_LIMIT_S = 120.0
@@ -31,7 +33,7 @@ class Sizes(msgspec.Struct, frozen=True):
     pickup_limit_s: float = 60.0
 
 
-QUICK = Sizes(backlog=2_000, singles=200, idle_jobs=50, transactional=300, drain_limit_s=5.0, pickup_limit_s=2.0)
+QUICK = Sizes(backlog=2_000, singles=200, idle_jobs=30, transactional=300, drain_limit_s=3.0, pickup_limit_s=1.0)
 
 
 class Throughput(msgspec.Struct, frozen=True):
@@ -49,33 +51,35 @@ class Responsiveness(msgspec.Struct, frozen=True):
 
 
 class Stage:
-    """A fresh database with the system installed, its driver open, and a place for its workers' notes."""
+    """A fresh store with the system installed, its driver open, and a place for its workers' notes."""
 
-    def __init__(self, system: str, server_url: str, database: str, folder: Path, stack: ExitStack) -> None:
+    def __init__(self, system: System, place: Place, address: Address, folder: Path, stack: ExitStack) -> None:
         self.system = system
+        self.address = address
         self._stack = stack
-        self._server_url = server_url
+        self._place = place
         self._journal_path = folder / "journal"
         self._log = folder / "output"
         self.journal = Journal.create(self._journal_path)
-        self.url = databases.recreate(server_url, database, template=_template(system))
-        self.driver = stack.enter_context(peer_process(system, "driver", self.url, self._journal_path, self._log))
+        self.driver = stack.enter_context(peer_process(system, "driver", address, self._journal_path, self._log))
         traits = self.driver.ask(Command("open"), START_LIMIT_S).traits
         assert traits is not None, "a driver that opened says what it is"
         self.traits = traits
 
     def start_worker(self) -> Child:
-        return self._stack.enter_context(peer_process(self.system, "worker", self.url, self._journal_path, self._log))
+        return self._stack.enter_context(
+            peer_process(self.system, "worker", self.address, self._journal_path, self._log)
+        )
 
     def enqueue(self, do: str, job: Job, count: int, first_reference: int = 0, limit_s: float = PHASE_LIMIT_S) -> float:
-        """Jobs per second, with the server's dirty pages written beforehand."""
-        databases.checkpoint(self._server_url)
+        """Jobs per second, with what the server still had to write written beforehand."""
+        self._place.settle()
         command = Command(do, job=job, count=count, first_reference=first_reference)
         return count / self.driver.ask(command, limit_s).seconds
 
     def drain(self, backlog: int, limit_s: float) -> tuple[float, Child]:
         """Jobs per second from the first handler's start to the last acknowledgement in the store; the worker."""
-        databases.checkpoint(self._server_url)
+        self._place.settle()
         worker = self.start_worker()
         journal = self.journal
         worker.must(lambda: journal.handled > 0, "its first job", START_LIMIT_S)
@@ -91,43 +95,24 @@ class Stage:
     def wait_until_empty(self, limit_s: float) -> Reply:
         reply = self.driver.ask(Command("wait_until_empty", limit_s=limit_s), limit_s + START_LIMIT_S)
         if reply.unfinished:
-            raise BenchFailed(f"{self.system}: {reply.unfinished} jobs were still unacknowledged after {limit_s:.0f} s")
+            raise BenchFailed(
+                f"{self.system.name}: {reply.unfinished} jobs were still unacknowledged after {limit_s:.0f} s"
+            )
         return reply
 
 
 @contextmanager
-def installed(system: str, server_url: str) -> Iterator[None]:
-    """Install the system once into a template; each stage is a copy of it. All of it is dropped at the end."""
-    try:
-        url = databases.recreate(server_url, _template(system))
-        databases.create_business_table(url)
-        with tempfile.TemporaryDirectory(prefix="payonce-bench-") as name:
-            folder = Path(name)
-            Journal.create(folder / "journal")
-            with peer_process(system, "driver", url, folder / "journal", folder / "output") as installer:
-                installer.ask(Command("install"), START_LIMIT_S)
-        yield
-    finally:
-        databases.drop(server_url, _template(system))
-
-
-def _template(system: str) -> str:
-    return f"bench_{system}_template"
-
-
-@contextmanager
-def stage(system: str, server_url: str, name: str | None = None) -> Iterator[Stage]:
+def stage(system: System, place: Place, name: str | None = None) -> Iterator[Stage]:
     """`name` keeps two stages of one system apart."""
-    database = f"bench_{name or system}"
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="payonce-bench-")))
-        # Dropped after the processes ended: callbacks run in reverse order.
-        stack.callback(databases.drop, server_url, database)
-        yield Stage(system, server_url, database, folder, stack)
+        # Entered before the processes start, and so left after they ended.
+        address = stack.enter_context(place.fresh(system, name or system.slug))
+        yield Stage(system, place, address, folder, stack)
 
 
-def measure_throughput(system: str, server_url: str, sizes: Sizes) -> Throughput:
-    with stage(system, server_url) as at:
+def measure_throughput(system: System, place: Place, sizes: Sizes) -> Throughput:
+    with stage(system, place) as at:
         enqueue_per_s = at.enqueue("put_singly", "noop", sizes.singles)
         bulk = sizes.backlog - sizes.singles
         bulk_per_s = at.enqueue("put_in_bulk", "noop", bulk, first_reference=sizes.singles)
@@ -141,8 +126,8 @@ def measure_throughput(system: str, server_url: str, sizes: Sizes) -> Throughput
         )
 
 
-def measure_responsiveness(system: str, server_url: str, sizes: Sizes, with_pickup: bool) -> Responsiveness:
-    with stage(system, server_url) as at:
+def measure_responsiveness(system: System, place: Place, sizes: Sizes, with_pickup: bool) -> Responsiveness:
+    with stage(system, place) as at:
         worker = at.start_worker()
         at.enqueue("put_singly", "noop", 1)
         worker.must(lambda: at.journal.handled > 0, "its first job", START_LIMIT_S)
@@ -155,14 +140,14 @@ def measure_responsiveness(system: str, server_url: str, sizes: Sizes, with_pick
         )
 
 
-def measure_transactional(system: str, server_url: str, way: Way, sizes: Sizes) -> float:
+def measure_transactional(system: System, place: Place, way: Way, sizes: Sizes) -> float:
     """Jobs per second when each writes one business row; every row must be there, once."""
-    with stage(system, server_url) as at:
+    with stage(system, place) as at:
         at.enqueue("put_in_bulk", way.job, sizes.transactional)
         per_s, _ = at.drain(sizes.transactional, sizes.drain_limit_s)
-        written, handled = databases.count_business_rows(at.url), at.journal.handled
+        written, handled = databases.count_business_rows(at.address.database_url), at.journal.handled
         if written < handled:
-            raise BenchFailed(f"{system}: {handled} handlers returned but only {written} business rows are there")
+            raise BenchFailed(f"{system.name}: {handled} handlers returned but only {written} business rows are there")
         return per_s
 
 

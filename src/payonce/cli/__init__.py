@@ -27,6 +27,8 @@ from payonce.cli import (
     reconcile,
     serve,
     trace,
+    users,
+    webhooks,
 )
 from payonce.cli.errors import EXIT_INTERRUPTED, EXIT_INVALID, explained, say_error
 from payonce.cli.output import note
@@ -47,6 +49,7 @@ Examples:
   payonce effects list      what was sent to vendors and is not known to have ended
   payonce freeze add …      stop sends at once
   payonce keys add …        let somebody call over HTTP
+  payonce webhooks …        who is told of what happens, and what became of it
 """
 
 app = typer.Typer(
@@ -69,10 +72,12 @@ app.add_typer(effects.commands, name="effects")
 app.add_typer(freeze.commands, name="freeze")
 app.add_typer(limits.commands, name="limits")
 app.add_typer(approvals.commands, name="approvals")
+app.add_typer(users.commands, name="users")
 app.add_typer(keys.commands, name="keys")
 db.commands.add_typer(quarantine.commands, name="quarantine")
 app.add_typer(db.commands, name="db")
 app.add_typer(reconcile.commands, name="reconcile")
+app.add_typer(webhooks.commands, name="webhooks")
 app.add_typer(bench.commands, name="bench")
 app.command("crash")(crash.crash)
 

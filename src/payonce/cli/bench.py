@@ -1,6 +1,6 @@
 """`bench`: measure against other systems on this machine."""
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import typer
 
@@ -12,6 +12,7 @@ HELP: Final = """Measure on this machine: queues against other systems, in one i
 \b
 Examples:
   payonce bench queues --backend postgres --quick
+  payonce bench queues --backend redis --durability always
   payonce bench ledger --seconds 10
 """
 
@@ -20,20 +21,27 @@ commands = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
 
 @commands.command("queues")
 def queues(
-    backend: Annotated[str, typer.Option(help="Which backend to measure on.")] = "postgres",
+    backend: Annotated[str, typer.Option(help="What to measure on: postgres, redis, or both in turn.")] = "both",
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes and one round: to see that it works.")] = False,
     system: Annotated[list[str] | None, typer.Option("--system", help="Only this one; may be repeated.")] = None,
+    durability: Annotated[
+        Literal["everysec", "always"], typer.Option(help="How often Redis forces its log to the disk.")
+    ] = "everysec",
     as_json: JsonOption = False,
 ) -> None:
     """Drain, enqueue, idle latency and pick-up after kill -9, for us and for the systems that are installed.
 
-    Runs on databases of its own on the private server; DATABASE_URL is not used.
+    Runs on databases of its own on the private server, and on Redis servers of its own; DATABASE_URL and REDIS_URL are
+    not used.
     """
     from payonce import embedded
-    from payonce.bench.queues import render, run
+    from payonce.bench.queues import Servers, choose, render, run
 
-    server = embedded.start(command_settings().server_dir)
-    report = run(backend, quick, system, server.superuser_url, note)
+    choose(backend, system)
+    folder = command_settings().server_dir
+    server = embedded.start(folder)
+    servers = Servers(server.superuser_url, folder.parent, durability)
+    report = run(backend, quick, system, servers, note)
     if as_json:
         import msgspec
 

@@ -154,19 +154,14 @@ def _answer(said: str) -> "Answer":
 
 
 def _parsed_outcome(said: str, outcome: str | None) -> Any:
-    from payonce.kit.money import loads_exact
+    from payonce.engine.effects.review import parsed_outcome
 
     happened = _answer(said).value == "happened"
     if outcome is None:
         return None
     if not happened:
         raise Invalid(f"--outcome goes with happened, not with {said}")
-    import msgspec
-
-    exact, kept = loads_exact(outcome), msgspec.json.decode(outcome)
-    if loads_exact(msgspec.json.encode(kept)) != exact:
-        raise Invalid("--outcome holds a number with more digits than JSON keeps; write it as text, in quotes")
-    return kept
+    return parsed_outcome(outcome, "--outcome")
 
 
 def _described(listed: "Listed") -> dict[str, Any]:

@@ -12,11 +12,11 @@ from payonce.cli.parsing import (
     ByOption,
     LimitOption,
     described_amount,
-    parsed_duration_s,
     parsed_moment,
     parsed_number,
     somebody,
 )  # fmt: skip
+from payonce.kit.durations import parsed_duration_s
 from payonce.kit.outcomes import Invalid
 
 if TYPE_CHECKING:
@@ -177,15 +177,10 @@ async def _check_asset(app: "App", code: str) -> None:
 
 
 async def _doubts(app: "App", conditions: dict[str, str | None]) -> list[str]:
-    """A freeze with a slip of the pen in it stops nothing, and looks as if it did."""
     from payonce.app import SERVICES
+    from payonce.engine.brakes import never_seen
 
-    doubts = []
-    for name in ("vendor", "asset"):
-        text = conditions[name]
-        seen = f"select exists (select from payonce.effects where {name} = $1)"
-        if text is not None and not await app.read.fetchval(seen, text):
-            doubts.append(f"no effect on record has the {name} {text!r} so far; is it written so?")
+    doubts = await never_seen(app.read, conditions["vendor"], conditions["asset"])
     known = [service.name for service in SERVICES]
     if conditions["service"] is not None and conditions["service"] not in known:
         doubts.append(f"there is no service {conditions['service']!r} here; known are: {', '.join(known)}")

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from payonce.cli.output import JsonOption, note, opened, run_async, show, table
-from payonce.cli.parsing import ByOption, parsed_duration_s, somebody
+from payonce.cli.parsing import ByOption, somebody
+from payonce.kit.durations import parsed_duration_s
 from payonce.kit.outcomes import Invalid
 
 if TYPE_CHECKING:
@@ -105,9 +106,10 @@ def scopes(as_json: JsonOption = False) -> None:
 
 def _known_scopes() -> tuple[dict[str, str], dict[str, str]]:
     from payonce.app import SERVICES
-    from payonce.routes.scopes import HOUSE_SCOPES
+    from payonce.routes.scopes import HOUSE_SCOPES, TENANT_SCOPES
 
-    return dict(HOUSE_SCOPES), {name: what for service in SERVICES for name, what in service.scopes.items()}
+    services = {name: what for service in SERVICES for name, what in service.scopes.items()}
+    return dict(HOUSE_SCOPES), {**TENANT_SCOPES, **services}
 
 
 def _check_scopes(wanted: list[str], tenant: str | None) -> None:

@@ -13,10 +13,10 @@ from payonce.cli.parsing import (
     ExponentOption,
     described_amount,
     parsed_amount,
-    parsed_duration_s,
     parsed_number,
     somebody,
 )  # fmt: skip
+from payonce.kit.durations import parsed_duration_s
 
 if TYPE_CHECKING:
     from payonce.engine.brakes import Limit, Used

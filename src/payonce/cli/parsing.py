@@ -4,7 +4,7 @@ import getpass
 import os
 import re
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
 
 import typer
@@ -13,9 +13,6 @@ from payonce.kit.outcomes import Invalid
 
 if TYPE_CHECKING:
     from payonce.kit.money import Amount, Asset
-
-_SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
-DURATION_MAX_S: Final = 3_660 * 86_400
 
 
 def parsed_state(text: str) -> str:
@@ -65,16 +62,6 @@ def parsed_number(text: str, what: str, see: str) -> int:
     if not re.fullmatch(r"[0-9]{1,18}", text, re.ASCII):
         raise Invalid(f"{text[:60]!r} is not the number of {what}; copy one from `{see}`")
     return int(text)
-
-
-def parsed_duration_s(text: str, option: str) -> int:
-    match = re.fullmatch(r"([0-9]{1,9})([smhd])", text.strip(), re.ASCII)
-    if match is None or int(match[1]) == 0:
-        raise Invalid(f"{option} is {text[:60]!r}; write a time such as 90s, 30m, 1h or 7d")
-    seconds = int(match[1]) * _SECONDS[match[2]]
-    if seconds > DURATION_MAX_S:
-        raise Invalid(f"{option} is {text[:60]!r}; that is more than ten years")
-    return seconds
 
 
 def parsed_asset(code: str, exponent: int | None) -> "Asset":

@@ -61,11 +61,10 @@ def _run(settings: "Settings", roles: list[str], port: int | None, as_json: bool
 
 
 async def _serve(settings: "Settings", roles: list[str], port: int | None) -> signal.Signals:
-    import structlog
-
     from payonce.app import App
+    from payonce.kit.log import get_logger
 
-    log = structlog.get_logger(__name__)
+    log = get_logger(__name__)
     told = _first_signal()
     async with App.open(settings, roles) as app, AsyncExitStack() as stack:
         if port is not None:
@@ -73,6 +72,7 @@ async def _serve(settings: "Settings", roles: list[str], port: int | None) -> si
 
             # Open until the work is drained: a probe must see a live process to the end.
             await stack.enter_async_context(listening(app, settings.host, port))
+            await _tell_of_logins(app, settings.host)
         app.start()
         log.info("worker_started", roles=roles, process=app.process_name)
         signalled = await _until_told(app, told)
@@ -80,6 +80,19 @@ async def _serve(settings: "Settings", roles: list[str], port: int | None) -> si
         await app.stop()
         log.info("worker_stopped", process=app.process_name)
     return signalled
+
+
+async def _tell_of_logins(app: "App", host: str) -> None:
+    """Beyond this machine nobody comes in without a login, so whoever starts hears how to make the first."""
+    import structlog
+
+    from payonce.console.door import is_loopback
+    from payonce.engine.people import people
+
+    if not is_loopback(host) and not await people(app.read):
+        structlog.get_logger(__name__).warning(
+            "console_has_no_logins", host=host, add_with="payonce users add NAME --role approver"
+        )
 
 
 async def _until_told(app: "App", told: "asyncio.Future[signal.Signals]") -> signal.Signals:

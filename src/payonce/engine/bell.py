@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 import asyncpg
-import structlog
 
 from payonce.engine.database import Database, is_transient
+from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Unavailable
 
 CHANNEL: Final = "payonce"
@@ -22,7 +22,7 @@ RECONNECT_WAIT_S: Final = 0.5
 _PAYLOAD_MAX_BYTES: Final = 7_000
 _PAYLOAD_SEPARATOR: Final = " "
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class Bell:

@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-import structlog
-
 from payonce.engine.database import Database
 from payonce.engine.metrics import BUDGET_PENALTIES, BUDGET_REFUSALS, BUDGET_WAIT_SECONDS
 from payonce.engine.model import NAME_MAX_LENGTH
+from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid, NotSent
 from payonce.kit.redact import redact
 
@@ -36,7 +35,7 @@ TELL_LIMIT_S: Final = 1.0
 LATE_MAX_S: Final = 1.0
 """A process that was stopped or starved for longer than this behind its turn has lost it and asks again."""
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,14 @@ import math
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from typing import Final
 
-import structlog
-
 from payonce.engine.database import Connection, Database, is_transient
+from payonce.engine.ledger.model import Reads
 from payonce.engine.metrics import LEASE_CHANGES
 from payonce.engine.model import NAME_MAX_LENGTH, Lease
+from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid, Stale
 from payonce.kit.redact import redact
 
@@ -28,8 +29,10 @@ RENEWALS_PER_TTL: Final = 3
 ATTEMPTS_PER_TTL: Final = 5
 """How often others look: a dead holder is replaced within 1.2 times the time to live, and a look locks nothing."""
 RELEASE_LIMIT_S: Final = 1.0
+HOLDINGS_MAX: Final = 500
+"""Leases on one page."""
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 async def acquire(database: Database, name: str, holder: str, ttl_s: float) -> Lease | None:
@@ -95,6 +98,31 @@ async def fence(connection: Connection, lease: Lease) -> None:
         raise Stale(
             f"lease {lease.name} of epoch {lease.epoch} is no longer held by {lease.holder}; nothing was written"
         )
+
+
+@dataclass(frozen=True)
+class Holding:
+    """A lease as people see it, with the seconds that are left of it; none once it ended or was let go."""
+
+    name: str
+    holder: str
+    epoch: int
+    held: bool
+    rest_s: float
+
+
+async def holdings(read: Reads, limit: int = HOLDINGS_MAX, after: str | None = None) -> list[Holding]:
+    """Every lease there ever was, by name; `after` is the last name of the previous page."""
+    rows = await read.fetch(
+        """
+        select name, holder, epoch, expires_at > payonce.lease_now() as held,
+            case when expires_at > payonce.lease_now()
+                then extract(epoch from expires_at - payonce.lease_now())::float8 else 0 end as rest_s
+        from payonce.leases where $1::text is null or name > $1 order by name limit $2
+        """,
+        after, min(limit, HOLDINGS_MAX),
+    )  # fmt: skip
+    return [Holding(**dict(row)) for row in rows]
 
 
 class Leadership:

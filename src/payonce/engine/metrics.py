@@ -3,11 +3,12 @@
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 REGISTRY = CollectorRegistry()
+ProcessCollector(registry=REGISTRY)
 
 _SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _WAITS = (0.5, 1, 5, 15, 60, 300, 900, 3600, 14_400, 86_400)
@@ -24,6 +25,10 @@ RETRY_LATENCY_SECONDS = Histogram(
 LEASE_CHANGES = Counter("payonce_lease_changes_total", "Named leases taken over.", ["name"], registry=REGISTRY)
 DB_WRITES = Counter("payonce_db_writes_total", "Groups of rows written.", ["table", "outcome"], registry=REGISTRY)
 
+OBSERVED_TIMESTAMP_SECONDS = Gauge(
+    "payonce_observed_timestamp_seconds", "When this process last read the gauges below from the store.",
+    registry=REGISTRY,
+)  # fmt: skip
 DEPTH = Gauge("payonce_queue_depth", "Messages by state, counted up to a bound.", ["queue", "state"], registry=REGISTRY)
 OLDEST_READY_SECONDS = Gauge(
     "payonce_queue_oldest_ready_seconds", "Age of the oldest message that could run.", ["queue"], registry=REGISTRY
@@ -101,6 +106,10 @@ WEBHOOK_ENDPOINTS_DISABLED = Counter(
 SIGNATURE_FAILURES = Counter(
     "payonce_signature_failures_total", "Incoming webhooks that were refused.", ["consumer", "why"], registry=REGISTRY
 )
+VENDOR_SECONDS = Histogram(
+    "payonce_vendor_seconds", "One call to a vendor by an effect, the wait for its turn included.", ["kind", "call"],
+    buckets=_SECONDS, registry=REGISTRY,
+)  # fmt: skip
 
 HELD = Counter("payonce_sends_held_total", "Sends that a brake held back.", ["brake"], registry=REGISTRY)
 EFFECT_EVENTS = Counter(

@@ -144,7 +144,7 @@ def next_step(policy: Policy, message: Message, first_attempt_at: datetime, now:
     limit = message.max_attempts if message.max_attempts is not None else policy.max_attempts
     if limit is not None and run >= limit:
         return Step(Ending.PARKED, f"gave up after {run} of {limit} attempts: {ended.reason}", give_up=True)
-    delay_s = policy.backoff.delay_s(run, _roll(message.id, run))
+    delay_s = planned_delay_s(policy, message.id, run)
     if ended.after_s is not None:
         delay_s = _bounded_s(ended.after_s)
     age_s = (now - first_attempt_at).total_seconds()
@@ -152,6 +152,18 @@ def next_step(policy: Policy, message: Message, first_attempt_at: datetime, now:
         reason = f"gave up {age_s:.0f} s after the first attempt (limit {policy.give_up_after_s:g} s): {ended.reason}"
         return Step(Ending.PARKED, reason, give_up=True)
     return Step(Ending.RETRY, ended.reason, delay_s)
+
+
+def planned_delay_s(policy: Policy, message_id: UUID, run: int) -> float:
+    """Before the retry that follows this run, jitter included: the same whenever it is asked."""
+    return policy.backoff.delay_s(run, _roll(message_id, run))
+
+
+def policy_as_described(described: Mapping[str, Any]) -> Policy:
+    """What `described` told, as a policy again. A handler for giving up is only a name then, and parks."""
+    known = {item.name for item in fields(Policy)}
+    plain = {name: value for name, value in described.items() if name in known and name != "on_give_up"}
+    return Policy(**{**plain, "backoff": Exponential(**described.get("backoff", {}))})
 
 
 def _bounded_s(after_s: float) -> float:

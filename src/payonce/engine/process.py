@@ -5,8 +5,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-import structlog
-
 from payonce.engine.database import Database, is_transient
 from payonce.engine.effects.send import IntentCheck, outcomes_written
 from payonce.engine.metrics import REAPED
@@ -15,6 +13,7 @@ from payonce.engine.queue import PullQueue
 from payonce.engine.transaction import RingingFeed
 from payonce.engine.work import Handler
 from payonce.engine.worker import FLUSH_LOOK_S, LEASE_MARGIN, Bound, Gate, QueueServer, Run
+from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid
 from payonce.kit.redact import redact
 
@@ -25,7 +24,7 @@ DEFAULT_SLOTS: Final = 100
 DEFAULT_GRACE_S: Final = 20.0
 ABANDON_AFTER_S: Final = 5.0
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class Worker:

@@ -10,7 +10,6 @@ from datetime import datetime, timedelta
 from typing import Final
 
 import asyncpg
-import structlog
 from msgspec import structs
 
 from payonce.engine import metrics
@@ -21,6 +20,7 @@ from payonce.engine.policy import Ended, Policy, Step, next_step
 from payonce.engine.queue import POLL_S, Exchange, PullQueue
 from payonce.engine.transaction import Reader, RingingFeed
 from payonce.engine.work import Work
+from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Held, NotSent, Refused, Retry, Stale, Unavailable, Unknown
 from payonce.kit.redact import redact
 
@@ -36,7 +36,7 @@ LEASE_MARGIN: Final = 0.1
 
 Bound = Callable[[Work], Awaitable[None]]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(eq=False, slots=True)

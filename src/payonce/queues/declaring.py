@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 import asyncpg
 import msgspec
-import structlog
 
 from payonce.engine.audit import note
 from payonce.engine.database import Connection
 from payonce.engine.policy import Policy
+from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 def check_limits(policies: Sequence[Policy]) -> None:

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Any, Final, cast
 
-import structlog
 from fastapi import Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.requests import Request
 
 from payonce.engine.apikeys import digest_of, recognised
 from payonce.engine.metrics import TOKEN_FAILURES
+from payonce.kit.log import get_logger
 from payonce.routes.attempts import Attempts
 from payonce.routes.desk import desk_of
 from payonce.routes.problems import Problem
@@ -20,7 +20,7 @@ BEARER: Final = HTTPBearer(
     scheme_name="ApiKey", description="`payonce keys add` makes a key and shows it once.", auto_error=False
 )
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True)

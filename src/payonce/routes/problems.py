@@ -88,9 +88,10 @@ def problem_of(error: Exception) -> Problem:
     if isinstance(error, Refused):
         return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, error.reason)
     if isinstance(error, Retry) or is_transient(error):
-        detail = str(error) or "the database did not answer in time"
+        # Our own sentences are for everybody; what the driver says may name addresses and tables.
+        detail = str(error) if isinstance(error, PayonceError) else "the database does not answer; try again"
         return Problem(HTTPStatus.SERVICE_UNAVAILABLE, detail, headers={"Retry-After": str(RETRY_AFTER_S)})
-    return Problem(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
+    return bug()
 
 
 def bug() -> Problem:
@@ -122,7 +123,11 @@ def exception_handlers() -> dict[Any, Handle]:
 
 
 async def _expected_problem(request: Request, error: Exception) -> Response:
-    return document(request.url.path, problem_of(error), _trace_id(request))
+    problem = problem_of(error)
+    if problem.status is HTTPStatus.INTERNAL_SERVER_ERROR:
+        # Whoever stands around every request logs it as the bug that it is.
+        raise error
+    return document(request.url.path, problem, _trace_id(request))
 
 
 async def _http_problem(request: Request, error: HTTPException) -> Response:

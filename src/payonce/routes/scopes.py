@@ -11,6 +11,9 @@ APPROVALS_READ: Final = "approvals:read"
 APPROVALS_DECIDE: Final = "approvals:decide"
 AUDIT_READ: Final = "audit:read"
 
+WEBHOOKS_READ: Final = "webhooks:read"
+WEBHOOKS_WRITE: Final = "webhooks:write"
+
 HOUSE_SCOPES: Final = {
     QUEUES_READ: "see queues and their messages",
     QUEUES_STEER: "pause, resume and redrive",
@@ -22,3 +25,9 @@ HOUSE_SCOPES: Final = {
     AUDIT_READ: "read the audit log",
 }
 """They see every tenant's work, so a key of one tenant cannot use them."""
+
+TENANT_SCOPES: Final = {
+    WEBHOOKS_READ: "see webhook endpoints and what they were told",
+    WEBHOOKS_WRITE: "add endpoints, exchange their secrets, replay events",
+}
+"""Of the house as well, and kept apart by tenant."""

@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Annotated, Any, Final
 
 from fastapi import Query
-from pydantic import AfterValidator, AwareDatetime, BaseModel, Field, StringConstraints
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
 
 from payonce.engine.model import EARLIEST_YEAR, LATEST_YEAR, NAME_MAX_LENGTH
 from payonce.kit.money import Amount
@@ -14,9 +14,9 @@ PAGE_MAX: Final = 500
 NUMBER_MAX: Final = 2**63 - 1
 
 # What the store cannot keep is refused at the door, and so says the description.
-_NO_CONTROLS: Final = r"^[^\x00-\x1f\x7f]*$"
+NO_CONTROLS: Final = r"^[^\x00-\x1f\x7f]*$"
 
-Name = Annotated[str, StringConstraints(min_length=1, max_length=NAME_MAX_LENGTH, pattern=_NO_CONTROLS)]
+Name = Annotated[str, StringConstraints(min_length=1, max_length=NAME_MAX_LENGTH, pattern=NO_CONTROLS)]
 Note = Annotated[
     str, StringConstraints(min_length=1, max_length=2_000, pattern=r"^[^\x00-\x1f\x7f]*\S[^\x00-\x1f\x7f]*$")
 ]
@@ -33,6 +33,12 @@ def _within_reason(moment: datetime) -> datetime:
 
 Moment = Annotated[AwareDatetime, AfterValidator(_within_reason)]
 """A time with its zone."""
+
+
+class Asked(BaseModel):
+    """A body; a field that it does not know is a slip of the pen that would otherwise change nothing, silently."""
+
+    model_config = ConfigDict(extra="forbid")
 
 
 class Money(BaseModel):

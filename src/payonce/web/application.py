@@ -3,10 +3,11 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from starlette.types import ASGIApp
 
 from payonce.app import SERVICES, App
+from payonce.console.mounting import CONSOLE, console, ways_in
 from payonce.routes.attempts import Attempts
 from payonce.routes.problems import exception_handlers
 from payonce.web.approvals import approval_routes
@@ -15,9 +16,11 @@ from payonce.web.guard import Guard
 from payonce.web.health import health_routes
 from payonce.web.jobs import job_routes
 from payonce.web.openapi import describe
+from payonce.web.query import refuse_unknown_query
 from payonce.web.queues import queue_routes
+from payonce.web.webhooks import webhook_routes
 
-MOUNTS: Final[Mapping[str, Callable[[App], ASGIApp]]] = {}
+MOUNTS: Final[Mapping[str, Callable[[App], ASGIApp]]] = {CONSOLE: lambda app: console(app, app.settings.host)}
 """Applications with pages of their own, by the path under which they answer. They do their own logins; bodies, times
 and trace ids are guarded here."""
 
@@ -30,6 +33,7 @@ def build_web(app: App) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
         exception_handlers=exception_handlers(),
+        dependencies=[Depends(refuse_unknown_query)],
         generate_unique_id_function=lambda route: route.name,
     )
     web.add_middleware(Guard)
@@ -38,10 +42,12 @@ def build_web(app: App) -> FastAPI:
     web.include_router(health_routes(app))
     for build in (queue_routes, job_routes, effect_routes, approval_routes):
         web.include_router(build())
+    web.include_router(webhook_routes(app))
     for service in SERVICES:
         if service.routes is not None:
             web.include_router(service.routes())
     for path, mounted in MOUNTS.items():
         web.mount(path, mounted(app))
+    web.router.routes.extend(ways_in())
     describe(web)
     return web

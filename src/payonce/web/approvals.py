@@ -13,7 +13,7 @@ from payonce.routes.desk import AtDesk
 from payonce.routes.once import Once, moves_money
 from payonce.routes.problems import not_found, responses
 from payonce.routes.scopes import APPROVALS_DECIDE, APPROVALS_READ
-from payonce.routes.values import PAGE_DEFAULT, Document, Limit, Money, Note, Number
+from payonce.routes.values import PAGE_DEFAULT, Asked, Document, Limit, Money, Note, Number
 
 READ: Final = responses(400, 401, 403, 422, 429, 503)
 DECIDE: Final = responses(400, 401, 403, 404, 409, 413, 422, 429, 503)
@@ -45,7 +45,7 @@ class ApprovalPage(BaseModel):
     next_before: int | None = Field(description="Give it as `before` for the next page; null on the last one.")
 
 
-class Decision(BaseModel):
+class Decision(Asked):
     note: Note = Field(description="What you looked at, or why not.")
 
 

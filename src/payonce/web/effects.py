@@ -19,7 +19,7 @@ from payonce.routes.desk import AtDesk
 from payonce.routes.once import Once, moves_money
 from payonce.routes.problems import not_found, responses
 from payonce.routes.scopes import EFFECTS_ANSWER, EFFECTS_READ
-from payonce.routes.values import PAGE_DEFAULT, Document, Limit, Money, Name, Note
+from payonce.routes.values import PAGE_DEFAULT, Asked, Document, Limit, Money, Name, Note
 
 READ: Final = responses(400, 401, 403, 422, 429, 503)
 READ_ONE: Final = responses(400, 401, 403, 404, 422, 429, 503)
@@ -77,7 +77,7 @@ class EffectStory(EffectSummary):
     message_state: str | None
 
 
-class EffectAnswer(BaseModel):
+class EffectAnswer(Asked):
     answer: Answer
     revision: int = Field(ge=0, le=2**31 - 1, description="As GET showed it.")
     note: Note = Field(description="How you know; it is kept with the effect.")

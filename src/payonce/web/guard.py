@@ -5,11 +5,11 @@ import re
 from http import HTTPStatus
 from typing import Final
 
-import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from payonce.engine.metrics import HTTP_REQUESTS
 from payonce.kit.ids import new_id
+from payonce.kit.log import get_logger
 from payonce.routes.problems import Problem, bug, document
 
 BODY_MAX_BYTES: Final = 1024 * 1024
@@ -24,7 +24,7 @@ REQUEST_HEADER: Final = b"x-request-id"
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class Guard:

@@ -19,7 +19,7 @@ from payonce.routes.desk import AtDesk, Desk
 from payonce.routes.once import Once, moves_money
 from payonce.routes.problems import not_found, responses
 from payonce.routes.scopes import QUEUES_READ, QUEUES_STEER
-from payonce.routes.values import PAGE_DEFAULT, Document, Limit, Moment, Money, Name, Note
+from payonce.routes.values import PAGE_DEFAULT, Asked, Document, Limit, Moment, Money, Name, Note
 from payonce.web.health import Depths, QueueDepth
 
 IDS_MAX: Final = 1_000
@@ -61,7 +61,7 @@ class MessagePage(BaseModel):
     next_after: UUID | None = Field(description="Give it as `after` for the next page; null on the last one.")
 
 
-class Pause(BaseModel):
+class Pause(Asked):
     reason: Note = Field(description="Shown to whoever asks why.")
 
 
@@ -80,7 +80,7 @@ class Redriven(BaseModel):
     approval: int | None = None
 
 
-class RedriveRequest(BaseModel):
+class RedriveRequest(Asked):
     """Which parked messages start over; everything left out matches all of the queue."""
 
     ids: list[UUID] = Field(default_factory=list, max_length=IDS_MAX)

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Final
 
-import structlog
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from payonce.app import App
+from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Unavailable
 from payonce.web.application import build_web
 
@@ -21,7 +21,7 @@ HEAD_LIMIT_S: Final = 10.0
 CONNECTIONS_MAX: Final = 1_000
 """Above it requests are answered with 503: each connection costs memory, and none waits unseen."""
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 @asynccontextmanager
@@ -53,6 +53,7 @@ async def listening(app: App, host: str, port: int) -> AsyncIterator[int]:
         yield chosen
     finally:
         del app.loops["web"]
+        app.closing.set()
         server.should_exit = True
         with suppress(asyncio.CancelledError):
             await task

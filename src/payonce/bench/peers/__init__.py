@@ -4,18 +4,61 @@ Nothing here imports a peer: a peer is only ever imported by its own processes, 
 event-loop policy, logging or monkey-patching never reaches another's numbers.
 """
 
+import importlib.metadata
+import importlib.util
+
+import msgspec
+
 OURS = "payonce"
+# Beside ours, never among the peers: what the outbox and the inbox cost on a queue that lives elsewhere.
+OURS_TRANSACTIONAL = "payonce (transactional)"
+OUR_SYSTEMS = (OURS, OURS_TRANSACTIONAL)
+
+
+class System(msgspec.Struct, frozen=True):
+    """One library on one backend."""
+
+    name: str
+    # Below this package.
+    program: str
+    # What its processes import; the first is also the name of its distribution.
+    modules: tuple[str, ...]
+
+    @property
+    def is_ours(self) -> bool:
+        return self.name in OUR_SYSTEMS
+
+    @property
+    def slug(self) -> str:
+        """For names of databases."""
+        return self.program.replace(".", "_")
+
+    @property
+    def is_installed(self) -> bool:
+        return all(importlib.util.find_spec(module) is not None for module in self.modules)
+
+    @property
+    def version(self) -> str:
+        return importlib.metadata.version(self.modules[0])
+
 
 # Ours first: rounds are interleaved in this order.
-SYSTEMS: dict[str, tuple[str, ...]] = {
-    "postgres": (OURS, "pgqueuer", "saq", "dbos", "procrastinate"),
-}
-
-# The modules a system's processes import; the first is also the name of its distribution.
-MODULES: dict[str, tuple[str, ...]] = {
-    OURS: ("payonce",),
-    "pgqueuer": ("pgqueuer", "asyncpg"),
-    "saq": ("saq", "psycopg", "psycopg_pool"),
-    "dbos": ("dbos", "sqlalchemy", "psycopg"),
-    "procrastinate": ("procrastinate", "psycopg", "psycopg_pool"),
+SYSTEMS: dict[str, tuple[System, ...]] = {
+    "postgres": (
+        System(OURS, "postgres.payonce", ("payonce",)),
+        System("pgqueuer", "postgres.pgqueuer", ("pgqueuer", "asyncpg")),
+        System("saq", "postgres.saq", ("saq", "psycopg", "psycopg_pool")),
+        System("dbos", "postgres.dbos", ("dbos", "sqlalchemy", "psycopg")),
+        System("procrastinate", "postgres.procrastinate", ("procrastinate", "psycopg", "psycopg_pool")),
+    ),
+    "redis": (
+        System(OURS, "redis.payonce", ("payonce", "redis")),
+        System(OURS_TRANSACTIONAL, "redis.payonce_transactional", ("payonce", "redis")),
+        System("dramatiq", "redis.dramatiq", ("dramatiq", "redis")),
+        System("taskiq", "redis.taskiq", ("taskiq", "taskiq_redis")),
+        System("arq", "redis.arq", ("arq", "redis")),
+        System("saq", "redis.saq", ("saq", "redis")),
+        System("celery", "redis.celery", ("celery", "kombu", "redis")),
+        System("rq", "redis.rq", ("rq", "redis")),
+    ),
 }

@@ -18,7 +18,7 @@ import msgspec
 import uvloop
 
 from payonce.bench.journal import Journal
-from payonce.bench.peers.port import Job, Peer, Traits, payload
+from payonce.bench.peers.port import Address, Job, Peer, Traits, payload
 
 # Jobs of the latency phase come this far apart: long enough for a worker to go back to sleep, not in step with polls.
 LATENCY_GAP_S = (0.002, 0.010)
@@ -44,13 +44,14 @@ class Reply(msgspec.Struct, frozen=True):
     traits: Traits | None = None
 
 
-def main(peer_at: Callable[[str], Peer]) -> None:
+def main(peer_at: Callable[[Address], Peer]) -> None:
     parser = argparse.ArgumentParser(description="One process of the queue benchmark; started by it.")
     parser.add_argument("role", choices=("worker", "driver"))
     parser.add_argument("--url", required=True)
+    parser.add_argument("--database-url", default="")
     parser.add_argument("--journal", required=True, type=Path)
     arguments = parser.parse_args()
-    peer = peer_at(arguments.url)
+    peer = peer_at(Address(arguments.url, arguments.database_url))
     journal = Journal(arguments.journal)
     if arguments.role == "worker":
         uvloop.run(peer.work(journal))

@@ -20,6 +20,15 @@ WRITE_BUSINESS_ROW = "insert into bench_business (reference, amount) values ($1,
 BUSINESS_CONNECTIONS = 8
 
 
+class Address(msgspec.Struct, frozen=True):
+    """Where one system is measured."""
+
+    # Of the backend.
+    url: str
+    # Of the PostgreSQL beside it, for a system that needs one although its queue lives elsewhere.
+    database_url: str = ""
+
+
 class Payload(TypedDict):
     enqueued_ns: int
     reference: int
@@ -56,7 +65,7 @@ class Peer(Protocol):
     traits: Traits
 
     async def install(self) -> None:
-        """Create the library's schema in an empty database."""
+        """Create the library's schema in an empty store, if it has one."""
 
     async def open(self) -> None:
         """Connect as an enqueuer."""

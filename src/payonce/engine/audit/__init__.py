@@ -5,12 +5,13 @@
 
 from payonce.engine.audit.anchor import anchor_head, heads_in, parsed_head
 from payonce.engine.audit.log import Note, Severity, note, notes
-from payonce.engine.audit.seals import Head, head, seal_notes
+from payonce.engine.audit.seals import Head, SealState, head, seal_notes, seal_state
 from payonce.engine.audit.verify import Verified, verify_log
 
 __all__ = [
     "Head",
     "Note",
+    "SealState",
     "Severity",
     "Verified",
     "anchor_head",
@@ -20,5 +21,6 @@ __all__ = [
     "notes",
     "parsed_head",
     "seal_notes",
+    "seal_state",
     "verify_log",
 ]

@@ -51,12 +51,14 @@ async def notes(
     reference: str | None = None,
     severity: Severity | None = None,
     actor: str | None = None,
+    location: str | None = None,
     since: datetime | None = None,
     until: datetime | None = None,
     before: int | None = None,
     limit: int = PAGE_NOTES,
 ) -> list[Note]:
-    """The newest first, from `since` to before `until`; `before` is the last id of the previous page."""
+    """The newest first, from `since` to before `until`; `before` is the last id of the previous page. A `location` is
+    meant with all that lies in it: `brakes` has `brakes.freeze`."""
     if not 1 <= limit <= PAGE_NOTES_MAX:
         raise Invalid(f"limit is {limit}; a page has 1 to {PAGE_NOTES_MAX} notes")
     rows = await read.fetch(
@@ -71,11 +73,12 @@ async def notes(
               and created_at < coalesce($5::timestamptz, 'infinity')
               and ($6::bigint is null or (created_at, id) <
                   (select created_at, id from payonce.audit_log where id = $6))
+              and ($8::text is null or location = $8 or starts_with(location, $8 || '.'))
             order by created_at desc, id desc limit $7
         ) l left join payonce.audit_sealed s on s.note = l.id
         order by l.created_at desc, l.id desc
         """,
-        reference, severity, actor, since, until, before, limit,
+        reference, severity, actor, since, until, before, limit, location,
     )  # fmt: skip
     return [
         Note(row["id"], row["created_at"], Severity(row["severity"]), row["location"], row["reference"], row["text"],

@@ -11,12 +11,12 @@ from datetime import datetime
 from typing import Any, Final
 
 import asyncpg
-import structlog
 
 from payonce.engine.database import Connection, Database, settled_transaction
 from payonce.engine.leases import fence
 from payonce.engine.ledger.model import Reads
 from payonce.engine.model import Lease
+from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid, Stale
 
 FORMAT: Final = 1
@@ -25,6 +25,7 @@ BATCH_NOTES: Final = 1_000
 """Of one seal: hashed in milliseconds, so that the lease can be renewed in between."""
 BATCHES_MAX: Final = 100
 """Of one call: a flood is sealed over several ticks."""
+UNSEALED_COUNT_MAX: Final = 10_000
 NO_HASH: Final = bytes(32)
 """Stands where a chain without seals would have the hash of its last one."""
 
@@ -39,7 +40,7 @@ NOTE_COLUMNS: Final = (
 SERVER: Final = "(select system_identifier::text from pg_control_system())"
 """The name a database cluster was born with; copies of its files keep it, and so does their count of transactions."""
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,33 @@ async def head(read: Reads) -> Head:
     """Where the chain ends now; number 0 while nothing is sealed."""
     row = await read.fetchrow("select number, hash from payonce.audit_seals order by number desc limit 1")
     return NO_HEAD if row is None else Head(row["number"], bytes(row["hash"]))
+
+
+@dataclass(frozen=True)
+class SealState:
+    """How far the log is sealed, at a look; verify_log() proves it."""
+
+    head: Head
+    sealed_at: datetime | None
+    unsealed: int
+    """Notes behind the last seal, counted up to UNSEALED_COUNT_MAX."""
+    oldest_unsealed_at: datetime | None
+
+
+async def seal_state(read: Reads) -> SealState:
+    row = await read.fetchrow(
+        f"""
+        select last.number, last.hash, last.sealed_at, rest.notes, rest.oldest
+        from (select count(*) as notes, min(created_at) as oldest from (
+            select l.created_at from payonce.audit_log l
+            where l.xact >= coalesce((select horizon from payonce.audit_seals order by number desc limit 1), '0'::xid8)
+              and not exists (select from payonce.audit_sealed s where s.note = l.id)
+            order by l.xact, l.id limit {UNSEALED_COUNT_MAX}) counted) rest
+        left join (select * from payonce.audit_seals order by number desc limit 1) last on true
+        """
+    )
+    last = NO_HEAD if row["number"] is None else Head(row["number"], bytes(row["hash"]))
+    return SealState(last, row["sealed_at"], row["notes"], row["oldest"])
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from payonce.engine.brakes.approval import (
     Actions,
     Approval,
     Done,
+    Preview,
     Verdict,
     Weighed,
     approval_of,
@@ -22,6 +23,8 @@ from payonce.engine.brakes.approval import (
     ask,
     deny,
     grant,
+    preview,
+    waiting_about,
 )  # fmt: skip
 from payonce.engine.brakes.freezing import (
     Freeze,
@@ -31,6 +34,7 @@ from payonce.engine.brakes.freezing import (
     freeze_of,
     freezes,
     lift,
+    never_seen,
     sends_under_way,
     wait_until_quiet,
 )  # fmt: skip
@@ -41,9 +45,9 @@ CHECKS = (check_freezes, check_limits)
 """What a worker asks in every intent transaction. Freezes first: their lock must be taken before any row of a limit."""
 
 __all__ = [
-    "CHECKS", "Action", "Actions", "Approval", "Done", "Freeze", "Limit", "Redrive", "ReviewAnswer", "Threshold",
-    "UnderWay", "Used", "Verdict", "Weighed", "WriteOff", "amounts_of", "answering", "approval_of", "approvals", "ask",
-    "check_freezes", "check_limits", "deny", "freeze", "freeze_of", "freezes", "grant", "lift", "limits", "redrive_of",
-    "redriving", "remove_limit", "remove_threshold", "sends_under_way", "set_limit", "set_threshold", "thresholds",
-    "wait_until_quiet", "writing_off",
+    "CHECKS", "Action", "Actions", "Approval", "Done", "Freeze", "Limit", "Preview", "Redrive", "ReviewAnswer",
+    "Threshold", "UnderWay", "Used", "Verdict", "Weighed", "WriteOff", "amounts_of", "answering", "approval_of",
+    "approvals", "ask", "check_freezes", "check_limits", "deny", "freeze", "freeze_of", "freezes", "grant", "lift",
+    "limits", "never_seen", "preview", "redrive_of", "redriving", "remove_limit", "remove_threshold",
+    "sends_under_way", "set_limit", "set_threshold", "thresholds", "wait_until_quiet", "waiting_about", "writing_off",
 ]  # fmt: skip

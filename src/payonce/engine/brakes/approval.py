@@ -86,6 +86,22 @@ class Done:
     result: Any
 
 
+@dataclass(frozen=True)
+class Preview:
+    """What asking would come to."""
+
+    weighed: Weighed
+    too_much: Amount | None
+    """Because of it a second person is needed; None: it would be done at once."""
+
+
+async def preview(tx: Tx, action: Action[Argument], argument: Argument, by: str) -> Preview:
+    """Tries it and takes it back: whoever is about to ask hears what could not be carried out."""
+    weighed = await action.weigh(tx, argument)
+    await _try_and_take_back(tx, action, argument, words.name(by, "by"))
+    return Preview(weighed, await above_threshold(tx, weighed.amounts))
+
+
 async def ask(
     tx: Tx, action: Action[Argument], argument: Argument, by: str, why: str, *, lifetime_s: float = LIFETIME_DEFAULT_S
 ) -> Done | Approval:
@@ -157,6 +173,18 @@ async def approval_of(read: Reader | Tx, approval_id: int) -> Approval:
     if row is None:
         raise _no_such_approval(approval_id)
     return _as_approval(row)
+
+
+async def waiting_about(read: Reader | Tx, action: str, subject: str) -> Approval | None:
+    """The one question about this subject that a second person has still to decide."""
+    row = await read.fetchrow(
+        f"""
+        select {_COLUMNS} from payonce.approvals
+        where action = $1 and subject = $2 and state = 'waiting' and expires_at > payonce.due_now()
+        """,
+        action, subject,
+    )  # fmt: skip
+    return None if row is None else _as_approval(row)
 
 
 # What nobody decided in time reads as expired, marked or not.

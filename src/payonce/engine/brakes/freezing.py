@@ -193,6 +193,16 @@ async def freeze_of(read: Reader | Tx, freeze_id: int) -> Freeze:
     return found[0]
 
 
+async def never_seen(read: Reader | Tx, vendor: str | None, asset: str | None) -> list[str]:
+    """A freeze with a slip of the pen in it stops nothing, and looks as if it did: what no effect on record has."""
+    doubts = []
+    for name, text in (("vendor", vendor), ("asset", asset)):
+        seen = f"select exists (select from payonce.effects where {name} = $1)"
+        if text is not None and not await read.fetchval(seen, text):
+            doubts.append(f"no effect on record has the {name} {text!r} so far; is it written so?")
+    return doubts
+
+
 async def check_freezes(tx: Tx, sending: Sending) -> None:
     """Asked in the intent transaction, before anything is sent."""
     row = await tx.fetchrow(

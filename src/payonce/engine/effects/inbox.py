@@ -46,21 +46,49 @@ class Shown:
     message_state: str | None
 
 
+@dataclass(frozen=True)
+class OpenCount:
+    count: int
+    amounts: Sequence[Amount]
+    """One per asset."""
+    oldest_s: float
+
+
 async def effects(
     read: Reader | Tx, states: Sequence[State] = tuple(OPEN), *, vendor: str | None = None, asset: str | None = None,
-    limit: int = 100, after: UUID | None = None,
+    limit: int = 100, after: UUID | None = None, newest_first: bool = False,
 ) -> list[Listed]:  # fmt: skip
-    """The oldest first; `after` is the last id of the previous page."""
+    """The oldest first, or the newest; `after` is the last id of the previous page."""
+    behind, direction = ("<", "desc") if newest_first else (">", "asc")
     rows = await read.fetch(
-        """
+        f"""
         select *, payonce.due_now() as now from payonce.effects
         where state = any($1) and ($2::text is null or vendor = $2) and ($3::text is null or asset = $3)
-          and ($4::uuid is null or id > $4)
-        order by id limit $5
+          and ($4::uuid is null or id {behind} $4)
+        order by id {direction} limit $5
         """,
         list(states), vendor, asset, after, min(limit, LISTED_MAX),
     )  # fmt: skip
     return [_as_listed(row) for row in rows]
+
+
+async def open_counts(read: Reader | Tx) -> dict[State, OpenCount]:
+    """How many effects are intended, unknown and in review, what they move, and since when the oldest is open."""
+    rows = await read.fetch(
+        """
+        select state, asset, exponent, count(*) as count, sum(amount_minor) as minor,
+            greatest(0, extract(epoch from payonce.due_now() - min(created_at)))::float8 as oldest_s
+        from payonce.effects where state in ('intended', 'unknown', 'review')
+        group by state, asset, exponent order by asset, exponent
+        """
+    )
+    found = {}
+    for state in OPEN:
+        mine = [row for row in rows if row["state"] == state]
+        amounts = [Amount(int(row["minor"]), Asset(row["asset"], row["exponent"])) for row in mine if row["asset"]]
+        oldest_s = max((row["oldest_s"] for row in mine), default=0.0)
+        found[state] = OpenCount(sum(row["count"] for row in mine), amounts, oldest_s)
+    return found
 
 
 async def shown(read: Reader | Tx, effect_id: UUID) -> Shown:

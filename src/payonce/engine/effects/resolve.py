@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from payonce.engine import metrics
 from payonce.engine.effects import store
 from payonce.engine.effects.declaration import (
     CannotTell,
@@ -69,7 +70,8 @@ async def _fence_and_send(
         raise Retry(f"{stored.label} was not fenced: the run was held up")
     try:
         async with asyncio.timeout(sent_at + effect.timeout_s - time.monotonic()):
-            await fence(request)
+            with metrics.VENDOR_SECONDS.labels(effect.kind, "fence").time():
+                await fence(request)
     except Exception as error:
         await run.record(held, Result(Event.CANNOT_TELL, f"the fence failed: {type(error).__name__}: {error}"))
         raise Retry(f"{stored.label} could not be fenced: {redact(str(error))}") from error
@@ -90,7 +92,8 @@ async def _ask(
     answer: Happened[Outcome] | DidNot | CannotTell
     try:
         async with asyncio.timeout(effect.timeout_s):
-            answer = await effect.resolve(request)
+            with metrics.VENDOR_SECONDS.labels(effect.kind, "resolve").time():
+                answer = await effect.resolve(request)
     except Exception as error:
         answer = CannotTell(f"{type(error).__name__}: {error}")
     if isinstance(answer, CannotTell):

@@ -8,11 +8,13 @@ from typing import Any, Final
 from uuid import UUID
 
 import asyncpg
+import msgspec
 
 from payonce.engine.effects import store
 from payonce.engine.effects.declaration import Effect, encode, encode_stated
 from payonce.engine.effects.model import Cause, Event, Result, State, Stored
 from payonce.engine.transaction import Reader, Tx
+from payonce.kit.money import loads_exact
 from payonce.kit.outcomes import Invalid, Stale
 from payonce.kit.redact import redact
 
@@ -115,6 +117,14 @@ async def answer_review(
     except asyncpg.UniqueViolationError as error:
         raise Invalid(f"another effect has that vendor reference, or another one of {stored.scope} is open") from error
     return Answered(effect_id, to, stored.message_id)
+
+
+def parsed_outcome(text: str, what: str) -> Any:
+    """A person's JSON, if nothing of it is lost on its way to the handler."""
+    exact, kept = loads_exact(text), msgspec.json.decode(text)
+    if loads_exact(msgspec.json.encode(kept)) != exact:
+        raise Invalid(f"{what} holds a number with more digits than JSON keeps; write it as text, in quotes")
+    return kept
 
 
 async def give_up_effects(tx: Tx, message_id: UUID, why: str) -> list[Stored]:

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 from uuid import UUID
 
-import structlog
-
 from payonce.engine import metrics
 from payonce.engine.database import Database, is_transient, settled_transaction
 from payonce.engine.effects import store
@@ -22,6 +20,7 @@ from payonce.engine.effects.model import Event, Result, State, Stored
 from payonce.engine.model import Claim
 from payonce.engine.queue import PullQueue
 from payonce.engine.transaction import Reader, RingingFeed, Tx
+from payonce.kit.log import get_logger
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import NotSent, Refused, Retry, Stale, Unknown
 from payonce.kit.redact import redact
@@ -34,7 +33,7 @@ RECORD_WAIT_S: Final = 0.2
 
 Anything = TypeVar("Anything")
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 _writing: Final[set[asyncio.Task[Any]]] = set()
 """Held here, because an event loop does not keep its tasks alive."""
@@ -108,8 +107,13 @@ class Run:
             await check(tx, sending)
 
     async def record(self, stored: Stored, result: Result) -> Stored:
-        async with self.database.transaction() as connection:
-            after = await store.record(connection, stored.id, stored.attempt, result, self.claim)
+        try:
+            async with self.database.transaction() as connection:
+                after = await store.record(connection, stored.id, stored.attempt, result, self.claim)
+        except Exception:
+            metrics.DB_WRITES.labels("effects", "error").inc()
+            raise
+        metrics.DB_WRITES.labels("effects", "ok").inc()
         metrics.EFFECT_EVENTS.labels(stored.kind, result.event.value).inc()
         return after
 
@@ -137,7 +141,8 @@ async def send(
         raise Retry(f"{stored.label} was not sent: the run was held up")
     try:
         async with asyncio.timeout(left_s):
-            outcome = await effect.perform(request)
+            with metrics.VENDOR_SECONDS.labels(effect.kind, "perform").time():
+                outcome = await effect.perform(request)
         result = Result(
             Event.PERFORMED,
             outcome=encode(outcome, effect.outcome_type, f"the outcome of {stored.label}"),

@@ -8,10 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from payonce.engine.bell import Bell
 from payonce.engine.database import Database, is_transient
+from payonce.engine.history import RunCounts, sample_depths
 from payonce.engine.janitors.observe import observe
 from payonce.engine.janitors.orphans import review_orphans
 from payonce.engine.janitors.prune import KEEP_DAYS_DEFAULT, Prune
@@ -27,6 +26,7 @@ from payonce.engine.quarantine import notice_identity
 from payonce.engine.queue import Admin
 from payonce.engine.reconcile import StatementSource
 from payonce.engine.transaction import RingingFeed
+from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Stale
 from payonce.kit.redact import redact
 
@@ -35,6 +35,8 @@ __all__ = ["Daily", "Every", "Janitor", "Schedule", "Scheduler", "run_janitors",
 PRUNE_EVERY_S: Final = 10.0
 SCHEDULE_EVERY_S: Final = 1.0
 OBSERVE_EVERY_S: Final = 5.0
+HISTORY_EVERY_S: Final = 5.0
+DEPTHS_EVERY_S: Final = 15.0
 RELAY_EVERY_S: Final = 1.0
 """The longest an entry that is due waits for a relay to look; a ring makes it sooner."""
 SEAL_EVERY_S: Final = 10.0
@@ -53,7 +55,7 @@ LEADER: Final = "janitors"
 WAKE_NAME: Final = "*janitors"
 """Not a queue's name: only the ring for everybody, which follows a moved clock, reaches it."""
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ async def run_janitors(
     Who declares other schedules leads under another name: a leader puts only its own.
     """
     prune, scheduler = Prune(database, keep_days), Scheduler(database, feed, schedules)
-    sealer, snapshots = Sealer(database, anchor), Snapshots(database)
+    sealer, snapshots, counts = Sealer(database, anchor), Snapshots(database), RunCounts(database)
     reconciling = [
         Janitor(
             f"reconcile {source.vendor}", RECONCILE_LOOK_S, partial(reconcile_when_due, database, feed, source, holder)
@@ -102,6 +104,8 @@ async def run_janitors(
                 Janitor("orphans", ORPHANS_EVERY_S, while_leading(leadership, lambda _: review_orphans(database))),
                 Janitor("snapshots", SNAPSHOTS_EVERY_S, while_leading(leadership, lambda _: snapshots.tick())),
                 Janitor("observe", OBSERVE_EVERY_S, lambda: observe(database, admin)),
+                Janitor("history", HISTORY_EVERY_S, counts.tick),
+                Janitor("depths", DEPTHS_EVERY_S, while_leading(leadership, lambda _: _sample(database, admin))),
                 *(
                     Janitor(
                         f"relay {each.name}", RELAY_EVERY_S, partial(carry_on, database, each), wake_name(each.name)
@@ -115,6 +119,10 @@ async def run_janitors(
             ],
             bell,
         )
+
+
+async def _sample(database: Database, admin: Admin) -> None:
+    await sample_depths(database, [await admin.depth(queue) for queue in await admin.queues()])
 
 
 def while_leading(

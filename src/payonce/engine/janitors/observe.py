@@ -9,6 +9,7 @@ from payonce.engine.metrics import (
     APPROVALS_WAITING,
     DEPTH,
     FREEZES,
+    OBSERVED_TIMESTAMP_SECONDS,
     OLDEST_OPEN_EFFECT_SECONDS,
     OLDEST_READY_SECONDS,
     OLDEST_SNAPSHOT_SECONDS,
@@ -32,6 +33,8 @@ async def observe(database: Database, admin: Admin) -> None:
     OLDEST_SNAPSHOT_SECONDS.set(await oldest_snapshot_s(database))
     await observe_effects(database)
     await observe_brakes(database)
+    # Last, and only when all of it succeeded: a gauge that nobody refreshes looks like a quiet day.
+    OBSERVED_TIMESTAMP_SECONDS.set_to_current_time()
 
 
 async def observe_effects(database: Database) -> None:

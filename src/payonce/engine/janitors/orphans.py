@@ -3,18 +3,17 @@
 from typing import Final
 from uuid import UUID
 
-import structlog
-
 from payonce.engine.database import Database
 from payonce.engine.effects.model import State
 from payonce.engine.effects.orphans import find_orphans, review_orphan
 from payonce.engine.metrics import ORPHANED_EFFECTS
+from payonce.kit.log import get_logger
 
 BATCH: Final = 100
 BATCHES_MAX: Final = 50
 """Of one tick; the next one goes on."""
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 async def review_orphans(database: Database, *, batch: int = BATCH) -> int:

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import structlog
-
 from payonce.engine.database import Database
 from payonce.engine.metrics import (
     QUARANTINED,
@@ -14,9 +12,10 @@ from payonce.engine.metrics import (
 )
 from payonce.engine.reconcile import Direction, StatementSource, is_due, reconcile
 from payonce.engine.transaction import Reader, RingingFeed
+from payonce.kit.log import get_logger
 from payonce.kit.money import Amount, Asset
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 async def reconcile_when_due(database: Database, feed: RingingFeed, source: StatementSource, holder: str) -> None:

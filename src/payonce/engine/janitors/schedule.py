@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, time
 from typing import Any, Final
 
-import structlog
 import whenever
 
 from payonce.engine.database import Database
@@ -14,6 +13,7 @@ from payonce.engine.leases import fence
 from payonce.engine.model import Lease, Message, check_message, encode_payloads
 from payonce.engine.policy import Policy
 from payonce.engine.transaction import RingingFeed, begin
+from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid
 
 NAME_MAX: Final = 150
@@ -22,7 +22,7 @@ EVERY_MAX_S: Final = 366 * 86_400
 DAYS_TO_SEARCH: Final = 4
 """From yesterday: zones are less than two days apart, and a zone may skip a whole day when it changes sides."""
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True)

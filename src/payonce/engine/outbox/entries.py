@@ -5,18 +5,17 @@ from operator import attrgetter
 from typing import Any, Final
 from uuid import UUID
 
-import structlog
-
 from payonce.engine.database import Connection, Database
 from payonce.engine.model import Message, check_message, encode_extra, encode_payloads
 from payonce.engine.outbox.model import Relay, check_relay_name
+from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid
 
 PUT_MAX_ENTRIES: Final = 100_000
 """One put is part of one transaction; a larger one would hold its locks and its snapshot for too long."""
 STATEMENT_MAX_ENTRIES: Final = 1_000
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 async def declare_relays(database: Database, relays: Sequence[Relay]) -> None:

@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 
-import structlog
-
 from payonce.engine.outbox.model import EVENTS, Answer, Delivered, Entry, Terms
+from payonce.kit.log import get_logger
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class LogRelay:

@@ -93,6 +93,8 @@ class Entry(msgspec.Struct, frozen=True):
     """When it falls due. Later than now only for relays that take messages ahead."""
     tries: int
     """Deliveries that came to nothing so far."""
+    due_in_s: float = 0.0
+    """In how many seconds it falls due, for a queue whose clock is not this store's; negative when it is past due."""
     first_attempt_at: datetime | None = None
     """When a run of it first began; only of kept entries that are put back."""
 

@@ -11,7 +11,6 @@ from operator import itemgetter
 from typing import Final
 from uuid import UUID
 
-import structlog
 from asyncpg import Record
 
 from payonce.engine.database import Database, is_transient
@@ -30,6 +29,7 @@ from payonce.engine.outbox.model import (
     verdict,
 )
 from payonce.engine.rows import MESSAGE_COLUMNS, UNREADABLE, message_of
+from payonce.kit.log import get_logger
 from payonce.kit.outcomes import NotSent, Retry, Unknown
 
 REAP_BATCH: Final = 1_000
@@ -38,7 +38,7 @@ SUSPECTS_PER_STEP: Final = 10
 CRASHES_SUSPICIOUS: Final = 2
 """So many relays may die on an entry in company; then it goes alone, and if one dies again it is parked."""
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ async def claim(database: Database, relay: Relay, limit: int, *, suspects: bool)
             log.error("outbox_entry_parked", relay=relay.name, message_id=str(row["id"]), reason=row["last_error"])
             continue
         try:
-            entry = Entry(message_of(row), row["ready_at"], row["tries"], row["first_attempt_at"])
+            entry = Entry(message_of(row), row["ready_at"], row["tries"], row["due_in_s"], row["first_attempt_at"])
         except UNREADABLE as error:
             await _park_unreadable(database, relay, row, error)
             continue
@@ -170,9 +170,8 @@ def _tell(relay: Relay, claimed: Claimed, decided: Verdict, in_time: bool) -> No
                   reason=decided.reason)  # fmt: skip
 
 
-_CLAIMED_COLUMNS: Final = (
-    f"{MESSAGE_COLUMNS}, state, ready_at, tries, first_attempt_at, refusals, suspect, token, last_error"
-)
+_CLAIMED_COLUMNS: Final = f"""{MESSAGE_COLUMNS}, state, ready_at, tries, first_attempt_at, refusals, suspect, token,
+    last_error, extract(epoch from ready_at - payonce.due_now())::float8 as due_in_s"""
 
 # Up to $3 entries of relay $1 for $4 seconds. One that was first tried longer than $5 seconds ago is not repeated:
 # its receiver may have taken it and forgotten that by now.

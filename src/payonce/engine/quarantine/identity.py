@@ -1,10 +1,9 @@
 """Which server serves this database, and noticing when it is another one than before."""
 
-import structlog
-
 from payonce.engine.database import Database
+from payonce.kit.log import get_logger
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 async def notice_identity(database: Database, by: str) -> bool:

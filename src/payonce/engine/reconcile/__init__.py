@@ -3,12 +3,22 @@
 from payonce.engine.reconcile.books import Books, equal_books
 from payonce.engine.reconcile.match import assign
 from payonce.engine.reconcile.run import reconcile
-from payonce.engine.reconcile.runs import Run, is_due, last_runs, register
+from payonce.engine.reconcile.runs import Coverage, Run, coverages, is_due, last_runs, register
 from payonce.engine.reconcile.source import Entry, Flow, StatementSource, suspense_account
-from payonce.engine.reconcile.suspense import Direction, Item, ItemState, describe, explain, unmatched, write_off
+from payonce.engine.reconcile.suspense import (
+    Direction,
+    Item,
+    ItemState,
+    describe,
+    explain,
+    item_of,
+    suspense_totals,
+    unmatched,
+    write_off,
+)  # fmt: skip
 
 __all__ = [
-    "Books", "Direction", "Entry", "Flow", "Item", "ItemState", "Run", "StatementSource", "assign", "describe",
-    "equal_books", "explain", "is_due", "last_runs", "reconcile", "register", "suspense_account", "unmatched",
-    "write_off",
+    "Books", "Coverage", "Direction", "Entry", "Flow", "Item", "ItemState", "Run", "StatementSource", "assign",
+    "coverages", "describe", "equal_books", "explain", "is_due", "item_of", "last_runs", "reconcile", "register",
+    "suspense_account", "suspense_totals", "unmatched", "write_off",
 ]  # fmt: skip

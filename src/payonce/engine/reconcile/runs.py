@@ -72,6 +72,24 @@ async def register(database: Database, source: StatementSource) -> None:
     )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Coverage:
+    """A vendor whose statement is read, and the last stretch of it without a gap; None before the first run."""
+
+    vendor: str
+    mirror: str
+    lag_s: float
+    covered_since: datetime | None
+    covered_until: datetime | None
+
+
+async def coverages(read: Reads) -> list[Coverage]:
+    rows = await read.fetch(
+        "select vendor, mirror, lag_s, covered_since, covered_until from payonce.statement_sources order by vendor"
+    )
+    return [Coverage(**dict(row)) for row in rows]
+
+
 async def last_runs(read: Reads, vendor: str | None = None, limit: int = 20) -> list[Run]:
     """The newest first."""
     rows = await read.fetch(

@@ -84,6 +84,34 @@ async def unmatched(
     return [_item(row) for row in rows]
 
 
+@dataclass(frozen=True)
+class Total:
+    """What is open of one vendor and asset."""
+
+    vendor: str
+    count: int
+    unexplained: int
+    amount: Amount
+    oldest_s: float
+
+
+async def suspense_totals(read: Reads) -> list[Total]:
+    """By vendor and asset. An item and its opposite cancel in the amount, and not in the count."""
+    rows = await read.fetch(
+        """
+        select vendor, asset, exponent, count(*) as count, count(*) filter (where explanation is null) as unexplained,
+            sum(amount_minor) as minor,
+            greatest(0, extract(epoch from payonce.due_now() - min(first_seen_at)))::float8 as oldest_s
+        from payonce.unmatched where state = 'open' group by vendor, asset, exponent order by vendor, asset, exponent
+        """
+    )
+    return [
+        Total(row["vendor"], row["count"], row["unexplained"],
+              Amount(int(row["minor"]), Asset(row["asset"], row["exponent"])), row["oldest_s"])
+        for row in rows
+    ]  # fmt: skip
+
+
 async def item_of(read: Reads, item_id: UUID) -> Item:
     row = await read.fetchrow(f"{_SELECT} where id = $1", item_id)
     if row is None:

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-import structlog
-
 from payonce.engine import metrics
 from payonce.engine.audit import Severity, note
 from payonce.engine.database import Connection, Database
@@ -20,6 +18,7 @@ from payonce.engine.transaction import Reader, Tx
 from payonce.engine.webhooks.model import DeliveryState, EndpointState, place_of
 from payonce.engine.webhooks.registry import LOCATION, secrets_in_force
 from payonce.engine.work import Work, handles
+from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Held, NotSent, Retry, Unknown
 from payonce.kit.redact import redact
 
@@ -42,7 +41,7 @@ NO_KEYS_LOOK_S: Final = 60.0
 """How often a delivery that this process cannot sign looks for one that can."""
 ACTOR: Final = "payonce"
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 async def give_up(work: Work) -> None:

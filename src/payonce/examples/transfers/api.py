@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Path, Response
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, Field, StringConstraints
 
 from payonce.engine.transaction import Tx
 from payonce.examples.transfers import store
@@ -15,16 +15,14 @@ from payonce.routes.callers import Caller, require
 from payonce.routes.desk import AtDesk
 from payonce.routes.once import Once, moves_money
 from payonce.routes.problems import Problem, not_found, responses
-from payonce.routes.values import Money
+from payonce.routes.values import Asked, Money
 
 PREFIX: Final = "/v1/transfers"
 Account = Annotated[str, StringConstraints(pattern=rf"^[ -~]{{1,{ACCOUNT_MAX_LENGTH}}}$")]
 Id = Annotated[str, Path(pattern=rf"^[ -~]{{1,{ID_MAX_LENGTH}}}$")]
 
 
-class TransferOrder(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class TransferOrder(Asked):
     source: Account = Field(description="Account at Northbank.")
     target: Account = Field(description="Account at Southbank.")
     amount: str = Field(

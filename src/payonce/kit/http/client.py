@@ -16,7 +16,6 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 import msgspec
-import structlog
 from multidict import CIMultiDict
 
 from payonce import __version__
@@ -26,6 +25,7 @@ from payonce.kit.http.response import Attempt, Response
 from payonce.kit.http.sockets import SocketTransport
 from payonce.kit.http.target import Query, Target, parse_url
 from payonce.kit.http.transport import Outgoing, Resolve, Transport
+from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid, NotSent, Unknown
 from payonce.kit.redact import redact
 
@@ -42,7 +42,7 @@ _HEADER_VALUE: Final = re.compile(r"[\x20-\x7e\t]*")
 _OURS: Final = frozenset({"host", "content-length", "transfer-encoding", "connection", "accept-encoding"})
 _STANDARD: Final = {"User-Agent": f"payonce/{__version__}", "Accept": "*/*", "Accept-Encoding": "gzip"}
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class HttpClient:

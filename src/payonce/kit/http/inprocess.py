@@ -11,11 +11,10 @@ from contextvars import Context
 from typing import Any, Final
 from urllib.parse import unquote
 
-import structlog
-
 from payonce.kit.http.failures import AnswerLost, BodyTooLarge, Broken, ConnectionRefused, Fault, TimedOut
 from payonce.kit.http.response import Attempt
 from payonce.kit.http.transport import Outgoing, Resolve, resolve_once
+from payonce.kit.log import get_logger
 
 Event = MutableMapping[str, Any]
 Application = Callable[
@@ -24,7 +23,7 @@ Application = Callable[
 
 CHUNK_BYTES: Final = 64 * 1024
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class InProcessTransport:

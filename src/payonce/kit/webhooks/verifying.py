@@ -100,6 +100,8 @@ def verify(
         raise Invalid(f"{len(secrets)} secrets to verify with; there must be 1 to {signing.SECRETS_MAX}")
     if not 1 <= tolerance_s <= TOLERANCE_MAX_S:
         raise Invalid(f"tolerance_s is {tolerance_s}; it must be 1 to {TOLERANCE_MAX_S} seconds")
+    if not schemes:
+        raise Invalid("no scheme to verify by; accept the standard one, the older one, or both")
     if len(body) > BODY_MAX_BYTES:
         return Refusal(Why.TOO_LARGE, f"the body has more than {BODY_MAX_BYTES} bytes")
     found = _known_headers(headers)

@@ -8,7 +8,6 @@ from typing import Final, TypeVar
 from uuid import UUID
 
 import asyncpg
-import structlog
 from asyncpg import Record
 
 from payonce.engine.bell import Bell
@@ -17,6 +16,7 @@ from payonce.engine.model import Answer, Claim, Ending, Settlement, State, clean
 from payonce.engine.policy import Policy
 from payonce.engine.queue import POLL_S, Exchange
 from payonce.engine.rows import UNREADABLE
+from payonce.kit.log import get_logger
 from payonce.queues.postgres import statements
 from payonce.queues.postgres.rows import claim_of
 
@@ -24,7 +24,7 @@ REAP_BATCH: Final = 200
 
 T = TypeVar("T")
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class PostgresQueue:

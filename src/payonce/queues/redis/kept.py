@@ -6,13 +6,13 @@ from uuid import UUID
 
 import asyncpg
 import msgspec
-import structlog
 
 from payonce.engine.database import Connection, Database, is_transient, settled_transaction
 from payonce.engine.model import Claim, Message, Settlement
 from payonce.engine.outbox import Fate, Standing, put_out, settle_kept, standings
 from payonce.engine.outbox import State as Entry
 from payonce.engine.outbox.kept import STARTS_OVER, consumer
+from payonce.kit.log import get_logger
 from payonce.queues.redis.runlog import EndedRun, write_runs
 
 RELAY: Final = "redis"
@@ -21,7 +21,7 @@ KEPT: Final = "k"
 MAYBE_KEPT: Final = "a"
 """A run of it was about to give it a row in the outbox, and may not have come to it."""
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class KeptClaim(Claim, frozen=True, gc=False):

@@ -8,8 +8,6 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
-import structlog
-
 from payonce.engine.bell import Bell
 from payonce.engine.database import Connection
 from payonce.engine.model import Answer, Claim, Ending, Message, Settlement, clean_text
@@ -18,6 +16,7 @@ from payonce.engine.policy import Policy
 from payonce.engine.queue import POLL_S, Exchange
 from payonce.engine.rows import UNREADABLE
 from payonce.kit.ids import new_id
+from payonce.kit.log import get_logger
 from payonce.queues.redis import scripts
 from payonce.queues.redis.bodies import decode_any, decode_plain, id_text
 from payonce.queues.redis.kept import KEPT, MAYBE_KEPT, RELAY, KeptClaim, bring_again, check, park_dead, record
@@ -42,7 +41,7 @@ ANSWERS: Final = {ord("S"): Answer.SETTLED, ord("A"): Answer.ALREADY, ord("T"): 
 PLAIN: Final = "p"
 ENDS: Final = (Ending.SUCCESS, Ending.FAILED)
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class RedisQueue:

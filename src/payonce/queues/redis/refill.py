@@ -7,16 +7,22 @@ from typing import Final
 
 from payonce.engine.outbox import Kept, overdue_kept, put_back
 from payonce.engine.rows import MESSAGE_COLUMNS, message_of
+from payonce.kit.log import get_logger
+from payonce.queues.declaring import queue_names
 from payonce.queues.redis import scripts
 from payonce.queues.redis.bodies import encode_bodies
 from payonce.queues.redis.kept import RELAY
 from payonce.queues.redis.store import RedisStore
 
 PAGE: Final = 1_000
+MEND_MAX: Final = 200_000
+"""In a larger queue a deleted list is not looked for: the server would stand still for too long."""
 US: Final = 1_000_000
 REFILL_EVERY_S: Final = 5.0
 WAKE_NAME: Final = "*refill"
 """What the bell rings when somebody notices that Redis has forgotten a queue."""
+
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,10 @@ async def refill(store: RedisStore, late_s: float = 0.0) -> Refilled:
     An entry that is marked as delivered was in Redis before that, and leaves Redis after its row here has changed: one
     that is absent is lost.
     """
+    for queue in await queue_names(store.database.engine):
+        [forgotten] = await store.run(scripts.MEND, queue, MEND_MAX)
+        if forgotten:
+            log.warning("redis_lost_messages", queue=queue, messages=forgotten)
     return Refilled(await _put_back(store, late_s), await _park_again(store))
 
 

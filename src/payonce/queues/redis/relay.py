@@ -41,7 +41,7 @@ class RedisRelay:
         arguments: list[str | bytes] = []
         for entry, body in zip(entries, encode_bodies([entry.message for entry in entries]), strict=True):
             first = "-" if entry.first_attempt_at is None else str(_us(entry.first_attempt_at))
-            arguments += (body, str(_us(entry.ready_at)), first, entry.message.lane or "")
+            arguments += (body, str(round(entry.due_in_s * US)), first, entry.message.lane or "")
         try:
             await self._store.run(scripts.DELIVER, queue, *arguments)
         except Invalid as error:

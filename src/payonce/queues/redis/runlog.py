@@ -6,14 +6,14 @@ from functools import lru_cache
 from typing import Final
 
 import msgspec
-import structlog
 
 from payonce.engine.database import Connection, Database, is_transient
 from payonce.engine.model import Message
+from payonce.kit.log import get_logger
 
 _encode = msgspec.json.Encoder().encode
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class EndedRun(msgspec.Struct, frozen=True):

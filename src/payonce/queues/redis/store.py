@@ -8,12 +8,12 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import redis.asyncio
-import structlog
 from redis import exceptions
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from payonce.engine.database import Database
+from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Unavailable
 from payonce.queues.declaring import unknown_queue
 from payonce.queues.redis import scripts
@@ -32,7 +32,7 @@ CANCELS_MAX: Final = 5
 CANCEL_AGAIN_S: Final = 0.5
 LOST: Final = (exceptions.ConnectionError, exceptions.TimeoutError, OSError, asyncio.TimeoutError)
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class RedisStore:
@@ -206,6 +206,11 @@ class RedisStore:
         if version < OLDEST_VERSION:
             raise Unavailable(
                 f"{self._where} is version {told['redis_version']}; payonce needs 6.2 or newer: upgrade the server"
+            )
+        if told.get("maxmemory") and told.get("maxmemory_policy") != "noeviction":
+            raise Unavailable(
+                f"{self._where} throws keys away when its memory is full ({told['maxmemory_policy']}), messages among "
+                "them; set maxmemory-policy to noeviction"
             )
         if told.get("cluster_enabled"):
             raise Unavailable(

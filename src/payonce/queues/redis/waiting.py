@@ -3,8 +3,7 @@
 import asyncio
 from typing import Final
 
-import structlog
-
+from payonce.kit.log import get_logger
 from payonce.queues.redis.keys import main_key
 from payonce.queues.redis.store import LOST, RedisStore
 
@@ -13,7 +12,7 @@ LOOK_S: Final = 5
 RETRY_S: Final = 0.2
 RETRY_MAX_S: Final = 2.0
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class Doorbell:

@@ -1,9 +1,10 @@
--- Takes in messages that PostgreSQL keeps. ARGV of each: body, when it is ready, when it was first tried or -, lane.
+-- Takes in messages that PostgreSQL keeps. ARGV of each: body, in how many microseconds it is
+-- ready by whatever clock, when it was first tried or -, lane.
 -- One that is here already stays as it is; one that is parked here was redriven there, and starts over.
 local redriven, any = {}, false
 pump()
 for at = 1, #ARGV, 4 do
-    local body, ready, first, lane = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
+    local body, ready, first, lane = ARGV[at], whole(due_now + ARGV[at + 1]), ARGV[at + 2], ARGV[at + 3]
     local id = id_of(body)
     local form = string.match(body, '^,"created_at":"[^"]*","action":', 45) and 'p' or 'e'
     local meta = meta_of(redis.call('HGET', IDS, id))

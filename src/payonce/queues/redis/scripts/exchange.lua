@@ -177,9 +177,7 @@ local function named_body(body)
 end
 
 local function park_unreadable(body)
-    local hash = redis.sha1hex(body)
-    local id = string.sub(hash, 1, 8) .. '-' .. string.sub(hash, 9, 12) .. '-' .. string.sub(hash, 13, 16) .. '-'
-        .. string.sub(hash, 17, 20) .. '-' .. string.sub(hash, 21, 32)
+    local id = hash_id(body)
     redis.call('LPUSH', FAILED, body)
     redis.call('HSET', IDS, id, meta_text('deP', now, 0, nil, '', 'this message cannot be read: it is no JSON object'))
     lines[#lines + 1] = '"queue":' .. cjson.encode(MAIN) .. ',"action":"","status":"parked","message_id":"' .. id

@@ -58,6 +58,13 @@ local function id_of(body)
     if string.sub(body, 1, 7) == '{"id":"' and string.sub(body, 44, 44) == '"' then return string.sub(body, 8, 43) end
 end
 
+-- A body without an id that is no message at all goes by its bytes.
+local function hash_id(body)
+    local hash = redis.sha1hex(body)
+    return string.sub(hash, 1, 8) .. '-' .. string.sub(hash, 9, 12) .. '-' .. string.sub(hash, 13, 16) .. '-'
+        .. string.sub(hash, 17, 20) .. '-' .. string.sub(hash, 21, 32)
+end
+
 -- What is known of a message beside its body: kind (k has a row in PostgreSQL, a may have one, d has none), form (p plain, e with fields
 -- that are not ours), state (n never claimed, c claimed before, P parked), then numbers, its lane and its last error.
 local function meta_text(flags, ready, crashes, first, lane, error)

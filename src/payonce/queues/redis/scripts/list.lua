@@ -28,12 +28,7 @@ for _, source in ipairs(sources) do
 end
 local reply = {'OK', more}
 for _, body in ipairs(bodies) do
-    local id = id_of(body)
-    if not id then
-        local hash = redis.sha1hex(body)
-        id = string.sub(hash, 1, 8) .. '-' .. string.sub(hash, 9, 12) .. '-' .. string.sub(hash, 13, 16) .. '-'
-            .. string.sub(hash, 17, 20) .. '-' .. string.sub(hash, 21, 32)
-    end
+    local id = id_of(body) or hash_id(body)
     local record = state == 'leased' and redis.call('HGET', CLAIMS, id)
     reply[#reply + 1] = body
     reply[#reply + 1] = id

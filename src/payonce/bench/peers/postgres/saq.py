@@ -13,7 +13,7 @@ from saq.types import Context
 
 from payonce.bench.journal import Journal
 from payonce.bench.peers import command
-from payonce.bench.peers.port import SLOW_S, WRITE_BUSINESS_ROW, Job, Payload, Traits, Way, business_pool
+from payonce.bench.peers.port import SLOW_S, WRITE_BUSINESS_ROW, Address, Job, Payload, Traits, Way, business_pool
 
 CONCURRENCY = 50
 CONNECTIONS = 20
@@ -31,8 +31,8 @@ class Saq:
         ),
     )
 
-    def __init__(self, url: str) -> None:
-        self._pool = AsyncConnectionPool(url, min_size=CONNECTIONS, max_size=CONNECTIONS, open=False)
+    def __init__(self, at: Address) -> None:
+        self._pool = AsyncConnectionPool(at.url, min_size=CONNECTIONS, max_size=CONNECTIONS, open=False)
         self._queue = PostgresQueue(
             pool=self._pool,
             manage_pool_lifecycle=True,
@@ -41,7 +41,7 @@ class Saq:
             min_size=CONNECTIONS,
             max_size=CONNECTIONS,
         )
-        self._url = url
+        self._url = at.url
 
     async def install(self) -> None:
         await self._queue.connect()

@@ -7,7 +7,7 @@ import procrastinate
 
 from payonce.bench.journal import Journal
 from payonce.bench.peers import command
-from payonce.bench.peers.port import SLOW_S, WRITE_BUSINESS_ROW, Job, Payload, Traits, Way, business_pool
+from payonce.bench.peers.port import SLOW_S, WRITE_BUSINESS_ROW, Address, Job, Payload, Traits, Way, business_pool
 
 CONCURRENCY = 20
 CONNECTIONS = 20
@@ -23,11 +23,11 @@ class Procrastinate:
         ways=(Way("write", False, "cannot: a job finished in the handler makes the worker's own finish fail"),),
     )
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    def __init__(self, at: Address) -> None:
+        self._url = at.url
         self._app = procrastinate.App(
             connector=procrastinate.PsycopgConnector(
-                conninfo=url,
+                conninfo=at.url,
                 min_size=CONNECTIONS,
                 max_size=CONNECTIONS,
                 json_dumps=msgspec.json.encode,

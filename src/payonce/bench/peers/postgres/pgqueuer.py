@@ -12,7 +12,7 @@ from pgqueuer.queries import Queries
 
 from payonce.bench.journal import Journal
 from payonce.bench.peers import command
-from payonce.bench.peers.port import SLOW_S, WRITE_BUSINESS_ROW, Job, Payload, Traits, Way, business_pool
+from payonce.bench.peers.port import SLOW_S, WRITE_BUSINESS_ROW, Address, Job, Payload, Traits, Way, business_pool
 
 BATCH = 500
 CONNECTIONS = 4
@@ -30,8 +30,8 @@ class Pgqueuer:
         ),
     )
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    def __init__(self, at: Address) -> None:
+        self._url = at.url
         self._queries: Queries
 
     async def install(self) -> None:

@@ -8,7 +8,7 @@ from dbos import DBOS, AsyncSQLAlchemyDatasource, DBOSClient, DBOSConfig, Enqueu
 
 from payonce.bench.journal import Journal
 from payonce.bench.peers import command
-from payonce.bench.peers.port import SLOW_S, Job, Payload, Traits, Way
+from payonce.bench.peers.port import SLOW_S, Address, Job, Payload, Traits, Way
 
 QUEUE = "bench"
 CONCURRENCY = 500
@@ -24,8 +24,8 @@ class Dbos:
         ways=(Way("write_atomic", True, "the write and its step record are one commit, the workflow's end another"),),
     )
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    def __init__(self, at: Address) -> None:
+        self._url = at.url
         self._client: DBOSClient
         self._engine: sqlalchemy.Engine
         self._watch: asyncpg.Connection

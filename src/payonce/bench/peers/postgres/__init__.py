@@ -1,0 +1,1 @@
+"""Queue libraries on PostgreSQL, one program each."""

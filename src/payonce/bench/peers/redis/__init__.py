@@ -1,0 +1,1 @@
+"""Queue libraries on Redis, one program each."""

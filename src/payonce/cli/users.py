@@ -1,0 +1,132 @@
+"""`users`: who may log in to the console, and what their role lets them do."""
+
+import getpass
+import sys
+from typing import Annotated, Any, Final
+
+import typer
+
+from payonce.cli.output import JsonOption, opened, run_async, show, table
+from payonce.cli.parsing import ByOption, somebody
+from payonce.kit.outcomes import Invalid
+
+commands = typer.Typer(help="Who may log in to the console.", no_args_is_help=True)
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Such as ann or ann@example.com.")]
+RoleOption = Annotated[str, typer.Option(help="viewer looks, operator also changes, approver also agrees as second.")]
+StdinOption = Annotated[bool, typer.Option("--password-stdin", help="Read the password from standard input.")]
+PASSWORD_INPUT_MAX: Final = 4_096
+
+
+@commands.command("add")
+def add(
+    name: NameArgument, role: RoleOption = "viewer", password_stdin: StdinOption = False, by: ByOption = None,
+    as_json: JsonOption = False,
+) -> None:  # fmt: skip
+    """Give a person a login. From the first one on, the console asks everybody for theirs.
+
+    Example: payonce users add ann --role approver
+    """
+
+    async def act() -> None:
+        from payonce.engine.people import add_person
+        from payonce.engine.people.model import checked_name, checked_role
+
+        wanted, kept = checked_role(role), checked_name(name)
+        password = _password(kept, password_stdin)
+        async with opened() as app, app.begin() as tx:
+            await add_person(tx, kept, wanted, password, somebody(by))
+        show({"name": kept, "role": wanted}, as_json, f"{kept} may log in as {wanted}")
+
+    run_async(act())
+
+
+@commands.command("list")
+def list_users(as_json: JsonOption = False) -> None:
+    """Everybody who may log in."""
+
+    async def act() -> None:
+        from dataclasses import asdict
+
+        from payonce.engine.people import people
+
+        async with opened() as app:
+            found = [asdict(each) for each in await people(app.read)]
+        columns = ("name", "role", "added_by", "added_at", "seen_at")
+        rows = [[each[column] for column in columns] for each in found]
+        told: Any = table("People", [column.replace("_", " ") for column in columns], rows)
+        if not found:
+            told = "nobody has a login; the console is open to this machine alone. Add one: payonce users add NAME"
+        show({"users": found}, as_json, told)
+
+    run_async(act())
+
+
+@commands.command("passwd")
+def passwd(
+    name: NameArgument, password_stdin: StdinOption = False, by: ByOption = None, as_json: JsonOption = False
+) -> None:
+    """Set a new password; their sessions end."""
+
+    async def act() -> None:
+        from payonce.engine.people import set_password
+        from payonce.engine.people.model import checked_name
+
+        kept = checked_name(name)
+        password = _password(kept, password_stdin)
+        async with opened() as app, app.begin() as tx:
+            await set_password(tx, kept, password, somebody(by))
+        show({"name": kept}, as_json, f"{kept} has a new password, and must log in again")
+
+    run_async(act())
+
+
+@commands.command("role")
+def role(
+    name: NameArgument,
+    role: Annotated[str, typer.Argument(metavar="ROLE", help="viewer, operator or approver.")],
+    by: ByOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Change what a person may do, from their next click on."""
+
+    async def act() -> None:
+        from payonce.engine.people import set_role
+        from payonce.engine.people.model import checked_role
+
+        wanted = checked_role(role)
+        async with opened() as app, app.begin() as tx:
+            await set_role(tx, name, wanted, somebody(by))
+        show({"name": name, "role": wanted}, as_json, f"{name} is now {wanted}")
+
+    run_async(act())
+
+
+@commands.command("remove")
+def remove(name: NameArgument, by: ByOption = None, as_json: JsonOption = False) -> None:
+    """Take a login away, and end its sessions. What they did stays in the audit log."""
+
+    async def act() -> None:
+        from payonce.engine.people import remove_person
+
+        async with opened() as app, app.begin() as tx:
+            await remove_person(tx, name, somebody(by))
+        show({"name": name}, as_json, f"{name} can no longer log in")
+
+    run_async(act())
+
+
+def _password(name: str, from_stdin: bool) -> str:
+    """Never an argument: those are in the shell's history and in the list of processes."""
+    from payonce.engine.people.passwords import check_password
+
+    if from_stdin:
+        password = sys.stdin.readline(PASSWORD_INPUT_MAX).rstrip("\r\n")
+    elif sys.stdin.isatty():
+        password = getpass.getpass(f"password for {name}: ")
+        if getpass.getpass("once more: ") != password:
+            raise Invalid("the two passwords differ; nothing was changed")
+    else:
+        raise Invalid("a password is asked for on a terminal, and here is none; add --password-stdin and send it there")
+    check_password(password)
+    return password

@@ -1,0 +1,55 @@
+"""The console's cookies: the session, the visit a login form belongs to, the colours, a notice after a change."""
+
+import hmac
+import secrets
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import unquote
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from payonce.console.links import ROOT
+
+SESSION: Final = "payonce_session"
+VISIT: Final = "payonce_visit"
+THEME: Final = "payonce_theme"
+NOTICE: Final = "payonce_notice"
+THEMES: Final = ("auto", "light", "dark")
+VISIT_BYTES: Final = 32
+COOKIE_MAX_LENGTH: Final = 4_000
+
+
+@dataclass(frozen=True)
+class Cookies:
+    session: str | None
+    visit: str
+    theme: str
+    notice: str
+    secure: bool
+    new_visit: bool
+
+    @classmethod
+    def of(cls, request: Request) -> "Cookies":
+        said = {name: value[:COOKIE_MAX_LENGTH] for name, value in request.cookies.items()}
+        theme = said.get(THEME, "auto")
+        known = said.get(VISIT, "")
+        fresh = len(known) < VISIT_BYTES
+        return cls(
+            session=said.get(SESSION) or None,
+            visit=secrets.token_urlsafe(VISIT_BYTES) if fresh else known,
+            theme=theme if theme in THEMES else "auto",
+            notice=unquote(said.get(NOTICE, "")),
+            secure=request.url.scheme == "https",
+            new_visit=fresh,
+        )
+
+    def csrf(self, logged_in: bool) -> str:
+        """A token that only a page of ours could have shown: made from what only the browser and we know."""
+        key = self.session if logged_in and self.session else self.visit
+        return hmac.new(key.encode("utf-8", "replace"), b"payonce console form", "sha256").hexdigest()
+
+    def set(self, response: Response, name: str, value: str, max_age_s: int | None = None) -> None:
+        response.set_cookie(
+            name, value, max_age=max_age_s, path=ROOT, secure=self.secure, httponly=True, samesite="lax"
+        )  # fmt: skip

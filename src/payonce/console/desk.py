@@ -1,0 +1,37 @@
+"""What the console needs of the process that serves it."""
+
+import asyncio
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+from payonce.engine.bell import Bell
+from payonce.engine.brakes import Actions
+from payonce.engine.database import Database
+from payonce.engine.queue import Admin
+from payonce.engine.transaction import Reader, Tx
+
+
+class Desk(Protocol):
+    """`App` is one; a test makes its own from a stage."""
+
+    @property
+    def database(self) -> Database: ...
+
+    @property
+    def bell(self) -> Bell: ...
+
+    @property
+    def admin(self) -> Admin: ...
+
+    @property
+    def read(self) -> Reader: ...
+
+    @property
+    def actions(self) -> Actions: ...
+
+    @property
+    def closing(self) -> asyncio.Event:
+        """Set when the process stops listening: streams end then."""
+        ...
+
+    def begin(self, trace_id: str | None = None) -> AbstractAsyncContextManager[Tx]: ...

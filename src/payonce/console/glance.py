@@ -1,0 +1,41 @@
+"""What every page shows beside its own: how deep the queues are, and what waits for a person."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from payonce.console.desk import Desk
+from payonce.engine.alerts import Alerts, alerts
+from payonce.engine.queue import Admin, Depth
+from payonce.kit.outcomes import Invalid
+
+AT_ONCE: Final = 4
+"""Queues that are asked at once: the engine's own connections are few, and workers need them more."""
+
+
+@dataclass(frozen=True)
+class Glance:
+    depths: Sequence[Depth]
+    alerts: Alerts
+
+
+async def glance(desk: Desk) -> Glance:
+    deep = await depths(desk.admin)
+    return Glance(deep, await alerts(desk.read, deep))
+
+
+async def depths(admin: Admin) -> list[Depth]:
+    """Of every queue, by name."""
+    turns = asyncio.Semaphore(AT_ONCE)
+
+    async def one(queue: str) -> Depth | None:
+        async with turns:
+            try:
+                return await admin.depth(queue)
+            except Invalid:
+                # It went between the list and the look.
+                return None
+
+    found = await asyncio.gather(*(one(queue) for queue in await admin.queues()))
+    return [depth for depth in found if depth is not None]

@@ -1,0 +1,85 @@
+"""The stream that keeps open pages fresh: every few seconds the word to look again, and now and then the charts."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.responses import Response, StreamingResponse
+
+from payonce.console.forms import choice_of, name_of
+from payonce.console.page import Page, Visit, get
+from payonce.engine.history import Minute, history
+
+TICK_S: Final = 3.0
+SAMPLE_EVERY: Final = 5
+"""Ticks from one drawing of the charts to the next: their minutes do not change faster."""
+STREAM_LIMIT_S: Final = 60.0
+"""A browser comes back by itself, and is then looked at anew: whoever was logged out meanwhile stays out."""
+STREAMS_MAX: Final = 100
+"""Per process; whoever comes later has pages that do not renew themselves."""
+
+
+@dataclass(frozen=True)
+class Window:
+    minutes: int
+    step: int
+    """Minutes that one point of a chart stands for."""
+
+
+WINDOWS: Final = {"1h": Window(60, 1), "6h": Window(360, 5), "24h": Window(1_440, 15)}
+
+_open: set[object] = set()
+
+
+async def live(visit: Visit) -> Response:
+    if len(_open) >= STREAMS_MAX:
+        raise HTTPException(503, f"{STREAMS_MAX} pages are open already; this one does not renew itself")
+    queue = name_of(visit.asked, "queue")
+    window = WINDOWS[choice_of(visit.asked, "window", tuple(WINDOWS), "1h")]
+    return StreamingResponse(_ticks(visit, queue, window), media_type="text/event-stream")
+
+
+async def _ticks(visit: Visit, queue: str | None, window: Window) -> AsyncIterator[str]:
+    loop, closing, mark = asyncio.get_running_loop(), visit.desk.closing, object()
+    ends, tick = loop.time() + STREAM_LIMIT_S, 0
+    _open.add(mark)
+    try:
+        yield "retry: 2000\n\n"
+        while loop.time() < ends and not closing.is_set():
+            if tick % SAMPLE_EVERY == 0:
+                found = columns(await history(visit.desk.read, window.minutes, queue), window.step)
+                yield f"event: sample\ndata: {msgspec.json.encode(found).decode()}\n\n"
+            yield f"event: tick\ndata: {tick}\n\n"
+            tick += 1
+            with suppress(TimeoutError):
+                await asyncio.wait_for(closing.wait(), TICK_S)
+    finally:
+        _open.discard(mark)
+
+
+def columns(minutes: Sequence[Minute], step: int = 1) -> dict[str, list[Any]]:
+    """As charts take them: one list per line, a gap as null. A point is the average of its runs, the last depth and the
+    greatest age. The minute that runs is not over: its count so far would look like a fall, so it is left out."""
+    first = len(minutes) % step
+    groups = [minutes[start : start + step] for start in range(first, len(minutes), step)]
+    found: dict[str, list[Any]] = {"at": [int(group[-1].minute.timestamp()) for group in groups]}
+    running = minutes[-1] if minutes else None
+    for name in ("success", "errors"):
+        over = [[getattr(each, name) for each in group if each is not running] for group in groups]
+        found[name] = [round(sum(counts) / len(counts), 1) if counts else None for counts in over]
+    for name in ("waiting", "delayed", "lying"):
+        found[name] = [_last([getattr(each, name) for each in group]) for group in groups]
+    ages = [[each.oldest_s for each in group if each.oldest_s is not None] for group in groups]
+    found["oldest_s"] = [round(max(known), 1) if known else None for known in ages]
+    return found
+
+
+def _last(values: Sequence[int | None]) -> int | None:
+    return next((value for value in reversed(values) if value is not None), None)
+
+
+PAGE = Page("Live", "/live", (get("/live", live),))

@@ -1,0 +1,38 @@
+"""Every page of the console, in the order of the navigation. A new page is one module here and one line below."""
+
+from payonce.console import live
+from payonce.console.page import Page
+from payonce.console.pages import (
+    approvals,
+    audit,
+    effects,
+    freezes,
+    jobs,
+    leases,
+    limits,
+    messages,
+    outbox,
+    overview,
+    parked,
+    queues,
+    reconcile,
+    traces,
+)  # fmt: skip
+
+PAGES: tuple[Page, ...] = (
+    overview.PAGE,
+    live.PAGE,
+    queues.PAGE,
+    messages.PAGE,
+    parked.PAGE,
+    outbox.PAGE,
+    leases.PAGE,
+    effects.PAGE,
+    approvals.PAGE,
+    freezes.PAGE,
+    limits.PAGE,
+    reconcile.PAGE,
+    jobs.PAGE,
+    traces.PAGE,
+    audit.PAGE,
+)

@@ -1,0 +1,112 @@
+"""Approvals: what was asked by one person and waits for a second one, and above which amounts that is so."""
+
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from payonce.console.forms import PAGE_ROWS, choice_of, number_of, reason_of, text_of
+from payonce.console.links import link
+from payonce.console.money import amount_of, asset_of
+from payonce.console.page import Page, Visit, get, post
+from payonce.engine.brakes import (
+    Approval,
+    Verdict,
+    approval_of,
+    approvals,
+    deny,
+    grant,
+    remove_threshold,
+    set_threshold,
+    thresholds,
+)  # fmt: skip
+from payonce.engine.brakes.words import same_person
+from payonce.engine.people import Role
+from payonce.kit.money import loads_exact
+
+TABS: Final = (*Verdict, "all")
+
+
+async def list_approvals(visit: Visit) -> Response:
+    state = choice_of(visit.asked, "state", TABS, "waiting")
+    before = number_of(visit.asked, "before")
+    wanted = None if state == "all" else Verdict(state)
+    found = await approvals(visit.desk.read, wanted, limit=PAGE_ROWS + 1, before=before)
+    page = found[:PAGE_ROWS]
+    return visit.page(
+        "approvals.html", "Approvals", tabs=TABS, chosen=state, rows=page,
+        thresholds=await thresholds(visit.desk.read),
+        first=link("/approvals", state=state) if before else None,
+        next=link("/approvals", state=state, before=page[-1].id) if len(found) > PAGE_ROWS else None,
+    )  # fmt: skip
+
+
+async def one_approval(visit: Visit) -> Response:
+    approval = await approval_of(visit.desk.read, _number(visit))
+    return visit.page(
+        "approval.html", f"Approval {approval.id}", approval=approval, argument=loads_exact(approval.argument),
+        subject=_subject(approval), own=same_person(visit.person.name, approval.asked_by),
+    )  # fmt: skip
+
+
+async def grant_it(visit: Visit) -> Response:
+    """Agrees, and does it in the same moment; what can no longer be done as it was asked ends denied."""
+    why = text_of(visit.form, "why") or "agreed"
+    async with visit.desk.begin() as tx:
+        decided = await grant(tx, visit.desk.actions, _number(visit), visit.person.name, why)
+    done = "is granted and done" if decided.state is Verdict.GRANTED else f"could not be done: {decided.result}"
+    return visit.done(f"/approvals/{decided.id}", f"Approval {decided.id} {done}.")
+
+
+async def deny_it(visit: Visit) -> Response:
+    async with visit.desk.begin() as tx:
+        decided = await deny(tx, _number(visit), visit.person.name, reason_of(visit.form))
+    return visit.done(f"/approvals/{decided.id}", f"Approval {decided.id} is denied; nothing was done.")
+
+
+async def set_one_threshold(visit: Visit) -> Response:
+    async with visit.desk.begin() as tx:
+        made = await set_threshold(tx, amount_of(visit.form), visit.person.name)
+    return visit.done("/approvals", f"Above {made.above} a second person is asked.")
+
+
+async def remove_one_threshold(visit: Visit) -> Response:
+    asset = asset_of(visit.form)
+    async with visit.desk.begin() as tx:
+        await remove_threshold(tx, asset, visit.person.name)
+    return visit.done("/approvals", f"No second person is asked for {asset} any more.")
+
+
+def _number(visit: Visit) -> int:
+    number = number_of(visit.path, "id")
+    assert number is not None
+    return number
+
+
+def _subject(approval: Approval) -> dict[str, Any] | None:
+    """Where to look at what it is about."""
+    argument = loads_exact(approval.argument)
+    match approval.action:
+        case "answer review":
+            return {"text": "The effect", "href": link(f"/effects/{approval.subject}")}
+        case "write off":
+            return {"text": "The item in suspense", "href": link(f"/reconcile/{approval.subject}")}
+        case "redrive" if "queue" in argument:
+            return {"text": "The parked messages", "href": link(f"/queues/{argument['queue']}", state="parked")}
+    return None
+
+
+PAGE = Page(
+    "Approvals",
+    "/approvals",
+    (
+        get("/approvals", list_approvals),
+        get("/approvals/{id}", one_approval),
+        post("/approvals/{id}/grant", grant_it, Role.APPROVER),
+        post("/approvals/{id}/deny", deny_it, Role.APPROVER),
+        # Whoever may set the bound may also step over it, so it is not the one who asks.
+        post("/approvals/thresholds/set", set_one_threshold, Role.APPROVER),
+        post("/approvals/thresholds/remove", remove_one_threshold, Role.APPROVER),
+    ),
+    group="Money",
+    badge="approvals",
+)

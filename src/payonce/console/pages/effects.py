@@ -1,0 +1,140 @@
+"""The effects inbox: what nobody knows the end of, the question about each, and only the safe answers."""
+
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from payonce.console.forms import PAGE_ROWS, choice_of, id_of, name_of, number_of, reason_of, text_of
+from payonce.console.links import link
+from payonce.console.page import Page, Visit, get, post
+from payonce.engine.brakes import Done, ReviewAnswer, ask, preview, waiting_about
+from payonce.engine.effects.inbox import Shown, effects, open_counts, shown
+from payonce.engine.effects.model import OPEN, State
+from payonce.engine.effects.review import Answer, parsed_outcome
+from payonce.kit.money import loads_exact
+from payonce.kit.outcomes import Invalid, PayonceError, Stale
+
+ACTION: Final = "answer review"
+OUTCOME_MAX_LENGTH: Final = 20_000
+TABS: Final = ("review", "unknown", "intended", "performed", "refused", "abandoned")
+
+CHOICES: Final = {
+    Answer.HAPPENED: (
+        "It happened",
+        "The vendor did it. The handler goes on with the outcome that you state, and nothing is sent.",
+    ),
+    Answer.DID_NOT: (
+        "It did not happen, and cannot any more",
+        "This send is over. What follows may send anew, so be sure: if the vendor did it after all, money moves twice.",
+    ),
+    Answer.SEND_AGAIN: (
+        "Send it again",
+        "The stored request goes out once more. A vendor that can be asked is asked first, and fenced if it can be.",
+    ),
+    Answer.LOOK_AGAIN: (
+        "Ask the vendor once more",
+        "Nothing is decided yet. What the vendor says then counts as any other answer of it.",
+    ),
+}
+"""Each answer in a person's words, and what follows from it."""
+
+
+async def inbox(visit: Visit) -> Response:
+    state = State(choice_of(visit.asked, "state", TABS, "review"))
+    vendor, asset = name_of(visit.asked, "vendor"), name_of(visit.asked, "asset")
+    after = id_of(visit.asked, "after")
+    read = visit.desk.read
+    found = await effects(
+        read, [state], vendor=vendor, asset=asset, limit=PAGE_ROWS + 1, after=after, newest_first=state not in OPEN
+    )
+    page, query = found[:PAGE_ROWS], {"state": state, "vendor": vendor, "asset": asset}
+    return visit.page(
+        "effects.html", "Effects", counts=await open_counts(read), tabs=TABS, chosen=state, rows=page, query=query,
+        first=link("/effects", **query) if after else None,
+        next=link("/effects", **query, after=page[-1].effect.id) if len(found) > PAGE_ROWS else None,
+    )  # fmt: skip
+
+
+async def one_effect(visit: Visit) -> Response:
+    return await _page(visit, await _shown(visit))
+
+
+async def answer(visit: Visit) -> Response:
+    """The first time it tells what would follow; with `sure` it is done, or asked of a second person."""
+    found = await _shown(visit)
+    effect = found.listed.effect
+    try:
+        given = _given(visit, found)
+        if text_of(visit.form, "sure") != "yes":
+            return await _check(visit, found, given)
+        async with visit.desk.begin() as tx:
+            end = await ask(tx, visit.desk.actions[ACTION], given, visit.person.name, given.note)
+    except (Invalid, Stale) as error:
+        return await _page(visit, await _shown(visit), error)
+    if isinstance(end, Done):
+        went_on = "its message goes on" if end.result["redriven"] else "its message looks again by itself"
+        return visit.done(f"/effects/{effect.id}", f"The effect is {end.result['state']}; {went_on}.")
+    return visit.done(f"/approvals/{end.id}", f"Asked. Nothing is done until a second person grants approval {end.id}.")
+
+
+async def _shown(visit: Visit) -> Shown:
+    effect_id = id_of(visit.path, "id")
+    assert effect_id is not None
+    return await shown(visit.desk.read, effect_id)
+
+
+def _given(visit: Visit, found: Shown) -> ReviewAnswer:
+    said = text_of(visit.form, "answer")
+    if said not in tuple(Answer):
+        raise Invalid(f"the answer is {said[:40]!r}; choose one of those that are offered")
+    revision = number_of(visit.form, "revision")
+    if revision is None:
+        raise Invalid("the form does not say what you saw; load the page again")
+    outcome_text, vendor_ref = text_of(visit.form, "outcome"), name_of(visit.form, "vendor_ref")
+    happened = Answer(said) is Answer.HAPPENED
+    if len(outcome_text) > OUTCOME_MAX_LENGTH:
+        raise Invalid(f"the outcome has {len(outcome_text):,} characters; at most {OUTCOME_MAX_LENGTH:,} are taken")
+    outcome = parsed_outcome(outcome_text, "the outcome") if happened and outcome_text else None
+    return ReviewAnswer(
+        found.listed.effect.id, revision, Answer(said), reason_of(visit.form), outcome, vendor_ref if happened else None
+    )
+
+
+async def _check(visit: Visit, found: Shown, given: ReviewAnswer) -> Response:
+    async with visit.desk.begin() as tx:
+        seen = await preview(tx, visit.desk.actions[ACTION], given, visit.person.name)
+    label, consequence = CHOICES[given.answer]
+    hidden = {name: text_of(visit.form, name) for name in ("answer", "revision", "outcome", "vendor_ref", "why")}
+    path = f"/effects/{found.listed.effect.id}"
+    return visit.page(
+        "check_change.html", f"{label}?", crumbs=[("Effects", "/effects"), (found.listed.effect.label, path)],
+        sentences=[found.question, consequence], amounts=seen.weighed.amounts, too_much=seen.too_much,
+        document=given.outcome, note=given.note, action=f"{path}/answer", back=path,
+        button="Ask a second person" if seen.too_much else label, hidden={**hidden, "sure": "yes"}, danger=False,
+    )  # fmt: skip
+
+
+async def _page(visit: Visit, found: Shown, problem: PayonceError | None = None) -> Response:
+    effect = found.listed.effect
+    status = 200 if problem is None else 409 if isinstance(problem, Stale) else 400
+    return visit.page(
+        "effect.html", f"{effect.kind} {effect.key}", status=status, shown=found, listed=found.listed, effect=effect,
+        request=_document(effect.request), outcome=_document(effect.outcome), example=_document(found.example_outcome),
+        choices=[(each, *CHOICES[each]) for each in Answer if each in found.allowed],
+        waiting=await waiting_about(visit.desk.read, ACTION, str(effect.id)),
+        problem="" if problem is None else str(problem),
+        typed={name: text_of(visit.form, name) for name in ("answer", "outcome", "vendor_ref", "why")},
+    )  # fmt: skip
+
+
+def _document(text: str | None) -> Any:
+    return None if text is None else loads_exact(text)
+
+
+PAGE = Page(
+    "Effects",
+    "/effects",
+    (get("/effects", inbox), get("/effects/{id}", one_effect), post("/effects/{id}/answer", answer)),
+    group="Money",
+    badge="reviews",
+)

@@ -1,0 +1,73 @@
+"""Freezes: what is stopped, by whom and why, what had begun before, and the way to go on."""
+
+from starlette.responses import Response
+
+from payonce.console.forms import PAGE_ROWS, name_of, number_of, reason_of, text_of
+from payonce.console.links import link
+from payonce.console.page import Page, Visit, get, post
+from payonce.engine.brakes import freeze, freeze_of, freezes, lift, never_seen, sends_under_way
+from payonce.kit.durations import parsed_duration_s
+
+CONDITIONS = ("vendor", "asset", "tenant", "service")
+
+
+async def list_freezes(visit: Visit) -> Response:
+    ended, before = text_of(visit.asked, "ended") == "yes", number_of(visit.asked, "before")
+    found = await freezes(visit.desk.read, ended=ended, limit=PAGE_ROWS + 1, before=before)
+    page, query = found[:PAGE_ROWS], {"ended": "yes" if ended else None}
+    return visit.page(
+        "freezes.html", "Freezes", rows=page, ended=ended,
+        typed={name: visit.asked.get(name, "") for name in CONDITIONS},
+        first=link("/freezes", **query) if before else None,
+        next=link("/freezes", **query, before=page[-1].id) if len(found) > PAGE_ROWS else None,
+    )  # fmt: skip
+
+
+async def one_freeze(visit: Visit) -> Response:
+    frozen = await freeze_of(visit.desk.read, _number(visit))
+    under_way = await sends_under_way(visit.desk.read, frozen) if frozen.in_force else None
+    return visit.page("freeze.html", f"Freeze {frozen.id}", frozen=frozen, under_way=under_way)
+
+
+async def add_freeze(visit: Visit) -> Response:
+    """At once, without a question in between: a brake that asks is pulled too late. It is lifted as easily."""
+    vendor, asset, tenant, service = (name_of(visit.form, name) for name in CONDITIONS)
+    lasts = text_of(visit.form, "for")
+    async with visit.desk.begin() as tx:
+        made = await freeze(
+            tx, by=visit.person.name, reason=reason_of(visit.form), vendor=vendor, asset=asset, tenant=tenant,
+            service=service, everything=text_of(visit.form, "everything") == "yes",
+            for_s=parsed_duration_s(lasts, "the time") if lasts else None,
+        )  # fmt: skip
+    doubts = await never_seen(visit.desk.read, vendor, asset)
+    begun = f" Sends may still go out: {made.under_way}." if made.under_way else " Nothing that it stops is under way."
+    doubted = f" But {'; '.join(doubts)}" if doubts else ""
+    return visit.done(f"/freezes/{made.id}", f"Freeze {made.id} of {made.what} is in force.{begun}{doubted}")
+
+
+async def lift_freeze(visit: Visit) -> Response:
+    async with visit.desk.begin() as tx:
+        lifted = await lift(tx, _number(visit), visit.person.name, reason_of(visit.form))
+    return visit.done(
+        "/freezes", f"Freeze {lifted.id} of {lifted.what} is lifted; what waited goes on within a minute."
+    )
+
+
+def _number(visit: Visit) -> int:
+    number = number_of(visit.path, "id")
+    assert number is not None
+    return number
+
+
+PAGE = Page(
+    "Freezes",
+    "/freezes",
+    (
+        get("/freezes", list_freezes),
+        get("/freezes/{id}", one_freeze),
+        post("/freezes/add", add_freeze),
+        post("/freezes/{id}/lift", lift_freeze),
+    ),
+    group="Money",
+    badge="freezes",
+)

@@ -1,0 +1,61 @@
+"""The job log: every ended run, newest first, by any of its filters."""
+
+from typing import Any, Final
+
+import asyncpg
+from starlette.responses import Response
+
+from payonce.console.forms import PAGE_ROWS, choice_of, moment_of, name_of, number_of, text_of
+from payonce.console.links import link
+from payonce.console.page import Page, Visit, get
+from payonce.engine import joblog
+from payonce.kit.outcomes import Invalid
+
+LOOK_LIMIT_MS: Final = 5_000
+FIELDS = ("queue", "status", "action", "correlation_id", "idempotency_key", "since", "until")
+
+
+async def list_jobs(visit: Visit) -> Response:
+    asked = visit.asked
+    status = choice_of(asked, "status", ("any", *joblog.LOGGED), "any")
+    found = await _bounded(
+        visit,
+        queue=name_of(asked, "queue"),
+        status=None if status == "any" else status,
+        action=name_of(asked, "action"),
+        correlation_id=name_of(asked, "correlation_id"),
+        idempotency_key=name_of(asked, "idempotency_key"),
+        since=moment_of(asked, "since"),
+        until=moment_of(asked, "until"),
+        limit=PAGE_ROWS + 1,
+        before_id=number_of(asked, "before"),
+    )
+    given = {name: text_of(asked, name) for name in FIELDS}
+    rows = found[:PAGE_ROWS]
+    return visit.page(
+        "jobs.html",
+        "Job log",
+        rows=rows,
+        given=given,
+        filtered=any(given.values()),
+        queues=[depth.queue for depth in visit.glance.depths],
+        statuses=joblog.LOGGED,
+        first=link("/jobs", **given) if text_of(asked, "before") else None,
+        more=link("/jobs", **given, before=rows[-1].id) if len(found) > PAGE_ROWS else None,
+    )
+
+
+async def _bounded(visit: Visit, **filters: Any) -> list[joblog.Entry]:
+    """Not every filter has an index, and a month of a busy log is long: what reads too much is broken off."""
+    async with visit.desk.database.work.acquire() as connection, connection.transaction(readonly=True):
+        await connection.execute(f"set local statement_timeout = {LOOK_LIMIT_MS}")
+        try:
+            return await joblog.recent(connection, **filters)
+        except asyncpg.QueryCanceledError:
+            raise Invalid(
+                f"looking for this took more than {LOOK_LIMIT_MS // 1_000} s and was broken off; "
+                "add a correlation id, an idempotency key or a failing status, or narrow the time"
+            ) from None
+
+
+PAGE = Page("Job log", "/jobs", (get("/jobs", list_jobs),), group="Record")

@@ -1,0 +1,21 @@
+"""Leases: which process leads what, and for how long yet."""
+
+from starlette.responses import Response
+
+from payonce.console.forms import PAGE_ROWS, name_of
+from payonce.console.links import link
+from payonce.console.page import Page, Visit, get
+from payonce.engine.leases import holdings
+
+
+async def list_leases(visit: Visit) -> Response:
+    after = name_of(visit.asked, "after")
+    found = await holdings(visit.desk.read, PAGE_ROWS + 1, after)
+    page = found[:PAGE_ROWS]
+    return visit.page(
+        "leases.html", "Leases", rows=page, first=link("/leases") if after else None,
+        next=link("/leases", after=page[-1].name) if len(found) > PAGE_ROWS else None,
+    )  # fmt: skip
+
+
+PAGE = Page("Leases", "/leases", (get("/leases", list_leases),), group="Work")

@@ -1,0 +1,54 @@
+"""One message: what it carries, how its runs ended, and why its next attempt is when it is."""
+
+from uuid import UUID
+
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from payonce.console.forms import id_of
+from payonce.console.page import Page, Visit, get
+from payonce.engine import joblog
+from payonce.engine.declared import declared
+from payonce.engine.explain import why_next
+from payonce.engine.model import State
+from payonce.engine.queue import Admin, Filter, Stored
+
+
+async def show_message(visit: Visit) -> Response:
+    queue, desk = visit.path["queue"], visit.desk
+    message_id = id_of(visit.path, "id")
+    assert message_id is not None
+    stored = await find(desk.admin, queue, message_id)
+    entries = [entry for entry in await joblog.of_message(desk.read, message_id) if entry.queue == queue]
+    runs = [entry for entry in entries if not entry.live]
+    if stored is None and not runs:
+        raise HTTPException(404, f"{queue} has no message {message_id}, and its log has no run of it")
+    known = await declared(desk.read, queue)
+    why = []
+    if stored is not None:
+        paused = known.paused_reason if known is not None else None
+        why = why_next(stored, None if known is None else known.policy, runs, visit.now, paused)
+    return visit.page(
+        "message.html",
+        f"Message {message_id}",
+        queue=queue,
+        message_id=message_id,
+        stored=stored,
+        message=None if stored is None else stored.message,
+        trace_id=stored.message.trace if stored is not None else runs[-1].trace_id,
+        correlation_id=stored.message.correlation_id if stored is not None else runs[-1].correlation_id,
+        runs=list(reversed(runs)),
+        why=why,
+    )
+
+
+async def find(admin: Admin, queue: str, message_id: UUID) -> Stored | None:
+    """Wherever it lies. It may move while it is looked for, so what was looked at first is looked at once more."""
+    for state in (*State, State.READY, State.LEASED):
+        preview = await admin.preview(queue, state, Filter(ids=[message_id]))
+        if preview.samples:
+            return preview.samples[0]
+    return None
+
+
+PAGE = Page("Message", "/queues/message", (get("/queues/{queue}/messages/{id}", show_message),))

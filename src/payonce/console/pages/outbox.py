@@ -1,0 +1,128 @@
+"""The outbox: how far each relay is behind, what was given up, and the operator's hand on it."""
+
+from collections.abc import Sequence
+from typing import Final
+from uuid import UUID
+
+from starlette.responses import Response
+
+from payonce.console.forms import PAGE_ROWS, id_of, reason_of, text_of
+from payonce.console.links import link
+from payonce.console.page import Page, Visit, get, post
+from payonce.engine.outbox import (
+    Lag,
+    discard_entries,
+    lag,
+    parked_entries,
+    pause_relay,
+    redrive_entries,
+    resume_relay,
+)  # fmt: skip
+from payonce.kit.outcomes import Invalid
+
+CHOSEN_MAX: Final = PAGE_ROWS
+"""Those that are ticked on one page."""
+
+
+async def list_relays(visit: Visit) -> Response:
+    return visit.page("outbox.html", "Outbox", rows=await lag(visit.desk.database))
+
+
+async def one_relay(visit: Visit) -> Response:
+    relay, after = await _relay(visit), id_of(visit.asked, "after")
+    found = await parked_entries(visit.desk.database, relay.relay, PAGE_ROWS + 1, after)
+    page, path = found[:PAGE_ROWS], f"/outbox/{relay.relay}"
+    return visit.page(
+        "relay.html", relay.relay, relay=relay, rows=page, path=path, first=link(path) if after else None,
+        next=link(path, after=page[-1].message.id) if len(found) > PAGE_ROWS else None,
+    )  # fmt: skip
+
+
+async def pause(visit: Visit) -> Response:
+    relay = await _relay(visit)
+    await pause_relay(visit.desk.database, relay.relay, by=visit.person.name, reason=reason_of(visit.form))
+    return visit.done(f"/outbox/{relay.relay}", f"{relay.relay} is paused; what is being delivered may end.")
+
+
+async def resume(visit: Visit) -> Response:
+    relay = await _relay(visit)
+    await resume_relay(visit.desk.database, visit.desk.bell, relay.relay, by=visit.person.name)
+    return visit.done(f"/outbox/{relay.relay}", f"{relay.relay} delivers again.")
+
+
+async def redrive(visit: Visit) -> Response:
+    """The ticked ones, or with `all` every parked one. The first time it tells what would follow."""
+    relay, ids = await _relay(visit), _ticked(visit)
+    everyone, as_new = text_of(visit.form, "all") == "yes", text_of(visit.form, "as_new") == "yes"
+    if not ids and not everyone:
+        raise Invalid("no entry is ticked; tick those to redrive, or redrive all")
+    if text_of(visit.form, "sure") != "yes":
+        count = relay.parked if everyone else len(ids)
+        said = f"{count:,} parked entries of {relay.relay} start over: they are delivered at least once more."
+        kept = {"all": "yes"} if everyone else {"ids": " ".join(map(str, ids))}
+        return _check(visit, relay, "redrive", f"Redrive {count:,} entries", [said], kept, offers_as_new=True)
+    count = await redrive_entries(
+        visit.desk.database, visit.desk.bell, relay.relay, by=visit.person.name, ids=() if everyone else ids,
+        as_new=as_new,
+    )  # fmt: skip
+    return visit.done(f"/outbox/{relay.relay}", f"{count:,} entries of {relay.relay} start over.")
+
+
+async def discard(visit: Visit) -> Response:
+    """Only what is ticked, and for a reason; the first time it tells what would follow."""
+    relay, ids = await _relay(visit), _ticked(visit)
+    if not ids:
+        raise Invalid("no entry is ticked; tick those that are never to be delivered")
+    if text_of(visit.form, "sure") != "yes":
+        said = f"{len(ids):,} parked entries of {relay.relay} are deleted for good; the audit log keeps a line of each."
+        kept = {"ids": " ".join(map(str, ids))}
+        return _check(visit, relay, "discard", f"Discard {len(ids):,} entries", [said], kept, danger=True)
+    count = await discard_entries(
+        visit.desk.database, relay.relay, ids, by=visit.person.name, why=reason_of(visit.form)
+    )  # fmt: skip
+    return visit.done(f"/outbox/{relay.relay}", f"{count:,} entries of {relay.relay} are discarded.")
+
+
+def _check(
+    visit: Visit, relay: Lag, verb: str, button: str, sentences: list[str], kept: dict[str, str],
+    *, danger: bool = False, offers_as_new: bool = False,
+) -> Response:  # fmt: skip
+    path = f"/outbox/{relay.relay}"
+    return visit.page(
+        "check_change.html", f"{button}?", crumbs=[("Outbox", "/outbox"), (relay.relay, path)], sentences=sentences,
+        amounts=(), too_much=None, document=None, note="", action=f"{path}/{verb}", back=path, button=button,
+        hidden={**kept, "sure": "yes"}, danger=danger, asks_why=danger, offers_as_new=offers_as_new,
+    )  # fmt: skip
+
+
+async def _relay(visit: Visit) -> Lag:
+    name = str(visit.path["relay"])
+    known = {each.relay: each for each in await lag(visit.desk.database)}
+    if name not in known:
+        raise Invalid(f"there is no relay {name[:40]!r}; known are: {', '.join(known) or 'none'}")
+    return known[name]
+
+
+def _ticked(visit: Visit) -> Sequence[UUID]:
+    """As ticks of a list, or as the text that the page in between carries."""
+    given = [str(each) for each in visit.form.getlist("id")] + text_of(visit.form, "ids").split()
+    if len(given) > CHOSEN_MAX:
+        raise Invalid(f"{len(given)} entries are ticked; take at most {CHOSEN_MAX} at once")
+    found = [id_of({"id": each}, "id") for each in given]
+    return [each for each in found if each is not None]
+
+
+PAGE = Page(
+    "Outbox",
+    "/outbox",
+    (
+        get("/outbox", list_relays),
+        get("/outbox/{relay}", one_relay),
+        post("/outbox/{relay}/pause", pause),
+        post("/outbox/{relay}/resume", resume),
+        post("/outbox/{relay}/redrive", redrive),
+        post("/outbox/{relay}/discard", discard),
+    ),
+    group="Work",
+    badge="outbox_parked",
+)

@@ -1,0 +1,77 @@
+"""The list of queues, and one queue: how deep, how it is declared, what lies in it, and pausing it."""
+
+from starlette.responses import Response
+
+from payonce.console.forms import PAGE_ROWS, choice_of, id_of, reason_of
+from payonce.console.links import link
+from payonce.console.live import columns
+from payonce.console.page import Page, Visit, get, post
+from payonce.engine.declared import declared
+from payonce.engine.history import history, runs_by_queue
+from payonce.engine.model import State
+from payonce.engine.people import Role
+
+STATES = ("parked", "ready", "leased", "alone")
+
+
+async def list_queues(visit: Visit) -> Response:
+    return visit.page(
+        "queues.html", "Queues", depths=visit.glance.depths, runs=await runs_by_queue(visit.desk.read, 60)
+    )
+
+
+async def show_queue(visit: Visit) -> Response:
+    queue, admin = visit.path["queue"], visit.desk.admin
+    depth = await admin.depth(queue)
+    state = choice_of(visit.asked, "state", STATES, "parked" if depth.parked else "ready")
+    after = id_of(visit.asked, "after")
+    found = await admin.peek(queue, State(state), PAGE_ROWS + 1, after)
+    rows = found[:PAGE_ROWS]
+    here = f"/queues/{queue}"
+    more = link(here, state=state, after=rows[-1].message.id) if len(found) > PAGE_ROWS else None
+    return visit.page(
+        "queue.html",
+        queue,
+        queue=queue,
+        depth=depth,
+        state=state,
+        states=STATES,
+        counts={**vars(depth), "ready": depth.ready + depth.delayed},
+        rows=rows,
+        first=link(here, state=state) if after is not None else None,
+        more=more,
+        declared=await declared(visit.desk.read, queue),
+        chart=None if visit.renews else columns(await history(visit.desk.read, 60, queue)),
+    )  # fmt: skip
+
+
+async def ask_pause(visit: Visit) -> Response:
+    queue = visit.path["queue"]
+    return visit.page("queue_pause.html", f"Pause {queue}", queue=queue, depth=await visit.desk.admin.depth(queue))
+
+
+async def pause(visit: Visit) -> Response:
+    queue = visit.path["queue"]
+    await visit.desk.admin.pause(queue, reason_of(visit.form), visit.person.name)
+    return visit.done(f"/queues/{queue}", f"{queue} is paused. What is in work may end; nothing new starts.")
+
+
+async def resume(visit: Visit) -> Response:
+    queue = visit.path["queue"]
+    await visit.desk.admin.resume(queue, visit.person.name)
+    return visit.done(f"/queues/{queue}", f"{queue} is running again.")
+
+
+PAGE = Page(
+    "Queues",
+    "/queues",
+    (
+        get("/queues", list_queues),
+        get("/queues/{queue}", show_queue),
+        get("/queues/{queue}/pause", ask_pause, Role.OPERATOR),
+        post("/queues/{queue}/pause", pause),
+        post("/queues/{queue}/resume", resume),
+    ),
+    group="Work",
+    badge="parked",
+)

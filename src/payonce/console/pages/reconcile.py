@@ -1,0 +1,105 @@
+"""Reconciliation: what vendors' statements and our effects do not agree on, and the runs that found it."""
+
+from typing import Final
+from uuid import UUID
+
+from starlette.responses import Response
+
+from payonce.console.forms import PAGE_ROWS, id_of, name_of, reason_of, text_of
+from payonce.console.links import link
+from payonce.console.page import Page, Visit, get, post
+from payonce.engine.brakes import Done, WriteOff, ask, preview, waiting_about
+from payonce.engine.reconcile import (
+    Item,
+    ItemState,
+    coverages,
+    describe,
+    explain,
+    item_of,
+    last_runs,
+    suspense_totals,
+    unmatched,
+)  # fmt: skip
+from payonce.kit.redact import redact
+
+ACTION: Final = "write off"
+RUNS_SHOWN: Final = 10
+
+
+async def books(visit: Visit) -> Response:
+    read, vendor, after = visit.desk.read, name_of(visit.asked, "vendor"), id_of(visit.asked, "after")
+    found = await unmatched(read, vendor, PAGE_ROWS + 1, after)
+    page = found[:PAGE_ROWS]
+    return visit.page(
+        "reconcile.html", "Reconciliation", totals=await suspense_totals(read), coverages=await coverages(read),
+        runs=await last_runs(read, vendor, RUNS_SHOWN), rows=page, vendor=vendor or "",
+        first=link("/reconcile", vendor=vendor) if after else None,
+        next=link("/reconcile", vendor=vendor, after=page[-1].id) if len(found) > PAGE_ROWS else None,
+    )  # fmt: skip
+
+
+async def one_item(visit: Visit) -> Response:
+    item = await item_of(visit.desk.read, _id(visit))
+    return visit.page(
+        "item.html", f"{item.subject.vendor} {item.subject.kind}", item=item, open=item.state is ItemState.OPEN,
+        waiting=await waiting_about(visit.desk.read, ACTION, str(item.id)),
+    )  # fmt: skip
+
+
+async def explain_item(visit: Visit) -> Response:
+    async with visit.desk.begin() as tx:
+        item = await explain(tx, _id(visit), visit.person.name, reason_of(visit.form))
+    return visit.done(f"/reconcile/{item.id}", "Explained. It stays in suspense until it matches or is written off.")
+
+
+async def write_off(visit: Visit) -> Response:
+    """The first time it tells what would follow; with `sure` it is done, or asked of a second person."""
+    item = await item_of(visit.desk.read, _id(visit))
+    why, account = reason_of(visit.form), text_of(visit.form, "account")
+    # Redacted before it is kept with the question for the second person.
+    given = WriteOff(item.id, account, redact(why))
+    if text_of(visit.form, "sure") != "yes":
+        return await _check(visit, item, given)
+    async with visit.desk.begin() as tx:
+        end = await ask(tx, visit.desk.actions[ACTION], given, visit.person.name, why)
+    if isinstance(end, Done):
+        return visit.done(f"/reconcile/{item.id}", f"Written off to {account}: {end.result['amount']}.")
+    return visit.done(
+        f"/approvals/{end.id}", f"Asked. Nothing is posted until a second person grants approval {end.id}."
+    )
+
+
+async def _check(visit: Visit, item: Item, given: WriteOff) -> Response:
+    async with visit.desk.begin() as tx:
+        seen = await preview(tx, visit.desk.actions[ACTION], given, visit.person.name)
+    path = f"/reconcile/{item.id}"
+    said = [
+        f"{describe(item)} leaves suspense, into the account {given.account}.",
+        "Should it match later after all, it is posted back.",
+    ]
+    return visit.page(
+        "check_change.html", "Write it off?", crumbs=[("Reconciliation", "/reconcile"), (describe(item), path)],
+        sentences=said, amounts=seen.weighed.amounts, too_much=seen.too_much, document=None, note=given.note,
+        action=f"{path}/write-off", back=path, button="Ask a second person" if seen.too_much else "Write it off",
+        hidden={"account": given.account, "why": given.note, "sure": "yes"}, danger=True,
+    )  # fmt: skip
+
+
+def _id(visit: Visit) -> UUID:
+    item_id = id_of(visit.path, "id")
+    assert item_id is not None
+    return item_id
+
+
+PAGE = Page(
+    "Reconciliation",
+    "/reconcile",
+    (
+        get("/reconcile", books),
+        get("/reconcile/{id}", one_item),
+        post("/reconcile/{id}/explain", explain_item),
+        post("/reconcile/{id}/write-off", write_off),
+    ),
+    group="Money",
+    badge="unmatched",
+)

@@ -1,0 +1,98 @@
+"""The site: every page behind the door, static files, and errors as pages for a person."""
+
+import re
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, Final
+
+import asyncpg
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from payonce.console import entrance
+from payonce.console.cookies import Cookies
+from payonce.console.desk import Desk
+from payonce.console.door import HEADERS, Door, is_loopback
+from payonce.console.page import Page, PageRoute
+from payonce.console.pages import PAGES
+from payonce.console.templating import ENVIRONMENT, STATIC
+from payonce.engine.database import is_transient
+from payonce.kit.log import get_logger
+from payonce.kit.outcomes import Invalid, PayonceError, Stale
+from payonce.kit.redact import redact
+
+EXPECTED: Final = (PayonceError, OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
+"""Named one by one, because what falls under Exception is also logged as a bug."""
+KEEP_S: Final = 2.0
+"""For how long what every page shows (depths, alerts) is not asked for again, however many look."""
+STATIC_AGE_S: Final = 365 * 86_400
+"""The address of a static file changes with its content."""
+
+log = get_logger(__name__)
+
+
+def build_console(desk: Desk, host: str, pages: tuple[Page, ...] = PAGES, *, keep_s: float = KEEP_S) -> Starlette:
+    """`host` is where the process listens: beyond loopback nobody comes in without a login."""
+    door = Door(desk, host, pages, keep_s)
+    routes = [
+        Route(path, door.guarding(by_method), methods=["GET", "POST"])
+        for path, by_method in _by_path(pages).items()
+    ]  # fmt: skip
+    return Starlette(
+        routes=[
+            Mount("/static", _Static(directory=STATIC)),
+            *entrance.routes(desk, is_loopback(host)),
+            # What is written out comes before what matches anything: /effects/freeze is not the effect "freeze".
+            *sorted(routes, key=lambda route: len(re.findall(r"{", route.path))),
+        ],
+        exception_handlers={HTTPException: _http_error, Exception: _bug, **dict.fromkeys(EXPECTED, _error)},
+    )
+
+
+class _Static(StaticFiles):
+    def file_response(self, *arguments: Any, **named: Any) -> Response:
+        response = super().file_response(*arguments, **named)
+        response.headers["Cache-Control"] = f"public, max-age={STATIC_AGE_S}, immutable"
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        return response
+
+
+def _by_path(pages: tuple[Page, ...]) -> Mapping[str, dict[str, PageRoute]]:
+    found: dict[str, dict[str, PageRoute]] = {}
+    for page in pages:
+        for route in page.routes:
+            methods = found.setdefault(route.path, {})
+            assert route.method not in methods, f"two pages declare {route.method} {route.path}"
+            methods[route.method] = route
+    return found
+
+
+def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return _error_page(request, error.status_code, error.detail, error.headers)
+
+
+def _error(request: Request, error: Exception) -> Response:
+    """Bad input is the visitor's; what changed meanwhile is looked at again; a database that is away is for later."""
+    if isinstance(error, Invalid):
+        return _error_page(request, HTTPStatus.BAD_REQUEST, str(error))
+    if isinstance(error, Stale):
+        return _error_page(request, HTTPStatus.CONFLICT, str(error))
+    if is_transient(error):
+        return _error_page(request, HTTPStatus.SERVICE_UNAVAILABLE, str(error) or "the database did not answer in time")
+    return _error_page(request, HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
+
+
+def _bug(request: Request, error: Exception) -> Response:
+    return _error_page(request, HTTPStatus.INTERNAL_SERVER_ERROR, "an error of payonce itself; its log tells more")
+
+
+def _error_page(request: Request, status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:
+    text = ENVIRONMENT.get_template("error.html").render(
+        title=HTTPStatus(status).phrase, detail=redact(detail), theme=Cookies.of(request).theme
+    )
+    return HTMLResponse(text, status_code=status, headers={**HEADERS, **(headers or {})})

@@ -1,0 +1,55 @@
+"""A person, and what their role lets them do."""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from payonce.kit.outcomes import Invalid
+
+NAME_MAX_LENGTH: Final = 100
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._@+-]*")
+
+
+class Role(StrEnum):
+    """Each may do what those before it may, and more."""
+
+    VIEWER = "viewer"
+    """Looks."""
+    OPERATOR = "operator"
+    """Changes: pauses, redrives, answers, freezes."""
+    APPROVER = "approver"
+    """Also agrees, as the second person, to what others asked for."""
+
+    def may(self, needed: "Role") -> bool:
+        order = list(Role)
+        return order.index(self) >= order.index(needed)
+
+
+@dataclass(frozen=True)
+class Person:
+    name: str
+    role: Role
+
+
+LOCAL_OPERATOR: Final = Person("operator@localhost", Role.APPROVER)
+"""Whoever sits at this machine, as long as nobody was given a password."""
+
+
+def checked_name(text: str) -> str:
+    name = text.strip().lower()
+    if not _NAME.fullmatch(name) or len(name) > NAME_MAX_LENGTH:
+        raise Invalid(
+            f"the name {text[:40]!r} must have 1 to {NAME_MAX_LENGTH} letters, digits, '.', '_', '@', '+' or '-', "
+            "and begin with a letter or digit"
+        )
+    if name == LOCAL_OPERATOR.name:
+        raise Invalid(f"{name} is whoever sits at this machine without a login; choose another name")
+    return name
+
+
+def checked_role(text: str) -> Role:
+    try:
+        return Role(text.strip().lower())
+    except ValueError:
+        raise Invalid(f"there is no role {text[:40]!r}; a person is {', '.join(Role)}") from None

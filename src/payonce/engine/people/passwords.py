@@ -1,0 +1,65 @@
+"""Passwords: hashed with scrypt in a thread, a few at a time, and compared in constant time."""
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from payonce.kit.outcomes import Invalid
+
+LEAST_LENGTH: Final = 12
+MOST_LENGTH: Final = 1_000
+COST, BLOCK, LANES = 2**15, 8, 1
+"""32 MiB and about 0.1 s for one; OWASP's second choice for scrypt takes as long and less memory."""
+MEMORY_MAX_BYTES: Final = 64 * 1024 * 1024
+AT_ONCE: Final = 2
+"""Hashes in the works per process: a crowd at the door must not take the workers' processor and memory."""
+
+_SALT_BYTES, _HASH_BYTES = 16, 32
+_threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="passwords")
+
+
+def check_password(password: str) -> None:
+    if not LEAST_LENGTH <= len(password) <= MOST_LENGTH:
+        raise Invalid(
+            f"the password has {len(password):,} characters; give it {LEAST_LENGTH} to {MOST_LENGTH:,}, "
+            "a few words are easier than signs"
+        )
+
+
+async def hash_password(password: str) -> str:
+    """`scrypt$cost$block$lanes$salt$hash`, so that a later choice of cost leaves older hashes readable."""
+    salt = os.urandom(_SALT_BYTES)
+    digest = await _digest(password, salt, COST, BLOCK, LANES)
+    return "$".join(("scrypt", str(COST), str(BLOCK), str(LANES), _text(salt), _text(digest)))
+
+
+async def is_password(password: str, stored: str | None) -> bool:
+    """Takes as long for a name that nobody has: the time must not tell which names exist."""
+    if stored is None:
+        await _digest(password[:MOST_LENGTH], bytes(_SALT_BYTES), COST, BLOCK, LANES)
+        return False
+    _, cost, block, lanes, salt, digest = stored.split("$")
+    found = await _digest(password[:MOST_LENGTH], _bytes(salt), int(cost), int(block), int(lanes))
+    return hmac.compare_digest(found, _bytes(digest)) and len(password) <= MOST_LENGTH
+
+
+async def _digest(password: str, salt: bytes, cost: int, block: int, lanes: int) -> bytes:
+    def compute() -> bytes:
+        return hashlib.scrypt(
+            password.encode("utf-8", "surrogatepass"), salt=salt, n=cost, r=block, p=lanes, maxmem=MEMORY_MAX_BYTES,
+            dklen=_HASH_BYTES,
+        )  # fmt: skip
+
+    return await asyncio.get_running_loop().run_in_executor(_threads, compute)
+
+
+def _text(raw: bytes) -> str:
+    return base64.b64encode(raw).decode()
+
+
+def _bytes(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)

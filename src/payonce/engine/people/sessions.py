@@ -1,0 +1,144 @@
+"""Sessions: opened by a password, stored by the hash of their token, ended by logout, rest or age."""
+
+import hashlib
+import secrets
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from payonce.engine.audit import Severity, note
+from payonce.engine.database import Database
+from payonce.engine.model import NAME_MAX_LENGTH, clean_text
+from payonce.engine.people.model import Person, Role
+from payonce.engine.people.passwords import is_password
+from payonce.engine.transaction import Reader
+from payonce.kit.outcomes import PayonceError
+
+IDLE_S: Final = 2 * 3_600
+ABSOLUTE_S: Final = 12 * 3_600
+"""A working day: whoever comes back the next morning logs in again."""
+SEEN_EVERY_S: Final = 60
+"""How exact the time of rest is; a write with every request would cost more than it tells."""
+FAILURES_MAX: Final = 5
+"""For one name from one address within the window."""
+ADDRESS_FAILURES_MAX: Final = 20
+"""From one address for all names: a team behind one proxy mistypes less often than a guesser."""
+FAILURE_WINDOW_S: Final = 15 * 60
+TOKEN_BYTES: Final = 32
+
+
+class NotAdmitted(PayonceError):
+    """A login that was refused. The sentence does not tell whether the name exists."""
+
+    def __init__(self, sentence: str, *, too_many: bool = False) -> None:
+        super().__init__(sentence)
+        self.too_many = too_many
+
+
+@dataclass(frozen=True)
+class Session:
+    person: Person
+    ends_at: datetime
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What the door needs to know, read at once."""
+
+    now: datetime
+    session: Session | None
+    anybody: bool
+    """Whether anyone was given a password."""
+
+
+async def log_in(database: Database, name: str, password: str, address: str) -> str:
+    """The token of a new session. Guesses are counted before they are judged."""
+    name, address = clean_text(name.strip().lower())[:NAME_MAX_LENGTH], clean_text(address)[:NAME_MAX_LENGTH]
+    attempt = await _count_attempt(database, name, address)
+    stored = await database.work.fetchval("select password from payonce.people where name = $1", name)
+    if not await is_password(password, stored):
+        async with database.transaction() as connection:
+            await note(connection, "console.login", name, f"a login from {address} failed", actor=name or "nobody",
+                       severity=Severity.WARNING)  # fmt: skip
+        raise NotAdmitted("the name or the password is wrong")
+    token = secrets.token_urlsafe(TOKEN_BYTES)
+    async with database.transaction() as connection:
+        await connection.execute("delete from payonce.login_failures where id = $1", attempt)
+        await connection.execute(
+            """
+            delete from payonce.sessions where person = $1 and (
+                ends_at <= payonce.due_now() or seen_at <= payonce.due_now() - make_interval(secs => $2))
+            """,
+            name, IDLE_S,
+        )  # fmt: skip
+        opened = await connection.fetchval(
+            """
+            insert into payonce.sessions (token_hash, person, ends_at)
+            select $1, name, payonce.due_now() + make_interval(secs => $3) from payonce.people
+            where name = $2 and password = $4
+            returning true
+            """,
+            _hash(token), name, ABSOLUTE_S, stored,
+        )  # fmt: skip
+        if opened is None:
+            raise NotAdmitted("the name or the password is wrong")
+        await note(connection, "console.login", name, f"logged in from {address}", actor=name)
+    return token
+
+
+async def log_out(database: Database, token: str) -> None:
+    await database.work.execute("delete from payonce.sessions where token_hash = $1", _hash(token))
+
+
+async def standing(read: Reader, token: str | None, *, active: bool = True) -> Standing:
+    """Unless `active`, a page renewed itself: that nobody sits before it must be able to end the session."""
+    row = await read.fetchrow(
+        """
+        select payonce.due_now() as now, exists (select from payonce.people) as anybody,
+            p.name, p.role, s.ends_at, s.seen_at
+        from (values (1)) one
+        left join payonce.sessions s on s.token_hash = $1 and s.ends_at > payonce.due_now()
+            and s.seen_at > payonce.due_now() - make_interval(secs => $2)
+        left join payonce.people p on p.name = s.person
+        """,
+        None if token is None else _hash(token), IDLE_S,
+    )  # fmt: skip
+    if row["name"] is None:
+        return Standing(row["now"], None, row["anybody"])
+    assert token is not None
+    if active and (row["now"] - row["seen_at"]).total_seconds() > SEEN_EVERY_S:
+        await read.fetch("update payonce.sessions set seen_at = payonce.due_now() where token_hash = $1", _hash(token))
+    return Standing(row["now"], Session(Person(row["name"], Role(row["role"])), row["ends_at"]), row["anybody"])
+
+
+async def _count_attempt(database: Database, name: str, address: str) -> int:
+    async with database.transaction() as connection:
+        await connection.execute(
+            "delete from payonce.login_failures where failed_at <= payonce.due_now() - make_interval(secs => $1)",
+            FAILURE_WINDOW_S,
+        )
+        attempt: int = await connection.fetchval(
+            "insert into payonce.login_failures (name, address) values ($1, $2) returning id", name, address
+        )
+    # After the commit: of many guesses at once each sees those that were counted before it.
+    row = await database.work.fetchrow(
+        """
+        select count(*) filter (where name = $2) as of_name, count(*) as of_address from payonce.login_failures
+        where address = $1 and failed_at > payonce.due_now() - make_interval(secs => $3)
+        """,
+        address, name, FAILURE_WINDOW_S,
+    )  # fmt: skip
+    assert row is not None
+    if row["of_name"] > FAILURES_MAX or row["of_address"] > ADDRESS_FAILURES_MAX:
+        # What is refused unseen does not prolong the wait.
+        await database.work.execute("delete from payonce.login_failures where id = $1", attempt)
+        raise NotAdmitted(
+            f"too many logins failed; wait {FAILURE_WINDOW_S // 60} minutes, or set a new password with: "
+            "payonce users passwd NAME",
+            too_many=True,
+        )
+    return attempt
+
+
+def _hash(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "replace")).digest()

@@ -1,0 +1,22 @@
+-- A list that was deleted by hand, or evicted, leaves ids behind that are nowhere. They are forgotten, so that what
+-- PostgreSQL keeps of them comes back. ARGV: how many messages at most it looks through. Answers how many it forgot.
+local lists, sorted = {MAIN, PROCESSING, FAILED}, {DELAYED, ALONE}
+for _, lane in ipairs(redis.call('LRANGE', LANES, 0, -1)) do lists[#lists + 1] = LANE .. lane end
+local total = laned and -redis.call('LLEN', MAIN) or 0
+for _, key in ipairs(lists) do total = total + redis.call('LLEN', key) end
+for _, key in ipairs(sorted) do total = total + redis.call('ZCARD', key) end
+if redis.call('HLEN', IDS) <= total or redis.call('HLEN', IDS) > tonumber(ARGV[1]) then return {'OK', 0} end
+local there, lost = {}, {}
+for _, key in ipairs(lists) do
+    for _, body in ipairs(redis.call('LRANGE', key, 0, -1)) do there[id_of(body) or hash_id(body)] = true end
+end
+for _, key in ipairs(sorted) do
+    for _, body in ipairs(redis.call('ZRANGE', key, 0, -1)) do there[id_of(body) or hash_id(body)] = true end
+end
+for _, id in ipairs(redis.call('HKEYS', IDS)) do
+    if not there[id] then lost[#lost + 1] = id end
+end
+many('HDEL', IDS, lost)
+many('HDEL', CLAIMS, lost)
+many('ZREM', LEASES, lost)
+return {'OK', #lost}

@@ -1,0 +1,92 @@
+"""What the browser tests share: the console of a real process on a database of its own, and people who look at it."""
+
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser
+
+from payonce.app import App, all_migrations
+from payonce.settings import Settings
+from payonce.testing import ScratchDatabase, Servers
+from payonce.web import listening
+from tests.browser.chromium import NAMES, VARIABLE, Watched, find_chromium, open_browser, open_person
+
+NO_BROWSER = (
+    f"no Chromium: none of {', '.join(NAMES)} is on PATH and {VARIABLE} names none; "
+    "`./dev test` installs one as root where there is apt-get"
+)
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[Servers]:
+    """Their databases have the examples' tables."""
+    running = Servers(all_migrations())
+    yield running
+    running.close()
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    found = find_chromium()
+    if found is None:
+        pytest.skip(NO_BROWSER)
+    return found
+
+
+@pytest.fixture
+def browser(chromium: str) -> AbstractAsyncContextManager[Browser]:
+    return open_browser(chromium)
+
+
+@dataclass(frozen=True)
+class Served:
+    """One process with the console, as `payonce up` has it; nothing runs on its queues unless a test starts it."""
+
+    app: App
+    address: str
+
+    def person(self, browser: Browser, **options: Any) -> AbstractAsyncContextManager[Watched]:
+        return open_person(browser, self.address, **options)
+
+
+OpenServed = Callable[..., AbstractAsyncContextManager[Served]]
+
+
+@pytest.fixture
+def served(scratch: ScratchDatabase, tmp_path: Path) -> OpenServed:
+    """Opens the console. Arguments are roles; keywords are variables of the environment."""
+
+    @asynccontextmanager
+    async def opened(*roles: str, **variables: str) -> AsyncIterator[Served]:
+        given = {"DATABASE_URL": scratch.service_url, "PAYONCE_DATA_DIR": str(tmp_path / "data"), **variables}
+        settings = Settings(**given)  # type: ignore[arg-type]
+        async with App.open(settings, roles) as app, listening(app, settings.host, 0) as port:
+            if roles:
+                app.start()
+            try:
+                yield Served(app, f"http://127.0.0.1:{port}")
+            finally:
+                await app.stop()
+
+    return opened
+
+
+@pytest.fixture
+def pictures(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Where to leave them: nowhere, unless somebody asked."""
+    asked = request.config.getoption("--pictures")
+    folder = Path(asked) if asked else tmp_path
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith(("DATABASE_", "PAYONCE_", "QUEUE_POLICY__")) and name != VARIABLE:
+            monkeypatch.delenv(name)

@@ -1,0 +1,58 @@
+"""The command line on queues that lie in Redis: steered alike, moved over, refilled, and refused when it must be."""
+
+import pytest
+
+from payonce.embedded.redis import RedisServer
+from payonce.testing import ScratchDatabase
+from tests.cli.conftest import QUEUE, Payonce, ask, depth_of
+
+
+@pytest.fixture
+def on_redis(payonce: Payonce, redis_server: RedisServer) -> Payonce:
+    payonce.environment["REDIS_URL"] = redis_server.url
+    return payonce
+
+
+def test_a_queue_in_redis_is_steered_by_the_same_commands(on_redis: Payonce, database: ScratchDatabase) -> None:
+    first = on_redis("queues", "put", QUEUE, '{"row_id": 1}', "--key", "one", "--json").json
+    again = on_redis("queues", "put", QUEUE, '{"row_id": 2}', "--key", "one", "--json").json
+    assert (first["accepted"], again["accepted"], again["id"]) == (True, False, first["id"])
+    on_redis("queues", "pause", QUEUE, "--reason", "maintenance")
+    depth = depth_of(on_redis)
+    assert (depth["ready"], depth["paused"]) == (1, True)
+    assert ask(database.owner_url, "select count(*) from payonce.messages") == 0
+
+
+def test_queues_are_moved_over_and_a_start_that_would_leave_them_behind_is_refused(
+    on_redis: Payonce, redis_server: RedisServer
+) -> None:
+    elsewhere = {"PAYONCE_QUEUES": "postgres"}
+    assert on_redis("queues", "put", QUEUE, '{"row_id": 1}', "--json", **elsewhere).json["accepted"]
+    refused = on_redis("run", "tally.worker")
+    assert refused.code != 0
+    assert "payonce queues move --to redis" in refused.sentence
+    assert on_redis("queues", "move", "--to", "redis", "--json").json == {"moved": 1, "to": "redis"}
+    assert depth_of(on_redis)["ready"] == 1
+    assert on_redis("queues", "refill", "--json").json == {"put_back": 0, "parked": 0}
+    redis_server.ensure_empty()
+    assert on_redis("queues", "refill", "--json").json == {"put_back": 1, "parked": 0}
+    assert depth_of(on_redis)["ready"] == 1
+    assert on_redis("queues", "move", "--to", "postgres", "--json").json["moved"] == 1
+
+
+@pytest.mark.parametrize(
+    ("variables", "sentence"),
+    [
+        (
+            {"REDIS_URL": "http://localhost"},
+            "REDIS_URL set, its value is not shown; it must be an address such as redis",
+        ),
+        ({"REDIS_URL": "redis://127.0.0.1:1/0"}, "Redis at 127.0.0.1:1 does not answer"),
+        ({"PAYONCE_QUEUES": "kafka"}, "PAYONCE_QUEUES is 'kafka'; it must be postgres or redis"),
+        ({"PAYONCE_QUEUES": "redis"}, "REDIS_URL is not set"),
+    ],
+)
+def test_a_redis_that_cannot_be_used_is_refused_in_one_sentence(
+    payonce: Payonce, variables: dict[str, str], sentence: str
+) -> None:
+    assert sentence in payonce("queues", "list", **variables).sentence

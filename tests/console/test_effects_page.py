@@ -1,0 +1,207 @@
+"""The effects inbox and approvals: the question, only the safe answers, and a second person where there must be one."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from payonce.engine.brakes import set_threshold
+from payonce.engine.effects import Review, Safety
+from payonce.engine.people import Role
+from payonce.testing import OpenStage
+from tests.console.visitor import Answer, Visitor, console, give_login, notes_of, visiting
+from tests.engine.brakes_stage import Till, euros, open_till
+
+
+@asynccontextmanager
+async def office(
+    stage: OpenStage, safety: Safety | None = None
+) -> AsyncIterator[tuple[Till, Review, Visitor, Visitor]]:
+    """An effect in review; ann, who answers, and bob, who may agree."""
+    async with (
+        open_till(stage, safety) as till, console(till.s) as address, visiting(address) as ann,
+        visiting(address) as bob,
+    ):  # fmt: skip
+        for name, visitor, role in (("ann", ann, Role.OPERATOR), ("bob", bob, Role.APPROVER)):
+            await give_login(till.s, name, role)
+            await visitor.log_in(name)
+        yield till, await till.in_review("p-1", 30_000), ann, bob
+
+
+async def answered(visitor: Visitor, review: Review, **form: str) -> Answer:
+    """Through both steps, as far as they go."""
+    path = f"/effects/{review.effect.id}"
+    page = await visitor.get(path)
+    form = {"revision": page.field("revision"), "why": "by their statement", **form}
+    check = await visitor.submit(page, f"{path}/answer", **form)
+    if check.status != 200 or "Nothing is changed yet" not in check.words:
+        return check
+    return await visitor.submit(check, f"{path}/answer", **form, sure="yes")
+
+
+async def test_the_inbox_shows_what_waits_with_its_amount_and_the_way_to_answer(stage: OpenStage) -> None:
+    async with office(stage) as (_, review, ann, _):
+        page = await ann.get("/effects")
+        assert "bank.pay" in page.words
+        assert "300.00 EUR" in page.words
+        assert f"/console/effects/{review.effect.id}#answer" in page.text
+        assert "No effect" not in page.words
+        assert "The end of every send is known." in (await ann.get("/effects?state=unknown")).words
+
+
+async def test_only_the_safe_answers_are_offered_and_another_one_is_refused(stage: OpenStage) -> None:
+    async with office(stage) as (till, review, ann, _):
+        page = await ann.get(f"/effects/{review.effect.id}")
+        assert review.question in page.words
+        assert 'value="happened"' in page.text
+        assert 'value="did_not"' in page.text
+        assert 'value="send_again"' not in page.text
+        refused = await answered(ann, review, answer="send_again")
+        assert refused.status == 400
+        assert "send_again is no safe answer" in refused.words
+        assert await till.states() == {"p-1": "review"}
+
+
+async def test_looking_at_what_follows_changes_nothing_and_the_second_step_does_it(stage: OpenStage) -> None:
+    async with office(stage) as (till, review, ann, _):
+        path = f"/effects/{review.effect.id}"
+        page = await ann.get(path)
+        form = {"answer": "did_not", "revision": page.field("revision"), "why": "not in their statement"}
+        check = await ann.submit(page, f"{path}/answer", **form)
+        assert check.status == 200
+        assert "Nothing is changed yet" in check.words
+        assert "300.00 EUR" in check.words
+        assert await till.states() == {"p-1": "review"}
+        done = await ann.submit(check, f"{path}/answer", **form, sure="yes")
+        assert "The effect is abandoned; its message goes on." in done.words
+        assert await till.states() == {"p-1": "abandoned"}
+        [(actor, text)] = await notes_of(till.s, str(review.effect.id))
+        assert actor == "ann"
+        assert "not in their statement" in text
+
+
+async def test_that_it_happened_needs_an_outcome_that_can_be_read(stage: OpenStage) -> None:
+    async with office(stage) as (till, review, ann, _):
+        for outcome, complaint in (("", "happened with which outcome?"), ("{nonsense", "not usable JSON")):
+            refused = await answered(ann, review, answer="happened", outcome=outcome)
+            assert refused.status == 400
+            assert complaint in refused.words
+            assert "by their statement" in refused.text, "what was typed is kept"
+        done = await answered(
+            ann, review, answer="happened", outcome='{"number": "n-9", "reference": "p-1:1"}', vendor_ref="n-9"
+        )  # fmt: skip
+        assert "The effect is performed" in done.words
+        assert await till.states() == {"p-1": "performed"}
+
+
+async def test_an_answer_to_what_has_changed_since_is_refused_and_the_page_shows_the_news(stage: OpenStage) -> None:
+    async with office(stage) as (_, review, ann, bob):
+        path = f"/effects/{review.effect.id}"
+        page = await ann.get(path)
+        await answered(bob, review, answer="did_not")
+        form = {"answer": "did_not", "revision": page.field("revision"), "why": "not there", "sure": "yes"}
+        late = await ann.submit(page, f"{path}/answer", **form)
+        assert late.status == 409
+        assert "has changed since it was shown" in late.words
+        assert "did not by bob" in late.words.replace("did_not", "did not")
+
+
+async def threshold(till: Till, above: str) -> None:
+    async with till.begin() as tx:
+        await set_threshold(tx, euros(above), "root")
+
+
+async def test_above_the_threshold_it_is_done_when_a_second_person_agrees_and_not_before(stage: OpenStage) -> None:
+    async with office(stage) as (till, review, ann, bob):
+        await threshold(till, "100.00")
+        asked = await answered(ann, review, answer="did_not")
+        assert "Nothing is done until a second person grants" in asked.words
+        assert await till.states() == {"p-1": "review"}
+        path = asked.url.partition("/console")[2]
+        assert "You asked for it yourself: another approver must decide." in asked.words
+        assert "ann asked" in (await ann.get(f"/effects/{review.effect.id}")).words
+        assert "#answer" not in (await ann.get(f"/effects/{review.effect.id}")).text
+        page = await bob.get(path)
+        assert "300.00 EUR" in page.words
+        done = await bob.submit(page, f"{path}/grant", why="I looked, too")
+        assert "is granted and done" in done.words
+        assert await till.states() == {"p-1": "abandoned"}
+        assert [actor for actor, _ in await notes_of(till.s, str(review.effect.id))] == ["ann", "bob"]
+
+
+async def test_whoever_asked_cannot_agree_although_their_role_may(stage: OpenStage) -> None:
+    async with office(stage) as (till, review, _, bob):
+        await threshold(till, "100.00")
+        asked = await answered(bob, review, answer="did_not")
+        path = asked.url.partition("/console")[2]
+        assert "You asked for it yourself" in asked.words
+        assert f"{path}/grant" not in asked.text
+        for verb in ("grant", "deny"):
+            refused = await bob.submit(asked, f"{path}/{verb}", why="me again")
+            assert refused.status == 400
+            assert "a second person must decide" in refused.words
+        assert await till.states() == {"p-1": "review"}
+
+
+async def test_a_denied_approval_does_nothing_and_is_listed_as_such(stage: OpenStage) -> None:
+    async with office(stage) as (till, review, ann, bob):
+        await threshold(till, "100.00")
+        asked = await answered(ann, review, answer="did_not")
+        path = asked.url.partition("/console")[2]
+        denied = await bob.submit(await bob.get(path), f"{path}/deny", why="it is booked")
+        assert "is denied; nothing was done" in denied.words
+        assert await till.states() == {"p-1": "review"}
+        assert "Nothing waits for a second person." in (await ann.get("/approvals")).words
+        assert "answer did_not for bank.pay p-1:1" in (await ann.get("/approvals?state=denied")).words
+
+
+async def test_what_expired_is_listed_as_expired(stage: OpenStage) -> None:
+    async with office(stage) as (till, review, ann, bob):
+        await threshold(till, "100.00")
+        await answered(ann, review, answer="did_not")
+        await till.s.clock.advance(2 * 86_400)
+        # A session does not last that long.
+        await bob.log_in("bob")
+        assert "answer did_not for bank.pay" in (await bob.get("/approvals?state=expired")).words
+
+
+async def test_thresholds_are_set_and_removed_on_the_page(stage: OpenStage) -> None:
+    async with office(stage) as (till, _, _, bob):
+        page = await bob.get("/approvals")
+        assert "No threshold is set" in page.words
+        page = await bob.submit(page, "/approvals/thresholds/set", asset="EUR", amount="250.00")
+        assert "Above 250.00 EUR a second person is asked." in page.words
+        odd = await bob.submit(page, "/approvals/thresholds/set", asset="ODD", amount="1")
+        assert (odd.status, "say how many decimals it has" in odd.words) == (400, True)
+        page = await bob.submit(page, "/approvals/thresholds/remove", asset="EUR", decimals="2")
+        assert "No threshold is set" in page.words
+        assert await till.s.owner.fetchval("select count(*) from payonce.approval_thresholds") == 0
+
+
+async def test_what_vendors_and_people_write_is_text_and_secrets_stay_hidden(stage: OpenStage) -> None:
+    async with office(stage) as (till, review, ann, _):
+        hostile = "<script>alert(1)</script> api_key=abcdef123456"
+        await till.s.owner.execute("update payonce.effects set reason = $1, vendor_ref = $2", hostile, "<b>x</b>")
+        for path in ("/effects", f"/effects/{review.effect.id}"):
+            page = await ann.get(path)
+            assert "<script>alert" not in page.text
+            assert "<b>x" not in page.text
+            assert "abcdef123456" not in page.text
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/effects/nonsense", "/effects/00000000-0000-0000-0000-000000000000", "/effects?state=odd",
+        "/effects?after=x", "/effects?vendor=%00", "/approvals/x", "/approvals/999999999999999999",
+        "/approvals?before=-1", "/freezes/x", "/freezes/1", "/freezes?before=%F0%9F%92%A3", "/outbox/none",
+        "/outbox/none?after=1", "/reconcile/x", "/reconcile/00000000-0000-0000-0000-000000000000",
+        "/reconcile?after=x", "/audit?since=tomorrow", "/audit?severity=LOUD",
+        "/audit?before=99999999999999999999", "/leases?after=%00", "/effects?after=%C3%28",
+    ],
+)  # fmt: skip
+async def test_a_bad_address_is_told_what_is_wrong_with_it(stage: OpenStage, path: str) -> None:
+    async with stage() as s, console(s) as address, visiting(address) as visitor:
+        page = await visitor.get(path)
+        assert page.status in (400, 404), page.words
+        assert "error of payonce itself" not in page.words

@@ -1,0 +1,33 @@
+"""The console as a real process serves it: from the bare address, behind the guard, and gone with the process."""
+
+import asyncio
+import time
+
+import aiohttp
+
+from payonce.app import App
+from payonce.settings import Settings
+from payonce.web import listening
+from payonce.web.server import SHUTDOWN_LIMIT_S
+
+
+async def test_the_bare_address_leads_to_the_console(settings: Settings) -> None:
+    async with App.open(settings) as app, listening(app, "127.0.0.1", 0) as port, aiohttp.ClientSession() as http:
+        for path in ("/", "/console"):
+            async with http.get(f"http://127.0.0.1:{port}{path}") as response:
+                assert response.status == 200
+                assert str(response.url) == f"http://127.0.0.1:{port}/console/"
+                assert "All quiet: nothing waits for a person." in await response.text()
+        async with http.get(f"http://127.0.0.1:{port}/console/queues/transfers-pay-in") as response:
+            assert "Nothing waits." in await response.text()
+
+
+async def test_an_open_page_does_not_hold_up_the_end_of_the_process(settings: Settings) -> None:
+    async with App.open(settings) as app, aiohttp.ClientSession() as http:
+        async with listening(app, "127.0.0.1", 0) as port:
+            response = await http.get(f"http://127.0.0.1:{port}/console/live")
+            await response.content.readline()
+            begun = time.monotonic()
+        assert time.monotonic() - begun < SHUTDOWN_LIMIT_S - 1
+        async with asyncio.timeout(5):
+            await response.read()

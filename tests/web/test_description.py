@@ -1,0 +1,158 @@
+"""The description is complete, and generated requests, good and bad, are answered as it says."""
+
+import asyncio
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import schemathesis
+from fastapi.routing import APIRoute
+from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import strategies as st
+from hypothesis.errors import Unsatisfiable
+from schemathesis import GenerationMode
+from schemathesis.checks import positive_data_acceptance
+
+from payonce.engine.webhooks import announce
+from payonce.routes import attempts
+from payonce.testing import OpenStage
+from payonce.web import listening
+from tests.web.asking import Asking
+from tests.web.conftest import OpenWeb
+from tests.web.test_once import BOTH, ORDER, TRANSFERS
+from tests.web.test_operating import ALL, QUEUE, in_review, parked
+
+EXAMPLES = 12
+"""Per operation and kind of data: bounded, and the same every time."""
+TAGS = ("health", "queues", "logs", "effects", "approvals", "webhooks", "deliveries", "transfers")
+OPEN = {"/healthz", "/readyz", "/v1/health/queues", "/metrics"}
+
+
+async def test_every_route_is_described_and_every_closed_one_says_so(web: OpenWeb) -> None:
+    async with web() as ask:
+        described = (await ask.get("/openapi.json")).json
+        served = {
+            (route.path, method)
+            for route in ask.web.routes
+            if isinstance(route, APIRoute) and route.include_in_schema
+            for method in route.methods or ()
+        }
+        told = {(path, method.upper()) for path, ways in described["paths"].items() for method in ways}
+        assert told
+        assert served <= told
+        for path, ways in described["paths"].items():
+            for method, operation in ways.items():
+                assert ("security" in operation) == (path not in OPEN), path
+                assert operation["summary"], path
+                assert set(operation["tags"]) <= set(TAGS), path
+                if path not in OPEN:
+                    assert {"401", "403", "429", "503"} <= set(operation["responses"]), path
+                for status, answer in operation["responses"].items():
+                    kinds = set(answer.get("content", {}))
+                    assert int(status) < 400 or kinds == {"application/problem+json"}, (path, method, status)
+        assert "HTTPValidationError" not in described["components"]["schemas"]
+
+
+async def test_every_closed_route_is_closed(web: OpenWeb) -> None:
+    """Whoever has no key, or a key for something else, gets nowhere, on whatever route there is."""
+    async with web() as ask:
+        described = (await ask.get("/openapi.json")).json
+        stranger = await ask.as_holder("mallory", "other:thing")
+        unknown = "00000000-0000-7000-8000-000000000000"
+        ids = dict.fromkeys(("effect_id", "endpoint_id", "delivery_id"), unknown)
+        example = {"queue": QUEUE, "approval_id": "1", **ids}
+        tried = 0
+        for path, ways in described["paths"].items():
+            if path in OPEN:
+                continue
+            concrete = path.format(**example, what="x", transfer_id="x")
+            for method in ways:
+                tried += 1
+                assert (await ask(method.upper(), concrete, body={})).status == 401, path
+                assert (await stranger(method.upper(), concrete, body={})).status == 403, path
+        assert tried > 10
+
+
+async def test_no_page_is_fetched_from_elsewhere(web: OpenWeb) -> None:
+    async with web() as ask:
+        assert [(await ask.get(path)).status for path in ("/docs", "/redoc")] == [404, 404]
+
+
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=lambda mode: str(mode.value))
+@pytest.mark.parametrize("tag", TAGS)
+async def test_generated_requests_are_answered_as_described(
+    web: OpenWeb, stage: OpenStage, mode: GenerationMode, tag: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Wrong keys are among what is tried; that they are bounded is shown elsewhere.
+    monkeypatch.setattr(attempts, "FAILURES_MAX", 1_000_000)
+    async with web() as ask:
+        known = await prepared(ask, stage)
+        ada = await ask.as_holder("ada", *ALL, *BOTH)
+        described = (await ask.get("/openapi.json")).json
+        async with listening(ask.app, "127.0.0.1", 0) as port:
+            url = f"http://127.0.0.1:{port}"
+            headers = {"Authorization": ada.headers["authorization"]}
+            await asyncio.to_thread(tried_out, described, tag, url, headers, known, mode)
+
+
+async def prepared(ask: Asking, stage: OpenStage) -> Mapping[str, str]:
+    """What there is to be found, by the names of the paths' parameters."""
+    await parked(ask.app, stage, 3)
+    effect = await in_review(ask, stage, minor=500, above="1.00")
+    ada = await ask.as_holder("ada", *ALL, *BOTH)
+    made = await ada.post(TRANSFERS, ORDER, idempotency_key="k")
+    body = {"answer": "did_not", "note": "looked", "revision": effect.revision}
+    asked = await ada.post(f"/v1/effects/{effect.id}/answer", body, idempotency_key="k2")
+    told = await ada.post("/v1/webhooks/endpoints", {"url": "https://hooks.example.com/x", "events": ["*"]})
+    async with ask.app.begin() as tx:
+        await announce(tx, "order.paid", {"order": 7})
+    [delivery] = (await ada.get(f"/v1/webhooks/endpoints/{told.json['id']}/deliveries")).json["deliveries"]
+    return {
+        "endpoint_id": told.json["id"], "delivery_id": delivery["id"], "queue": QUEUE, "effect_id": str(effect.id),
+        "transfer_id": made.json["id"], "what": made.headers["trace-id"], "approval_id": str(asked.json["approval"]),
+    }  # fmt: skip
+
+
+def tried_out(
+    described: dict[str, Any], tag: str, url: str, headers: Mapping[str, str], known: Mapping[str, str],
+    mode: GenerationMode,
+) -> None:  # fmt: skip
+    described["paths"] = {
+        path: ways for path, ways in described["paths"].items() if any(tag in each["tags"] for each in ways.values())
+    }
+    schema = schemathesis.openapi.from_dict(described)
+    asked: set[str] = set()
+    for result in schema.get_all_operations():
+        operation = result.ok()  # type: ignore[union-attr]
+
+        ask_once = asking(operation, url, headers, known if mode is GenerationMode.POSITIVE else {}, mode, asked)
+        with warnings.catch_warnings(), suppress(Unsatisfiable):
+            # Where nothing can be said, nothing can be said wrongly.
+            warnings.simplefilter("ignore")
+            ask_once()
+    without_parameters = {f"GET {path}" for path in (*OPEN, "/v1/queues")}
+    everything = {f"{method.upper()} {path}" for path, ways in described["paths"].items() for method in ways}
+    assert asked >= everything - without_parameters
+
+
+def asking(
+    operation: Any, url: str, headers: Mapping[str, str], known: Mapping[str, str], mode: GenerationMode,
+    asked: set[str],
+) -> Callable[[], None]:  # fmt: skip
+    @settings(
+        max_examples=EXAMPLES, derandomize=True, deadline=None, database=None, phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(case=operation.as_strategy(generation_mode=mode), aim=st.booleans())
+    def ask_once(case: Any, aim: bool) -> None:
+        if aim:
+            case.path_parameters.update({name: known[name] for name in case.path_parameters if name in known})
+        # An empty list or object in a query is not sent at all, so nothing wrong arrives.
+        assume(not any(value in ([], {}, None) for value in (case.query or {}).values()))
+        asked.add(operation.label)
+        # A schema cannot say everything: that 12.345 EUR has a decimal too many, that one time is before another.
+        case.call_and_validate(base_url=url, headers=dict(headers), excluded_checks=[positive_data_acceptance])
+
+    return ask_once
