@@ -39,6 +39,6 @@ INVARIANTS: Final = {
     "every transfer under way has a message": """
         select t.id, t.state from transfers.transfers t
         where t.state not in ('refused', 'paid', 'refunded', 'held') and not exists (
-            select from payonce.messages m where m.correlation_id = t.id and m.queue like 'transfers-%')
+            select from payonce.live_messages m where m.correlation_id = t.id and m.queue like 'transfers-%')
     """,
 }

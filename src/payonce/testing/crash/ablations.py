@@ -41,6 +41,8 @@ class Ablation:
     mode: Mode
     shows: frozenset[str] = DAMAGE
     """The kinds of violation that count: an ablation that merely breaks the run would prove nothing."""
+    near: str = ""
+    """Part of the site to look at first."""
 
 
 def put(target: object, name: str, replacement: Any) -> None:

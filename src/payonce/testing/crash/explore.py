@@ -123,7 +123,7 @@ class _Hunt:
         if damage := [each for each in recording.violations if each.kind in ablation.shows]:
             return Caught(ablation.name, WITHOUT_A_CRASH, damage[0], 0)
         points = plan(recording)
-        points.sort(key=lambda point: point.mode is not ablation.mode)
+        points.sort(key=lambda point: (ablation.near not in point.label.site, point.mode is not ablation.mode))
         for tried, point in enumerate(points, start=1):
             result = explorer.run(scenario, ground, point, ablation.apply)
             if damage := [each for each in result.violations if each.kind in ablation.shows]:

@@ -99,11 +99,13 @@ def nothing_is_put_back() -> None:
 
 
 REDIS_ABLATIONS: Final = (
-    Ablation("the fence of the commit", no_fence_in_the_commit, "charge", Mode.STOPPED),
-    Ablation("the outbox as the fence", redis_alone_is_asked, "charge", Mode.AFTER),
-    Ablation("the look at the outbox before a run", no_look_at_the_outbox, "wire", Mode.AFTER, DAMAGE | STUCK),
-    Ablation("acknowledgement with the work", acknowledged_before_the_work, "transfer", Mode.BEFORE),
-    Ablation("one script for every step", moved_by_two_commands, "by-hand", Mode.AFTER, DAMAGE | STUCK),
-    Ablation("the sweep of dead leases", dead_leases_kept, "charge", Mode.AFTER, STUCK),
-    Ablation("the refill", nothing_is_put_back, "wiped", Mode.AFTER, STUCK),
+    Ablation("the fence of the commit", no_fence_in_the_commit, "charge", Mode.STOPPED, near="store:payment"),
+    Ablation("the outbox as the fence", redis_alone_is_asked, "charge", Mode.AFTER, near="Work.commit"),
+    Ablation(
+        "the look at the outbox before a run", no_look_at_the_outbox, "wire", Mode.AFTER, DAMAGE | STUCK, "give_up"
+    ),
+    Ablation("acknowledgement with the work", acknowledged_before_the_work, "transfer", Mode.BEFORE, near="commit"),
+    Ablation("one script for every step", moved_by_two_commands, "by-hand", Mode.AFTER, DAMAGE | STUCK, "pump_first"),
+    Ablation("the sweep of dead leases", dead_leases_kept, "charge", Mode.AFTER, STUCK, "Work.commit"),
+    Ablation("the refill", nothing_is_put_back, "wiped", Mode.AFTER, STUCK, "Work.commit"),
 )

@@ -1,0 +1,69 @@
+"""The explorer on queues in Redis: every command is a crossing, and a safeguard that is taken out there is missed."""
+
+import pytest
+
+from payonce.testing import ScratchServer
+from payonce.testing.crash import BUILT_IN, Mode, explore, explore_without, parse_point
+from payonce.testing.crash.on_redis import OnRedis
+from payonce.testing.crash.redis_ablations import REDIS_ABLATIONS
+from payonce.testing.crash.redis_crossings import only_looks
+from payonce.testing.crash.scenarios import ON_REDIS_ALONE
+from payonce.testing.crash.scenarios import payments as pay
+from payonce.testing.crash.scenarios.play import Play
+
+RECEIPT = Play("receipt", (pay.send_receipt,), pay.RECEIPT, {"r-1": 1}, {"r-1": frozenset({"new"})})
+SCENARIOS = (*BUILT_IN, *ON_REDIS_ALONE)
+ON_REDIS = OnRedis()
+
+
+def test_every_crossing_of_a_scenario_in_every_mode(postgres: ScratchServer) -> None:
+    report = explore([RECEIPT], server=postgres, backend=ON_REDIS)
+    assert report.sound, report.told()
+    crossed = report.coverage()
+    scripts = [site for site in crossed if site.startswith(("queues.redis.pull:", "queues.redis.relay:"))]
+    assert len(scripts) >= 3
+    assert all(crossed[site][Mode.STOPPED] for site in scripts)
+    assert set(crossed["queues.redis.relay:RedisRelay._deliver"]) == set(Mode)
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        # PostgreSQL has the end, and Redis' own copy is left: the look at the outbox drops it.
+        "charge @ c-1 engine.work:Work.commit #1 @ after",
+        # Delivered, and the relay does not know it: delivered again, and there once.
+        "charge @ - queues.redis.relay:RedisRelay._deliver #1 @ after",
+        # Claimed, and nobody knows: the lease ends.
+        "charge @ - queues.redis.pull:RedisQueue._run #1 @ after",
+        # Redis is wiped while a process is stopped inside its commit.
+        "wiped @ c-1 engine.work:Work.commit #1 @ stopped",
+        # Pushed by hand, given a row before anything is sent, and struck there.
+        "by-hand @ h-1 engine.effects.send:Run.intent #1 @ before",
+    ],
+)
+def test_money_moves_once(postgres: ScratchServer, point: str) -> None:
+    strike = parse_point(point)
+    scenarios = [each for each in SCENARIOS if each.name == strike.scenario]
+    report = explore(scenarios, server=postgres, backend=ON_REDIS, only=strike)
+    assert report.sound, report.told()
+
+
+@pytest.mark.parametrize("name", ["the refill", "one script for every step"])
+def test_a_safeguard_that_is_taken_out_is_missed(postgres: ScratchServer, name: str) -> None:
+    [ablation] = [each for each in REDIS_ABLATIONS if each.name == name]
+    scenarios = [each for each in SCENARIOS if each.name == ablation.scenario]
+    [caught] = explore_without([ablation], scenarios, server=postgres, backend=ON_REDIS)
+    assert caught.at is not None, f"without {name} the explorer finds nothing"
+
+
+def test_only_what_surely_changes_nothing_counts_as_a_look() -> None:
+    assert only_looks(("LLEN", "q:payments"))
+    assert not only_looks(("EVALSHA", "0" * 40, 1, "q:payments"))
+    assert not only_looks(("LPUSH", "q:payments", "{}"))
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1_800)
+def test_every_scenario_and_every_safeguard(postgres: ScratchServer) -> None:
+    report = explore(SCENARIOS, server=postgres, backend=ON_REDIS, ablations=REDIS_ABLATIONS)
+    assert report.sound, report.told()
