@@ -271,6 +271,28 @@ async def test_a_batch_is_settled_one_by_one(stage: OpenStage) -> None:
         }  # fmt: skip
 
 
+async def test_settling_looks_at_its_own_entries_alone_however_many_wait(stage: OpenStage) -> None:
+    waiting, batch = 1_000, 20
+    async with open_desk(stage, KEEPING) as desk:
+        ids = await desk.put(waiting)
+        # The engine's own connection: its planner may neither sort nor hash.
+        async with desk.s.database.engine.acquire() as connection, connection.transaction():
+            before = await rows_read(connection)
+            settlements = [Settlement(claimed(each), Ending.SUCCESS) for each in ids[:batch]]
+            assert await settle_kept(connection, NAME, settlements) == [Fate.RECORDED] * batch
+            read = await rows_read(connection) - before
+        # Once to lock an entry, once to delete it.
+        assert read <= 2 * batch
+
+
+async def rows_read(connection: Connection) -> int:
+    return int(
+        await connection.fetchval(
+            "select seq_tup_read + idx_tup_fetch from pg_stat_xact_user_tables where relid = 'payonce.outbox'::regclass"
+        )
+    )
+
+
 async def test_each_key_is_accepted_once_for_a_queue_elsewhere_too(stage: OpenStage) -> None:
     async with open_desk(stage, KEEPING) as desk:
         first, second, other = (Message(queue="payments", idempotency_key=key) for key in ("k", "k", "other"))
