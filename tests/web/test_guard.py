@@ -226,7 +226,7 @@ async def test_a_head_that_does_not_end_is_not_kept(web: OpenWeb) -> None:
     """One header that never ends is told to nobody: only the bytes that came give it away."""
     sent_bytes, part = 0, b"a" * 65_536
     async with web() as ask, listening(ask.app, "127.0.0.1", 0) as port:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(HEAD + b"a: ")
         with suppress(ConnectionError):
             while sent_bytes < 100 * 1024 * 1024:
