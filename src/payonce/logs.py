@@ -1,6 +1,7 @@
 """The process log, on stderr: JSON for machines, lines with signs on a terminal, secrets taken out of both."""
 
 import logging
+import re
 import sys
 from collections.abc import Mapping, MutableMapping
 from typing import Any, Final, Literal, TextIO
@@ -8,7 +9,7 @@ from typing import Any, Final, Literal, TextIO
 import msgspec
 
 from payonce.kit.log import structlog
-from payonce.kit.redact import HIDDEN, redact
+from payonce.kit.redact import HIDDEN, could_be_card, redact
 
 LogStyle = Literal["json", "pretty", "auto"]
 
@@ -47,6 +48,9 @@ EVENT_SIGNS: Final = {
 }
 NO_SIGN: Final = "·"
 
+_CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+"""What a terminal obeys instead of showing it: a stranger's path could otherwise rewrite the lines above it."""
+
 
 def configure_logs(style: LogStyle = "auto", *, quiet: bool = False, stream: TextIO | None = None) -> None:
     """Sends everything, the standard library's logging included, to stderr. `quiet` keeps to warnings."""
@@ -83,10 +87,12 @@ def without_secrets(value: Any, key: str = "", depth: int = DEPTH_MAX) -> Any:
         return HIDDEN
     if isinstance(value, str):
         return redact(value)
-    if value is None or isinstance(value, (bool, int, float)):
+    if isinstance(value, int):
+        return HIDDEN if could_be_card(value) else value
+    if value is None or isinstance(value, float):
         return value
     if isinstance(value, Mapping) and depth:
-        return {str(name): without_secrets(item, str(name), depth - 1) for name, item in value.items()}
+        return {redact(str(name)): without_secrets(item, str(name), depth - 1) for name, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)) and depth:
         return [without_secrets(item, "", depth - 1) for item in value]
     return redact(str(value))
@@ -104,7 +110,13 @@ def render_pretty(logger: Any, method: str, event: MutableMapping[str, Any]) -> 
     story = event.pop("exception", None)
     values = " ".join(f"{key}={_shown(value)}" for key, value in event.items())
     line = f"{time} {sign_of(name, level)} {name.replace('_', ' ')}" + (f"  {values}" if values else "")
-    return f"{line}\n{story}" if story else line
+    lines = [line, *str(story).split("\n")] if story else [line]
+    return "\n".join(map(_harmless, lines))
+
+
+def _harmless(line: str) -> str:
+    codes = map(ord, _CONTROLS.findall(line))
+    return line.translate({code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" for code in codes})
 
 
 def sign_of(event: str, level: str) -> str:

@@ -8,6 +8,7 @@
 | PAYONCE_QUEUES | postgres or redis, whatever REDIS_URL says | redis if REDIS_URL is set |
 | PAYONCE_DATA_DIR | folder of the private PostgreSQL | .payonce of the project, else the user's data folder |
 | PAYONCE_HOST, PAYONCE_PORT | where HTTP listens (PORT is honoured) | 127.0.0.1, 8080 |
+| PAYONCE_METRICS | open, or key: /metrics needs an API key | open on the loopback, else key |
 | PAYONCE_TRUSTED_PROXIES | addresses or networks whose X-Forwarded-For and -Proto are believed | none |
 | PAYONCE_SLOTS | messages in work at once, per queue and process | 100 |
 | PAYONCE_POOL_SIZE | database connections for handlers, per process | 10 |
@@ -81,6 +82,9 @@ class Settings(BaseModel):
         le=65_535,
         validation_alias=AliasChoices("PAYONCE_PORT", "PORT"),
         description="it must be a whole number from 0 (any free port) to 65535",
+    )
+    metrics: Literal["open", "key"] | None = Field(
+        None, validation_alias="PAYONCE_METRICS", description="it must be open or key"
     )
     trusted_proxies: str | None = Field(
         None,

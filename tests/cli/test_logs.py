@@ -42,6 +42,29 @@ def test_people_get_a_line_with_a_sign() -> None:
     assert "🚀 worker started  roles=" in logged("pretty", roles=["tally.worker"])
 
 
+def test_numbers_that_are_no_card_numbers_stay() -> None:
+    said = json.loads(logged("json", count=3, wei=4242424242424241, fine=True, share=0.5))
+    assert (said["count"], said["wei"], said["fine"], said["share"]) == (3, 4242424242424241, True, 0.5)
+
+
+def test_a_terminal_obeys_nothing_that_a_stranger_wrote() -> None:
+    said = logged("pretty", path="\x1b[2J\rpayout done\x9b31m\x00\u202e\ttwo\nlines", **{"odd\x1bkey": 1})
+    assert said.endswith(r'path="\x1b[2J\x0dpayout done\x9b31m\x00\u202e\x09two ⏎ lines" odd\x1bkey=1' + "\n")
+
+
+def test_a_traceback_keeps_its_lines_and_nothing_else_that_a_terminal_obeys() -> None:
+    stream = io.StringIO()
+    configure_logs("pretty", stream=stream)
+    try:
+        raise RuntimeError("\x1b[2Jgone")
+    except RuntimeError:
+        structlog.get_logger("test").exception("handler_failed\x07")
+    first, *rest = stream.getvalue().splitlines()
+    assert first.endswith(r"handler failed\x07")
+    assert rest[-1] == r"RuntimeError: \x1b[2Jgone"
+    assert len(rest) > 2
+
+
 @pytest.mark.parametrize("style", ["json", "pretty"])
 def test_no_secret_gets_through(style: str) -> None:
     said = logged(
@@ -51,8 +74,11 @@ def test_no_secret_gets_through(style: str) -> None:
         url="postgresql://someone:hunter2@host/x",
         nested={"deep": [{"client_secret": "hunter2"}], "card": "4111 1111 1111 1111"},
         error=ValueError("signing_key=hunter2"),
+        pan=4242424242424242,
+        cvc="7777",
+        payload={"sk_live_51H8abcDEFghi": 1},
     )
-    for secret in ("hunter2", "12345678", "4111"):
+    for secret in ("hunter2", "12345678", "4111", "4242", "7777", "51H8abc"):
         assert secret not in said
 
 

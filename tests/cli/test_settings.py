@@ -71,6 +71,7 @@ def test_addresses_are_secrets_and_settings_cannot_be_changed(monkeypatch: pytes
         ("PORT", "eighty"),
         ("PAYONCE_NORTHBANK_URL", "bank.example"),
         ("PAYONCE_SOUTHBANK_URL", "ftp://bank.example"),
+        ("PAYONCE_METRICS", "closed"),
         ("PAYONCE_TRUSTED_PROXIES", "*"),
         ("PAYONCE_TRUSTED_PROXIES", "10.0.0.1, proxy.example"),
     ],

@@ -18,7 +18,15 @@ from payonce.engine.people import (
     set_role,
     standing,
 )
-from payonce.engine.people.sessions import ABSOLUTE_S, ADDRESS_FAILURES_MAX, FAILURE_WINDOW_S, FAILURES_MAX, IDLE_S
+from payonce.engine.people.sessions import (
+    ABSOLUTE_S,
+    ADDRESS_FAILURES_MAX,
+    FAILURE_WINDOW_S,
+    FAILURES_MAX,
+    IDLE_S,
+    NAME_FAILURES_MAX,
+    NAME_PAUSE_S,
+)
 from payonce.engine.transaction import Tx
 from payonce.kit.outcomes import Invalid
 from payonce.testing import OpenStage, Stage
@@ -170,6 +178,51 @@ async def test_one_address_may_not_try_many_names(stage: OpenStage) -> None:
         )
         with pytest.raises(NotAdmitted, match="too many"):
             await enter(s)
+
+
+async def test_one_ipv6_network_is_one_address(stage: OpenStage) -> None:
+    async with stage() as s:
+        await add(s)
+        for number in range(FAILURES_MAX):
+            with pytest.raises(NotAdmitted, match="wrong"):
+                await enter(s, password="not the password", address=f"2001:db8:1:2::{number:x}")
+        with pytest.raises(NotAdmitted, match="too many"):
+            await enter(s, address="2001:db8:1:2:ffff::1")
+        assert await enter(s, address="2001:db8:1:3::1")
+
+
+async def test_a_name_that_is_guessed_from_everywhere_is_judged_now_and_then(stage: OpenStage) -> None:
+    async with stage() as s:
+        await add(s)
+        await add(s, "bob")
+        with pytest.raises(NotAdmitted, match="wrong"):
+            await enter(s, password="not the password", address="198.51.100.0")
+        await s.database.work.execute(
+            "insert into payonce.login_failures (name, address) select name, '198.51.100.' || n "
+            "from payonce.login_failures, generate_series(2, $1::int) n",
+            NAME_FAILURES_MAX,
+        )
+        with pytest.raises(NotAdmitted, match=f"wait {NAME_PAUSE_S} seconds"):
+            await enter(s)
+        assert await enter(s, "bob")
+        # Not locked out, however long it goes on.
+        await s.clock.advance(NAME_PAUSE_S + 1)
+        assert await enter(s)
+
+
+async def test_a_name_that_nobody_has_is_kept_nowhere(stage: OpenStage) -> None:
+    """It may be a password, typed a field too early."""
+    async with stage() as s:
+        await add(s)
+        for name in ("hunter2 hunter2", "ann"):
+            with pytest.raises(NotAdmitted):
+                await enter(s, name, "not the password")
+        for table in ("login_failures", "audit_log"):
+            rows = [str(dict(row)) for row in await s.owner.fetch(f"select * from payonce.{table}")]
+            assert rows
+            assert not [row for row in rows if "hunter2" in row]
+        noted = await s.owner.fetch("select actor, reference from payonce.audit_log where location = 'console.login'")
+        assert [tuple(row) for row in noted] == [("nobody", "unknown name"), ("ann", "ann")]
 
 
 async def test_right_logins_are_no_failures(stage: OpenStage) -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from payonce.kit.redact import HIDDEN, redact
+from payonce.kit.redact import HIDDEN, candidates, redact
 
 SECRETS = {
     "password in a URL": ("cannot reach postgresql://app:hunter2@db:5432/x", "hunter2"),
@@ -24,7 +24,24 @@ SECRETS = {
     "card number at the end of a sentence": ("declined: 4242424242424242.", "4242424242424242"),
     "card number with its expiry": ("4242424242424242 12/27", "4242424242424242"),
     "short card number": ("amex 378282246310005", "378282246310005"),
+    "card number beside others": ("12 4242 4242 4242 4242 7", "4242"),
     "password of several words": ('password = "correct horse battery"', "horse battery"),
+    "password with a quote in it": ('{"password":"ab\\"cdef-real-secret"}', "cdef-real-secret"),
+    "password with a quote in it, in Python": (r"{'password': 'ab\'cdef-real-secret'}", "cdef-real-secret"),
+    "password that was cut": ('{"n": 1, "password": "correct horse', "horse"),
+    "JSON within JSON": (r"vendor said {\"api_key\": \"supersecretvalue\"}", "supersecretvalue"),
+    "JSON within JSON with a quote in it": (r"{\"secret\": \"ab\\\"real-secret\", \"n\": 1}", "real-secret"),
+    "JSON within JSON that was cut": (r"vendor said {\"api_key\": \"supersecretvalue", "supersecretvalue"),
+    "short bearer token": ("Authorization: Bearer abc", "abc"),
+    "digest credentials": ("authorization: Digest username=joe, response=deadbeef", "deadbeef"),
+    "card check": ('{"cvc": "123"}', "123"),
+    "card check of another name": ("card_cvv=987&x=1", "987"),
+    "PIN": ('{"pin": "1234"}', "1234"),
+    "mnemonic": ('{"mnemonic": "abandon ability able"}', "ability"),
+    "seed phrase": ("{'seed_phrase': 'abandon ability able'}", "ability"),
+    "passphrase": ("passphrase=swordfish", "swordfish"),
+    "credential": ('{"credentials": "abcdef"}', "abcdef"),
+    "IBAN": ("iban=DE89370400440532013000", "DE89370400440532013000"),
 }
 
 
@@ -44,10 +61,50 @@ def test_a_secret_is_hidden(kind: str) -> None:
         "HTTP 429 from https://api.changenow.io/v2/exchange in 1234 ms",
         "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed",
         "2026-11-15T08:24:12.123456+00:00",
+        "shipping: 1234, spin=abcd, urban: yes, pinned=true",
+        '{"password": "", "n": 1}',
     ],
 )
 def test_what_a_reader_needs_stays(text: str) -> None:
     assert redact(text) == text
+
+
+def test_what_stands_beside_a_secret_stays() -> None:
+    assert redact('{"password":"ab\\"c", "n": 1}') == f'{{"password":{HIDDEN}, "n": 1}}'
+    assert redact(r"{\"secret\": \"ab\\\"c\", \"n\": 1}") == rf"{{\"secret\": {HIDDEN}, \"n\": 1}}"
+    assert redact("authorization: Bearer abc\nnext: line") == f"authorization: {HIDDEN}\nnext: line"
+
+
+@pytest.mark.parametrize("filler", ["1-", "1 ", "11 "])
+def test_card_numbers_are_looked_for_with_an_effort_that_grows_with_the_text(filler: str) -> None:
+    width = len(filler.rstrip("- "))
+    few, many = (
+        sum(1 for _ in candidates([(at, at + width) for at in range(0, count * len(filler), len(filler))]))
+        for count in (400, 1_600)
+    )
+    assert 4 * few <= many <= 7 * 1_600
+
+
+@pytest.mark.parametrize(
+    "filler",
+    [
+        "1-", "1 ", "a-", "a", "1", "-", " ", "1x ", "password", "password-", "password ", "password:", "password: ",
+        'password:"', "password='", r"password:\"", r"password:\\\"", 'password:"\\', "bearer ", "basic", "sk_-", "sk_",
+        "://a:", "://", "a:a@", "authorization ", "authorization:", "pin", "cvc-", "token\n",
+    ],
+)  # fmt: skip
+def test_no_text_holds_the_process_up(filler: str) -> None:
+    """Work that grew with the square of these 300,000 characters would take hours, and the test's time would end."""
+    redact(filler * (300_000 // len(filler)))
+
+
+@given(
+    st.text(st.sampled_from("""0124 -a.:="'\\\n{},"""), max_size=80),
+    st.sampled_from(["", "pin", "token", '\\"api_key\\"']),
+)
+def test_redacting_texts_like_secrets_twice_changes_nothing_more(text: str, name: str) -> None:
+    once = redact(f"{name}{text}")
+    assert redact(once) == once
 
 
 @given(st.text(max_size=100))

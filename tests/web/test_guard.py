@@ -1,8 +1,10 @@
 """Bounds around every request, and a problem document for every error."""
 
 import asyncio
+import json
 import socket
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import asyncpg
 import pytest
@@ -29,6 +31,15 @@ async def test_what_is_not_there_and_what_is_not_done_are_problems(web: OpenWeb)
         assert (not_done.status, not_done.problem["title"]) == (405, "Method Not Allowed")
         assert "GET" in not_done.headers["allow"]
         assert (await ask("HEAD", "/readyz")).status == 200
+
+
+async def test_a_path_is_named_briefly_and_without_secrets(web: OpenWeb) -> None:
+    async with web() as ask:
+        long = (await ask.get("/" + "1-" * 600)).problem["instance"]
+        assert (len(long), long[-1]) == (201, "…")
+        # It begins within the bound and ends beyond it.
+        secret = (await ask.get("/" + "x" * 190 + "/sk_live_51H8abcDEFghi")).problem["instance"]
+        assert "sk_live" not in secret
 
 
 async def test_every_answer_has_a_trace_id_of_ours_and_the_callers_request_id(web: OpenWeb) -> None:
@@ -179,4 +190,64 @@ async def test_a_connection_that_rests_between_requests_stays_open(
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.3):
                     await reader.read(1)
+        writer.close()
+
+
+HEAD = b"GET /healthz HTTP/1.1\r\nhost: x\r\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [
+        (b"GET /" + b"x" * server.URL_MAX_BYTES + b" HTTP/1.1\r\nhost: x\r\n\r\n", 414),
+        (b"GET /" + b"x" * server.URL_MAX_BYTES, 414),
+        (HEAD + b"a: " + b"a" * server.HEAD_MAX_BYTES + b"\r\n\r\n", 431),
+        (HEAD + b"a: b\r\n" * (server.HEAD_MAX_BYTES // 6) + b"\r\n", 431),
+        (HEAD.replace(b"GET", b"POST") + b"transfer-encoding: chunked\r\n\r\n0\r\na: " + b"a" * server.HEAD_MAX_BYTES
+         + b"\r\n\r\n", 431),
+    ],
+    ids=["url", "url without an end", "one long header", "many headers", "trailer"],
+)  # fmt: skip
+async def test_a_head_above_the_bound_is_refused_and_the_connection_closed(
+    web: OpenWeb, said: bytes, status: int
+) -> None:
+    async with web() as ask, listening(ask.app, "127.0.0.1", 0) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(said)
+        async with asyncio.timeout(5):
+            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        assert head.startswith(f"HTTP/1.1 {status} ".encode())
+        assert b"content-type: application/problem+json" in head
+        assert json.loads(body)["status"] == status
+        writer.close()
+
+
+async def test_a_head_that_does_not_end_is_not_kept(web: OpenWeb) -> None:
+    """One header that never ends is told to nobody: only the bytes that came give it away."""
+    sent_bytes, part = 0, b"a" * 65_536
+    async with web() as ask, listening(ask.app, "127.0.0.1", 0) as port:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(HEAD + b"a: ")
+        with suppress(ConnectionError):
+            while sent_bytes < 100 * 1024 * 1024:
+                writer.write(part)
+                await writer.drain()
+                sent_bytes += len(part)
+        # What the sockets between us hold is not in the server's memory.
+        assert sent_bytes < 20 * 1024 * 1024
+        writer.close()
+
+
+async def test_heads_below_the_bound_are_answered_however_many_come_on_one_connection(web: OpenWeb) -> None:
+    padding = b"a: " + b"a" * (server.HEAD_MAX_BYTES - 100) + b"\r\n\r\n"
+    body = b"x" * 200_000
+    posted = HEAD.replace(b"GET", b"POST") + b"content-length: %d\r\n\r\n" % len(body) + body
+    async with web() as ask, listening(ask.app, "127.0.0.1", 0) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for _ in range(3):
+            # All at once: the data in which a head begins hold the body of another request.
+            writer.write(posted + HEAD + padding)
+            async with asyncio.timeout(5):
+                assert b"405" in await reader.readuntil(b"\r\n")
+                assert (await reader.readuntil(b'{"status":"alive"}')).count(b"HTTP/1.1 200 OK") == 1
         writer.close()

@@ -7,10 +7,14 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
+from payonce.app import App
 from payonce.engine.apikeys import keys, make_key, recognised, revoke_key
 from payonce.kit.outcomes import Invalid
 from payonce.routes.attempts import ADDRESSES_MAX, FAILURES_MAX, GOOD_KEYS_MAX, WINDOW_S, Attempts
-from payonce.testing import Clock
+from payonce.settings import Settings
+from payonce.testing import Clock, ScratchDatabase
+from payonce.web import build_web
+from tests.web.asking import Asking
 from tests.web.conftest import OpenWeb
 
 QUEUES = "/v1/queues"
@@ -213,3 +217,27 @@ async def test_an_expired_key_is_judged_by_the_clock_of_the_store(web: OpenWeb) 
         assert (await ada.get(QUEUES)).status == 200
         await clock.advance(timedelta(hours=1).total_seconds() + 1)
         assert (await ada.get(QUEUES)).status == 401
+
+
+@pytest.mark.parametrize(
+    ("host", "said", "closed"),
+    [
+        ("127.0.0.1", None, False),
+        ("::1", None, False),
+        ("127.0.0.1", "key", True),
+        ("0.0.0.0", None, True),
+        ("192.0.2.7", None, True),
+        ("0.0.0.0", "open", False),
+    ],
+)
+async def test_beyond_the_loopback_metrics_tell_their_sums_to_keys_alone(
+    settings: Settings, scratch: ScratchDatabase, host: str, said: str | None, closed: bool
+) -> None:
+    async with App.open(settings.model_copy(update={"host": host, "metrics": said})) as app:
+        ask = Asking(app, build_web(app), scratch)
+        assert (await ask.get("/metrics")).status == (401 if closed else 200)
+        assert (await ask.get("/healthz")).status == 200
+        if closed:
+            assert (await (await ask.as_holder("ada", "queues:read")).get("/metrics")).status == 403
+            scraped = await (await ask.as_holder("prometheus", "metrics:read")).get("/metrics")
+            assert (scraped.status, "payonce_open_effects_amount" in scraped.body.decode()) == (200, True)

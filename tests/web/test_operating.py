@@ -45,11 +45,11 @@ async def test_a_parked_message_is_found_with_its_reason_and_redriven(web: OpenW
         [message] = page.json["messages"]
         assert (message["id"], message["last_error"]) == (str(message_id), "refused with [redacted]")
         assert SECRET not in page.body.decode()
-        done = await ada.post(f"/v1/queues/{QUEUE}/redrive", {"why": "mended"}, idempotency_key="r1")
+        done = await ada.post(f"/v1/queues/{QUEUE}/redrive", {"all": True, "why": "mended"}, idempotency_key="r1")
         assert done.json == {"queue": QUEUE, "matching": 1, "redriven": 1, "amounts": [], "approval": None}
-        again = await ada.post(f"/v1/queues/{QUEUE}/redrive", {"why": "mended"}, idempotency_key="r1")
+        again = await ada.post(f"/v1/queues/{QUEUE}/redrive", {"all": True, "why": "mended"}, idempotency_key="r1")
         assert again.json == done.json
-        nothing = await ada.post(f"/v1/queues/{QUEUE}/redrive", {"why": "mended"}, idempotency_key="r2")
+        nothing = await ada.post(f"/v1/queues/{QUEUE}/redrive", {"all": True, "why": "mended"}, idempotency_key="r2")
         assert nothing.json["redriven"] == 0
         shown = await ada.get(f"/v1/queues/{QUEUE}")
         assert (shown.json["parked"], shown.json["ready"]) == (0, 1)
@@ -69,6 +69,28 @@ async def test_a_redrive_takes_only_what_it_names(web: OpenWeb, stage: OpenStage
         ):
             done = await ada.post(path, {**body, "why": "mended"}, idempotency_key=str(uuid4()))
             assert (done.status, done.json["redriven"]) == (200, expected), body
+
+
+@pytest.mark.parametrize("body", [{}, {"ids": []}, {"all": False}, {"action": None}, {"all": True, "action": "tally"}])
+async def test_a_redrive_that_names_nothing_takes_nothing(web: OpenWeb, stage: OpenStage, body: Any) -> None:
+    async with web() as ask:
+        await parked(ask.app, stage, 2)
+        ada = await ask.as_holder("ada", *ALL)
+        refused = await ada.post(f"/v1/queues/{QUEUE}/redrive", {**body, "why": "mended"}, idempotency_key="r")
+        assert refused.problem["status"] == 422
+        assert (await ada.get(f"/v1/queues/{QUEUE}")).json["parked"] == 2
+
+
+async def test_a_redrive_of_another_number_than_expected_takes_nothing(web: OpenWeb, stage: OpenStage) -> None:
+    async with web() as ask:
+        await parked(ask.app, stage, 2)
+        ada = await ask.as_holder("ada", *ALL)
+        path, body = f"/v1/queues/{QUEUE}/redrive", {"all": True, "why": "mended"}
+        for other in (0, 1, 3):
+            refused = await ada.post(path, {**body, "expected": other}, idempotency_key=str(uuid4()))
+            assert (refused.status, "2 parked messages" in refused.problem["detail"]) == (409, True)
+        done = await ada.post(path, {**body, "expected": 2}, idempotency_key="r")
+        assert (done.status, done.json["redriven"]) == (200, 2)
 
 
 async def test_pages_of_messages_leave_none_out(web: OpenWeb, stage: OpenStage) -> None:
@@ -116,7 +138,7 @@ async def test_what_is_not_there_is_404(web: OpenWeb, path: str) -> None:
     [
         ("/v1/queues/none/pause", {"reason": "x"}),
         ("/v1/queues/none/resume", None),
-        ("/v1/queues/none/redrive", {"why": "x"}),
+        ("/v1/queues/none/redrive", {"all": True, "why": "x"}),
         ("/v1/effects/00000000-0000-7000-8000-000000000000/answer",
          {"answer": "did_not", "revision": 1, "note": "looked"}),
         ("/v1/approvals/7/grant", {"note": "x"}),

@@ -32,6 +32,8 @@ KEEP_S: Final = 2.0
 STATIC_AGE_S: Final = 365 * 86_400
 """The address of a static file changes with its content."""
 
+OURS: Final = "an error of payonce itself; its log tells more"
+
 log = get_logger(__name__)
 
 
@@ -82,13 +84,17 @@ def _error(request: Request, error: Exception) -> Response:
         return _error_page(request, HTTPStatus.BAD_REQUEST, str(error))
     if isinstance(error, Stale):
         return _error_page(request, HTTPStatus.CONFLICT, str(error))
-    if is_transient(error):
-        return _error_page(request, HTTPStatus.SERVICE_UNAVAILABLE, str(error) or "the database did not answer in time")
-    return _error_page(request, HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
+    status = HTTPStatus.SERVICE_UNAVAILABLE if is_transient(error) else HTTPStatus.INTERNAL_SERVER_ERROR
+    if isinstance(error, PayonceError):
+        return _error_page(request, status, str(error))
+    # Our own sentences are for everybody; what the driver says may name addresses and tables.
+    log.error("console_failed", path=request.url.path, method=request.method, status=int(status), exc_info=error)
+    away = status is HTTPStatus.SERVICE_UNAVAILABLE
+    return _error_page(request, status, "the database does not answer; try again" if away else OURS)
 
 
 def _bug(request: Request, error: Exception) -> Response:
-    return _error_page(request, HTTPStatus.INTERNAL_SERVER_ERROR, "an error of payonce itself; its log tells more")
+    return _error_page(request, HTTPStatus.INTERNAL_SERVER_ERROR, OURS)
 
 
 def _error_page(request: Request, status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:

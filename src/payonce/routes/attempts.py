@@ -1,17 +1,16 @@
 """Failed keys by address, in a bounded memory: guessing is hopeless, and is not to cost the store its time either."""
 
-import ipaddress
 import time
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
+from payonce.kit.networks import network_of
+
 FAILURES_MAX: Final = 20
 WINDOW_S: Final = 60.0
 ADDRESSES_MAX: Final = 10_000
 GOOD_KEYS_MAX: Final = 1_000
-IPV6_NETWORK_BITS: Final = 64
-"""What one subscriber has: counting single addresses there counts nothing."""
 
 
 class Attempts:
@@ -25,12 +24,12 @@ class Attempts:
 
     def wait_s(self, address: str, digest: bytes) -> float:
         """For how long the address is not heard; 0 when it is."""
-        count, until = self._failures.get(_network(address), (0, 0.0))
+        count, until = self._failures.get(network_of(address), (0, 0.0))
         left_s = until - self._clock()
         return 0.0 if count < FAILURES_MAX or left_s <= 0 or digest in self._good else left_s
 
     def failed(self, address: str, digest: bytes) -> None:
-        network, now = _network(address), self._clock()
+        network, now = network_of(address), self._clock()
         count, until = self._failures.pop(network, (0, 0.0))
         self._failures[network] = (count + 1, until) if until > now else (1, now + WINDOW_S)
         self._good.pop(digest, None)
@@ -42,15 +41,3 @@ class Attempts:
         self._good.move_to_end(digest)
         while len(self._good) > GOOD_KEYS_MAX:
             self._good.popitem(last=False)
-
-
-def _network(address: str) -> str:
-    try:
-        parsed = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return "elsewhere"
-    if isinstance(parsed, ipaddress.IPv6Address):
-        if parsed.ipv4_mapped is not None:
-            return str(parsed.ipv4_mapped)
-        return str(ipaddress.ip_network((parsed, IPV6_NETWORK_BITS), strict=False))
-    return str(parsed)

@@ -81,6 +81,6 @@ async def _identified(
 def _unknown() -> Problem:
     """One answer for missing, unknown, expired and revoked keys: it tells a guesser nothing."""
     return Problem(
-        HTTPStatus.UNAUTHORIZED, "a valid API key is needed: Authorization: Bearer …",
+        HTTPStatus.UNAUTHORIZED, "a valid API key is needed, in the header Authorization after the word Bearer",
         headers={"WWW-Authenticate": "Bearer"},
     )  # fmt: skip

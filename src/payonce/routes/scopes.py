@@ -10,6 +10,7 @@ EFFECTS_ANSWER: Final = "effects:answer"
 APPROVALS_READ: Final = "approvals:read"
 APPROVALS_DECIDE: Final = "approvals:decide"
 AUDIT_READ: Final = "audit:read"
+METRICS_READ: Final = "metrics:read"
 
 WEBHOOKS_READ: Final = "webhooks:read"
 WEBHOOKS_WRITE: Final = "webhooks:write"
@@ -23,6 +24,7 @@ HOUSE_SCOPES: Final = {
     APPROVALS_READ: "see what waits for a second person",
     APPROVALS_DECIDE: "be the second person",
     AUDIT_READ: "read the audit log",
+    METRICS_READ: "scrape /metrics where it is not open",
 }
 """They see every tenant's work, so a key of one tenant cannot use them."""
 

@@ -1,4 +1,4 @@
-"""Health, readiness, queues and metrics: for probes and scrapers, without a key."""
+"""Health, readiness, queues and metrics: for probes and scrapers, without a key as far as they tell no sums."""
 
 import asyncio
 from dataclasses import asdict
@@ -9,9 +9,12 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel
 
 from payonce.app import App, all_migrations
+from payonce.console.door import is_loopback
 from payonce.engine.metrics import REGISTRY
 from payonce.kit.outcomes import Unavailable
+from payonce.routes.callers import require
 from payonce.routes.problems import responses
+from payonce.routes.scopes import METRICS_READ
 
 READY_LIMIT_S: Final = 3.0
 """A database that answers later than this is not ready, and a probe must not hang."""
@@ -45,6 +48,8 @@ class Depths(BaseModel):
 
 def health_routes(app: App) -> APIRouter:
     routes = APIRouter(tags=["health"])
+    # Metrics tell what open effects and unmatched items come to: no figures for whoever finds the port.
+    closed = (app.settings.metrics or ("open" if is_loopback(app.settings.host) else "key")) == "key"
 
     @routes.get("/healthz", summary="The process lives")
     async def alive() -> Alive:
@@ -61,7 +66,11 @@ def health_routes(app: App) -> APIRouter:
 
     @routes.get(
         "/metrics", summary="For Prometheus", response_class=Response,
-        responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+        dependencies=[require(METRICS_READ)] if closed else [],
+        responses={
+            200: {"content": {"text/plain": {"schema": {"type": "string"}}}},
+            **(responses(401, 403, 429, 503) if closed else {}),
+        },
     )  # fmt: skip
     async def metrics() -> Response:
         return Response(generate_latest(REGISTRY), media_type=CONTENT_TYPE_LATEST)

@@ -3,23 +3,24 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal, Self
 from uuid import UUID
 
 from fastapi import APIRouter, Path, Query, Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 
 from payonce.engine.brakes import Done, amounts_of, ask, redrive_of
 from payonce.engine.model import State
 from payonce.engine.queue import Filter, Stored
 from payonce.engine.transaction import Tx
+from payonce.kit.outcomes import Stale
 from payonce.logs import without_secrets
 from payonce.routes.callers import Caller, require
 from payonce.routes.desk import AtDesk, Desk
 from payonce.routes.once import Once, moves_money
 from payonce.routes.problems import not_found, responses
 from payonce.routes.scopes import QUEUES_READ, QUEUES_STEER
-from payonce.routes.values import PAGE_DEFAULT, Asked, Document, Limit, Moment, Money, Name, Note
+from payonce.routes.values import NUMBER_MAX, PAGE_DEFAULT, Asked, Document, Limit, Moment, Money, Name, Note
 from payonce.web.health import Depths, QueueDepth
 
 IDS_MAX: Final = 1_000
@@ -81,15 +82,29 @@ class Redriven(BaseModel):
 
 
 class RedriveRequest(Asked):
-    """Which parked messages start over; everything left out matches all of the queue."""
+    """Which parked messages start over: those that match every field given, or with `all` every one of the queue."""
 
-    ids: list[UUID] = Field(default_factory=list, max_length=IDS_MAX)
+    ids: list[UUID] | None = Field(None, min_length=1, max_length=IDS_MAX)
     action: Name | None = None
     correlation_id: Name | None = None
     error_contains: Name | None = None
     parked_after: Moment | None = None
     parked_before: Moment | None = None
+    all: Literal[True] | None = Field(None, description="In place of any other choice.")
+    expected: int | None = Field(None, ge=0, le=NUMBER_MAX, description="If another number matches, nothing is done.")
     why: Note = Field(description="For the audit log and the second person.")
+
+    @model_validator(mode="after")
+    def _chooses(self) -> Self:
+        """An empty choice is more often a script's mistake than a wish for everything."""
+        if self.all and self.choice():
+            raise ValueError("either all, or which ones; not both")
+        if not self.all and not self.choice():
+            raise ValueError('say which messages: ids, action, correlation_id, …; or "all": true for every one')
+        return self
+
+    def choice(self) -> dict[str, Any]:
+        return self.model_dump(exclude={"all", "expected", "why"}, exclude_none=True)
 
 
 def queue_routes() -> APIRouter:
@@ -148,8 +163,9 @@ def queue_routes() -> APIRouter:
 
 
 async def _redrive(tx: Tx, desk: Desk, queue: str, body: RedriveRequest, by: str) -> Redriven:
-    named = body.model_dump(exclude={"why"})
-    asked = await redrive_of(tx, desk.admin, queue, Filter(**named))
+    asked = await redrive_of(tx, desk.admin, queue, Filter(**body.choice()))
+    if body.expected is not None and asked.count != body.expected:
+        raise Stale(f"{asked.count:,} parked messages of {queue} match, and not {body.expected:,}; look again")
     ids = (
         await desk.admin.choose(queue, State.PARKED, asked.which, asked.count, within=tx.connection)
         if asked.count

@@ -4,20 +4,26 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from http import HTTPStatus
 from typing import Any, Final
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from payonce.app import App
+from payonce.engine.metrics import HTTP_REQUESTS
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Unavailable
+from payonce.routes.problems import Problem, document
 from payonce.web.application import build_web
 
 SHUTDOWN_LIMIT_S: Final = 5
 KEEP_ALIVE_S: Final = 15
 HEAD_LIMIT_S: Final = 10.0
 """For the head of a request to arrive, from the connection or the first byte: silence must not hold a connection."""
+HEAD_MAX_BYTES: Final = 64 * 1024
+"""All that comes before the body, and after it as a trailer: it is held in memory before anybody is asked for a key."""
+URL_MAX_BYTES: Final = 8 * 1024
 CONNECTIONS_MAX: Final = 1_000
 """Above it requests are answered with 503: each connection costs memory, and none waits unseen."""
 
@@ -60,10 +66,55 @@ async def listening(app: App, host: str, port: int) -> AsyncIterator[int]:
 
 
 class PunctualProtocol(HttpToolsProtocol):
-    """Closes a connection on which the head of a request does not arrive in time; the server itself would wait."""
+    """Closes a connection on which the head of a request does not arrive in time or does not end; the server itself
+    would wait, and would keep it all."""
 
     head_limit_s: float = HEAD_LIMIT_S
     _head_due: asyncio.TimerHandle | None = None
+    _heads_begun = 0
+    _received_bytes = 0
+    """Of a head that is still coming, without the data that it began in: those may hold a whole body before it."""
+    _read_bytes = 0
+    """Of the head as far as it was read."""
+    _too_long: Problem | None = None
+
+    def data_received(self, data: bytes) -> None:
+        waiting_for = self._heads_begun if self._head_due is not None else 0
+        super().data_received(data)
+        if waiting_for and self._head_due is not None and self._heads_begun == waiting_for:
+            self._received_bytes += len(data)
+            if self._received_bytes > HEAD_MAX_BYTES:
+                self._too_long = _HEAD_TOO_LONG
+                self.send_400_response("")
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        if len(self.url) > URL_MAX_BYTES:
+            self._refuse(_URL_TOO_LONG)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._read_bytes += len(name) + len(value) + len(b": \r\n")
+        if self._read_bytes + len(self.url) > HEAD_MAX_BYTES:
+            self._refuse(_HEAD_TOO_LONG)
+        super().on_header(name, value)
+
+    def _refuse(self, problem: Problem) -> None:
+        """The parser stops at an exception and reports it as a request that cannot be read."""
+        self._too_long = problem
+        raise problem
+
+    def send_400_response(self, msg: str) -> None:
+        """Where the server refuses what it cannot read."""
+        if self._too_long is None:
+            super().send_400_response(msg)
+        elif not self.transport.is_closing():
+            status = self._too_long.status
+            HTTP_REQUESTS.labels("other", "other", str(int(status))).inc()
+            answer = document("", self._too_long)
+            lines = [f"HTTP/1.1 {status.value} {status.phrase}".encode()]
+            lines += [name + b": " + value for name, value in answer.raw_headers]
+            self.transport.write(b"\r\n".join([*lines, b"", bytes(answer.body)]))
+            self.transport.close()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -71,6 +122,8 @@ class PunctualProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self._heads_begun += 1
+        self._received_bytes = self._read_bytes = 0
         self._await_head()
 
     def on_headers_complete(self) -> None:
@@ -89,6 +142,16 @@ class PunctualProtocol(HttpToolsProtocol):
         if self._head_due is not None:
             self._head_due.cancel()
             self._head_due = None
+
+
+_CLOSE: Final = {"Connection": "close"}
+_URL_TOO_LONG: Final = Problem(
+    HTTPStatus.REQUEST_URI_TOO_LONG, f"a URL has at most {URL_MAX_BYTES:,} bytes", headers=_CLOSE
+)
+_HEAD_TOO_LONG: Final = Problem(
+    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"the head of a request has at most {HEAD_MAX_BYTES:,} bytes",
+    headers=_CLOSE,
+)  # fmt: skip
 
 
 class _Server(uvicorn.Server):

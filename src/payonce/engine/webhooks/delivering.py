@@ -146,7 +146,7 @@ def _after_s(policy: Policy, work: Work, came: Came) -> float | None:
 
 
 async def _attempt(sender: Sender, read: Reader, due: Any) -> Came:
-    from payonce.kit.http import BodyTooLarge
+    from payonce.kit.http import BodyTooLarge, NotPublic
     from payonce.kit.webhooks import signed_headers
 
     body: bytes = due["body"]
@@ -158,6 +158,10 @@ async def _attempt(sender: Sender, read: Reader, due: Any) -> Came:
         )
     except BodyTooLarge as long:
         return _judged(long.status, time.monotonic() - started, f"an answer over {ANSWER_MAX_BYTES} bytes", None)
+    except NotPublic as private:
+        # A tenant who may choose the name must not learn from us what is where in our network.
+        log.warning("webhook_not_public", endpoint=str(due["endpoint_id"]), reason=private.reason)
+        return Came(None, time.monotonic() - started, "not sent: the host is not at a public address")
     except (NotSent, Unknown) as failed:
         return Came(None, time.monotonic() - started, redact(failed.reason))
     return _judged(answer.status, answer.elapsed_s, answer.excerpt(), _patience_s(answer))

@@ -22,7 +22,7 @@ from payonce.engine.transaction import Tx
 from payonce.kit.money import loads_exact
 from payonce.kit.outcomes import Invalid
 from payonce.kit.webhooks import TOLERANCE_S, Refusal, Scheme, Secret, Verified, Why, verify
-from payonce.kit.webhooks.verifying import BOTH, Headers
+from payonce.kit.webhooks.verifying import Headers
 
 ID_FIELDS: Final = ("id", "event_id")
 """Where the older scheme has the event's id: in the signed body, never in a header that nobody signed."""
@@ -47,19 +47,22 @@ class Received:
 
 @dataclass(frozen=True)
 class Receiver:
-    """One sender's webhooks, as one consumer takes them in. `consumer` names whose memory of ids it is."""
+    """One sender's webhooks, as one consumer takes them in. `consumer` names whose memory of ids it is.
+
+    By one scheme: the two have their ids in different places, so that a captured request, stripped of the headers of
+    one, would be taken in a second time by the other."""
 
     consumer: str
     secrets: Sequence[Secret] = field(repr=False)
+    scheme: Scheme
     tolerance_s: int = TOLERANCE_S
-    schemes: Sequence[Scheme] = BOTH
 
     async def receive(self, read: Reads, headers: Headers, body: bytes) -> Received | Refusal:
         """By the store's clock. Whatever a stranger sends is answered, and nothing of it is written."""
         return self.read_at(await read.fetchval("select payonce.due_now()"), headers, body)
 
     def read_at(self, now: datetime, headers: Headers, body: bytes) -> Received | Refusal:
-        verified = verify(headers, body, self.secrets, now, tolerance_s=self.tolerance_s, schemes=self.schemes)
+        verified = verify(headers, body, self.secrets, now, tolerance_s=self.tolerance_s, schemes=(self.scheme,))
         answer = verified if isinstance(verified, Refusal) else self._read(verified, body)
         if isinstance(answer, Refusal):
             metrics.SIGNATURE_FAILURES.labels(self.consumer, answer.why.value).inc()

@@ -2,7 +2,15 @@
 
 from payonce.kit.http.budgeted import request_within
 from payonce.kit.http.client import HttpClient
-from payonce.kit.http.failures import AnswerLost, BodyTooLarge, ConnectionRefused, Fault, TimedOut, Unsendable
+from payonce.kit.http.failures import (
+    AnswerLost,
+    BodyTooLarge,
+    ConnectionRefused,
+    Fault,
+    NotPublic,
+    TimedOut,
+    Unsendable,
+)
 from payonce.kit.http.inprocess import Application
 from payonce.kit.http.response import Response
 from payonce.kit.http.target import Target, parse_url
@@ -15,6 +23,7 @@ __all__ = [
     "ConnectionRefused",
     "Fault",
     "HttpClient",
+    "NotPublic",
     "Resolve",
     "Response",
     "Target",

@@ -1,7 +1,8 @@
 """How a request ends without an answer, and the faults that a simulator may raise to bring that about.
 
     NotSent                 nothing left: refused, name not found, TLS not agreed, timed out while connecting
-    └── Unsendable          refused by us: a private address, a bad URL or header (also Invalid)
+    └── Unsendable          refused by us: a bad URL or header (also Invalid)
+        └── NotPublic       where the request would have gone is no address of the open internet
     Unknown                 it may have happened: timed out, dropped or unreadable after it may have left
     └── BodyTooLarge        answered with more than we are willing to hold
 
@@ -13,6 +14,10 @@ from payonce.kit.outcomes import Invalid, NotSent, Unknown
 
 class Unsendable(NotSent, Invalid):
     """Never sent, because we refused to: trying again helps only if a name or a setting changes."""
+
+
+class NotPublic(Unsendable):
+    """Its text names the address: for those who run the network that it is in, and for nobody else."""
 
 
 class BodyTooLarge(Unknown):

@@ -10,7 +10,7 @@ from urllib.parse import quote, unquote, urlencode
 import idna
 
 from payonce.kit.http.addresses import Address, why_not
-from payonce.kit.http.failures import Unsendable
+from payonce.kit.http.failures import NotPublic, Unsendable
 
 URL_MAX_CHARS: Final = 8192
 
@@ -102,7 +102,7 @@ def judge(host: str, addresses: Iterable[Address]) -> None:
     for address in addresses:
         kind = why_not(address)
         if kind is not None:
-            raise Unsendable(f"{host} is at {address}, which is {kind}: requests go to public addresses only")
+            raise NotPublic(f"{host} is at {address}, which is {kind}: requests go to public addresses only")
 
 
 def _host_of(ipv6: str | None, name: str | None) -> tuple[str, Address | None]:

@@ -1,0 +1,67 @@
+"""What went wrong on our side is for the log; a visitor hears that it did."""
+
+import asyncio
+
+import asyncpg
+import pytest
+from starlette.applications import Starlette
+from starlette.responses import Response
+from starlette.routing import Mount
+from structlog.testing import capture_logs
+
+from payonce.console.mounting import CONSOLE
+from payonce.console.page import Page, Visit, get
+from payonce.console.site import build_console
+from payonce.kit.outcomes import Unavailable
+from payonce.testing import OpenStage
+from payonce.testing.serving import serving
+from tests.console.visitor import StageDesk, console, visiting
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (asyncpg.UndefinedTableError("secret_table"), 500, "an error of payonce itself; its log tells more"),
+        (asyncpg.InvalidPasswordError("secret_table"), 500, "an error of payonce itself; its log tells more"),
+        (ConnectionRefusedError(111, "secret_table"), 503, "the database does not answer; try again"),
+        (TimeoutError("secret_table"), 503, "the database does not answer; try again"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+async def test_what_the_store_says_is_for_the_log_and_not_for_strangers(
+    stage: OpenStage, error: Exception, status: int, said: str
+) -> None:
+    async def broken(visit: Visit) -> Response:
+        raise error
+
+    async with stage() as s:
+        page = Page("Broken", "/broken", (get("/broken", broken),))
+        site = build_console(StageDesk(s, asyncio.Event()), "127.0.0.1", (page,))
+        async with serving(Starlette(routes=[Mount(CONSOLE, site)])) as address, visiting(address) as visitor:
+            with capture_logs() as lines:
+                answer = await visitor.get("/broken")
+    assert "secret_table" not in answer.text
+    assert (answer.status, said in answer.words) == (status, True)
+    [line] = [line for line in lines if line["event"] == "console_failed"]
+    assert (line["log_level"], "secret_table" in repr(line["exc_info"])) == ("error", True)
+
+
+async def test_our_own_sentences_are_shown(stage: OpenStage) -> None:
+    async def broken(visit: Visit) -> Response:
+        raise Unavailable("the printer is on fire")
+
+    async with stage() as s:
+        page = Page("Broken", "/broken", (get("/broken", broken),))
+        site = build_console(StageDesk(s, asyncio.Event()), "127.0.0.1", (page,))
+        async with serving(Starlette(routes=[Mount(CONSOLE, site)])) as address, visiting(address) as visitor:
+            assert "the printer is on fire" in (await visitor.get("/broken")).words
+
+
+async def test_a_table_that_may_not_be_read_is_not_named_at_the_login(stage: OpenStage) -> None:
+    async with stage() as s, console(s, host="0.0.0.0") as address, visiting(address) as visitor:
+        await s.owner.execute("revoke select on payonce.people from payonce_service")
+        with capture_logs() as lines:
+            page = await visitor.get("/login")
+        assert page.status == 500
+        assert "people" not in page.text
+        assert "permission denied for table people" in repr([line.get("exc_info") for line in lines])
