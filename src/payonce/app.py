@@ -151,6 +151,7 @@ ACTIONS: Final[Sequence[Callable[[Admin], brakes.Action[Any]]]] = (
     brakes.answering,
     brakes.redriving,
     brakes.writing_off,
+    brakes.bounding,
 )
 """What may need a second person."""
 

@@ -52,7 +52,7 @@ class StageDesk:
 
     @property
     def actions(self) -> Actions:
-        declared = (brakes.answering, brakes.redriving, brakes.writing_off)
+        declared = (brakes.answering, brakes.redriving, brakes.writing_off, brakes.bounding)
         made = [make(self.admin) for make in declared]
         return {action.name: action for action in made}
 

@@ -90,7 +90,7 @@ def _check(
     path = f"/outbox/{relay.relay}"
     return visit.page(
         "check_change.html", f"{button}?", crumbs=[("Outbox", "/outbox"), (relay.relay, path)], sentences=sentences,
-        amounts=(), too_much=None, document=None, note="", action=f"{path}/{verb}", back=path, button=button,
+        amounts=(), because="", document=None, note="", action=f"{path}/{verb}", back=path, button=button,
         hidden={**kept, "sure": "yes"}, danger=danger, asks_why=danger, offers_as_new=offers_as_new,
     )  # fmt: skip
 

@@ -10,8 +10,7 @@ from starlette.responses import Response
 from payonce.console.forms import choice_of, id_of, moment_of, name_of, number_of, reason_of, text_of
 from payonce.console.page import Page, Visit, get, post
 from payonce.engine.audit import Severity, note
-from payonce.engine.brakes import Done, Redrive, amounts_of, ask, redrive_of
-from payonce.engine.brakes.threshold import above_threshold
+from payonce.engine.brakes import Done, Redrive, Weighed, amounts_of, ask, needs_second_person, redrive_of
 from payonce.engine.model import State
 from payonce.engine.people import Role
 from payonce.engine.queue import Filter
@@ -29,7 +28,7 @@ async def ask_redrive(visit: Visit) -> Response:
         asked = await redrive_of(tx, admin, queue, which)
         ids = await admin.choose(queue, State.PARKED, asked.which, max(asked.count, 1), within=tx.connection)
         amounts = await amounts_of(tx, ids)
-        too_much = await above_threshold(tx, amounts)
+        because = await needs_second_person(tx, Weighed("", "", amounts))
     return visit.page(
         "redrive.html",
         f"Redrive messages of {queue}",
@@ -37,7 +36,7 @@ async def ask_redrive(visit: Visit) -> Response:
         asked=asked,
         pinned=msgspec.json.encode(asked).decode(),
         amounts=amounts,
-        too_much=too_much,
+        because=because,
         samples=preview.samples,
         given={name: text_of(visit.asked, name) for name in FIELDS},
     )

@@ -3,11 +3,14 @@
 from payonce.engine.brakes.actions import (
     Redrive,
     ReviewAnswer,
+    ThresholdChange,
     WriteOff,
     amounts_of,
     answering,
+    bounding,
     redrive_of,
     redriving,
+    threshold_change_of,
     writing_off,
 )  # fmt: skip
 from payonce.engine.brakes.approval import (
@@ -23,6 +26,7 @@ from payonce.engine.brakes.approval import (
     ask,
     deny,
     grant,
+    needs_second_person,
     preview,
     waiting_about,
 )  # fmt: skip
@@ -46,8 +50,9 @@ CHECKS = (check_freezes, check_limits)
 
 __all__ = [
     "CHECKS", "Action", "Actions", "Approval", "Done", "Freeze", "Limit", "Preview", "Redrive", "ReviewAnswer",
-    "Threshold", "UnderWay", "Used", "Verdict", "Weighed", "WriteOff", "amounts_of", "answering", "approval_of",
-    "approvals", "ask", "check_freezes", "check_limits", "deny", "freeze", "freeze_of", "freezes", "grant", "lift",
-    "limits", "never_seen", "preview", "redrive_of", "redriving", "remove_limit", "remove_threshold",
-    "sends_under_way", "set_limit", "set_threshold", "thresholds", "wait_until_quiet", "waiting_about", "writing_off",
+    "Threshold", "ThresholdChange", "UnderWay", "Used", "Verdict", "Weighed", "WriteOff", "amounts_of", "answering",
+    "approval_of", "approvals", "ask", "bounding", "check_freezes", "check_limits", "deny", "freeze", "freeze_of",
+    "freezes", "grant", "lift", "limits", "needs_second_person", "never_seen", "preview", "redrive_of", "redriving",
+    "remove_limit", "remove_threshold", "sends_under_way", "set_limit", "set_threshold", "threshold_change_of",
+    "thresholds", "wait_until_quiet", "waiting_about", "writing_off",
 ]  # fmt: skip

@@ -1,4 +1,5 @@
-"""The actions that may need a second person: answering a review, redriving many messages, writing money off."""
+"""The actions that may need a second person: answering a review, redriving many messages, writing money off, and
+letting more happen without one."""
 
 import hashlib
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from uuid import UUID
 import msgspec
 
 from payonce.engine.brakes.approval import Action, Weighed
+from payonce.engine.brakes.threshold import locked_threshold, remove_threshold, set_threshold
 from payonce.engine.effects.review import Answer, answer_review
 from payonce.engine.effects.store import wake_parked
 from payonce.engine.model import State
@@ -52,6 +54,16 @@ class WriteOff(msgspec.Struct, frozen=True):
     note: str
 
 
+class ThresholdChange(msgspec.Struct, frozen=True):
+    """A threshold as it was when it was asked for, and as it shall be; amounts in minor units, None where there is
+    none."""
+
+    asset: str
+    exponent: int
+    was_minor: str | None
+    above_minor: str | None
+
+
 def answering(_: Admin) -> Action[ReviewAnswer]:
     async def execute(tx: Tx, given: ReviewAnswer, by: str) -> dict[str, Any]:
         answered = await answer_review(
@@ -90,6 +102,28 @@ def writing_off(_: Admin) -> Action[WriteOff]:
         return {"written_off": item.id, "amount": str(item.amount), "account": given.account}
 
     return Action("write off", WriteOff, _weigh_write_off, execute)
+
+
+def bounding(_: Admin) -> Action[ThresholdChange]:
+    async def execute(tx: Tx, asked: ThresholdChange, by: str) -> dict[str, Any]:
+        asset = Asset(asked.asset, asked.exponent)
+        was, above = _amount(asked.was_minor, asset), _amount(asked.above_minor, asset)
+        if (now := await locked_threshold(tx, asset)) != was:
+            raise Stale(f"the threshold was {_or_none(was)} and is {_or_none(now)} by now; look again")
+        if above is None:
+            await remove_threshold(tx, asset, by)
+        else:
+            await set_threshold(tx, above, by)
+        return {"asset": asset.code, "above": None if above is None else str(above)}
+
+    return Action("change threshold", ThresholdChange, _weigh_threshold, execute)
+
+
+async def threshold_change_of(tx: Tx, asset: Asset, above: Amount | None) -> ThresholdChange:
+    """What setting it, or with None removing it, would be now; to be previewed and asked for."""
+    was = await locked_threshold(tx, asset)
+    minor = [None if each is None else each.to_minor_text() for each in (was, above)]
+    return ThresholdChange(asset.code, asset.exponent, *minor)
 
 
 async def redrive_of(tx: Tx, admin: Admin, queue: str, which: Filter) -> Redrive:
@@ -147,6 +181,25 @@ async def _weigh_write_off(tx: Tx, given: WriteOff) -> Weighed:
     item = await item_of(tx, given.item_id)
     # A gain is weighed as a loss is: either way the books are made to agree by a person's word.
     return Weighed(str(item.id), f"write off {describe(item)} to {given.account}", [abs(item.amount)])
+
+
+async def _weigh_threshold(_: Tx, asked: ThresholdChange) -> Weighed:
+    """Whoever could raise or remove it alone could do alone whatever it is there to stop, and then put it back."""
+    asset = Asset(asked.asset, asked.exponent)
+    was, above = _amount(asked.was_minor, asset), _amount(asked.above_minor, asset)
+    subject = f"{asset.code} of {asset.exponent} decimals"
+    if above is None:
+        return Weighed(subject, f"remove the threshold of {_or_none(was)}", because="it removes a threshold")
+    text = f"set the threshold of {asset.code} from {_or_none(was)} to {above}"
+    return Weighed(subject, text, because="it raises a threshold" if was is not None and above > was else "")
+
+
+def _amount(minor: str | None, asset: Asset) -> Amount | None:
+    return None if minor is None else Amount.from_minor(minor, asset)
+
+
+def _or_none(amount: Amount | None) -> str:
+    return "none" if amount is None else str(amount)
 
 
 async def _chosen(tx: Tx, admin: Admin, asked: Redrive) -> list[UUID]:
