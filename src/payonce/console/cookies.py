@@ -1,9 +1,9 @@
-"""The console's cookies: the session, the visit a login form belongs to, the colours, a notice after a change."""
+"""The console's cookies: the session or the ticket, the visit a login form belongs to, colours, a notice."""
 
 import hmac
 import secrets
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 from urllib.parse import unquote
 
 from starlette.requests import Request
@@ -12,6 +12,7 @@ from starlette.responses import Response
 from payonce.console.links import ROOT
 
 SESSION: Final = "payonce_session"
+TICKET: Final = "payonce_ticket"
 VISIT: Final = "payonce_visit"
 THEME: Final = "payonce_theme"
 NOTICE: Final = "payonce_notice"
@@ -23,6 +24,7 @@ COOKIE_MAX_LENGTH: Final = 4_000
 @dataclass(frozen=True)
 class Cookies:
     session: str | None
+    ticket: str | None
     visit: str
     theme: str
     notice: str
@@ -37,6 +39,7 @@ class Cookies:
         fresh = len(known) < VISIT_BYTES
         return cls(
             session=said.get(SESSION) or None,
+            ticket=said.get(TICKET) or None,
             visit=secrets.token_urlsafe(VISIT_BYTES) if fresh else known,
             theme=theme if theme in THEMES else "auto",
             notice=unquote(said.get(NOTICE, "")),
@@ -46,10 +49,14 @@ class Cookies:
 
     def csrf(self, logged_in: bool) -> str:
         """A token that only a page of ours could have shown: made from what only the browser and we know."""
-        key = self.session if logged_in and self.session else self.visit
+        # The visit alone could be set by another port of this machine; the ticket cannot be known there.
+        key = self.session if logged_in and self.session else f"{self.ticket or ''}{self.visit}"
         return hmac.new(key.encode("utf-8", "replace"), b"payonce console form", "sha256").hexdigest()
 
-    def set(self, response: Response, name: str, value: str, max_age_s: int | None = None) -> None:
+    def set(
+        self, response: Response, name: str, value: str, max_age_s: int | None = None,
+        samesite: Literal["lax", "strict"] = "lax",
+    ) -> None:  # fmt: skip
         response.set_cookie(
-            name, value, max_age=max_age_s, path=ROOT, secure=self.secure, httponly=True, samesite="lax"
+            name, value, max_age=max_age_s, path=ROOT, secure=self.secure, httponly=True, samesite=samesite
         )  # fmt: skip
