@@ -115,6 +115,14 @@ async def test_a_form_of_another_site_is_refused_even_with_the_token(stage: Open
         assert answer.status == 403
 
 
+@pytest.mark.parametrize("said", ["All%20is%20paid", ".All%20is%20paid", "0" * 64 + ".All%20is%20paid"])
+async def test_a_notice_that_this_session_did_not_make_is_not_shown(stage: OpenStage, said: str) -> None:
+    """Another port of localhost can set our cookies, and must not speak in our name."""
+    async with stage() as s, console(s) as address, visiting(address) as visitor:
+        visitor.http.cookie_jar.update_cookies({"payonce_notice": said}, URL(f"{address}/console/"))
+        assert "All is paid" not in (await visitor.get("/queues")).words
+
+
 async def test_a_viewer_looks_and_changes_nothing(stage: OpenStage) -> None:
     async with stage() as s, console(s) as address, visiting(address) as visitor:
         await give_login(s, "eve", Role.VIEWER)

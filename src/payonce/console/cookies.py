@@ -4,7 +4,7 @@ import hmac
 import secrets
 from dataclasses import dataclass
 from typing import Final, Literal
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,6 +18,7 @@ THEME: Final = "payonce_theme"
 NOTICE: Final = "payonce_notice"
 THEMES: Final = ("auto", "light", "dark")
 VISIT_BYTES: Final = 32
+NOTICE_KEPT_S: Final = 60
 COOKIE_MAX_LENGTH: Final = 4_000
 
 
@@ -27,7 +28,7 @@ class Cookies:
     ticket: str | None
     visit: str
     theme: str
-    notice: str
+    sealed_notice: str
     secure: bool
     new_visit: bool
 
@@ -42,7 +43,7 @@ class Cookies:
             ticket=said.get(TICKET) or None,
             visit=secrets.token_urlsafe(VISIT_BYTES) if fresh else known,
             theme=theme if theme in THEMES else "auto",
-            notice=unquote(said.get(NOTICE, "")),
+            sealed_notice=said.get(NOTICE, ""),
             secure=request.url.scheme == "https",
             new_visit=fresh,
         )
@@ -53,6 +54,15 @@ class Cookies:
         key = self.session if logged_in and self.session else f"{self.ticket or ''}{self.visit}"
         return hmac.new(key.encode("utf-8", "replace"), b"payonce console form", "sha256").hexdigest()
 
+    def notice(self, csrf: str) -> str:
+        """What a change of this very session left to say; anybody else's words, such as another port's, are none."""
+        given, _, text = self.sealed_notice.partition(".")
+        notice = unquote(text)
+        return notice if hmac.compare_digest(given.encode("utf-8", "replace"), _seal(csrf, notice).encode()) else ""
+
+    def set_notice(self, response: Response, csrf: str, notice: str) -> None:
+        self.set(response, NOTICE, f"{_seal(csrf, notice)}.{quote(notice)}", max_age_s=NOTICE_KEPT_S)
+
     def set(
         self, response: Response, name: str, value: str, max_age_s: int | None = None,
         samesite: Literal["lax", "strict"] = "lax",
@@ -60,3 +70,7 @@ class Cookies:
         response.set_cookie(
             name, value, max_age=max_age_s, path=ROOT, secure=self.secure, httponly=True, samesite=samesite
         )  # fmt: skip
+
+
+def _seal(csrf: str, notice: str) -> str:
+    return hmac.new(csrf.encode(), f"payonce console notice {notice}".encode("utf-8", "replace"), "sha256").hexdigest()
