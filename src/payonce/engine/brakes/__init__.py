@@ -1,6 +1,7 @@
 """Operators' brakes: freezes and velocity limits before a send, and a second person before what moves much."""
 
 from payonce.engine.brakes.actions import (
+    Chosen,
     Redrive,
     ReviewAnswer,
     ThresholdChange,
@@ -8,6 +9,8 @@ from payonce.engine.brakes.actions import (
     amounts_of,
     answering,
     bounding,
+    chosen_of,
+    ids_of,
     redrive_of,
     redriving,
     threshold_change_of,
@@ -49,10 +52,11 @@ CHECKS = (check_freezes, check_limits)
 """What a worker asks in every intent transaction. Freezes first: their lock must be taken before any row of a limit."""
 
 __all__ = [
-    "CHECKS", "Action", "Actions", "Approval", "Done", "Freeze", "Limit", "Preview", "Redrive", "ReviewAnswer",
-    "Threshold", "ThresholdChange", "UnderWay", "Used", "Verdict", "Weighed", "WriteOff", "amounts_of", "answering",
-    "approval_of", "approvals", "ask", "bounding", "check_freezes", "check_limits", "deny", "freeze", "freeze_of",
-    "freezes", "grant", "lift", "limits", "needs_second_person", "never_seen", "preview", "redrive_of", "redriving",
-    "remove_limit", "remove_threshold", "sends_under_way", "set_limit", "set_threshold", "threshold_change_of",
-    "thresholds", "wait_until_quiet", "waiting_about", "writing_off",
+    "CHECKS", "Action", "Actions", "Approval", "Chosen", "Done", "Freeze", "Limit", "Preview", "Redrive",
+    "ReviewAnswer", "Threshold", "ThresholdChange", "UnderWay", "Used", "Verdict", "Weighed", "WriteOff",
+    "amounts_of", "answering", "approval_of", "approvals", "ask", "bounding", "check_freezes", "check_limits",
+    "chosen_of", "deny", "freeze", "freeze_of", "freezes", "grant", "ids_of", "lift", "limits", "needs_second_person",
+    "never_seen", "preview", "redrive_of", "redriving", "remove_limit", "remove_threshold", "sends_under_way",
+    "set_limit", "set_threshold", "threshold_change_of", "thresholds", "wait_until_quiet", "waiting_about",
+    "writing_off",
 ]  # fmt: skip
