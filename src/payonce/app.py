@@ -35,7 +35,7 @@ from payonce.examples import tally, transfers
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid
 from payonce.queues.backends import Backend, open_backend, refuse_if_elsewhere
-from payonce.settings import Settings, revealed
+from payonce.settings import TOKEN_BYTES, Settings, revealed
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
@@ -151,6 +151,7 @@ ACTIONS: Final[Sequence[Callable[[Admin], brakes.Action[Any]]]] = (
     brakes.answering,
     brakes.redriving,
     brakes.writing_off,
+    brakes.bounding,
 )
 """What may need a second person."""
 
@@ -233,9 +234,20 @@ class App:
         self.closing = asyncio.Event()
         """Set when HTTP ends: what streams to a browser lets go then."""
         self.process_name = _process_name()
+        self._console_token: str | None = None
         self._open_queue = lambda policy: backend.queue(policy, self.process_name)
         self._handlers = handlers
         self._worker: Worker | None = None
+
+    def console_token(self) -> str:
+        """What the console's link carries while nobody has a login; see `payonce console`."""
+        if self._console_token is None:
+            try:
+                self._console_token = self.settings.console_token()
+            except OSError:
+                # Nowhere to keep it: then it is this process's own.
+                self._console_token = secrets.token_urlsafe(TOKEN_BYTES)
+        return self._console_token
 
     @classmethod
     @asynccontextmanager

@@ -28,7 +28,7 @@ QUEUE_POLICY__<QUEUE>__<FIELD> changes one field of one queue's policy; see payo
 import base64
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from ipaddress import ip_network
 from pathlib import Path
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 KEY_BYTES: Final = 32
 KEYS_FILE_NAME: Final = "keys"
+LINK_FILE_NAME: Final = "console-token"
+TOKEN_BYTES: Final = 32
 DATA_FOLDER_NAME: Final = ".payonce"
 PROJECT_MARKS: Final = (DATA_FOLDER_NAME, "pyproject.toml", ".git")
 POSTGRES_SCHEMES: Final = ("postgresql", "postgres")
@@ -238,6 +240,14 @@ class Settings(BaseModel):
             return Keyring.from_text(self.keys.get_secret_value())
         return Keyring.from_text(kept_keys(self.data_dir / KEYS_FILE_NAME)) if self.embedded else None
 
+    def console_token(self) -> str:
+        """What the console's link carries while nobody has a login; the same after a restart."""
+        path = self.data_dir / LINK_FILE_NAME
+        token = kept(path, lambda: secrets.token_urlsafe(TOKEN_BYTES)).strip()
+        if len(token) < TOKEN_BYTES:
+            raise Invalid(f"{path} has {len(token)} characters, which could be guessed; remove it for a new one")
+        return token
+
     @property
     def simulators_dir(self) -> Path:
         """Where simulated vendors keep their books."""
@@ -268,13 +278,17 @@ def load_settings() -> Settings:
 
 
 def kept_keys(path: Path) -> str:
-    """The keys in this file, for its owner alone; made if there is none. One of several who make it at once wins."""
+    """The keys in this file."""
+    return kept(path, lambda: f"k1:{base64.b64encode(os.urandom(KEY_BYTES)).decode()}")
+
+
+def kept(path: Path, make: Callable[[], str]) -> str:
+    """The secret in this file, for its owner alone; made if there is none. One of several who make it at once wins."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        made = f"k1:{base64.b64encode(os.urandom(KEY_BYTES)).decode()}\n"
         draft = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
         with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(made)
+            file.write(f"{make()}\n")
             file.flush()
             os.fsync(file.fileno())
         with suppress(FileExistsError):

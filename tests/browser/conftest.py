@@ -11,6 +11,8 @@ import pytest
 from playwright.async_api import Browser
 
 from payonce.app import App, all_migrations
+from payonce.console.cookies import TICKET
+from payonce.console.ticket import Ticket
 from payonce.settings import Settings
 from payonce.testing import ScratchDatabase, Servers
 from payonce.web import listening
@@ -50,8 +52,13 @@ class Served:
     app: App
     address: str
 
-    def person(self, browser: Browser, **options: Any) -> AbstractAsyncContextManager[Watched]:
-        return open_person(browser, self.address, **options)
+    @asynccontextmanager
+    async def person(self, browser: Browser, **options: Any) -> AsyncIterator[Watched]:
+        """Somebody who opened the link that the process printed."""
+        async with open_person(browser, self.address, **options) as person:
+            cookie = Ticket(self.app.console_token).cookie
+            await person.context.add_cookies([{"name": TICKET, "value": cookie, "url": f"{self.address}/console/"}])
+            yield person
 
 
 OpenServed = Callable[..., AbstractAsyncContextManager[Served]]

@@ -1,7 +1,6 @@
 """The document *A day as an operator*: its commands typed as they stand, its way taken in a browser by a stranger."""
 
 import asyncio
-import json
 import re
 import shlex
 import subprocess
@@ -48,9 +47,10 @@ def upped(line: str, environment: dict[str, str], folder: Path) -> Iterator[Chil
         yield processes.start(sys.executable, "-m", "payonce", "up", name="up", environment=environment)
 
 
-def address_of(process: Child) -> str:
-    said = (json.loads(line) for line in process.output.splitlines())
-    return next(str(line["url"]) for line in said if line["event"] == "listening")
+def link_of(process: Child) -> str:
+    """The one line that the document tells to look for."""
+    [link] = re.findall(r"^The console: (\S+)$", process.output, re.MULTILINE)
+    return str(link)
 
 
 async def to_the_parked_message(page: Page) -> None:
@@ -70,8 +70,9 @@ async def a_stranger(
     here = {**urls, "PAYONCE_DATA_DIR": str(folder / "data")}
     with upped(commands()[0], here, folder) as process:
         await process.says("worker_started", within_s=40.0)
-        async with open_person(browser, address_of(process)) as stranger:
-            await stranger.page.goto("/")
+        link = link_of(process)
+        async with open_person(browser, link.partition("/console")[0]) as stranger:
+            await stranger.page.goto(link)
             yield stranger, {**clean_environment(), **here}
 
 

@@ -182,7 +182,20 @@ def test_above_the_threshold_a_second_person_agrees_from_the_command_line(
     assert (granted["state"], granted["result"]["state"]) == ("granted", "abandoned")
     assert state_of(database, effect) == "abandoned"
     assert payonce("approvals", "list", "--json").json["approvals"] == []
-    assert payonce("approvals", "threshold", "EUR", "--remove", "--json").json == {"thresholds": []}
+
+
+def test_to_raise_or_remove_a_threshold_needs_a_second_person(payonce: Payonce) -> None:
+    for amount in ("200", "100"):
+        [threshold] = payonce("approvals", "threshold", "EUR", amount, "--by", "ada", "--json").json["thresholds"]
+        assert threshold["above"]["amount"] == f"{amount}.00"
+    asked = payonce("approvals", "threshold", "EUR", "150", "--by", "ada", "--why", "we grow", "--json").json
+    assert (asked["approval"], asked["thresholds"][0]["above"]["amount"]) == (1, "100.00")
+    assert "asked by ada" in payonce("approvals", "grant", "1", "--by", "ada", "--yes").sentence
+    payonce("approvals", "grant", "1", "--by", "bob", "--yes")
+    gone = payonce("approvals", "threshold", "EUR", "--remove", "--by", "bob")
+    assert "a second person must agree: payonce approvals grant 2" in " ".join(gone.stdout.split())
+    payonce("approvals", "grant", "2", "--by", "ada", "--yes")
+    assert payonce("approvals", "threshold", "--json").json == {"thresholds": []}
 
 
 def test_a_grant_that_comes_too_late_fails_and_says_so(payonce: Payonce, database: ScratchDatabase) -> None:

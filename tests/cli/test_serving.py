@@ -84,6 +84,23 @@ def test_health_readiness_queues_and_metrics_are_served(payonce: Payonce, databa
     assert (code, problem["status"], problem["title"]) == (404, 404, "Not Found")
 
 
+def test_the_consoles_link_is_printed_kept_over_a_restart_and_printed_again(payonce: Payonce) -> None:
+    tokens = set()
+    for _ in range(2):
+        process = payonce.start("up", "--port", "0")
+        port = int(started(process, "listening")["url"].rpartition(":")[2])
+        started(process)
+        assert fetch(port, "/console/")[0] == 403
+        process.terminate()
+        said, logged = process.communicate(timeout=30)
+        [link] = [word for word in said.split() if word.startswith(f"http://127.0.0.1:{port}/console?token=")]
+        tokens.add(link.partition("token=")[2])
+        assert link.partition("token=")[2] not in logged
+    assert len(tokens) == 1
+    again = payonce("console", "--port", "9000", "--json").json
+    assert again == {"url": f"http://127.0.0.1:9000/console?token={tokens.pop()}", "login": False}
+
+
 def test_a_process_on_a_foreign_schema_is_alive_and_not_ready(payonce: Payonce, database: ScratchDatabase) -> None:
     process = payonce.start("run", "tally.worker", "--port", "0")
     port = int(started(process, "listening")["url"].rpartition(":")[2])

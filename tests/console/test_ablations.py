@@ -10,6 +10,7 @@ from starlette.requests import Request
 
 from payonce.console import door, entrance
 from payonce.console.templating import ENVIRONMENT
+from payonce.console.ticket import Ticket
 from payonce.engine.people import Role, sessions
 from payonce.testing import OpenStage
 from tests.ablations import Ablations, cases, given, missed, patched
@@ -77,6 +78,17 @@ ABLATIONS: Ablations = {
             given(test_door.test_without_a_login_a_name_that_was_made_to_point_here_is_refused, "evil.example"),
             given(test_door.test_without_a_login_what_came_through_a_proxy_is_refused, "Forwarded"),
         ],
+    ),
+    "the ticket": (
+        patched(Ticket, "admits", lambda self, cookie: True),
+        [
+            test_door.test_a_stranger_behind_a_proxy_that_tells_nothing_of_itself_does_not_come_in,
+            given(test_door.test_a_wrong_token_or_cookie_does_not_lead_in, "guessed"),
+        ],
+    ),
+    "the token of the link": (
+        patched(Ticket, "opens", lambda self, token: True),
+        [given(test_door.test_a_wrong_token_or_cookie_does_not_lead_in, "guessed")],
     ),
     "the login beyond loopback": (
         patched(door, "is_loopback", lambda host: True),

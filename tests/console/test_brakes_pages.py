@@ -1,6 +1,7 @@
 """Freezes, limits, leases, the audit log, the outbox and reconciliation: what is shown, and what each button does."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -136,8 +137,30 @@ async def test_parked_entries_are_shown_with_their_reason_and_the_ticked_ones_re
         assert first not in done.text
         assert second in done.text
         check = await visitor.submit(done, f"/outbox/{NAME}/redrive", all="yes")
-        done = await visitor.submit(check, f"/outbox/{NAME}/redrive", all="yes", sure="yes")
+        form = {"all": "yes", "shown": check.field("shown"), "sure": "yes"}
+        done = await visitor.submit(check, f"/outbox/{NAME}/redrive", **form)
         assert "Nothing is parked" in done.words
+
+
+async def test_all_parked_entries_are_those_that_were_shown(stage: OpenStage) -> None:
+    async with open_desk(stage) as desk, console(desk.s) as address, visiting(address) as visitor:
+        path = f"/outbox/{NAME}/redrive"
+        await parked(desk, 3)
+        check = await visitor.submit(await visitor.get(f"/outbox/{NAME}"), path, all="yes")
+        assert "3 parked entries of broker start over" in check.words
+        assert "as_new" not in check.text
+        form = {"all": "yes", "shown": check.field("shown"), "sure": "yes"}
+        assert (await visitor.submit(check, path, **form, as_new="yes")).status == 400
+        assert (await visitor.submit(check, path, all="yes", sure="yes")).status == 400
+        await parked(desk, 2)
+        done = await visitor.submit(check, path, **form)
+        assert "3 entries of broker start over." in done.words
+        assert "Redrive all 2" in done.words
+        check = await visitor.submit(done, path, all="yes")
+        one = re.findall(r'name="id" value="([^"]+)"', done.text)[0]
+        await visitor.submit(done, path, ids=one, sure="yes")
+        stale = await visitor.submit(check, path, **{**form, "shown": check.field("shown")})
+        assert (stale.status, "are not those of 2 any more" in stale.words) == (409, True)
 
 
 async def test_entries_are_discarded_one_by_one_for_a_reason(stage: OpenStage) -> None:

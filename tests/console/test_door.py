@@ -1,19 +1,66 @@
 """Who comes in: this machine without a login, everybody else with one, and no form that is not ours."""
 
+import asyncio
+
 import pytest
 from yarl import URL
 
 from payonce.console.door import is_loopback
 from payonce.engine.people import Role
 from payonce.testing import OpenStage
-from tests.console.visitor import console, give_login, visiting
+from tests.console.visitor import TOKEN, console, give_login, visiting
 
 
-async def test_whoever_sits_at_the_machine_needs_no_login_while_nobody_has_one(stage: OpenStage) -> None:
+async def test_whoever_has_the_link_needs_no_login_while_nobody_has_one(stage: OpenStage) -> None:
     async with stage() as s, console(s) as address, visiting(address) as visitor:
         page = await visitor.get("/queues")
         assert page.status == 200
         assert "operator@localhost" in page.words
+
+
+NGINX = "GET /console/approvals HTTP/1.0\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+"""What `proxy_pass http://127.0.0.1:8080;` and nothing else sends: no trace of a proxy or of who is before it."""
+
+
+async def test_a_stranger_behind_a_proxy_that_tells_nothing_of_itself_does_not_come_in(stage: OpenStage) -> None:
+    async with stage() as s, console(s) as address:
+        host = address.removeprefix("http://")
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(host.rpartition(":")[2]))
+        writer.write(NGINX.format(host=host).encode())
+        answer = (await reader.read(1_000_000)).decode()
+        writer.close()
+        assert answer.split()[1] == "403"
+        assert "thresholds/set" not in answer
+        assert "payonce console" in answer, "where to find the link"
+
+
+async def test_the_link_leads_in_and_its_token_stays_in_no_address(stage: OpenStage) -> None:
+    async with stage() as s, console(s) as address, visiting(address, with_ticket=False) as visitor:
+        assert (await visitor.get("/queues")).status == 403
+        page = await visitor.get(f"{address}/console?token={TOKEN}")
+        assert (page.status, page.url) == (200, f"{address}/console/")
+        assert "operator@localhost" in (await visitor.get("/queues")).words
+        kept = {cookie.key: cookie for cookie in visitor.http.cookie_jar}["payonce_ticket"]
+        assert (kept["httponly"], kept["samesite"], kept["path"]) == (True, "strict", "/console")
+        assert TOKEN not in kept.value
+        page = await visitor.get(f"/queues?state=parked&token={TOKEN}")
+        assert page.url.endswith("/console/queues?state=parked")
+
+
+@pytest.mark.parametrize("token", ["", "guessed", f"{TOKEN}x", "%C3%A9"])
+async def test_a_wrong_token_or_cookie_does_not_lead_in(stage: OpenStage, token: str) -> None:
+    async with stage() as s, console(s) as address, visiting(address, with_ticket=False) as visitor:
+        assert (await visitor.get(f"/queues?token={token}")).status == 403
+        assert (await visitor.get("/queues", Cookie=f"payonce_ticket={token}")).status == 403
+        assert (await visitor.get("/queues", Cookie=f"payonce_ticket={TOKEN}")).status == 403
+
+
+async def test_the_link_is_of_no_use_once_somebody_has_a_login_or_beyond_this_machine(stage: OpenStage) -> None:
+    async with stage() as s, console(s, host="0.0.0.0") as far, visiting(far) as visitor:
+        assert (await visitor.get(f"/queues?token={TOKEN}")).url.startswith(f"{far}/console/login")
+    async with stage() as s, console(s) as address, visiting(address) as visitor:
+        await give_login(s, "ann")
+        assert (await visitor.get(f"/queues?token={TOKEN}")).url.startswith(f"{address}/console/login")
 
 
 async def test_from_the_first_login_on_everybody_needs_theirs(stage: OpenStage) -> None:
@@ -66,6 +113,14 @@ async def test_a_form_of_another_site_is_refused_even_with_the_token(stage: Open
         token = (await visitor.get("/queues")).field("csrf")
         answer = await visitor.post("/theme", {"csrf": token, "theme": "dark"}, Origin=origin)
         assert answer.status == 403
+
+
+@pytest.mark.parametrize("said", ["All%20is%20paid", ".All%20is%20paid", "0" * 64 + ".All%20is%20paid"])
+async def test_a_notice_that_this_session_did_not_make_is_not_shown(stage: OpenStage, said: str) -> None:
+    """Another port of localhost can set our cookies, and must not speak in our name."""
+    async with stage() as s, console(s) as address, visiting(address) as visitor:
+        visitor.http.cookie_jar.update_cookies({"payonce_notice": said}, URL(f"{address}/console/"))
+        assert "All is paid" not in (await visitor.get("/queues")).words
 
 
 async def test_a_viewer_looks_and_changes_nothing(stage: OpenStage) -> None:

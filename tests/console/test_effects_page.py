@@ -165,17 +165,56 @@ async def test_what_expired_is_listed_as_expired(stage: OpenStage) -> None:
         assert "answer did_not for bank.pay" in (await bob.get("/approvals?state=expired")).words
 
 
-async def test_thresholds_are_set_and_removed_on_the_page(stage: OpenStage) -> None:
-    async with office(stage) as (till, _, _, bob):
+async def change_threshold(visitor: Visitor, verb: str, **form: str) -> Answer:
+    """Through both steps, as far as they go."""
+    path = f"/approvals/thresholds/{verb}"
+    check = await visitor.submit(await visitor.get("/approvals"), path, **form)
+    if "Nothing is changed yet" not in check.words:
+        return check
+    return await visitor.submit(check, path, **form, sure="yes", why="we grow")
+
+
+async def test_a_threshold_is_set_and_lowered_by_one_person(stage: OpenStage) -> None:
+    async with office(stage) as (_, _, _, bob):
         page = await bob.get("/approvals")
         assert "No threshold is set" in page.words
-        page = await bob.submit(page, "/approvals/thresholds/set", asset="EUR", amount="250.00")
-        assert "Above 250.00 EUR a second person is asked." in page.words
+        for amount in ("250.00", "100.00"):
+            page = await bob.submit(page, "/approvals/thresholds/set", asset="EUR", amount=amount)
+            assert f"Above {amount} EUR a second person is asked." in page.words
         odd = await bob.submit(page, "/approvals/thresholds/set", asset="ODD", amount="1")
         assert (odd.status, "say how many decimals it has" in odd.words) == (400, True)
-        page = await bob.submit(page, "/approvals/thresholds/remove", asset="EUR", decimals="2")
-        assert "No threshold is set" in page.words
-        assert await till.s.owner.fetchval("select count(*) from payonce.approval_thresholds") == 0
+
+
+@pytest.mark.parametrize(
+    "way", [("remove", {"decimals": "2"}), ("set", {"amount": "1000.00"})], ids=["remove", "raise"]
+)
+async def test_one_approver_alone_cannot_step_over_the_threshold(
+    stage: OpenStage, way: tuple[str, dict[str, str]]
+) -> None:
+    async with office(stage) as (till, review, _, bob):
+        await threshold(till, "100.00")
+        verb, form = way
+        asked = await change_threshold(bob, verb, asset="EUR", **form)
+        assert "Nothing is done until a second person grants" in asked.words
+        path = asked.url.partition("/console")[2]
+        refused = await bob.submit(asked, f"{path}/grant", why="me again")
+        assert "a second person must decide" in refused.words
+        await answered(bob, review, answer="did_not")
+        assert await till.states() == {"p-1": "review"}
+
+
+async def test_a_threshold_is_removed_when_a_second_person_agrees(stage: OpenStage) -> None:
+    async with office(stage) as (till, _, _, bob):
+        await threshold(till, "100.00")
+        await give_login(till.s, "cyd", Role.APPROVER)
+        asked = await change_threshold(bob, "remove", asset="EUR", decimals="2")
+        path = asked.url.partition("/console")[2]
+        async with visiting(bob.address) as cyd:
+            await cyd.log_in("cyd")
+            page = await cyd.get(path)
+            assert "bob asks to remove the threshold of 100.00 EUR" in page.words
+            await cyd.submit(page, f"{path}/grant", why="we ended that")
+            assert "No threshold is set" in (await cyd.get("/approvals")).words
 
 
 async def test_what_vendors_and_people_write_is_text_and_secrets_stay_hidden(stage: OpenStage) -> None:

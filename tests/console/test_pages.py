@@ -105,7 +105,7 @@ async def test_a_purge_wants_the_queues_name_typed_and_leaves_lines_in_the_log(s
     async with stage() as s, console(s) as address, visiting(address) as visitor:
         [message_id] = await park(s)
         page = await visitor.get(f"/queues/{QUEUE}/purge?id={message_id}")
-        form = {"id": page.field("id"), "state": "parked", "count": page.field("count"), "why": "never to be paid"}
+        form = {"asked": page.field("asked"), "state": "parked", "why": "never to be paid"}
         answer = await visitor.submit(page, f"/queues/{QUEUE}/purge", typed="something else", **form)
         assert answer.status == 400
         assert (await s.admin.depth(QUEUE)).parked == 1
@@ -117,16 +117,29 @@ async def test_a_purge_wants_the_queues_name_typed_and_leaves_lines_in_the_log(s
         assert "purged by operator@localhost in the console: never to be paid" in gone.words
 
 
-async def test_a_purge_of_more_than_was_shown_purges_nothing(stage: OpenStage) -> None:
+async def test_a_purge_deletes_what_was_shown_and_nothing_that_came_later(stage: OpenStage) -> None:
     async with stage() as s, console(s) as address, visiting(address) as visitor:
         await park(s)
         page = await visitor.get(f"/queues/{QUEUE}/purge")
-        await park(s)
-        answer = await visitor.submit(
-            page, f"/queues/{QUEUE}/purge", typed=QUEUE, state="parked", count=page.field("count"), why="x"
-        )
-        assert answer.status == 409
-        assert (await s.admin.depth(QUEUE)).parked == 2
+        [later] = await park(s)
+        form = {"asked": page.field("asked"), "state": "parked", "why": "x", "typed": QUEUE}
+        assert "1 message" in (await visitor.submit(page, f"/queues/{QUEUE}/purge", **form)).words
+        [left] = await s.admin.peek(QUEUE, State.PARKED, 10)
+        assert left.message.id == later
+
+
+async def test_a_purge_of_others_than_were_shown_purges_nothing(stage: OpenStage) -> None:
+    """As many as were shown, and not the same."""
+    async with stage() as s, console(s) as address, visiting(address) as visitor:
+        await park(s, count=3)
+        page = await visitor.get(f"/queues/{QUEUE}/purge")
+        await s.admin.purge(QUEUE, State.PARKED, Filter(), "somebody else")
+        await park(s, "another reason", count=3)
+        form = {"asked": page.field("asked"), "state": "parked", "why": "x", "typed": QUEUE}
+        for given in (form, {**form, "asked": ""}, {**form, "asked": "{}"}):
+            answer = await visitor.submit(page, f"/queues/{QUEUE}/purge", **given)
+            assert answer.status == (409 if given is form else 400)
+        assert (await s.admin.depth(QUEUE)).parked == 3
 
 
 async def test_a_viewer_is_shown_no_button_and_may_not_post(stage: OpenStage) -> None:

@@ -11,9 +11,12 @@ from typing import Any
 import aiohttp
 from starlette.applications import Starlette
 from starlette.routing import Mount
+from yarl import URL
 
 from payonce.console import mounting
+from payonce.console.cookies import TICKET
 from payonce.console.mounting import CONSOLE
+from payonce.console.ticket import Ticket
 from payonce.engine import brakes
 from payonce.engine.bell import Bell
 from payonce.engine.brakes import Actions
@@ -24,6 +27,7 @@ from payonce.engine.transaction import Reader, Tx, begin
 from payonce.testing import Stage
 from payonce.testing.serving import serving
 
+TOKEN = "the-token-of-the-link"
 PASSWORD = "correct horse battery"
 
 
@@ -52,7 +56,7 @@ class StageDesk:
 
     @property
     def actions(self) -> Actions:
-        declared = (brakes.answering, brakes.redriving, brakes.writing_off)
+        declared = (brakes.answering, brakes.redriving, brakes.writing_off, brakes.bounding)
         made = [make(self.admin) for make in declared]
         return {action.name: action for action in made}
 
@@ -117,7 +121,7 @@ class Visitor:
 async def console(stage: Stage, host: str = "127.0.0.1") -> AsyncIterator[str]:
     """The console as a process that listens at `host` would serve it."""
     desk = StageDesk(stage, asyncio.Event())
-    routes = [Mount(CONSOLE, mounting.console(desk, host, keep_s=0.0)), *mounting.ways_in()]
+    routes = [Mount(CONSOLE, mounting.console(desk, host, lambda: TOKEN, keep_s=0.0)), *mounting.ways_in()]
     async with serving(Starlette(routes=routes)) as address:
         try:
             yield address
@@ -126,8 +130,11 @@ async def console(stage: Stage, host: str = "127.0.0.1") -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def visiting(address: str) -> AsyncIterator[Visitor]:
+async def visiting(address: str, *, with_ticket: bool = True) -> AsyncIterator[Visitor]:
+    """Somebody who opened the link that the process printed, or only its bare address."""
     async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as http:
+        if with_ticket:
+            http.cookie_jar.update_cookies({TICKET: Ticket(lambda: TOKEN).cookie}, URL(f"{address}{CONSOLE}/"))
         yield Visitor(http, address)
 
 

@@ -12,8 +12,13 @@ from payonce.web.server import SHUTDOWN_LIMIT_S
 
 
 async def test_the_bare_address_leads_to_the_console(settings: Settings) -> None:
-    async with App.open(settings) as app, listening(app, "127.0.0.1", 0) as port, aiohttp.ClientSession() as http:
-        for path in ("/", "/console"):
+    jar = aiohttp.CookieJar(unsafe=True)
+    async with (
+        App.open(settings) as app,
+        listening(app, "127.0.0.1", 0) as port,
+        aiohttp.ClientSession(cookie_jar=jar) as http,
+    ):
+        for path in (f"/?token={app.console_token()}", "/console"):
             async with http.get(f"http://127.0.0.1:{port}{path}") as response:
                 assert response.status == 200
                 assert str(response.url) == f"http://127.0.0.1:{port}/console/"
@@ -23,9 +28,10 @@ async def test_the_bare_address_leads_to_the_console(settings: Settings) -> None
 
 
 async def test_an_open_page_does_not_hold_up_the_end_of_the_process(settings: Settings) -> None:
-    async with App.open(settings) as app, aiohttp.ClientSession() as http:
+    jar = aiohttp.CookieJar(unsafe=True)
+    async with App.open(settings) as app, aiohttp.ClientSession(cookie_jar=jar) as http:
         async with listening(app, "127.0.0.1", 0) as port:
-            response = await http.get(f"http://127.0.0.1:{port}/console/live")
+            response = await http.get(f"http://127.0.0.1:{port}/console/live?token={app.console_token()}")
             await response.content.readline()
             begun = time.monotonic()
         assert time.monotonic() - begun < SHUTDOWN_LIMIT_S - 1

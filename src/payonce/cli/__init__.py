@@ -14,6 +14,7 @@ from payonce.cli import (
     approvals,
     audit,
     bench,
+    console,
     crash,
     db,
     demo,
@@ -42,6 +43,7 @@ Without DATABASE_URL a private PostgreSQL is started and migrated by itself.
 Examples:
   payonce demo              watch money survive killed workers and lying banks
   payonce up                run every role in this process, with HTTP on port 8080
+  payonce console           the link under which the console opens, once more
   payonce run tally.worker  run one role; start as many of these as you like
   payonce queues list       what waits where
   payonce trace ID          follow one message or payment
@@ -63,6 +65,7 @@ app = typer.Typer(
 )
 app.command("up")(serve.up)
 app.command("run")(serve.run)
+app.command("console")(console.console)
 app.command("demo")(demo.demo)
 app.add_typer(queues.commands, name="queues")
 app.add_typer(outbox.commands, name="outbox")

@@ -134,10 +134,13 @@ def threshold(
     amount: Annotated[str | None, typer.Argument(metavar="[AMOUNT]", help="In major units, such as 1000.")] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Ask nobody else for this asset any more.")] = False,
     exponent: ExponentOption = None,
+    why: Annotated[str, typer.Option(help="For the audit log and the second person.")] = "changed by hand",
     by: ByOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Above which amount of an asset a second person is asked: list, set or remove.
+
+    To raise or remove one needs a second person itself: otherwise one alone could take it away and put it back.
 
     Example: payonce approvals threshold EUR 1000
     """
@@ -147,17 +150,24 @@ def threshold(
     gone = parsed_asset(asset, exponent) if asset is not None and remove else None
 
     async def act() -> None:
-        from payonce.engine.brakes import remove_threshold, set_threshold, thresholds
+        from payonce.engine.brakes import Approval, ask, threshold_change_of, thresholds
 
+        result: dict[str, Any] = {}
+        asset_of_it = gone if above is None else above.asset
         async with opened() as app:
-            async with app.begin() as tx:
-                if above is not None:
-                    await set_threshold(tx, above, somebody(by))
-                if gone is not None:
-                    await remove_threshold(tx, gone, somebody(by))
+            if asset_of_it is not None:
+                async with app.begin() as tx:
+                    change = await threshold_change_of(tx, asset_of_it, above)
+                    end = await ask(tx, app.actions["change threshold"], change, somebody(by), why)
+                if isinstance(end, Approval):
+                    result["approval"] = end.id
             found = await thresholds(app.read)
-        result = {"thresholds": [_described_threshold(each) for each in found]}
-        show(result, as_json, _threshold_table(found) if found else "no second person is asked for anything")
+        result["thresholds"] = [_described_threshold(each) for each in found]
+        said = [_threshold_table(found) if found else "no second person is asked for anything"]
+        if "approval" in result:
+            waits = f"nothing is changed yet, a second person must agree: payonce approvals grant {result['approval']}"
+            said.append(waits)
+        show(result, as_json, *said)
 
     run_async(act())
 

@@ -54,13 +54,13 @@ def run(
 
 
 def _run(settings: "Settings", roles: list[str], port: int | None, as_json: bool) -> None:
-    stopped_by = run_async(_serve(settings, roles, port), loop_factory())
+    stopped_by = run_async(_serve(settings, roles, port, as_json), loop_factory())
     show({"roles": roles, "stopped_by": stopped_by.name}, as_json)
     if stopped_by is signal.SIGINT:
         raise typer.Exit(EXIT_INTERRUPTED)
 
 
-async def _serve(settings: "Settings", roles: list[str], port: int | None) -> signal.Signals:
+async def _serve(settings: "Settings", roles: list[str], port: int | None, as_json: bool) -> signal.Signals:
     from payonce.app import App
     from payonce.kit.log import get_logger
 
@@ -71,8 +71,8 @@ async def _serve(settings: "Settings", roles: list[str], port: int | None) -> si
             from payonce.web import listening
 
             # Open until the work is drained: a probe must see a live process to the end.
-            await stack.enter_async_context(listening(app, settings.host, port))
-            await _tell_of_logins(app, settings.host)
+            listens_on = await stack.enter_async_context(listening(app, settings.host, port))
+            await _tell_the_way_in(app, settings.host, listens_on, as_json)
         app.start()
         log.info("worker_started", roles=roles, process=app.process_name)
         signalled = await _until_told(app, told)
@@ -82,14 +82,21 @@ async def _serve(settings: "Settings", roles: list[str], port: int | None) -> si
     return signalled
 
 
-async def _tell_of_logins(app: "App", host: str) -> None:
-    """Beyond this machine nobody comes in without a login, so whoever starts hears how to make the first."""
+async def _tell_the_way_in(app: "App", host: str, port: int, as_json: bool) -> None:
+    """While nobody has a login: on this machine the console's link, beyond it how to make the first login."""
     import structlog
 
     from payonce.console.door import is_loopback
+    from payonce.console.ticket import link_with
     from payonce.engine.people import people
 
-    if not is_loopback(host) and not await people(app.read):
+    if await people(app.read):
+        return
+    if is_loopback(host):
+        if not as_json:
+            # Beside the log, not in it: a log is read by more people than may come in.
+            print(f"\nThe console: {link_with(app.console_token(), host, port)}\n", flush=True)
+    else:
         structlog.get_logger(__name__).warning(
             "console_has_no_logins", host=host, add_with="payonce users add NAME --role approver"
         )

@@ -56,7 +56,7 @@ def list_users(as_json: JsonOption = False) -> None:
         rows = [[each[column] for column in columns] for each in found]
         told: Any = table("People", [column.replace("_", " ") for column in columns], rows)
         if not found:
-            told = "nobody has a login; the console is open to this machine alone. Add one: payonce users add NAME"
+            told = "nobody has a login: only the link of `payonce console` leads in. Add one: payonce users add NAME"
         show({"users": found}, as_json, told)
 
     run_async(act())

@@ -1,10 +1,10 @@
-"""The console's cookies: the session, the visit a login form belongs to, the colours, a notice after a change."""
+"""The console's cookies: the session or the ticket, the visit a login form belongs to, colours, a notice."""
 
 import hmac
 import secrets
 from dataclasses import dataclass
-from typing import Final
-from urllib.parse import unquote
+from typing import Final, Literal
+from urllib.parse import quote, unquote
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -12,20 +12,23 @@ from starlette.responses import Response
 from payonce.console.links import ROOT
 
 SESSION: Final = "payonce_session"
+TICKET: Final = "payonce_ticket"
 VISIT: Final = "payonce_visit"
 THEME: Final = "payonce_theme"
 NOTICE: Final = "payonce_notice"
 THEMES: Final = ("auto", "light", "dark")
 VISIT_BYTES: Final = 32
+NOTICE_KEPT_S: Final = 60
 COOKIE_MAX_LENGTH: Final = 4_000
 
 
 @dataclass(frozen=True)
 class Cookies:
     session: str | None
+    ticket: str | None
     visit: str
     theme: str
-    notice: str
+    sealed_notice: str
     secure: bool
     new_visit: bool
 
@@ -37,19 +40,37 @@ class Cookies:
         fresh = len(known) < VISIT_BYTES
         return cls(
             session=said.get(SESSION) or None,
+            ticket=said.get(TICKET) or None,
             visit=secrets.token_urlsafe(VISIT_BYTES) if fresh else known,
             theme=theme if theme in THEMES else "auto",
-            notice=unquote(said.get(NOTICE, "")),
+            sealed_notice=said.get(NOTICE, ""),
             secure=request.url.scheme == "https",
             new_visit=fresh,
         )
 
     def csrf(self, logged_in: bool) -> str:
         """A token that only a page of ours could have shown: made from what only the browser and we know."""
-        key = self.session if logged_in and self.session else self.visit
+        # The visit alone could be set by another port of this machine; the ticket cannot be known there.
+        key = self.session if logged_in and self.session else f"{self.ticket or ''}{self.visit}"
         return hmac.new(key.encode("utf-8", "replace"), b"payonce console form", "sha256").hexdigest()
 
-    def set(self, response: Response, name: str, value: str, max_age_s: int | None = None) -> None:
+    def notice(self, csrf: str) -> str:
+        """What a change of this very session left to say; anybody else's words, such as another port's, are none."""
+        given, _, text = self.sealed_notice.partition(".")
+        notice = unquote(text)
+        return notice if hmac.compare_digest(given.encode("utf-8", "replace"), _seal(csrf, notice).encode()) else ""
+
+    def set_notice(self, response: Response, csrf: str, notice: str) -> None:
+        self.set(response, NOTICE, f"{_seal(csrf, notice)}.{quote(notice)}", max_age_s=NOTICE_KEPT_S)
+
+    def set(
+        self, response: Response, name: str, value: str, max_age_s: int | None = None,
+        samesite: Literal["lax", "strict"] = "lax",
+    ) -> None:  # fmt: skip
         response.set_cookie(
-            name, value, max_age=max_age_s, path=ROOT, secure=self.secure, httponly=True, samesite="lax"
+            name, value, max_age=max_age_s, path=ROOT, secure=self.secure, httponly=True, samesite=samesite
         )  # fmt: skip
+
+
+def _seal(csrf: str, notice: str) -> str:
+    return hmac.new(csrf.encode(), f"payonce console notice {notice}".encode("utf-8", "replace"), "sha256").hexdigest()

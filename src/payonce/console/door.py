@@ -1,10 +1,10 @@
-"""Who may come in: names of this machine, logins, forms that are ours, and a role for each route."""
+"""Who may come in: names of this machine, its ticket, logins, forms that are ours, and a role for each route."""
 
 import hmac
 import ipaddress
 from collections.abc import Callable, Mapping
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
@@ -12,10 +12,11 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from payonce.console.board import Board
-from payonce.console.cookies import VISIT, Cookies
+from payonce.console.cookies import TICKET, VISIT, Cookies
 from payonce.console.desk import Desk
 from payonce.console.links import ROOT, link
 from payonce.console.page import Page, PageRoute, Visit
+from payonce.console.ticket import PARAMETER, TICKET_KEPT_S, Ticket
 from payonce.engine.people import LOCAL_OPERATOR, Person, standing
 
 FORM_MAX_BYTES: Final = 256 * 1024
@@ -53,11 +54,12 @@ def is_loopback(host: str) -> bool:
 class Door:
     """Stands before every route of every page."""
 
-    def __init__(self, desk: Desk, host: str, pages: tuple[Page, ...], keep_s: float) -> None:
+    def __init__(self, desk: Desk, host: str, pages: tuple[Page, ...], keep_s: float, ticket: Ticket) -> None:
         self._desk = desk
         self._board = Board(desk, keep_s)
         self._loopback = is_loopback(host)
         self._pages = pages
+        self._ticket = ticket
 
     def guarding(self, routes: Mapping[str, PageRoute]) -> Callable[[Request], "object"]:
         """One endpoint for the methods of one path."""
@@ -66,6 +68,8 @@ class Door:
             route = routes.get("GET" if request.method == "HEAD" else request.method)
             if route is None:
                 raise HTTPException(405, f"{request.method} is not known here", {"Allow": ", ".join(routes)})
+            if route.method == "GET" and PARAMETER in request.query_params:
+                return await self._take_ticket(request)
             visit = await self.visit(request)
             if visit is None:
                 return _to_login(request)
@@ -90,6 +94,8 @@ class Door:
         local = person is None and not known.anybody and self._loopback
         if local:
             _check_at_this_machine(request)
+            if not self._ticket.admits(cookies.ticket):
+                raise _without_ticket()
             person = LOCAL_OPERATOR
         if person is None:
             return None
@@ -99,6 +105,20 @@ class Door:
         return Visit(
             self._desk, request, person, known.now, csrf, cookies, local, glance, self._board, form, self._pages
         )  # fmt: skip
+
+    async def _take_ticket(self, request: Request) -> Response:
+        """To the same page without the token, which stays in no address, history or list of links."""
+        cookies = Cookies.of(request)
+        rest = {name: value for name, value in request.query_params.items() if name != PARAMETER}
+        path = unquote(request.url.path).removeprefix(ROOT).removesuffix("/")
+        response = RedirectResponse(link(path, **rest), status_code=303)
+        known = await standing(self._desk.read, cookies.session)
+        if self._loopback and not known.anybody:
+            _check_at_this_machine(request)
+            if not self._ticket.opens(request.query_params[PARAMETER]):
+                raise _without_ticket()
+            cookies.set(response, TICKET, self._ticket.cookie, TICKET_KEPT_S, "strict")
+        return greeted(cookies, response)
 
 
 async def checked_form(request: Request, csrf: str) -> FormData:
@@ -138,7 +158,7 @@ def greeted(cookies: Cookies, response: Response) -> Response:
 
 def _check_at_this_machine(request: Request) -> None:
     """Against names that were made to point here (DNS rebinding), and against proxies: without a login both would
-    let strangers in."""
+    let strangers in. A proxy may pass neither its own name nor a trace of itself; then the ticket keeps them out."""
     host = request.headers.get("host", "")
     name = urlsplit(f"//{host}").hostname or ""
     if not is_loopback(name):
@@ -152,6 +172,13 @@ def _check_at_this_machine(request: Request) -> None:
                 403, f"this request came through a proxy ({header}), and nobody has a login yet; "
                 "add the first person with: payonce users add NAME --role approver"
             )  # fmt: skip
+
+
+def _without_ticket() -> HTTPException:
+    return HTTPException(
+        403, "nobody has a login yet, so only the link that `payonce up` printed when it started leads in; "
+        "on the machine that runs it, `payonce console` prints it again"
+    )  # fmt: skip
 
 
 def _check_readable(visit: Visit) -> None:

@@ -1,5 +1,6 @@
 """How a process serves the console, also where its extra is not installed."""
 
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any, Final
 
@@ -17,13 +18,14 @@ __all__ = ["CONSOLE", "console", "ways_in"]
 NEEDED: Final = ("jinja2", "python_multipart")
 
 
-def console(desk: Desk, host: str, **options: Any) -> ASGIApp:
-    """To be mounted at CONSOLE. `host` is where the process listens."""
+def console(desk: Desk, host: str, token: Callable[[], str], **options: Any) -> ASGIApp:
+    """To be mounted at CONSOLE. `host` is where the process listens; `token` is what its link carries while nobody has
+    a login."""
     if any(find_spec(name) is None for name in NEEDED):
         return Starlette(routes=[Route("/{rest:path}", _missing)])
     from payonce.console.site import build_console
 
-    return build_console(desk, host, **options)
+    return build_console(desk, host, token, **options)
 
 
 def ways_in() -> list[BaseRoute]:
@@ -32,7 +34,8 @@ def ways_in() -> list[BaseRoute]:
 
 
 async def _enter(request: Request) -> Response:
-    return RedirectResponse(f"{CONSOLE}/", status_code=307)
+    query = f"?{request.url.query}" if request.url.query else ""
+    return RedirectResponse(f"{CONSOLE}/{query}", status_code=307)
 
 
 async def _missing(request: Request) -> Response:

@@ -4,7 +4,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Literal
-from urllib.parse import quote
 
 from starlette.datastructures import FormData
 from starlette.requests import Request
@@ -89,7 +88,7 @@ class Visit:
             person=self.person,
             csrf=self.csrf,
             now=self.now,
-            notice=self.cookies.notice,
+            notice=self.cookies.notice(self.csrf),
             theme=self.cookies.theme,
             here=self.request.url.path,
             here_with_query=self.request.url.path + (f"?{self.request.url.query}" if self.request.url.query else ""),
@@ -98,14 +97,14 @@ class Visit:
             **context,
         )
         response = HTMLResponse(text, status_code=status)
-        if self.cookies.notice:
+        if self.cookies.sealed_notice:
             response.delete_cookie(NOTICE, path=ROOT)
         return response
 
     def done(self, path: str, notice: str) -> Response:
         """After a change: to the page that shows it, with a sentence on what happened."""
         response = RedirectResponse(link(path), status_code=303)
-        self.cookies.set(response, NOTICE, quote(notice[:NOTICE_MAX_LENGTH]), max_age_s=60)
+        self.cookies.set_notice(response, self.csrf, notice[:NOTICE_MAX_LENGTH])
         return response
 
 

@@ -1,7 +1,7 @@
 """The site: every page behind the door, static files, and errors as pages for a person."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from payonce.console.door import HEADERS, Door, is_loopback
 from payonce.console.page import Page, PageRoute
 from payonce.console.pages import PAGES
 from payonce.console.templating import ENVIRONMENT, STATIC
+from payonce.console.ticket import Ticket
 from payonce.engine.database import is_transient
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid, PayonceError, Stale
@@ -37,9 +38,11 @@ OURS: Final = "an error of payonce itself; its log tells more"
 log = get_logger(__name__)
 
 
-def build_console(desk: Desk, host: str, pages: tuple[Page, ...] = PAGES, *, keep_s: float = KEEP_S) -> Starlette:
+def build_console(
+    desk: Desk, host: str, token: Callable[[], str], pages: tuple[Page, ...] = PAGES, *, keep_s: float = KEEP_S
+) -> Starlette:
     """`host` is where the process listens: beyond loopback nobody comes in without a login."""
-    door = Door(desk, host, pages, keep_s)
+    door = Door(desk, host, pages, keep_s, Ticket(token))
     routes = [
         Route(path, door.guarding(by_method), methods=["GET", "POST"])
         for path, by_method in _by_path(pages).items()

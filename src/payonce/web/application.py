@@ -20,7 +20,9 @@ from payonce.web.query import refuse_unknown_query
 from payonce.web.queues import queue_routes
 from payonce.web.webhooks import webhook_routes
 
-MOUNTS: Final[Mapping[str, Callable[[App], ASGIApp]]] = {CONSOLE: lambda app: console(app, app.settings.host)}
+MOUNTS: Final[Mapping[str, Callable[[App], ASGIApp]]] = {
+    CONSOLE: lambda app: console(app, app.settings.host, app.console_token)
+}
 """Applications with pages of their own, by the path under which they answer. They do their own logins; bodies, times
 and trace ids are guarded here."""
 

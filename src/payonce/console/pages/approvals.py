@@ -10,18 +10,20 @@ from payonce.console.money import amount_of, asset_of
 from payonce.console.page import Page, Visit, get, post
 from payonce.engine.brakes import (
     Approval,
+    Done,
     Verdict,
     approval_of,
     approvals,
+    ask,
     deny,
     grant,
-    remove_threshold,
-    set_threshold,
+    preview,
+    threshold_change_of,
     thresholds,
 )  # fmt: skip
 from payonce.engine.brakes.words import same_person
 from payonce.engine.people import Role
-from payonce.kit.money import loads_exact
+from payonce.kit.money import Amount, Asset, loads_exact
 
 TABS: Final = (*Verdict, "all")
 
@@ -64,16 +66,36 @@ async def deny_it(visit: Visit) -> Response:
 
 
 async def set_one_threshold(visit: Visit) -> Response:
-    async with visit.desk.begin() as tx:
-        made = await set_threshold(tx, amount_of(visit.form), visit.person.name)
-    return visit.done("/approvals", f"Above {made.above} a second person is asked.")
+    above = amount_of(visit.form)
+    return await _change_threshold(visit, above.asset, above)
 
 
 async def remove_one_threshold(visit: Visit) -> Response:
-    asset = asset_of(visit.form)
+    return await _change_threshold(visit, asset_of(visit.form), None)
+
+
+async def _change_threshold(visit: Visit, asset: Asset, above: Amount | None) -> Response:
+    """At once where it asks a second person for more; otherwise that person is asked about it first."""
+    action = visit.desk.actions["change threshold"]
+    sure = text_of(visit.form, "sure") == "yes"
     async with visit.desk.begin() as tx:
-        await remove_threshold(tx, asset, visit.person.name)
-    return visit.done("/approvals", f"No second person is asked for {asset} any more.")
+        change = await threshold_change_of(tx, asset, above)
+        seen = await preview(tx, action, change, visit.person.name)
+        if not seen.because or sure:
+            why = reason_of(visit.form) if seen.because else "set in the console"
+            end = await ask(tx, action, change, visit.person.name, why)
+    if seen.because and not sure:
+        verb = "remove" if above is None else "set"
+        typed = {name: text_of(visit.form, name) for name in ("asset", "amount", "decimals")}
+        return visit.page(
+            "check_change.html", "Ask for less?", crumbs=[("Approvals", "/approvals")],
+            sentences=[f"You want to {seen.weighed.text}."], amounts=(), because=seen.because, document=None, note="",
+            action=f"/approvals/thresholds/{verb}", back="/approvals", button="Ask a second person",
+            hidden={**typed, "sure": "yes"}, danger=False, asks_why=True,
+        )  # fmt: skip
+    if isinstance(end, Done):
+        return visit.done("/approvals", f"Above {above} a second person is asked.")
+    return visit.done(f"/approvals/{end.id}", f"Asked. Nothing is done until a second person grants approval {end.id}.")
 
 
 def _number(visit: Visit) -> int:
@@ -103,7 +125,6 @@ PAGE = Page(
         get("/approvals/{id}", one_approval),
         post("/approvals/{id}/grant", grant_it, Role.APPROVER),
         post("/approvals/{id}/deny", deny_it, Role.APPROVER),
-        # Whoever may set the bound may also step over it, so it is not the one who asks.
         post("/approvals/thresholds/set", set_one_threshold, Role.APPROVER),
         post("/approvals/thresholds/remove", remove_one_threshold, Role.APPROVER),
     ),

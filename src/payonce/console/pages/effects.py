@@ -108,9 +108,9 @@ async def _check(visit: Visit, found: Shown, given: ReviewAnswer) -> Response:
     path = f"/effects/{found.listed.effect.id}"
     return visit.page(
         "check_change.html", f"{label}?", crumbs=[("Effects", "/effects"), (found.listed.effect.label, path)],
-        sentences=[found.question, consequence], amounts=seen.weighed.amounts, too_much=seen.too_much,
+        sentences=[found.question, consequence], amounts=seen.weighed.amounts, because=seen.because,
         document=given.outcome, note=given.note, action=f"{path}/answer", back=path,
-        button="Ask a second person" if seen.too_much else label, hidden={**hidden, "sure": "yes"}, danger=False,
+        button="Ask a second person" if seen.because else label, hidden={**hidden, "sure": "yes"}, danger=False,
     )  # fmt: skip
 
 

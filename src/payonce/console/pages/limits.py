@@ -33,7 +33,7 @@ async def remove_one(visit: Visit) -> Response:
             said = f"At most {used.limit.what} may leave now; {used.used} of it are used."
             return visit.page(
                 "check_change.html", f"Remove limit {number}?", crumbs=[("Limits", "/limits")], amounts=(),
-                sentences=[said, "Without it, what waits goes on within five minutes."], too_much=None, document=None,
+                sentences=[said, "Without it, what waits goes on within five minutes."], because="", document=None,
                 note="", action=f"/limits/{number}/remove", back="/limits", button="Remove it", hidden={"sure": "yes"},
                 danger=True,
             )  # fmt: skip

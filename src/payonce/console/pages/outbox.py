@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
+import msgspec
 from starlette.responses import Response
 
 from payonce.console.forms import PAGE_ROWS, id_of, reason_of, text_of
@@ -11,10 +12,13 @@ from payonce.console.links import link
 from payonce.console.page import Page, Visit, get, post
 from payonce.engine.outbox import (
     Lag,
+    ParkedThen,
+    all_parked,
     discard_entries,
     lag,
     parked_entries,
     pause_relay,
+    redrive_all,
     redrive_entries,
     resume_relay,
 )  # fmt: skip
@@ -56,15 +60,21 @@ async def redrive(visit: Visit) -> Response:
     everyone, as_new = text_of(visit.form, "all") == "yes", text_of(visit.form, "as_new") == "yes"
     if not ids and not everyone:
         raise Invalid("no entry is ticked; tick those to redrive, or redrive all")
+    if everyone and as_new:
+        raise Invalid("as new, entries are redriven one by one: tick those of which you made sure that nobody has them")
     if text_of(visit.form, "sure") != "yes":
-        count = relay.parked if everyone else len(ids)
+        shown = await all_parked(visit.desk.database, relay.relay) if everyone else None
+        count = len(ids) if shown is None else shown.count
         said = f"{count:,} parked entries of {relay.relay} start over: they are delivered at least once more."
-        kept = {"all": "yes"} if everyone else {"ids": " ".join(map(str, ids))}
-        return _check(visit, relay, "redrive", f"Redrive {count:,} entries", [said], kept, offers_as_new=True)
-    count = await redrive_entries(
-        visit.desk.database, visit.desk.bell, relay.relay, by=visit.person.name, ids=() if everyone else ids,
-        as_new=as_new,
-    )  # fmt: skip
+        kept = {"ids": " ".join(map(str, ids))}
+        if shown is not None:
+            kept = {"all": "yes", "shown": msgspec.json.encode(shown).decode()}
+        return _check(visit, relay, "redrive", f"Redrive {count:,} entries", [said], kept, offers_as_new=not everyone)
+    desk, by = visit.desk, visit.person.name
+    if everyone:
+        count = await redrive_all(desk.database, desk.bell, relay.relay, _shown(visit), by=by)
+    else:
+        count = await redrive_entries(desk.database, desk.bell, relay.relay, by=by, ids=ids, as_new=as_new)
     return visit.done(f"/outbox/{relay.relay}", f"{count:,} entries of {relay.relay} start over.")
 
 
@@ -83,6 +93,13 @@ async def discard(visit: Visit) -> Response:
     return visit.done(f"/outbox/{relay.relay}", f"{count:,} entries of {relay.relay} are discarded.")
 
 
+def _shown(visit: Visit) -> ParkedThen:
+    try:
+        return msgspec.json.decode(text_of(visit.form, "shown"), type=ParkedThen)
+    except (msgspec.DecodeError, ValueError):
+        raise Invalid("what was to be redriven did not come with the form; look at it again") from None
+
+
 def _check(
     visit: Visit, relay: Lag, verb: str, button: str, sentences: list[str], kept: dict[str, str],
     *, danger: bool = False, offers_as_new: bool = False,
@@ -90,7 +107,7 @@ def _check(
     path = f"/outbox/{relay.relay}"
     return visit.page(
         "check_change.html", f"{button}?", crumbs=[("Outbox", "/outbox"), (relay.relay, path)], sentences=sentences,
-        amounts=(), too_much=None, document=None, note="", action=f"{path}/{verb}", back=path, button=button,
+        amounts=(), because="", document=None, note="", action=f"{path}/{verb}", back=path, button=button,
         hidden={**kept, "sure": "yes"}, danger=danger, asks_why=danger, offers_as_new=offers_as_new,
     )  # fmt: skip
 

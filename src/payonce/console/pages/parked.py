@@ -1,23 +1,34 @@
 """Redriving and purging: one message, those of a filter, or all; first what it would do, then exactly that."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import msgspec
 from starlette.responses import Response
 
-from payonce.console.forms import choice_of, id_of, moment_of, name_of, number_of, reason_of, text_of
+from payonce.console.forms import choice_of, id_of, moment_of, name_of, reason_of, text_of
 from payonce.console.page import Page, Visit, get, post
 from payonce.engine.audit import Severity, note
-from payonce.engine.brakes import Done, Redrive, amounts_of, ask, redrive_of
-from payonce.engine.brakes.threshold import above_threshold
+from payonce.engine.brakes import (
+    Chosen,
+    Done,
+    Redrive,
+    Weighed,
+    amounts_of,
+    ask,
+    chosen_of,
+    ids_of,
+    needs_second_person,
+    redrive_of,
+)  # fmt: skip
 from payonce.engine.model import State
 from payonce.engine.people import Role
 from payonce.engine.queue import Filter
-from payonce.kit.outcomes import Invalid, Stale
+from payonce.kit.outcomes import Invalid
 
 FIELDS = ("id", "action", "correlation_id", "error_contains", "after", "before")
+Pinned = TypeVar("Pinned", bound=Chosen)
 PURGEABLE = ("parked", "ready", "alone")
 
 
@@ -29,7 +40,7 @@ async def ask_redrive(visit: Visit) -> Response:
         asked = await redrive_of(tx, admin, queue, which)
         ids = await admin.choose(queue, State.PARKED, asked.which, max(asked.count, 1), within=tx.connection)
         amounts = await amounts_of(tx, ids)
-        too_much = await above_threshold(tx, amounts)
+        because = await needs_second_person(tx, Weighed("", "", amounts))
     return visit.page(
         "redrive.html",
         f"Redrive messages of {queue}",
@@ -37,7 +48,7 @@ async def ask_redrive(visit: Visit) -> Response:
         asked=asked,
         pinned=msgspec.json.encode(asked).decode(),
         amounts=amounts,
-        too_much=too_much,
+        because=because,
         samples=preview.samples,
         given={name: text_of(visit.asked, name) for name in FIELDS},
     )
@@ -45,15 +56,7 @@ async def ask_redrive(visit: Visit) -> Response:
 
 async def redrive(visit: Visit) -> Response:
     """What was previewed, or nothing: the fingerprint tells whether these are still the same messages."""
-    queue = visit.path["queue"]
-    try:
-        asked = msgspec.json.decode(text_of(visit.form, "asked"), type=Redrive)
-    except (msgspec.DecodeError, ValueError):
-        raise Invalid("what was to be redriven did not come with the form; look at the preview again") from None
-    if asked.queue != queue:
-        raise Invalid(f"the preview was of {asked.queue!r}, not of {queue!r}; look at it again")
-    if not asked.count:
-        raise Invalid(f"no parked message of {queue} matched, so there is nothing to redrive; choose others")
+    queue, asked = visit.path["queue"], _asked(visit, Redrive)
     async with visit.desk.begin() as tx:
         end = await ask(tx, visit.desk.actions["redrive"], asked, visit.person.name, reason_of(visit.form))
     here = f"/queues/{queue}"
@@ -65,34 +68,49 @@ async def redrive(visit: Visit) -> Response:
 async def ask_purge(visit: Visit) -> Response:
     queue, which = visit.path["queue"], _filter(visit.asked)
     state = choice_of(visit.asked, "state", PURGEABLE, "parked")
-    preview = await visit.desk.admin.preview(queue, State(state), which)
+    async with visit.desk.begin() as tx:
+        asked = await chosen_of(tx, visit.desk.admin, queue, State(state), which)
+    preview = await visit.desk.admin.preview(queue, State(state), asked.which)
     return visit.page(
         "purge.html",
         f"Purge messages of {queue}",
         queue=queue,
         state=state,
         preview=preview,
+        pinned=msgspec.json.encode(asked).decode(),
         given={name: text_of(visit.asked, name) for name in FIELDS},
     )
 
 
 async def purge(visit: Visit) -> Response:
-    queue, which, admin = visit.path["queue"], _filter(visit.form), visit.desk.admin
+    """What was previewed, or nothing, by the ids of those messages: others that match by now stay."""
+    queue, admin, asked = visit.path["queue"], visit.desk.admin, _asked(visit, Chosen)
     state = choice_of(visit.form, "state", PURGEABLE, "parked")
     why = reason_of(visit.form)
     if text_of(visit.form, "typed") != queue:
         raise Invalid(f"nothing was purged: type the queue's name, {queue}, to confirm")
-    seen, preview = number_of(visit.form, "count"), await admin.preview(queue, State(state), which)
-    if seen != preview.count:
-        raise Stale(
-            f"{preview.count:,} messages match now, and {seen or 0:,} were shown; nothing was purged, look again"
-        )
     async with visit.desk.begin() as tx:
+        which = Filter(ids=await ids_of(tx, admin, asked, State(state)))
+        preview = await admin.preview(queue, State(state), which)
         # Before it is done: a purge that breaks off half-way must be on record too.
         text = f"purges {_messages(preview.count - preview.with_open_effects)}, {state}: {why}"
         await note(tx.connection, "queues.purge", queue, text, actor=visit.person.name, severity=Severity.WARNING)
     gone = await admin.purge(queue, State(state), which, f"{visit.person.name} in the console: {why}")
     return visit.done(f"/queues/{queue}", f"{_messages(gone)} of {queue} purged. The job log keeps a line of each.")
+
+
+def _asked(visit: Visit, kind: type[Pinned]) -> Pinned:
+    """As the preview carried it through the form."""
+    queue = visit.path["queue"]
+    try:
+        asked = msgspec.json.decode(text_of(visit.form, "asked"), type=kind)
+    except (msgspec.DecodeError, ValueError):
+        raise Invalid("what was to be changed did not come with the form; look at the preview again") from None
+    if asked.queue != queue:
+        raise Invalid(f"the preview was of {asked.queue!r}, not of {queue!r}; look at it again")
+    if not asked.count:
+        raise Invalid(f"no message of {queue} matched, so there is nothing to change; choose others")
+    return asked
 
 
 def _filter(given: Mapping[str, Any]) -> Filter:

@@ -79,8 +79,8 @@ async def _check(visit: Visit, item: Item, given: WriteOff) -> Response:
     ]
     return visit.page(
         "check_change.html", "Write it off?", crumbs=[("Reconciliation", "/reconcile"), (describe(item), path)],
-        sentences=said, amounts=seen.weighed.amounts, too_much=seen.too_much, document=None, note=given.note,
-        action=f"{path}/write-off", back=path, button="Ask a second person" if seen.too_much else "Write it off",
+        sentences=said, amounts=seen.weighed.amounts, because=seen.because, document=None, note=given.note,
+        action=f"{path}/write-off", back=path, button="Ask a second person" if seen.because else "Write it off",
         hidden={"account": given.account, "why": given.note, "sure": "yes"}, danger=True,
     )  # fmt: skip
 

@@ -1,13 +1,19 @@
 """Operators' brakes: freezes and velocity limits before a send, and a second person before what moves much."""
 
 from payonce.engine.brakes.actions import (
+    Chosen,
     Redrive,
     ReviewAnswer,
+    ThresholdChange,
     WriteOff,
     amounts_of,
     answering,
+    bounding,
+    chosen_of,
+    ids_of,
     redrive_of,
     redriving,
+    threshold_change_of,
     writing_off,
 )  # fmt: skip
 from payonce.engine.brakes.approval import (
@@ -23,6 +29,7 @@ from payonce.engine.brakes.approval import (
     ask,
     deny,
     grant,
+    needs_second_person,
     preview,
     waiting_about,
 )  # fmt: skip
@@ -45,9 +52,11 @@ CHECKS = (check_freezes, check_limits)
 """What a worker asks in every intent transaction. Freezes first: their lock must be taken before any row of a limit."""
 
 __all__ = [
-    "CHECKS", "Action", "Actions", "Approval", "Done", "Freeze", "Limit", "Preview", "Redrive", "ReviewAnswer",
-    "Threshold", "UnderWay", "Used", "Verdict", "Weighed", "WriteOff", "amounts_of", "answering", "approval_of",
-    "approvals", "ask", "check_freezes", "check_limits", "deny", "freeze", "freeze_of", "freezes", "grant", "lift",
-    "limits", "never_seen", "preview", "redrive_of", "redriving", "remove_limit", "remove_threshold",
-    "sends_under_way", "set_limit", "set_threshold", "thresholds", "wait_until_quiet", "waiting_about", "writing_off",
+    "CHECKS", "Action", "Actions", "Approval", "Chosen", "Done", "Freeze", "Limit", "Preview", "Redrive",
+    "ReviewAnswer", "Threshold", "ThresholdChange", "UnderWay", "Used", "Verdict", "Weighed", "WriteOff",
+    "amounts_of", "answering", "approval_of", "approvals", "ask", "bounding", "check_freezes", "check_limits",
+    "chosen_of", "deny", "freeze", "freeze_of", "freezes", "grant", "ids_of", "lift", "limits", "needs_second_person",
+    "never_seen", "preview", "redrive_of", "redriving", "remove_limit", "remove_threshold", "sends_under_way",
+    "set_limit", "set_threshold", "threshold_change_of", "thresholds", "wait_until_quiet", "waiting_about",
+    "writing_off",
 ]  # fmt: skip

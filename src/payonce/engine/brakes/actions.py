@@ -1,6 +1,6 @@
-"""The actions that may need a second person: answering a review, redriving many messages, writing money off."""
+"""The actions that may need a second person: answering a review, redriving many messages, writing money off, and
+letting more happen without one."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -10,8 +10,10 @@ from uuid import UUID
 import msgspec
 
 from payonce.engine.brakes.approval import Action, Weighed
+from payonce.engine.brakes.threshold import locked_threshold, remove_threshold, set_threshold
 from payonce.engine.effects.review import Answer, answer_review
 from payonce.engine.effects.store import wake_parked
+from payonce.engine.fingerprint import fingerprint
 from payonce.engine.model import State
 from payonce.engine.queue import Admin, Filter
 from payonce.engine.reconcile.suspense import describe, item_of, write_off
@@ -34,14 +36,18 @@ class ReviewAnswer(msgspec.Struct, frozen=True):
     vendor_ref: str | None = None
 
 
-class Redrive(msgspec.Struct, frozen=True):
-    """The parked messages of a queue that matched when it was asked: so many, and exactly these. The filter ends at
-    that moment, so what is parked later changes nothing."""
+class Chosen(msgspec.Struct, frozen=True):
+    """The messages of a queue that matched when somebody looked: so many, and exactly these. Of parked ones the filter
+    ends at that moment, so what is parked later changes nothing."""
 
     queue: str
     which: Filter
     count: int
     fingerprint: str
+
+
+class Redrive(Chosen, frozen=True):
+    """These start over."""
 
 
 class WriteOff(msgspec.Struct, frozen=True):
@@ -50,6 +56,16 @@ class WriteOff(msgspec.Struct, frozen=True):
     item_id: UUID
     account: str
     note: str
+
+
+class ThresholdChange(msgspec.Struct, frozen=True):
+    """A threshold as it was when it was asked for, and as it shall be; amounts in minor units, None where there is
+    none."""
+
+    asset: str
+    exponent: int
+    was_minor: str | None
+    above_minor: str | None
 
 
 def answering(_: Admin) -> Action[ReviewAnswer]:
@@ -69,12 +85,12 @@ def answering(_: Admin) -> Action[ReviewAnswer]:
 
 def redriving(admin: Admin) -> Action[Redrive]:
     async def weigh(tx: Tx, asked: Redrive) -> Weighed:
-        amounts = await amounts_of(tx, await _chosen(tx, admin, asked))
+        amounts = await amounts_of(tx, await ids_of(tx, admin, asked))
         text = f"redrive {asked.count:,} parked messages of {asked.queue}{_listed(amounts)}"
         return Weighed(f"{asked.queue} {asked.fingerprint[:16]}", text, amounts)
 
     async def execute(tx: Tx, asked: Redrive, by: str) -> dict[str, Any]:
-        ids = await _chosen(tx, admin, asked)
+        ids = await ids_of(tx, admin, asked)
         redriven = await admin.redrive(asked.queue, Filter(ids=ids), within=tx.connection) if ids else 0
         if redriven != asked.count:
             raise Stale(f"{asked.count - redriven} of the {asked.count} messages are being changed by somebody else")
@@ -92,15 +108,52 @@ def writing_off(_: Admin) -> Action[WriteOff]:
     return Action("write off", WriteOff, _weigh_write_off, execute)
 
 
+def bounding(_: Admin) -> Action[ThresholdChange]:
+    async def execute(tx: Tx, asked: ThresholdChange, by: str) -> dict[str, Any]:
+        asset = Asset(asked.asset, asked.exponent)
+        was, above = _amount(asked.was_minor, asset), _amount(asked.above_minor, asset)
+        if (now := await locked_threshold(tx, asset)) != was:
+            raise Stale(f"the threshold was {_or_none(was)} and is {_or_none(now)} by now; look again")
+        if above is None:
+            await remove_threshold(tx, asset, by)
+        else:
+            await set_threshold(tx, above, by)
+        return {"asset": asset.code, "above": None if above is None else str(above)}
+
+    return Action("change threshold", ThresholdChange, _weigh_threshold, execute)
+
+
+async def threshold_change_of(tx: Tx, asset: Asset, above: Amount | None) -> ThresholdChange:
+    """What setting it, or with None removing it, would be now; to be previewed and asked for."""
+    was = await locked_threshold(tx, asset)
+    minor = [None if each is None else each.to_minor_text() for each in (was, above)]
+    return ThresholdChange(asset.code, asset.exponent, *minor)
+
+
 async def redrive_of(tx: Tx, admin: Admin, queue: str, which: Filter) -> Redrive:
     """What a redrive of these messages would be now, to be previewed and asked for."""
-    now: datetime = await tx.fetchval("select payonce.due_now()")
-    end = now + timedelta(microseconds=1)
-    which = replace(which, parked_before=end if which.parked_before is None else min(which.parked_before, end))
-    ids = await admin.choose(queue, State.PARKED, which, BULK_MAX + 1, within=tx.connection)
+    found = await chosen_of(tx, admin, queue, State.PARKED, which)
+    return Redrive(found.queue, found.which, found.count, found.fingerprint)
+
+
+async def chosen_of(tx: Tx, admin: Admin, queue: str, state: State, which: Filter) -> Chosen:
+    """What a change of these messages would touch now."""
+    if state is State.PARKED:
+        now: datetime = await tx.fetchval("select payonce.due_now()")
+        end = now + timedelta(microseconds=1)
+        which = replace(which, parked_before=end if which.parked_before is None else min(which.parked_before, end))
+    ids = await admin.choose(queue, state, which, BULK_MAX + 1, within=tx.connection)
     if len(ids) > BULK_MAX:
-        raise Invalid(f"more than {BULK_MAX:,} messages match; redrive them in parts, by --before and --after")
-    return Redrive(queue, which, len(ids), _fingerprint(ids))
+        raise Invalid(f"more than {BULK_MAX:,} messages match; take them in parts, by the time before or after which")
+    return Chosen(queue, which, len(ids), fingerprint(ids))
+
+
+async def ids_of(tx: Tx, admin: Admin, asked: Chosen, state: State = State.PARKED) -> list[UUID]:
+    """Exactly those that were shown, or Stale."""
+    ids = await admin.choose(asked.queue, state, asked.which, BULK_MAX + 1, within=tx.connection)
+    if fingerprint(ids) != asked.fingerprint:
+        raise Stale(f"the {state} messages of {asked.queue} are not those of {asked.count:,} any more; look again")
+    return ids
 
 
 async def amounts_of(read: Reader | Tx, message_ids: Sequence[UUID]) -> list[Amount]:
@@ -149,15 +202,23 @@ async def _weigh_write_off(tx: Tx, given: WriteOff) -> Weighed:
     return Weighed(str(item.id), f"write off {describe(item)} to {given.account}", [abs(item.amount)])
 
 
-async def _chosen(tx: Tx, admin: Admin, asked: Redrive) -> list[UUID]:
-    ids = await admin.choose(asked.queue, State.PARKED, asked.which, BULK_MAX + 1, within=tx.connection)
-    if _fingerprint(ids) != asked.fingerprint:
-        raise Stale(f"the parked messages of {asked.queue} are not those of {asked.count:,} any more; look again")
-    return ids
+async def _weigh_threshold(_: Tx, asked: ThresholdChange) -> Weighed:
+    """Whoever could raise or remove it alone could do alone whatever it is there to stop, and then put it back."""
+    asset = Asset(asked.asset, asked.exponent)
+    was, above = _amount(asked.was_minor, asset), _amount(asked.above_minor, asset)
+    subject = f"{asset.code} of {asset.exponent} decimals"
+    if above is None:
+        return Weighed(subject, f"remove the threshold of {_or_none(was)}", because="it removes a threshold")
+    text = f"set the threshold of {asset.code} from {_or_none(was)} to {above}"
+    return Weighed(subject, text, because="it raises a threshold" if was is not None and above > was else "")
 
 
-def _fingerprint(ids: Sequence[UUID]) -> str:
-    return hashlib.sha256(b"".join(sorted(message_id.bytes for message_id in ids))).hexdigest()
+def _amount(minor: str | None, asset: Asset) -> Amount | None:
+    return None if minor is None else Amount.from_minor(minor, asset)
+
+
+def _or_none(amount: Amount | None) -> str:
+    return "none" if amount is None else str(amount)
 
 
 def _listed(amounts: Sequence[Amount]) -> str:

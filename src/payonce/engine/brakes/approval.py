@@ -44,7 +44,9 @@ class Weighed:
     """The same for the same thing: of one action only one may wait per subject."""
     text: str
     amounts: Sequence[Amount] = ()
-    """One per asset. None at all: it moves nothing, and needs nobody else."""
+    """One per asset, held against the thresholds."""
+    because: str = ""
+    """Why a second person is needed whatever the thresholds say; empty: only they decide."""
 
 
 @dataclass(frozen=True)
@@ -91,15 +93,23 @@ class Preview:
     """What asking would come to."""
 
     weighed: Weighed
-    too_much: Amount | None
-    """Because of it a second person is needed; None: it would be done at once."""
+    because: str
+    """Why a second person is needed; empty: it would be done at once."""
 
 
 async def preview(tx: Tx, action: Action[Argument], argument: Argument, by: str) -> Preview:
     """Tries it and takes it back: whoever is about to ask hears what could not be carried out."""
     weighed = await action.weigh(tx, argument)
     await _try_and_take_back(tx, action, argument, words.name(by, "by"))
-    return Preview(weighed, await above_threshold(tx, weighed.amounts))
+    return Preview(weighed, await needs_second_person(tx, weighed))
+
+
+async def needs_second_person(read: Reader | Tx, weighed: Weighed) -> str:
+    """Why, as the first half of a sentence; empty when nobody else is needed."""
+    if weighed.because:
+        return weighed.because
+    too_much = await above_threshold(read, weighed.amounts)
+    return "" if too_much is None else f"{too_much} is above the threshold"
 
 
 async def ask(
@@ -108,7 +118,7 @@ async def ask(
     """Does it at once, or leaves it to a second person. Asking the same again answers with what waits already."""
     by, why = words.name(by, "by"), words.reason(why, "the note")
     weighed = await action.weigh(tx, argument)
-    if (too_much := await above_threshold(tx, weighed.amounts)) is None:
+    if not (because := await needs_second_person(tx, weighed)):
         result = await action.execute(tx, argument, by)
         await note(tx.connection, f"brakes.{action.name}", weighed.subject, f"{weighed.text}: {why}", actor=by)
         return Done(_plain(result))
@@ -117,7 +127,7 @@ async def ask(
     row = await _insert(tx, action.name, weighed, document, by, why, lifetime_s)
     if row is None:
         return await _waiting_already(tx, action.name, weighed.subject, document)
-    text = f"asked to {weighed.text}, which needs a second person because of {too_much}: {why}"
+    text = f"asked to {weighed.text}, which needs a second person ({because}): {why}"
     await note(tx.connection, f"brakes.{action.name}", weighed.subject, text, actor=by, severity=Severity.WARNING)
     return _as_approval(row)
 

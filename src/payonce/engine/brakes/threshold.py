@@ -20,7 +20,10 @@ class Threshold:
 
 
 async def set_threshold(tx: Tx, above: Amount, by: str) -> Threshold:
-    """Actions that concern more than this need a second person; one of exactly this amount does not."""
+    """Actions that concern more than this need a second person; one of exactly this amount does not.
+
+    People come here through the action `change threshold`, which asks a second one before it is raised or removed.
+    """
     if above.minor < 0:
         raise Invalid(f"the threshold is {above}; it must be 0 or more")
     row = await tx.fetchrow(
@@ -47,6 +50,13 @@ async def remove_threshold(tx: Tx, asset: Asset, by: str) -> None:
         raise Invalid(f"{asset} of {asset.exponent} decimals has no threshold; see: payonce approvals threshold")
     await note(tx.connection, "brakes.threshold", asset.code, f"no second person is asked for {asset} any more",
                actor=by, severity=Severity.WARNING)  # fmt: skip
+
+
+async def locked_threshold(tx: Tx, asset: Asset) -> Amount | None:
+    """What is set for this asset, and stays so until the transaction ends."""
+    # The table, as there may be no row yet to lock: of two who set the first at once, the later would raise it.
+    await tx.execute("lock table payonce.approval_thresholds in share row exclusive mode")
+    return next((found.above for found in await thresholds(tx) if found.above.asset == asset), None)
 
 
 async def thresholds(read: Reader | Tx) -> list[Threshold]:

@@ -10,11 +10,14 @@ log       the relay of an installation without a broker
 
 from payonce.engine.outbox.admin import (
     Lag,
+    ParkedThen,
     Stored,
+    all_parked,
     discard_entries,
     lag,
     parked_entries,
     pause_relay,
+    redrive_all,
     redrive_entries,
     resume_relay,
 )
@@ -56,6 +59,7 @@ __all__ = [
     "Lag",
     "LogRelay",
     "NotNow",
+    "ParkedThen",
     "Refusal",
     "Relay",
     "Standing",
@@ -63,6 +67,7 @@ __all__ = [
     "Stored",
     "Terms",
     "accept_unkept",
+    "all_parked",
     "declare_relays",
     "discard_entries",
     "hold_kept",
@@ -73,6 +78,7 @@ __all__ = [
     "put_back",
     "put_kept",
     "put_out",
+    "redrive_all",
     "redrive_entries",
     "relay_step",
     "resume_relay",

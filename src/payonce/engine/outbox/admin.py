@@ -2,25 +2,32 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
+
+import msgspec
 
 from payonce.engine.audit import Severity, note
 from payonce.engine.bell import Bell
 from payonce.engine.database import Connection, Database, settled_transaction
+from payonce.engine.fingerprint import fingerprint
 from payonce.engine.model import Message, clean_text
 from payonce.engine.outbox.entries import unknown_relay
 from payonce.engine.outbox.kept import STARTS_OVER
 from payonce.engine.outbox.model import State, wake_name
 from payonce.engine.rows import MESSAGE_COLUMNS, message_shown
-from payonce.kit.outcomes import Invalid
+from payonce.kit.outcomes import Invalid, Stale
 
 COUNT_MAX: Final = 100_000
 """Counts stop here, so that looking at a relay that is far behind stays cheap."""
 PAGE_MAX: Final = 1_000
 CHANGE_BATCH: Final = 1_000
 """A redrive works in transactions of this many rows."""
+NAMED_MAX: Final = 100
+"""Entries that one line of the audit log names."""
+REDRIVE_MAX: Final = 50_000
+"""Entries of a relay that are shown and redriven as one choice."""
 DISCARD_MAX: Final = 100
 """Each is named by hand and leaves a line of its own."""
 
@@ -99,6 +106,41 @@ async def parked_entries(
     ]  # fmt: skip
 
 
+class ParkedThen(msgspec.Struct, frozen=True):
+    """All parked entries of a relay when somebody looked: so many, and exactly these. What is parked later is not
+    meant."""
+
+    count: int
+    fingerprint: str
+    parked_before: datetime
+
+
+async def all_parked(database: Database, relay: str) -> ParkedThen:
+    """What a redrive of all would be now, to be shown and then asked for."""
+    async with database.engine.acquire() as connection:
+        await _known(connection, relay)
+        end = await connection.fetchval("select payonce.due_now()") + timedelta(microseconds=1)
+        ids = await _parked_ids(connection, relay, end)
+    return ParkedThen(len(ids), fingerprint(ids), end)
+
+
+async def redrive_all(database: Database, bell: Bell, relay: str, shown: ParkedThen, *, by: str) -> int:
+    """Exactly those that were shown start over, or none and Stale."""
+    async with database.engine.acquire() as connection:
+        await _known(connection, relay)
+        ids = await _parked_ids(connection, relay, shown.parked_before)
+        if fingerprint(ids) != shown.fingerprint:
+            raise Stale(f"the parked entries of {relay} are not those of {shown.count:,} any more; look again")
+        begun_at = await connection.fetchval("select payonce.due_now()")
+        count = 0
+        for begin in range(0, len(ids), CHANGE_BATCH):
+            part = ids[begin : begin + CHANGE_BATCH]
+            count += await _redrive_batch(database, connection, relay, part, begun_at, by, False)
+    if count:
+        bell.ring({wake_name(relay)})
+    return count
+
+
 async def redrive_entries(
     database: Database, bell: Bell, relay: str, *, by: str, ids: Sequence[UUID] = (), as_new: bool = False
 ) -> int:
@@ -149,6 +191,19 @@ async def resume_relay(database: Database, bell: Bell, relay: str, *, by: str) -
     bell.ring({wake_name(relay)})
 
 
+async def _parked_ids(connection: Connection, relay: str, before: datetime) -> list[UUID]:
+    rows = await connection.fetch(
+        """
+        select id from payonce.outbox where relay = $1 and state = 'parked' and try_at < $2
+        order by try_at, id limit $3
+        """,
+        relay, before, REDRIVE_MAX + 1,
+    )  # fmt: skip
+    if len(rows) > REDRIVE_MAX:
+        raise Invalid(f"more than {REDRIVE_MAX:,} entries of {relay} are parked; use: payonce outbox redrive {relay}")
+    return [row["id"] for row in rows]
+
+
 async def _redrive_batch(
     database: Database, connection: Connection, relay: str, ids: list[UUID] | None, begun_at: datetime, by: str,
     as_new: bool,
@@ -169,7 +224,9 @@ async def _redrive_batch(
             relay, ids, begun_at, as_new,
         )  # fmt: skip
         if rows:
-            named = f": {', '.join(str(row['id']) for row in rows)}" if ids is not None else ""
+            named = (
+                f": {', '.join(str(row['id']) for row in rows)}" if ids is not None and len(ids) <= NAMED_MAX else ""
+            )
             text = f"{len(rows)} parked entries redriven{' as new' if as_new else ''}{named}"
             await note(connection, "outbox.redrive", relay, text, actor=by)
     return len(rows)
