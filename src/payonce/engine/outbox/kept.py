@@ -43,6 +43,8 @@ class Standing(msgspec.Struct, frozen=True):
 
     state: State
     attempts: int
+    asked_at: datetime
+    """By PostgreSQL's clock."""
 
 
 class Fate(StrEnum):
@@ -71,9 +73,13 @@ async def put_kept(connection: Connection, relay: str, messages: Sequence[Messag
 async def standings(database: Database, relay: str, ids: Sequence[UUID]) -> dict[UUID, Standing]:
     """Of these messages those that are not settled."""
     rows = await database.engine.fetch(
-        "select id, state, attempts from payonce.outbox where relay = $1 and id = any($2)", relay, list(ids)
-    )
-    return {row["id"]: Standing(State(row["state"]), row["attempts"]) for row in rows}
+        """
+        select id, state, attempts, payonce.due_now() as asked_at from payonce.outbox
+        where relay = $1 and id = any($2)
+        """,
+        relay, list(ids),
+    )  # fmt: skip
+    return {row["id"]: Standing(State(row["state"]), row["attempts"], row["asked_at"]) for row in rows}
 
 
 async def hold_kept(connection: Connection, relay: str, claim: Claim, lease_s: float) -> bool:

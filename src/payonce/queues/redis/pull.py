@@ -19,7 +19,17 @@ from payonce.kit.ids import new_id
 from payonce.kit.log import get_logger
 from payonce.queues.redis import scripts
 from payonce.queues.redis.bodies import decode_any, decode_plain, id_text
-from payonce.queues.redis.kept import KEPT, MAYBE_KEPT, RELAY, KeptClaim, bring_again, check, park_dead, record
+from payonce.queues.redis.kept import (
+    KEPT,
+    MAYBE_KEPT,
+    RELAY,
+    DirectClaim,
+    KeptClaim,
+    bring_again,
+    check,
+    park_dead,
+    record,
+)
 from payonce.queues.redis.runlog import line, try_to_write_runs, write_runs
 from payonce.queues.redis.settling import (
     US,
@@ -183,7 +193,7 @@ class RedisQueue:
             body, info = claimed[position], claimed[position + 1]
             try:
                 if not info:
-                    claims.append(Claim(decode_plain(queue, body), token, 0, now, now, first=True))
+                    claims.append(DirectClaim(decode_plain(queue, body), token, 0, now, now, first=True))
                     continue
                 flags, crashes, first = info.decode().split()
                 message = decode_plain(queue, body) if flags[1] == PLAIN else decode_any(queue, body)
@@ -194,15 +204,18 @@ class RedisQueue:
                 kept.append(KeptClaim(message, token, int(crashes), now, moment(first), kind=flags[0]))
                 claims.append(kept[-1])
             else:
-                claims.append(Claim(message, token, int(crashes), now, moment(first)))
+                claims.append(DirectClaim(message, token, int(crashes), now, moment(first)))
         return await self._checked(claims, kept) if kept else claims
 
     async def _checked(self, claims: Sequence[Claim], kept: Sequence[KeptClaim]) -> list[Claim]:
         """What PostgreSQL keeps runs only as it is there."""
         checked = await check(self._database, kept)
         dropped = [*checked.settled, *checked.outdated]
+        to_run = {claim.message.id: claim for claim in checked.run}
+        lost = {claim.message.id for claim in dropped}
+        left = [to_run.get(claim.message.id, claim) for claim in claims if claim.message.id not in lost]
         if not dropped:
-            return list(claims)
+            return left
         gone = [silently_gone(claim.message.id, claim.token) for claim in dropped]
         await self._run(_new_token(), 0, "ready", (), gone)
         if checked.outdated:
@@ -211,8 +224,7 @@ class RedisQueue:
         log.info(
             "copies_dropped", queue=self.policy.queue, settled=len(checked.settled), outdated=len(checked.outdated)
         )
-        lost = {claim.message.id for claim in dropped}
-        return [claim for claim in claims if claim.message.id not in lost]
+        return left
 
     async def _park_unreadable(self, body: bytes, token: int, error: str) -> None:
         message_id, reason = id_text(body), clean_text(f"this message cannot be read: {error}")

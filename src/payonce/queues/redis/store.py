@@ -1,8 +1,10 @@
 """The connection to Redis: scripts run there with time-outs, and a server that has lost everything is told again."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
+from datetime import datetime
 from hashlib import sha1
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -28,6 +30,9 @@ OLDEST_VERSION: Final = (6, 2)
 """The first with LMOVE, and with RPOP of several at once."""
 REPEATS_MAX: Final = 5
 """A script is sent again when the server had forgotten it, the queue or a test's clock: each at most a few times."""
+SKEW_MAX_S: Final = 0.5
+"""Between the clocks of Redis and PostgreSQL; more is told at start."""
+US: Final = 1_000_000
 CANCELS_MAX: Final = 5
 CANCEL_AGAIN_S: Final = 0.5
 LOST: Final = (exceptions.ConnectionError, exceptions.TimeoutError, OSError, asyncio.TimeoutError)
@@ -57,6 +62,7 @@ class RedisStore:
         store = cls(url, database, test=purpose == "test")
         try:
             await store._check_server()
+            await store._compare_clocks()
             yield store
         finally:
             await store._end_tasks()
@@ -142,6 +148,17 @@ class RedisStore:
         """Under test: the clocks as PostgreSQL has them, if Redis has none."""
         fields = await clock_fields(self.database.engine)
         await self.run(scripts.SET_CLOCK, TEST_CLOCK, *fields)
+
+    async def _compare_clocks(self) -> None:
+        """Delays are counted by Redis' clock, and what people are shown beside them by PostgreSQL's."""
+        begun = time.monotonic()
+        [there_us] = await self.run(scripts.CLOCK, TEST_CLOCK)
+        here: datetime = await self.database.engine.fetchval("select payonce.due_now()")
+        ahead_s = int(there_us) / US - here.timestamp()
+        # What the two questions took may lie between the two answers.
+        if not -SKEW_MAX_S - (time.monotonic() - begun) <= ahead_s <= SKEW_MAX_S:
+            log.warning("clocks_differ", redis=self._where, ahead_of_postgres_s=round(ahead_s, 3),
+                        way_out="set both machines' clocks by NTP")  # fmt: skip
 
     async def _end_tasks(self) -> None:
         """A driver that is just connecting may swallow a cancellation: it gets another."""
