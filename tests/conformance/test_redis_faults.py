@@ -1,6 +1,8 @@
 """What a Redis server may be and do that must not cost money: another clock, no memory, a replica, a slow line."""
 
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 
 import pytest
 from structlog.testing import capture_logs
@@ -9,14 +11,14 @@ from payonce.embedded.redis import RedisServer
 from payonce.engine.database import Connection
 from payonce.engine.effects import Answer, Findable, answer_review, give_up_effects, reviews
 from payonce.engine.model import Message, Settlement
-from payonce.engine.outbox import standings
+from payonce.engine.outbox import relay_step, standings
 from payonce.engine.policy import Fixed, Policy
 from payonce.engine.process import Worker
 from payonce.engine.queue import Depth
 from payonce.engine.transaction import Reader, begin
 from payonce.engine.work import Handler, Work, handles
 from payonce.kit.outcomes import Retry, Stale, Unknown
-from payonce.queues.redis import RedisQueue, RedisStore
+from payonce.queues.redis import RedisFeed, RedisQueue, RedisRelay, RedisStore
 from payonce.testing import ScratchDatabase
 from tests.conformance.redis_backend import FLAVOURS, RedisBackend, open_redis_backend
 from tests.engine.effects_stage import HORIZON_S, Pay, Receipt, Vendor
@@ -133,3 +135,89 @@ async def test_a_run_that_is_taken_over_while_it_gives_up_leaves_its_effects_as_
         await work.give_up("tried enough")
     assert await kept.stage.owner.fetchval("select state from payonce.effects") == "unknown"
     assert (await standings(database, "redis", [message_id]))[message_id].state == "delivered"
+
+
+@asynccontextmanager
+async def unwilling(backend: RedisBackend, how: str) -> AsyncIterator[None]:
+    """The server takes no writes."""
+    worse, better = {
+        "full": (("CONFIG", "SET", "maxmemory", "1"), ("CONFIG", "SET", "maxmemory", "0")),
+        "a replica": (("REPLICAOF", "127.0.0.1", "1"), ("REPLICAOF", "NO", "ONE")),
+    }[how]
+    await backend.store.command(*worse)
+    try:
+        yield
+    finally:
+        await backend.store.command(*better)
+
+
+@pytest.mark.parametrize(("how", "said"), [("full", "maxmemory"), ("a replica", "primary")])
+async def test_a_server_that_takes_nothing_parks_nothing(kept: RedisBackend, how: str, said: str) -> None:
+    queue, relay = await kept.queue(Policy("pay")), RedisRelay(kept.store)
+    async with unwilling(kept, how):
+        async with kept.stage.database.transaction() as connection:
+            await RedisFeed(kept.store, kept.stage.bell).put([Message(queue="pay") for _ in range(3)], connection)
+        for _ in range(30):
+            await relay_step(kept.stage.database, relay)
+            await kept.stage.clock.advance(60)
+        rows = await kept.stage.owner.fetch("select state, last_error from payonce.outbox")
+        assert [row["state"] for row in rows] == ["waiting"] * 3
+        assert all(said in row["last_error"] for row in rows)
+    await kept.time.advance(3_600)
+    await kept.relay()
+    assert len((await queue.exchange([], 5)).claims) == 3
+
+
+@pytest.mark.parametrize("attempts", [1, 3])
+async def test_a_run_that_meets_a_full_server_uses_up_no_attempt(either: RedisBackend, attempts: int) -> None:
+    policy = Policy("pay", max_attempts=attempts, backoff=Fixed(0), lease_s=30)
+    vendor, given_up = Vendor(), []
+
+    async def end_the_object(work: Work) -> None:
+        given_up.append(work.message.id)
+
+    @handles(replace(policy, on_give_up=end_the_object))
+    async def pay(work: Work) -> None:
+        await work.effect(Pay(vendor, Findable(HORIZON_S, None)), key="p-1")
+        async with work.commit():
+            pass
+
+    await either.queue(policy)
+    await either.feed.put([Message(queue="pay")])
+    worker = worker_of(either, pay)
+    for _ in range(5):
+        async with unwilling(either, "full"):
+            assert await worker.step()
+        await either.time.advance(60)
+    assert (vendor.calls, given_up) == ([], [])
+    assert await worker.step()
+    assert len(vendor.calls) == 1
+    assert await either.admin.depth("pay") == Depth("pay")
+
+
+async def test_a_run_that_gives_up_while_the_server_takes_nothing_gives_up_later(kept: RedisBackend) -> None:
+    policy, vendor = Policy("pay", max_attempts=1, lease_s=30), Vendor(faults=["lost after"])
+    stuck = True
+
+    @handles(policy)
+    async def pay(work: Work) -> None:
+        try:
+            await work.effect(Pay(vendor, Findable(HORIZON_S, None)), key="p-1")
+        finally:
+            if stuck:
+                await kept.store.command("CONFIG", "SET", "maxmemory", "1")
+
+    await kept.queue(policy)
+    await kept.feed.put([Message(queue="pay")])
+    worker = worker_of(kept, pay)
+    try:
+        assert await worker.step()
+    finally:
+        await kept.store.command("CONFIG", "SET", "maxmemory", "0")
+    stuck = False
+    assert (await kept.admin.depth("pay")).parked == 0
+    await kept.time.advance(60)
+    vendor.shows_nothing = True
+    assert await worker.step()
+    assert await kept.stage.owner.fetchval("select state from payonce.effects") == "review"
+    assert (await kept.admin.depth("pay")).parked == 1

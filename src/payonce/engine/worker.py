@@ -16,12 +16,12 @@ from payonce.engine import metrics
 from payonce.engine.database import Database, is_transient
 from payonce.engine.effects.send import IntentCheck
 from payonce.engine.model import SCHEMA_VERSION, Answer, Claim, Ending, Settlement, schema_version
-from payonce.engine.policy import Ended, Policy, Step, next_step
+from payonce.engine.policy import RELEASE_DELAY_S, Ended, Policy, Step, next_step
 from payonce.engine.queue import POLL_S, Exchange, PullQueue
 from payonce.engine.transaction import Reader, RingingFeed
 from payonce.engine.work import Work
 from payonce.kit.log import get_logger
-from payonce.kit.outcomes import Held, NotSent, Refused, Retry, Stale, Unavailable, Unknown
+from payonce.kit.outcomes import Held, NotSent, QueueAway, Refused, Retry, Stale, Unavailable, Unknown
 from payonce.kit.redact import redact
 
 CLAIM_MAX: Final = 500
@@ -248,6 +248,9 @@ class QueueServer:
                 return None
             # The lease is left to end before anybody tries again: what was in flight may still land.
             return Ended(Ending.RETRY, run.cancelled_because, max(self._lease_left_s(run), self._backoff_s(run)))
+        except QueueAway as error:
+            # It may last longer than any policy, and would meet every message alike.
+            return Ended(Ending.RELEASED, redact(str(error)))
         except Exception as error:
             if isinstance(error, DATABASE_ERRORS) and is_transient(error):
                 await self.database.leave_read_only_sessions(error)
@@ -283,6 +286,8 @@ class QueueServer:
                 ending = Ending.FAILED
         except Stale:
             return None
+        except QueueAway as error:
+            return Settlement(claim, Ending.RELEASED, redact(f"{reason}; but {error}"), RELEASE_DELAY_S)
         except asyncio.CancelledError:
             reason = f"{reason}; and giving up was cancelled: {run.cancelled_because or 'by itself'}"
         except Exception as error:

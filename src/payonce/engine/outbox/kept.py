@@ -277,6 +277,9 @@ _SETTLE: Final = f"""
         from mine where entry.relay = $1 and entry.id = mine.id
           and entry.id = any(array(select id from mine where ending in ('retry', 'parked')))
         returning entry.id
+    ), freed as (
+        update payonce.outbox entry set holder = null, held_until = null
+        where relay = $1 and id = any(array(select id from mine where ending = 'released')) and holder is not null
     )
     select id from gone union all select id from moved
     union all select id from mine where ending = 'released'"""
