@@ -231,9 +231,10 @@ class QueueServer:
             if work.settled_as is None and (label := await work.open_effect()) is not None:
                 return Ended(Ending.RETRY, f"the handler returned although the end of {label} is not known")
             return SUCCEEDED
-        except Held as outcome:
-            # A freeze may last longer than any policy: it must not make a queue give up.
-            return Ended(Ending.RELEASED, redact(outcome.reason), outcome.after_s)
+        except (Held, QueueAway) as outcome:
+            # A freeze, or a server that is away, may last longer than any policy: it must not make a queue give up.
+            after_s = outcome.after_s if isinstance(outcome, Held) else None
+            return Ended(Ending.RELEASED, redact(str(outcome)), after_s)
         except Retry as outcome:
             return Ended(Ending.RETRY, redact(outcome.reason), outcome.after_s)
         except (Unknown, NotSent, Refused) as outcome:
@@ -248,9 +249,6 @@ class QueueServer:
                 return None
             # The lease is left to end before anybody tries again: what was in flight may still land.
             return Ended(Ending.RETRY, run.cancelled_because, max(self._lease_left_s(run), self._backoff_s(run)))
-        except QueueAway as error:
-            # It may last longer than any policy, and would meet every message alike.
-            return Ended(Ending.RELEASED, redact(str(error)))
         except Exception as error:
             if isinstance(error, DATABASE_ERRORS) and is_transient(error):
                 await self.database.leave_read_only_sessions(error)

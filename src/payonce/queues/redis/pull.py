@@ -30,7 +30,7 @@ from payonce.queues.redis.kept import (
     park_dead,
     record,
 )
-from payonce.queues.redis.runlog import line, try_to_write_runs, write_runs
+from payonce.queues.redis.runlog import as_json, line, try_to_write_runs, write_runs
 from payonce.queues.redis.settling import (
     US,
     DeadClaim,
@@ -230,7 +230,7 @@ class RedisQueue:
         message_id, reason = id_text(body), clean_text(f"this message cannot be read: {error}")
         log.error("message_unreadable", queue=self.policy.queue, message_id=message_id, error=error)
         nameless = Message(queue=self.policy.queue)
-        told = line(nameless, "parked", 0, reason).replace(str(nameless.id), message_id)
+        told = line(nameless, "parked", 0, reason).replace(str(nameless.id), as_json(message_id))
         words = (message_id, token, Ending.PARKED.value, "", 0, reason, "", told)
         await self._run(_new_token(), 0, "ready", (), [words])
 
@@ -297,12 +297,12 @@ class RedisQueue:
         parked, dropped = await self._park_first(found)
         words = [word for held in found if held not in dropped for word in held.arguments]
         ids = await self._store.run(scripts.REAP, self.policy.queue, self._limit, *words)
-        taken = {message_id.decode() for message_id in ids}
-        reaped = [held for held in found if held.id in taken]
+        taken = set(ids)
+        reaped = [held for held in found if held.name in taken]
         for held in reaped:
             log.warning("lease_ended", queue=self.policy.queue, message_id=held.id, worker=held.worker,
                         crashes=held.crashes, now=held.state.value)  # fmt: skip
-        runs = [held.run for held in reaped if held.run is not None and UUID(held.id) not in parked]
+        runs = [held.run for held in reaped if held.run is not None and held.uuid not in parked]
         await try_to_write_runs(self._database, runs)
         return len(reaped)
 
@@ -310,9 +310,9 @@ class RedisQueue:
         """What died alone and is kept in PostgreSQL is parked there first: those ids, and copies of what is over."""
         kept = [held for held in found if held.alone and held.kept]
         parked = await park_dead(self._database, [held.death for held in kept]) if kept else set()
-        dropped = [held for held in kept if held.kind == KEPT and UUID(held.id) not in parked]
+        dropped = [held for held in kept if held.kind == KEPT and held.uuid not in parked]
         if dropped:
-            gone = [silently_gone(UUID(held.id), held.token) for held in dropped]
+            gone = [silently_gone(held.id, held.token) for held in dropped]
             await self._run(_new_token(), 0, "ready", (), gone)
         return parked, dropped
 
