@@ -1,5 +1,6 @@
 """Entries that live until settled: a queue elsewhere may lose everything, and nothing is lost or done twice."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -11,7 +12,6 @@ from payonce.engine.model import Claim, Ending, Message, Settlement
 from payonce.engine.outbox import (
     Fate,
     Kept,
-    Standing,
     accept_unkept,
     hold_kept,
     overdue_kept,
@@ -47,6 +47,11 @@ async def settle(
     claim = claimed(message_id, token, attempts)
     [fate] = await settle_kept(connection, NAME, [Settlement(claim, ending, reason, delay_s)])
     return fate
+
+
+async def standing(desk: Desk, ids: Iterable[UUID]) -> dict[UUID, tuple[State, int]]:
+    known = await standings(desk.s.database, NAME, list(ids))
+    return {message_id: (each.state, each.attempts) for message_id, each in known.items()}
 
 
 async def overdue(desk: Desk) -> list[Kept]:
@@ -248,14 +253,12 @@ async def test_a_message_that_only_its_queue_knows_gets_an_entry_before_anything
             assert await hold_kept(connection, NAME, direct, LEASE_S)
         row = await desk.row(direct.message.id)
         assert (row["state"], row["holder"], row["first_attempt_at"]) == ("delivered", 5, FIRST_AT)
-        assert await standings(desk.s.database, NAME, [direct.message.id]) == {
-            direct.message.id: Standing(State.DELIVERED, 0)
-        }
+        assert await standing(desk, [direct.message.id]) == {direct.message.id: (State.DELIVERED, 0)}
         async with desk.s.database.transaction() as connection:
             assert await settle(connection, direct.message.id, token=5) is Fate.RECORDED
         async with desk.s.database.transaction() as connection:
             assert not await hold_kept(connection, NAME, direct, LEASE_S)
-        assert await standings(desk.s.database, NAME, [direct.message.id]) == {}
+        assert await standing(desk, [direct.message.id]) == {}
 
 
 async def test_a_message_without_an_entry_is_accepted_once(stage: OpenStage) -> None:
@@ -294,9 +297,9 @@ async def test_a_batch_is_settled_one_by_one(stage: OpenStage) -> None:
                 connection, NAME, [Settlement(claimed(each), ending) for each, ending in endings.items()]
             )
         assert fates == [Fate.RECORDED] * 4 + [Fate.GONE]
-        assert await standings(desk.s.database, NAME, list(endings)) == {
-            retried: Standing(State.DELIVERED, 1), parked: Standing(State.PARKED, 1),
-            released: Standing(State.DELIVERED, 0),
+        assert await standing(desk, list(endings)) == {
+            retried: (State.DELIVERED, 1), parked: (State.PARKED, 1),
+            released: (State.DELIVERED, 0),
         }  # fmt: skip
 
 
@@ -341,4 +344,4 @@ async def test_a_parked_message_goes_on_when_it_is_woken(stage: OpenStage) -> No
             await settle(connection, sent, Ending.PARKED)
         async with desk.s.database.transaction() as connection:
             assert await wake_kept(connection, sent) == wake_name(NAME)
-        assert await standings(desk.s.database, NAME, [sent]) == {sent: Standing(State.WAITING, 0)}
+        assert await standing(desk, [sent]) == {sent: (State.WAITING, 0)}

@@ -109,6 +109,12 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     first: bool = False
     """Certainly nobody has claimed the message before. Where tokens grow, the first of them says so too."""
 
+    @property
+    def effects_since(self) -> datetime | None:
+        """From when on the ends of effects are news to this run: by PostgreSQL's clock, and not later than it began.
+        None: no earlier run had any."""
+        return self.claimed_at
+
 
 class Settlement(msgspec.Struct, frozen=True, gc=False):
     claim: Claim

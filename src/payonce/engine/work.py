@@ -146,7 +146,7 @@ class Work:
         PARKED: what may still be under way is before a person, and the message is parked in the same commit, so that
         no answer falls in between. RETRY: an end or an answer came that this run has not seen, and one more is to.
         """
-        message, since = self.message, self._claim.claimed_at
+        message, since = self.message, self._claim.effects_since
         if not await has_loose_ends(self.read, message.id, since):
             return None
         async with (
@@ -163,6 +163,8 @@ class Work:
             reason = f"{why}; {still_open.label} waits for a person"
             settlement = Settlement(self._claim, Ending.PARKED, reason)
             opened.xact_id = await self._queue.settle_within(connection, settlement)
+            if opened.xact_id is None:
+                raise Stale(f"message {message.id} of {message.queue} is no longer this run's to give up")
         self.settlement = settlement
         return Ending.PARKED
 

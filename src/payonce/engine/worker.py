@@ -16,12 +16,12 @@ from payonce.engine import metrics
 from payonce.engine.database import Database, is_transient
 from payonce.engine.effects.send import IntentCheck
 from payonce.engine.model import SCHEMA_VERSION, Answer, Claim, Ending, Settlement, schema_version
-from payonce.engine.policy import Ended, Policy, Step, next_step
+from payonce.engine.policy import RELEASE_DELAY_S, Ended, Policy, Step, next_step
 from payonce.engine.queue import POLL_S, Exchange, PullQueue
 from payonce.engine.transaction import Reader, RingingFeed
 from payonce.engine.work import Work
 from payonce.kit.log import get_logger
-from payonce.kit.outcomes import Held, NotSent, Refused, Retry, Stale, Unavailable, Unknown
+from payonce.kit.outcomes import Held, NotSent, QueueAway, Refused, Retry, Stale, Unavailable, Unknown
 from payonce.kit.redact import redact
 
 CLAIM_MAX: Final = 500
@@ -231,9 +231,10 @@ class QueueServer:
             if work.settled_as is None and (label := await work.open_effect()) is not None:
                 return Ended(Ending.RETRY, f"the handler returned although the end of {label} is not known")
             return SUCCEEDED
-        except Held as outcome:
-            # A freeze may last longer than any policy: it must not make a queue give up.
-            return Ended(Ending.RELEASED, redact(outcome.reason), outcome.after_s)
+        except (Held, QueueAway) as outcome:
+            # A freeze, or a server that is away, may last longer than any policy: it must not make a queue give up.
+            after_s = outcome.after_s if isinstance(outcome, Held) else None
+            return Ended(Ending.RELEASED, redact(str(outcome)), after_s)
         except Retry as outcome:
             return Ended(Ending.RETRY, redact(outcome.reason), outcome.after_s)
         except (Unknown, NotSent, Refused) as outcome:
@@ -283,6 +284,8 @@ class QueueServer:
                 ending = Ending.FAILED
         except Stale:
             return None
+        except QueueAway as error:
+            return Settlement(claim, Ending.RELEASED, redact(f"{reason}; but {error}"), RELEASE_DELAY_S)
         except asyncio.CancelledError:
             reason = f"{reason}; and giving up was cancelled: {run.cancelled_because or 'by itself'}"
         except Exception as error:

@@ -10,6 +10,7 @@
     ├── Stale                the lease passed to somebody else; nothing was written
     ├── Invalid              bad input: names the value and the way out
     └── Unavailable          something we stand on is missing, unreachable or of the wrong version
+        └── QueueAway        the server of the queues: not now, and no attempt is used up
 
 Any other exception out of a handler is a bug: retried by policy, then parked with a redacted traceback.
 """
@@ -61,3 +62,7 @@ class Invalid(PayonceError, ValueError):
 
 class Unavailable(PayonceError):
     """Something payonce stands on cannot be used."""
+
+
+class QueueAway(Unavailable):
+    """The server of the queues does not answer or takes nothing. A run that meets it has done nothing wrong."""

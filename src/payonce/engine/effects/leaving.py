@@ -32,14 +32,16 @@ async def left_open(read: Reader | Tx, message_id: UUID) -> Stored | None:
     return None if row is None else store.as_stored(row)
 
 
-async def has_loose_ends(read: Reader, message_id: UUID, since: datetime) -> bool:
-    """Whether an effect of the message is open, or ended after `since`."""
+async def has_loose_ends(read: Reader, message_id: UUID, since: datetime | None) -> bool:
+    """Whether an effect of the message is open, or ended after `since`; None: or ended at all."""
     return bool(
         await read.fetchval(
             """
             select exists (
                 select from payonce.effects
-                where message_id = $1 and (state in ('intended', 'unknown', 'review') or updated_at >= $2))
+                where message_id = $1
+                  and (state in ('intended', 'unknown', 'review')
+                       or updated_at >= coalesce($2::timestamptz, '-infinity')))
             """,
             message_id, since,
         )
@@ -47,7 +49,7 @@ async def has_loose_ends(read: Reader, message_id: UUID, since: datetime) -> boo
 
 
 async def hold_effects(
-    tx: Tx, message_id: UUID, since: datetime, known: Collection[tuple[str, str]]
+    tx: Tx, message_id: UUID, since: datetime | None, known: Collection[tuple[str, str]]
 ) -> tuple[Stored | None, bool]:
     """Locks the effects of a message that is to be given up: one that is open, and whether there is news that the run
     does not know of. `known` are those, by kind and key, whose end it knows. Who answers for one of them waits, and
@@ -59,7 +61,8 @@ async def hold_effects(
                 where later.kind = e.kind and later.key = e.key and later.generation > e.generation
             ) as regenerated
         from payonce.effects e
-        where e.message_id = $1 and (e.state in ('intended', 'unknown', 'review') or e.updated_at >= $2)
+        where e.message_id = $1
+          and (e.state in ('intended', 'unknown', 'review') or e.updated_at >= coalesce($2::timestamptz, '-infinity'))
         order by e.id for update of e
         """,
         message_id, since,

@@ -45,6 +45,8 @@ class Standing(msgspec.Struct, frozen=True):
 
     state: State
     attempts: int
+    asked_at: datetime
+    """By PostgreSQL's clock."""
     paused: bool = False
     """Nothing of its queue may begin to run."""
 
@@ -76,13 +78,15 @@ async def standings(database: Database, relay: str, ids: Sequence[UUID]) -> dict
     """Of these messages those that are not settled."""
     rows = await database.engine.fetch(
         """
-        select id, state, attempts,
+        select id, state, attempts, payonce.due_now() as asked_at,
                coalesce((select paused from payonce.queues where name = outbox.queue), false) as paused
         from payonce.outbox where relay = $1 and id = any($2)
         """,
         relay, list(ids),
     )  # fmt: skip
-    return {row["id"]: Standing(State(row["state"]), row["attempts"], row["paused"]) for row in rows}
+    return {
+        row["id"]: Standing(State(row["state"]), row["attempts"], row["asked_at"], row["paused"]) for row in rows
+    }
 
 
 async def hold_kept(connection: Connection, relay: str, claim: Claim, lease_s: float) -> bool:
@@ -290,6 +294,9 @@ _SETTLE: Final = f"""
         from mine where entry.relay = $1 and entry.id = mine.id
           and entry.id = any(array(select id from mine where ending in ('retry', 'parked')))
         returning entry.id
+    ), freed as (
+        update payonce.outbox entry set holder = null, held_until = null
+        where relay = $1 and id = any(array(select id from mine where ending = 'released')) and holder is not null
     )
     select id from gone where id::text in (select id from accepted) union all select id from moved
     union all select id from mine where ending = 'released'"""

@@ -13,10 +13,11 @@ from payonce.engine.model import Message, check_message
 from payonce.engine.outbox import put_kept, wake_name
 from payonce.engine.policy import Policy
 from payonce.kit.outcomes import Invalid
-from payonce.queues.declaring import check_limits, declare_queue
+from payonce.queues.declaring import check_limits, declare_queue, queue_names
 from payonce.queues.redis import scripts
 from payonce.queues.redis.bodies import encode_bodies
 from payonce.queues.redis.kept import RELAY
+from payonce.queues.redis.keys import check_names
 from payonce.queues.redis.store import RedisStore
 
 PUT_MAX_MESSAGES: Final = 100_000
@@ -39,6 +40,7 @@ class RedisFeed:
         """Makes queues and their limits known to both stores. What an operator set (paused) stays."""
         check_limits(policies)
         async with self._store.database.engine.acquire() as connection, connection.transaction():
+            check_names(policies, await queue_names(connection))
             for policy in sorted(policies, key=lambda policy: policy.queue):
                 await declare_queue(connection, policy, "redis")
                 await self._store.declare(policy.queue, connection)

@@ -1,6 +1,7 @@
 """Messages that PostgreSQL keeps until they are settled: what is done there, before it is done in Redis."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Final
 from uuid import UUID
 
@@ -28,6 +29,21 @@ class KeptClaim(Claim, frozen=True, gc=False):
     """A claim on a message that has, or may have, a row in the outbox."""
 
     kind: str = KEPT
+    checked_at: datetime | None = None
+    """When its row was found, by PostgreSQL's clock; None when it has none."""
+
+    @property
+    def effects_since(self) -> datetime | None:
+        """Redis' clock may be ahead of the one that effects go by. One without a row has had no effects."""
+        return self.checked_at
+
+
+class DirectClaim(Claim, frozen=True, gc=False):
+    """A claim on a message that Redis alone has: no run of it has come to an effect yet."""
+
+    @property
+    def effects_since(self) -> datetime | None:
+        return None
 
 
 class Checked(msgspec.Struct, frozen=True):
@@ -56,8 +72,10 @@ async def check(database: Database, claims: Sequence[KeptClaim]) -> Checked:
         standing = known.get(claim.message.id)
         if standing is None:
             (run if claim.kind == MAYBE_KEPT and claim.message.id not in settled else gone).append(claim)
+        elif _same(standing, claim):
+            run.append(msgspec.structs.replace(claim, checked_at=standing.asked_at))
         else:
-            (run if _same(standing, claim) else outdated).append(claim)
+            outdated.append(claim)
     return Checked(run, gone, outdated)
 
 

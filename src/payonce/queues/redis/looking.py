@@ -51,12 +51,12 @@ def found_of(queue: str, state: State, body: bytes, message_id: bytes, known: by
         crashes, ready_at = int(told[3]), _moment(int(told[2]))
         error = known[told.end() + int(told[5]) :].decode("utf-8", "replace") or None
     fields = record.decode("utf-8", "replace").split(" ")
-    if state is State.LEASED and len(fields) == 6:
+    if state is State.LEASED and len(fields) == 6 and fields[3].isdecimal():
         crashes = int(fields[3])
     until = _moment(round(float(deadline) * 1_000)) if deadline else None
     worker = fields[5] if len(fields) == 6 else None
     stored = Stored(message, state, ready_at, crashes, until, worker, error)
-    return Found(message_id.decode(), stored, body, known, "unreadable" not in message.payload)
+    return Found(message_id.decode("utf-8", "replace"), stored, body, known, "unreadable" not in message.payload)
 
 
 def matches(stored: Stored, which: Filter) -> bool:

@@ -19,8 +19,18 @@ from payonce.kit.ids import new_id
 from payonce.kit.log import get_logger
 from payonce.queues.redis import scripts
 from payonce.queues.redis.bodies import decode_any, decode_plain, id_text
-from payonce.queues.redis.kept import KEPT, MAYBE_KEPT, RELAY, KeptClaim, bring_again, check, park_dead, record
-from payonce.queues.redis.runlog import line, try_to_write_runs, write_runs
+from payonce.queues.redis.kept import (
+    KEPT,
+    MAYBE_KEPT,
+    RELAY,
+    DirectClaim,
+    KeptClaim,
+    bring_again,
+    check,
+    park_dead,
+    record,
+)
+from payonce.queues.redis.runlog import as_json, line, try_to_write_runs, write_runs
 from payonce.queues.redis.settling import (
     US,
     DeadClaim,
@@ -183,7 +193,7 @@ class RedisQueue:
             body, info = claimed[position], claimed[position + 1]
             try:
                 if not info:
-                    claims.append(Claim(decode_plain(queue, body), token, 0, now, now, first=True))
+                    claims.append(DirectClaim(decode_plain(queue, body), token, 0, now, now, first=True))
                     continue
                 flags, crashes, first = info.decode().split()
                 message = decode_plain(queue, body) if flags[1] == PLAIN else decode_any(queue, body)
@@ -194,7 +204,7 @@ class RedisQueue:
                 kept.append(KeptClaim(message, token, int(crashes), now, moment(first), kind=flags[0]))
                 claims.append(kept[-1])
             else:
-                claims.append(Claim(message, token, int(crashes), now, moment(first)))
+                claims.append(DirectClaim(message, token, int(crashes), now, moment(first)))
         return await self._checked(claims, kept) if kept else claims
 
     async def _checked(self, claims: Sequence[Claim], kept: Sequence[KeptClaim]) -> list[Claim]:
@@ -204,8 +214,11 @@ class RedisQueue:
             await self._remember_pause(claims)
             return []
         dropped = [*checked.settled, *checked.outdated]
+        to_run = {claim.message.id: claim for claim in checked.run}
+        lost = {claim.message.id for claim in dropped}
+        left = [to_run.get(claim.message.id, claim) for claim in claims if claim.message.id not in lost]
         if not dropped:
-            return list(claims)
+            return left
         gone = [silently_gone(claim.message.id, claim.token) for claim in dropped]
         await self._run(_new_token(), 0, "ready", (), gone)
         if checked.outdated:
@@ -214,8 +227,7 @@ class RedisQueue:
         log.info(
             "copies_dropped", queue=self.policy.queue, settled=len(checked.settled), outdated=len(checked.outdated)
         )
-        lost = {claim.message.id for claim in dropped}
-        return [claim for claim in claims if claim.message.id not in lost]
+        return left
 
     async def _remember_pause(self, claims: Sequence[Claim]) -> None:
         """A fail-over to a replica that was behind forgets the last pause. What was claimed goes back as it was."""
@@ -228,7 +240,7 @@ class RedisQueue:
         message_id, reason = id_text(body), clean_text(f"this message cannot be read: {error}")
         log.error("message_unreadable", queue=self.policy.queue, message_id=message_id, error=error)
         nameless = Message(queue=self.policy.queue)
-        told = line(nameless, "parked", 0, reason).replace(str(nameless.id), message_id)
+        told = line(nameless, "parked", 0, reason).replace(str(nameless.id), as_json(message_id))
         words = (message_id, token, Ending.PARKED.value, "", 0, reason, "", told)
         await self._run(_new_token(), 0, "ready", (), [words])
 
@@ -298,12 +310,12 @@ class RedisQueue:
         parked, dropped = await self._park_first(found)
         words = [word for held in found if held not in dropped for word in held.arguments]
         ids = await self._store.run(scripts.REAP, self.policy.queue, self._limit, *words)
-        taken = {message_id.decode() for message_id in ids}
-        reaped = [held for held in found if held.id in taken]
+        taken = set(ids)
+        reaped = [held for held in found if held.name in taken]
         for held in reaped:
             log.warning("lease_ended", queue=self.policy.queue, message_id=held.id, worker=held.worker,
                         crashes=held.crashes, now=held.state.value)  # fmt: skip
-        runs = [held.run for held in reaped if held.run is not None and UUID(held.id) not in parked]
+        runs = [held.run for held in reaped if held.run is not None and held.uuid not in parked]
         await try_to_write_runs(self._database, runs)
         return len(reaped)
 
@@ -311,9 +323,9 @@ class RedisQueue:
         """What died alone and is kept in PostgreSQL is parked there first: those ids, and copies of what is over."""
         kept = [held for held in found if held.alone and held.kept]
         parked = await park_dead(self._database, [held.death for held in kept]) if kept else set()
-        dropped = [held for held in kept if held.kind == KEPT and UUID(held.id) not in parked]
+        dropped = [held for held in kept if held.kind == KEPT and held.uuid not in parked]
         if dropped:
-            gone = [silently_gone(UUID(held.id), held.token) for held in dropped]
+            gone = [silently_gone(held.id, held.token) for held in dropped]
             await self._run(_new_token(), 0, "ready", (), gone)
         return parked, dropped
 

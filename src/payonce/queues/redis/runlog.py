@@ -39,6 +39,11 @@ def line(message: Message, status: str, attempts: int, info: str | None = None) 
     return f'{_beginning(message.queue, message.action, status)}{message.id}","attempts":{attempts},"info":{told}}}'
 
 
+def as_json(text: str) -> str:
+    """Within quotes that are there already."""
+    return _text(text)[1:-1]
+
+
 def _text(text: str) -> str:
     return _encode(text).decode()
 

@@ -11,7 +11,7 @@ from payonce.engine.model import Ending, Message, Settlement, State, clean_text
 from payonce.engine.rows import UNREADABLE
 from payonce.queues.redis.bodies import decode_any, encode_bodies
 from payonce.queues.redis.kept import KEPT, MAYBE_KEPT, Death
-from payonce.queues.redis.runlog import EndedRun, line
+from payonce.queues.redis.runlog import EndedRun, as_json, line
 
 US: Final = 1_000_000
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -43,7 +43,7 @@ def other_words(settlement: Settlement) -> Words:
             message.idempotency_key or "", told)  # fmt: skip
 
 
-def silently_gone(message_id: UUID, token: int) -> Words:
+def silently_gone(message_id: UUID | str, token: int) -> Words:
     """Redis' copy goes; what became of the message is PostgreSQL's to tell."""
     return str(message_id), token, Ending.FAILED.value, "", 0, "", "", ""
 
@@ -68,10 +68,12 @@ class DeadClaim:
     """A claim whose lease ended, and what is to become of its message."""
 
     def __init__(
-        self, queue: str, now: datetime, message_id: str, fields: Sequence[str], body: bytes, kind: str
+        self, queue: str, now: datetime, message_id: bytes, fields: Sequence[str], body: bytes, kind: str
     ) -> None:
         token, claimed, _, crashes, alone, worker = fields
-        self.id, self.worker = message_id, worker
+        self.name = message_id
+        """As Redis has it: what somebody wrote there need not be an id, nor text."""
+        self.id, self.worker = message_id.decode("utf-8", "replace"), worker
         self.crashes = int(crashes) + 1
         self.alone = alone == "1"
         self.state = State.PARKED if self.alone else State.ALONE if self.crashes >= SUSPICIOUS else State.READY
@@ -82,7 +84,7 @@ class DeadClaim:
             message = decode_any(queue, body)
         except UNREADABLE:
             message = Message(queue=queue)
-            told = line(message, status, 0, self.reason).replace(str(message.id), message_id)
+            told = line(message, status, 0, self.reason).replace(str(message.id), as_json(self.id))
             self.run: EndedRun | None = None
         else:
             told = line(message, status, message.attempts, self.reason)
@@ -90,21 +92,30 @@ class DeadClaim:
                 message, status, message.attempts, self.reason, None if self.alone else now, worker, moment(claimed)
             )
         self.arguments = (message_id, token, self.reason, told)
-        self.kept = kind in (KEPT, MAYBE_KEPT)
+        self.uuid = as_uuid(self.id)
+        self.kept = kind in (KEPT, MAYBE_KEPT) and self.uuid is not None
         self.kind, self.token = kind, int(token)
 
     @property
     def death(self) -> Death:
-        return Death(UUID(self.id), self.token, self.reason, self.run)
+        assert self.uuid is not None
+        return Death(self.uuid, self.token, self.reason, self.run)
 
 
 def dead_claim(queue: str, now: datetime, message_id: bytes, record: bytes, meta: bytes) -> DeadClaim | None:
     """None when the record was written by somebody else and says nothing."""
     head, _, body = record.partition(b"\n")
     fields = head.decode("utf-8", "replace").split(" ")
-    if len(fields) != RECORD_FIELDS or not meta:
+    if len(fields) != RECORD_FIELDS or not meta or not all(field.isdecimal() for field in fields[:-1]):
         return None
-    return DeadClaim(queue, now, message_id.decode(), fields, body, meta[:1].decode())
+    return DeadClaim(queue, now, message_id, fields, body, meta[:1].decode("ascii", "replace"))
+
+
+def as_uuid(text: str) -> UUID | None:
+    try:
+        return UUID(text)
+    except ValueError:
+        return None
 
 
 def moment(since_1970_us: bytes | str | float) -> datetime:

@@ -1,8 +1,11 @@
 """The connection to Redis: scripts run there with time-outs, and a server that has lost everything is told again."""
 
 import asyncio
+import re
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
+from datetime import datetime
 from hashlib import sha1
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -14,7 +17,7 @@ from redis.backoff import NoBackoff
 
 from payonce.engine.database import Database
 from payonce.kit.log import get_logger
-from payonce.kit.outcomes import Unavailable
+from payonce.kit.outcomes import QueueAway, Unavailable
 from payonce.queues.declaring import unknown_queue
 from payonce.queues.redis import scripts
 from payonce.queues.redis.keys import TEST_CLOCK, main_key
@@ -28,9 +31,25 @@ OLDEST_VERSION: Final = (6, 2)
 """The first with LMOVE, and with RPOP of several at once."""
 REPEATS_MAX: Final = 5
 """A script is sent again when the server had forgotten it, the queue or a test's clock: each at most a few times."""
+SKEW_MAX_S: Final = 0.5
+"""Between the clocks of Redis and PostgreSQL; more is told at start."""
+US: Final = 1_000_000
 CANCELS_MAX: Final = 5
 CANCEL_AGAIN_S: Final = 0.5
 LOST: Final = (exceptions.ConnectionError, exceptions.TimeoutError, OSError, asyncio.TimeoutError)
+STATES: Final = {
+    "READONLY": "it is a replica, or was made one; let REDIS_URL name the primary",
+    "OOM": "its memory is full; raise maxmemory or take something out",
+    "MISCONF": "it cannot save to its disk; look at its log, and make room there",
+    "BUSY": "a script has been running for long; wait, or end it with SCRIPT KILL",
+    "LOADING": "it is reading its data; wait",
+    "MASTERDOWN": "it is a replica that has lost its primary; let REDIS_URL name the primary",
+    "NOREPLICAS": "it has fewer replicas than min-replicas-to-write asks for; start them",
+    "TRYAGAIN": "it is being changed; wait",
+}
+"""Of a server that refuses every message alike, by how its answers begin, and what is to be done."""
+STATE: Final = re.compile(rf"(?:^|[ -])({'|'.join(STATES)}) ")
+"""Older servers tell it in the middle, behind the place in the script."""
 
 log = get_logger(__name__)
 
@@ -57,6 +76,7 @@ class RedisStore:
         store = cls(url, database, test=purpose == "test")
         try:
             await store._check_server()
+            await store._compare_clocks()
             yield store
         finally:
             await store._end_tasks()
@@ -67,15 +87,13 @@ class RedisStore:
         for _ in range(REPEATS_MAX):
             text, digest = self._text(script)
             try:
-                answer = await self._client.execute_command("EVALSHA", digest, 1, main_key(queue), *arguments)
+                answer = await self.command("EVALSHA", digest, 1, main_key(queue), *arguments)
             except exceptions.NoScriptError:
                 await self.command("SCRIPT", "LOAD", text)
                 continue
-            except LOST as error:
-                raise await self._lost(error) from error
             if await self._settled(queue, answer[0]):
                 return list(answer[1:])
-        raise Unavailable(f"{self._where} forgets what it is told; is somebody flushing it over and over?")
+        raise QueueAway(f"{self._where} forgets what it is told; is somebody flushing it over and over?")
 
     async def run_all(
         self, script: Script, calls: Sequence[tuple[str, Sequence[str | bytes | int]]]
@@ -92,19 +110,23 @@ class RedisStore:
                     answers = await together.execute()
             except LOST as error:
                 raise await self._lost(error) from error
+            except exceptions.ResponseError as error:
+                raise self._refused(error) from error
             missing = [
                 (queue, answer[0]) for (queue, _), answer in zip(calls, answers, strict=True) if answer[0] != b"OK"
             ]
             if not missing:
                 return [list(answer[1:]) for answer in answers]
             await self._settled(*missing[0])
-        raise Unavailable(f"{self._where} forgets what it is told; is somebody flushing it over and over?")
+        raise QueueAway(f"{self._where} forgets what it is told; is somebody flushing it over and over?")
 
     async def command(self, *words: str | bytes | int | float) -> Any:
         try:
             return await self._client.execute_command(*words)
         except LOST as error:
             raise await self._lost(error) from error
+        except exceptions.ResponseError as error:
+            raise self._refused(error) from error
 
     def blocking_client(self, timeout_s: float) -> Any:
         """A connection of its own, for a command that waits on the server for so long."""
@@ -142,6 +164,17 @@ class RedisStore:
         """Under test: the clocks as PostgreSQL has them, if Redis has none."""
         fields = await clock_fields(self.database.engine)
         await self.run(scripts.SET_CLOCK, TEST_CLOCK, *fields)
+
+    async def _compare_clocks(self) -> None:
+        """Delays are counted by Redis' clock, and what people are shown beside them by PostgreSQL's."""
+        begun = time.monotonic()
+        [there_us] = await self.run(scripts.CLOCK, TEST_CLOCK)
+        here: datetime = await self.database.engine.fetchval("select payonce.due_now()")
+        ahead_s = int(there_us) / US - here.timestamp()
+        # What the two questions took may lie between the two answers.
+        if not -SKEW_MAX_S - (time.monotonic() - begun) <= ahead_s <= SKEW_MAX_S:
+            log.warning("clocks_differ", redis=self._where, ahead_of_postgres_s=round(ahead_s, 3),
+                        way_out="set both machines' clocks by NTP")  # fmt: skip
 
     async def _end_tasks(self) -> None:
         """A driver that is just connecting may swallow a cancellation: it gets another."""
@@ -186,12 +219,22 @@ class RedisStore:
             ) from error
         return redis.asyncio.Redis.from_pool(pool)
 
-    async def _lost(self, error: BaseException) -> Unavailable:
+    async def _lost(self, error: BaseException) -> QueueAway:
         """The other idle connections are most likely lost as well; each would cost somebody an error."""
         with suppress(*LOST):
             await self._client.connection_pool.disconnect(inuse_connections=False)
         text = str(error).splitlines()[0] if str(error) else type(error).__name__
-        return Unavailable(f"{self._where} does not answer: {text[:200]}; is it running, and does REDIS_URL name it?")
+        return QueueAway(f"{self._where} does not answer: {text[:200]}; is it running, and does REDIS_URL name it?")
+
+    def _refused(self, error: exceptions.ResponseError) -> Exception:
+        """What passes by itself, or when an operator helps, is no fault of the message that met it."""
+        state = getattr(error, "status_code", None) or ""
+        if state not in STATES:
+            found = STATE.search(str(error))
+            state = "" if found is None else found[1]
+        if not state:
+            return error
+        return QueueAway(f"{self._where} takes nothing now: {state}, {STATES[state]}")
 
     async def _check_server(self) -> None:
         try:

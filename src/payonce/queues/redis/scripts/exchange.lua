@@ -167,7 +167,7 @@ local function named_body(body)
     local fine, value = pcall(cjson.decode, body)
     if not fine or type(value) ~= 'table' or not string.find(body, '^%s*{') then return nil end
     if type(value.payload) == 'table' and value.payload[1] == nil then
-        local own = type(value.id) == 'string' and #value.id == 36 and string.lower(value.id)
+        local own = type(value.id) == 'string' and string.find(value.id, ID) and string.lower(value.id)
         local id = own or new_id()
         return id, '{"id":"' .. id .. '",' .. string.sub(body, string.find(body, '{', 1, true) + 1), own and 'dec' or 'den'
     end
@@ -189,7 +189,12 @@ local function readable(bodies)
     for i = 1, #bodies do
         local body, given = bodies[i], nil
         local id = id_of(body)
-        if not id then id, body, given = named_body(body) end
+        if not id then
+            id, body, given = named_body(body)
+        elseif string.find(id, '%u') then
+            id = string.lower(id)
+            body = '{"id":"' .. id .. '"' .. string.sub(body, 45)
+        end
         if id then
             ids[#ids + 1] = id
             kept[#ids], flags[#ids] = body, given
@@ -212,10 +217,6 @@ local function claim(count, reply)
         if not held[i] and not claimed[id] then
             claimed[id] = true
             if not meta then
-                if not given[i] and string.lower(id) ~= id then
-                    id = string.lower(id)
-                    body = '{"id":"' .. id .. '"' .. string.sub(body, 45)
-                end
                 meta = meta_text(given[i] or 'dec', now, 0, nil, '')
                 redis.call('HSET', IDS, id, meta)
             end

@@ -5,7 +5,8 @@ local MAIN = KEYS[1]
 local PROCESSING, DELAYED, FAILED, ALONE = MAIN .. ':processing', MAIN .. ':delayed', MAIN .. ':failed', MAIN .. ':alone'
 local LEASES, CLAIMS, IDS, POLICY = MAIN .. ':leases', MAIN .. ':claims', MAIN .. ':ids', MAIN .. ':policy'
 local PAUSED, LANES, LANE = MAIN .. ':paused', MAIN .. ':lanes', MAIN .. ':lane:'
-local LOCK, KEY, LOG = 'lock:' .. MAIN .. ':', 'key:' .. MAIN .. ':', 'q:log:jobs'
+-- No queue's name has a slash: the keys of pay:sub are not taken for keys of pay.
+local LOCK, KEY, LOG = 'lock:' .. MAIN .. ':', 'key:' .. MAIN .. '/', 'q:log:jobs'
 local LOG_MAX, CHUNK, PUMP_MAX = 10000, 2000, 5000
 local PLACE = '#' -- in the main list of a queue with lanes: one for each message that waits in a lane
 local SUSPICIOUS = 2
@@ -54,8 +55,12 @@ local function iso(at_us)
 end
 
 -- Our bodies begin with the id, so that it is found by its place.
+local ID = '^' .. string.rep('%x', 8) .. string.rep('%-%x%x%x%x', 3) .. '%-' .. string.rep('%x', 12) .. '$'
 local function id_of(body)
-    if string.sub(body, 1, 7) == '{"id":"' and string.sub(body, 44, 44) == '"' then return string.sub(body, 8, 43) end
+    if string.sub(body, 1, 7) == '{"id":"' and string.sub(body, 44, 44) == '"' then
+        local id = string.sub(body, 8, 43)
+        if string.find(id, ID) then return id end
+    end
 end
 
 -- A body without an id that is no message at all goes by its bytes.

@@ -1,0 +1,223 @@
+"""What a Redis server may be and do that must not cost money: another clock, no memory, a replica, a slow line."""
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
+
+import pytest
+from structlog.testing import capture_logs
+
+from payonce.embedded.redis import RedisServer
+from payonce.engine.database import Connection
+from payonce.engine.effects import Answer, Findable, answer_review, give_up_effects, reviews
+from payonce.engine.model import Message, Settlement
+from payonce.engine.outbox import relay_step, standings
+from payonce.engine.policy import Fixed, Policy
+from payonce.engine.process import Worker
+from payonce.engine.queue import Depth
+from payonce.engine.transaction import Reader, begin
+from payonce.engine.work import Handler, Work, handles
+from payonce.kit.outcomes import Retry, Stale, Unknown
+from payonce.queues.redis import RedisFeed, RedisQueue, RedisRelay, RedisStore
+from payonce.testing import ScratchDatabase
+from tests.conformance.redis_backend import FLAVOURS, RedisBackend, open_redis_backend
+from tests.engine.effects_stage import HORIZON_S, Pay, Receipt, Vendor
+
+US = 1_000_000
+
+
+@pytest.fixture
+def direct(scratch: ScratchDatabase, redis_server: RedisServer) -> AbstractAsyncContextManager[RedisBackend]:
+    return open_redis_backend(scratch, redis_server, "direct")
+
+
+@pytest.fixture
+def kept(scratch: ScratchDatabase, redis_server: RedisServer) -> AbstractAsyncContextManager[RedisBackend]:
+    return open_redis_backend(scratch, redis_server, "transactional")
+
+
+@pytest.fixture(params=FLAVOURS)
+def either(
+    scratch: ScratchDatabase, redis_server: RedisServer, request: pytest.FixtureRequest
+) -> AbstractAsyncContextManager[RedisBackend]:
+    return open_redis_backend(scratch, redis_server, request.param)
+
+
+async def skew(backend: RedisBackend, ahead_s: float) -> None:
+    """Redis' clock is ahead of PostgreSQL's."""
+    frozen = await backend.store.command("HGET", "payonce:test_clock", "due_frozen")
+    await backend.store.command("HSET", "payonce:test_clock", "due_frozen", int(frozen) + round(ahead_s * US))
+
+
+def worker_of(backend: RedisBackend, handler: Handler) -> Worker:
+    store, bell = backend.store, backend.stage.bell
+    return Worker([handler], backend.stage.database, backend.feed, lambda policy: RedisQueue(store, bell, policy, "w"))
+
+
+@pytest.mark.parametrize("ahead_s", [-1, 0, 1])
+async def test_an_answer_during_the_last_run_counts_whatever_redis_clock_says(
+    either: RedisBackend, ahead_s: float
+) -> None:
+    backend, given_up = either, []
+    database = backend.stage.database
+
+    async def end_the_object(work: Work) -> None:
+        given_up.append(work.message.id)
+
+    policy = Policy("pay", max_attempts=2, backoff=Fixed(0), lease_s=30, on_give_up=end_the_object)
+    vendor = Vendor(faults=["lost after"], shows_nothing=True)
+
+    @handles(policy)
+    async def pay(work: Work) -> None:
+        try:
+            await work.effect(Pay(vendor, Findable(HORIZON_S, None)), key="p-1")
+        except Retry:
+            [review] = await reviews(Reader(database))
+            async with begin(database, backend.feed) as tx:
+                await answer_review(tx, review.effect.id, Answer.HAPPENED, "ada", "looked",
+                                    revision=review.effect.revision, outcome=Receipt("n-p-1:1", "p-1:1"))  # fmt: skip
+            raise
+        async with work.commit():
+            pass
+
+    await backend.queue(policy)
+    await skew(backend, ahead_s)
+    [message_id] = await backend.feed.put([Message(queue="pay")])
+    worker = Worker(
+        [pay], database, backend.feed, lambda each: RedisQueue(backend.store, backend.stage.bell, each, "w")
+    )
+    assert await worker.step()
+    async with begin(database, backend.feed) as tx:
+        await give_up_effects(tx, message_id, "enough")
+    await worker.step()
+    assert not given_up
+    await backend.time.advance(60)
+    assert await worker.step()
+    assert not given_up
+    assert len(vendor.calls) == 1
+    assert await backend.admin.depth("pay") == Depth("pay")
+
+
+@pytest.mark.parametrize(("ahead_s", "told"), [(0.0, False), (0.4, False), (0.6, True), (-0.6, True)])
+async def test_clocks_that_differ_by_more_than_half_a_second_are_told_at_start(
+    direct: RedisBackend, ahead_s: float, told: bool
+) -> None:
+    await skew(direct, ahead_s)
+    with capture_logs() as lines:
+        async with RedisStore.open(direct.server.url, direct.stage.database):
+            pass
+    assert ("clocks_differ" in [line["event"] for line in lines]) is told
+
+
+async def test_a_run_that_is_taken_over_while_it_gives_up_leaves_its_effects_as_they_are(kept: RedisBackend) -> None:
+    """Between the fence at the beginning and the parking at the end, Redis is wiped and somebody else claims."""
+    policy, vendor = Policy("pay", lease_s=30), Vendor(faults=["lost after"])
+    first, second = await kept.queue(policy, "first"), await kept.queue(policy, "second")
+    database = kept.stage.database
+    [message_id] = await kept.feed.put([Message(queue="pay")])
+    [claim] = (await first.exchange([], 1)).claims
+
+    class TakenOver(RedisQueue):
+        async def settle_within(self, connection: Connection, settlement: Settlement) -> str | None:
+            body = await kept.store.command("LINDEX", "q:pay:processing", 0)
+            await kept.store.command("FLUSHALL")
+            await kept.store.tell_clocks()
+            await kept.store.declare("pay")
+            await kept.store.command("LPUSH", "q:pay", body)
+            assert len((await second.exchange([], 1)).claims) == 1
+            return await super().settle_within(connection, settlement)
+
+    taken_over = TakenOver(kept.store, kept.stage.bell, policy, "first")
+    work = Work(claim, taken_over, database, kept.feed, Reader(database))
+    with pytest.raises(Unknown):
+        await work.effect(Pay(vendor, Findable(HORIZON_S, None)), key="p-1")
+    with pytest.raises(Stale):
+        await work.give_up("tried enough")
+    assert await kept.stage.owner.fetchval("select state from payonce.effects") == "unknown"
+    assert (await standings(database, "redis", [message_id]))[message_id].state == "delivered"
+
+
+@asynccontextmanager
+async def unwilling(backend: RedisBackend, how: str) -> AsyncIterator[None]:
+    """The server takes no writes."""
+    worse, better = {
+        "full": (("CONFIG", "SET", "maxmemory", "1"), ("CONFIG", "SET", "maxmemory", "0")),
+        "a replica": (("REPLICAOF", "127.0.0.1", "1"), ("REPLICAOF", "NO", "ONE")),
+    }[how]
+    await backend.store.command(*worse)
+    try:
+        yield
+    finally:
+        await backend.store.command(*better)
+
+
+@pytest.mark.parametrize(("how", "said"), [("full", "maxmemory"), ("a replica", "primary")])
+async def test_a_server_that_takes_nothing_parks_nothing(kept: RedisBackend, how: str, said: str) -> None:
+    queue, relay = await kept.queue(Policy("pay")), RedisRelay(kept.store)
+    async with unwilling(kept, how):
+        async with kept.stage.database.transaction() as connection:
+            await RedisFeed(kept.store, kept.stage.bell).put([Message(queue="pay") for _ in range(3)], connection)
+        for _ in range(30):
+            await relay_step(kept.stage.database, relay)
+            await kept.stage.clock.advance(60)
+        rows = await kept.stage.owner.fetch("select state, last_error from payonce.outbox")
+        assert [row["state"] for row in rows] == ["waiting"] * 3
+        assert all(said in row["last_error"] for row in rows)
+    await kept.time.advance(3_600)
+    await kept.relay()
+    assert len((await queue.exchange([], 5)).claims) == 3
+
+
+@pytest.mark.parametrize("attempts", [1, 3])
+async def test_a_run_that_meets_a_full_server_uses_up_no_attempt(either: RedisBackend, attempts: int) -> None:
+    policy = Policy("pay", max_attempts=attempts, backoff=Fixed(0), lease_s=30)
+    vendor, given_up = Vendor(), []
+
+    async def end_the_object(work: Work) -> None:
+        given_up.append(work.message.id)
+
+    @handles(replace(policy, on_give_up=end_the_object))
+    async def pay(work: Work) -> None:
+        await work.effect(Pay(vendor, Findable(HORIZON_S, None)), key="p-1")
+        async with work.commit():
+            pass
+
+    await either.queue(policy)
+    await either.feed.put([Message(queue="pay")])
+    worker = worker_of(either, pay)
+    for _ in range(5):
+        async with unwilling(either, "full"):
+            assert await worker.step()
+        await either.time.advance(60)
+    assert (vendor.calls, given_up) == ([], [])
+    assert await worker.step()
+    assert len(vendor.calls) == 1
+    assert await either.admin.depth("pay") == Depth("pay")
+
+
+async def test_a_run_that_gives_up_while_the_server_takes_nothing_gives_up_later(kept: RedisBackend) -> None:
+    policy, vendor = Policy("pay", max_attempts=1, lease_s=30), Vendor(faults=["lost after"])
+    stuck = True
+
+    @handles(policy)
+    async def pay(work: Work) -> None:
+        try:
+            await work.effect(Pay(vendor, Findable(HORIZON_S, None)), key="p-1")
+        finally:
+            if stuck:
+                await kept.store.command("CONFIG", "SET", "maxmemory", "1")
+
+    await kept.queue(policy)
+    await kept.feed.put([Message(queue="pay")])
+    worker = worker_of(kept, pay)
+    try:
+        assert await worker.step()
+    finally:
+        await kept.store.command("CONFIG", "SET", "maxmemory", "0")
+    stuck = False
+    assert (await kept.admin.depth("pay")).parked == 0
+    await kept.time.advance(60)
+    vendor.shows_nothing = True
+    assert await worker.step()
+    assert await kept.stage.owner.fetchval("select state from payonce.effects") == "review"
+    assert (await kept.admin.depth("pay")).parked == 1
