@@ -8,6 +8,7 @@ from payonce.engine.brakes.actions import (
     answering,
     redrive_of,
     redriving,
+    what_follows,
     writing_off,
 )  # fmt: skip
 from payonce.engine.brakes.approval import (
@@ -49,5 +50,6 @@ __all__ = [
     "Threshold", "UnderWay", "Used", "Verdict", "Weighed", "WriteOff", "amounts_of", "answering", "approval_of",
     "approvals", "ask", "check_freezes", "check_limits", "deny", "freeze", "freeze_of", "freezes", "grant", "lift",
     "limits", "never_seen", "preview", "redrive_of", "redriving", "remove_limit", "remove_threshold",
-    "sends_under_way", "set_limit", "set_threshold", "thresholds", "wait_until_quiet", "waiting_about", "writing_off",
+    "sends_under_way", "set_limit", "set_threshold", "thresholds", "wait_until_quiet", "waiting_about",
+    "what_follows", "writing_off",
 ]  # fmt: skip
