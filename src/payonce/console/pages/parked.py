@@ -38,7 +38,8 @@ async def ask_redrive(visit: Visit) -> Response:
         pinned=msgspec.json.encode(asked).decode(),
         amounts=amounts,
         too_much=too_much,
-        samples=preview.samples,
+        samples=[each for each in preview.samples if each.readable],
+        unreadable=preview.unreadable,
         given={name: text_of(visit.asked, name) for name in FIELDS},
     )
 
