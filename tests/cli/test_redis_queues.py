@@ -1,6 +1,7 @@
 """The command line on queues that lie in Redis: steered alike, moved over, refilled, and refused when it must be."""
 
 import pytest
+import redis
 
 from payonce.embedded.redis import RedisServer
 from payonce.testing import ScratchDatabase
@@ -38,6 +39,22 @@ def test_queues_are_moved_over_and_a_start_that_would_leave_them_behind_is_refus
     assert on_redis("queues", "refill", "--json").json == {"put_back": 1, "parked": 0}
     assert depth_of(on_redis)["ready"] == 1
     assert on_redis("queues", "move", "--to", "postgres", "--json").json["moved"] == 1
+
+
+def test_what_cannot_be_read_does_not_hold_up_a_redrive(on_redis: Payonce, redis_server: RedisServer) -> None:
+    on_redis("queues", "list")
+    good = '{"id":"0199a3c4-7d1e-7c3b-9a1f-2f6f1f0e8a11","action":"","payload":{"row_id":1,"unreadable":"ink"}}'
+    with redis.Redis.from_url(redis_server.url) as client:
+        client.lpush(f"q:{QUEUE}:failed", "no message", good)
+        client.hset(f"q:{QUEUE}:ids", good[7:43], "deP 1000000 0 - 0 the bank is closed")
+    done = on_redis("queues", "redrive", QUEUE, "--yes", "--json")
+    assert (done.json["redriven"], done.json["matching"]) == (1, 2)
+    assert "1 of them stay, because they cannot be read; they can only be purged" in done.stderr
+    on_redis("queues", "refill")
+    depth = depth_of(on_redis)
+    assert (depth["ready"], depth["parked"]) == (1, 1)
+    assert on_redis("queues", "redrive", QUEUE, "--yes", "--json").json["redriven"] == 0
+    assert on_redis("queues", "purge", QUEUE, "--yes", "--json").json["purged"] == 1
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,22 @@ async def test_only_the_safe_answers_are_offered_and_another_one_is_refused(stag
         assert await till.states() == {"p-1": "review"}
 
 
+@pytest.mark.parametrize(
+    ("fate", "said"),
+    [
+        ("update payonce.messages set state = 'ready'", "its message was not parked and goes on by itself"),
+        (
+            "delete from payonce.messages",
+            "its message is gone and no message follows it; put one, or see: payonce audit run",
+        ),
+    ],
+)
+async def test_an_answer_says_what_becomes_of_the_message(stage: OpenStage, fate: str, said: str) -> None:
+    async with office(stage) as (till, review, ann, _):
+        await till.s.owner.execute(fate)
+        assert f"The effect is abandoned; {said}." in (await answered(ann, review, answer="did_not")).words
+
+
 async def test_looking_at_what_follows_changes_nothing_and_the_second_step_does_it(stage: OpenStage) -> None:
     async with office(stage) as (till, review, ann, _):
         path = f"/effects/{review.effect.id}"

@@ -1,19 +1,23 @@
 """Entries that live until settled: a queue elsewhere may lose everything, and nothing is lost or done twice."""
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
 
+from payonce.engine.alerts import alerts
 from payonce.engine.database import Connection
 from payonce.engine.model import Claim, Ending, Message, Settlement
 from payonce.engine.outbox import (
     Fate,
     Kept,
+    Refusal,
     accept_unkept,
+    discard_entries,
     hold_kept,
+    lag,
     overdue_kept,
     parked_entries,
     put_back,
@@ -24,10 +28,10 @@ from payonce.engine.outbox import (
 )
 from payonce.engine.outbox.kept import consumer, wake_kept
 from payonce.engine.outbox.model import REPEAT_FOR_S, State, wake_name
-from payonce.engine.transaction import begin
+from payonce.engine.transaction import Reader, begin
 from payonce.kit.outcomes import Invalid
 from payonce.testing import OpenStage
-from tests.engine.outbox_stage import NAME, TERMS, Desk, open_desk
+from tests.engine.outbox_stage import BACKOFF_S, NAME, TERMS, Desk, open_desk
 
 KEEPING = replace(TERMS, keeps=True, ahead_s=86_400)
 LATE_S = 60.0
@@ -128,11 +132,82 @@ async def test_parked_money_is_not_run_again(stage: OpenStage) -> None:
         await desk.s.clock.advance(10 * 86_400)
         assert await overdue(desk) == []
         assert await desk.step() == 0
-        [shown] = await parked_entries(desk.s.database, NAME)
-        assert (shown.message.attempts, shown.last_error) == (1, "gave up, token=[redacted]")
-        await redrive_entries(desk.s.database, desk.s.bell, NAME, by="ann")
+        row = await desk.row(sent)
+        assert (row["attempts"], row["last_error"]) == (1, "gave up, token=[redacted]")
+        async with desk.s.database.transaction() as connection:
+            assert await wake_kept(connection, sent) == wake_name(NAME)
         await desk.step()
         assert desk.broker.received[1].message.attempts == 0
+
+
+async def test_what_a_run_parked_is_no_entry_to_redrive_or_discard_here(stage: OpenStage) -> None:
+    """Its queue's redrive weighs what it may move, and its purge leaves what has open effects."""
+    async with open_desk(stage, KEEPING) as desk:
+        [sent] = await desk.put()
+        await desk.step()
+        # A refusal of an earlier delivery says nothing about the run that parks it.
+        await desk.s.owner.execute("update payonce.outbox set state = 'waiting', refusals = 1, suspect = true")
+        async with desk.s.database.transaction() as connection:
+            await settle(connection, sent, Ending.PARKED, reason="the bank is closed")
+        assert [each.parked for each in await lag(desk.s.database)] == [0]
+        assert (await alerts(Reader(desk.s.database), [])).outbox_parked == 0
+        assert await parked_entries(desk.s.database, NAME) == []
+        for asking in (
+            redrive_entries(desk.s.database, desk.s.bell, NAME, by="ann"),
+            redrive_entries(desk.s.database, desk.s.bell, NAME, by="ann", ids=[sent]),
+            redrive_entries(desk.s.database, desk.s.bell, NAME, by="ann", ids=[sent], as_new=True),
+            discard_entries(desk.s.database, NAME, [sent], by="ann", why="tidying up"),
+        ):
+            with pytest.raises(Invalid, match="messages of a queue; see: payonce queues"):
+                await asking
+        assert await desk.states() == {"parked": 1}
+
+
+async def give_up_by_refusal(desk: Desk, sent: UUID) -> None:
+    desk.broker.faults[sent] = Refusal("no such queue")
+    for _ in range(TERMS.refusals_max):
+        await desk.step()
+        await desk.s.clock.advance(BACKOFF_S)
+    desk.broker.faults.clear()
+
+
+async def give_up_by_deaths(desk: Desk, sent: UUID) -> None:
+    for _ in range(3):
+        await desk.die()
+        await desk.let_lease_end()
+    await desk.step()
+
+
+async def give_up_unread(desk: Desk, sent: UUID) -> None:
+    payload = await desk.s.owner.fetchval("select payload from payonce.outbox")
+    await desk.s.owner.execute("update payonce.outbox set payload = $1", "[" * 3_000 + "]" * 3_000)
+    await desk.step()
+    await desk.s.owner.execute("update payonce.outbox set payload = $1", payload)
+
+
+@pytest.mark.parametrize("give_up", [give_up_by_refusal, give_up_by_deaths, give_up_unread])
+async def test_what_the_relay_gave_up_is_shown_here_and_redriven_with_the_attempts_it_has(
+    stage: OpenStage, give_up: Callable[[Desk, UUID], Awaitable[None]]
+) -> None:
+    async with open_desk(stage, KEEPING) as desk:
+        [sent] = await desk.put()
+        await desk.step()
+        async with desk.s.database.transaction() as connection:
+            await settle(connection, sent, Ending.RETRY)
+        await put_back(desk.s.database, NAME, [Kept(sent, "payments", 1, (await desk.row(sent))["ready_at"])])
+        desk.broker.received.clear()
+        await give_up(desk, sent)
+        assert await desk.states() == {"parked": 1}
+        assert [each.parked for each in await lag(desk.s.database)] == [1]
+        assert (await alerts(Reader(desk.s.database), [])).outbox_parked == 1
+        assert [each.message.id for each in await parked_entries(desk.s.database, NAME)] == [sent]
+        with pytest.raises(Invalid, match="messages of a queue"):
+            await discard_entries(desk.s.database, NAME, [sent], by="ann", why="tidying up")
+        assert await redrive_entries(desk.s.database, desk.s.bell, NAME, by="ann") == 1
+        desk.broker.received.clear()
+        await desk.step()
+        assert await desk.states() == {"delivered": 1}
+        assert [entry.message.attempts for entry in desk.broker.received] == [1]
 
 
 async def test_a_run_that_was_taken_over_neither_retries_nor_parks(stage: OpenStage) -> None:

@@ -88,17 +88,21 @@ async def _redrive(queue: str, which: "Filter", by: str, why: str, yes: bool, as
         preview = await app.admin.preview(queue, State.PARKED, which)
         result: dict[str, Any] = {"queue": queue, "redriven": 0, "matching": preview.count, "amounts": []}
         said = f"0 messages of {queue} redriven"
-        if preview.count:
+        stay = f"{preview.unreadable:,} of them stay, because they cannot be read; they can only be purged"
+        if preview.count > preview.unreadable:
             async with app.begin() as tx:
                 asked = await redrive_of(tx, app.admin, queue, which)
                 ids = await app.admin.choose(queue, State.PARKED, asked.which, asked.count, within=tx.connection)
                 amounts = await amounts_of(tx, ids)
             moved = f"They move up to {', '.join(map(str, amounts)) or 'nothing'}."
-            _ask("redrive", queue, "parked", preview, [moved], yes, as_json)
+            remarks = [moved, stay] if preview.unreadable else [moved]
+            _ask("redrive", queue, "parked", asked.count, preview, remarks, yes, as_json)
             async with app.begin() as tx:
                 end = await ask(tx, app.actions["redrive"], asked, by, why)
             result |= {"amounts": [described_amount(amount) for amount in amounts], **_end(end)}
             said = _said(queue, end)
+    if preview.unreadable:
+        note(stay)
     show(result, as_json, said)
 
 
@@ -124,7 +128,7 @@ async def _purge(queue: str, state: str, which: "Filter", by: str, yes: bool, as
         kept = preview.with_open_effects
         why = f"{kept:,} of them stay, because money may be under way; see: payonce effects list"
         if preview.count > kept:
-            _ask("purge", queue, state, preview, [why] if kept else [], yes, as_json)
+            _ask("purge", queue, state, preview.count, preview, [why] if kept else [], yes, as_json)
         count = await app.admin.purge(queue, State(state), which, by) if preview.count > kept else 0
     if kept:
         note(why)
@@ -133,13 +137,13 @@ async def _purge(queue: str, state: str, which: "Filter", by: str, yes: bool, as
 
 
 def _ask(
-    verb: str, queue: str, state: str, preview: "Preview", remarks: list[str], yes: bool, as_json: bool
+    verb: str, queue: str, state: str, count: int, preview: "Preview", remarks: list[str], yes: bool, as_json: bool
 ) -> None:  # fmt: skip
     from payonce.cli.queues import message_table
 
-    title = f"{queue}: {preview.count:,} {state} messages would be {verb}d, the first of them"
-    shown = message_table(title, preview.samples)
-    confirm(f"a {verb}", f"{verb} {preview.count:,} messages?", shown, *remarks, yes=yes, as_json=as_json)
+    title = f"{queue}: {count:,} {state} messages would be {verb}d, the first of them"
+    shown = message_table(title, [each for each in preview.samples if each.readable or verb == "purge"])
+    confirm(f"a {verb}", f"{verb} {count:,} messages?", shown, *remarks, yes=yes, as_json=as_json)
 
 
 def _filter(

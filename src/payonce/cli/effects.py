@@ -122,13 +122,11 @@ def answer(
 
 
 def _tell(effect_id: UUID, end: "Done | Approval", as_json: bool) -> None:
-    from payonce.engine.brakes import Done
+    from payonce.engine.brakes import Done, what_follows
 
     if isinstance(end, Done):
-        gone_on = (
-            "its message goes on" if end.result["redriven"] else "its message was not parked and goes on by itself"
-        )
-        show({"done": True, **end.result}, as_json, f"the effect is {end.result['state']}; {gone_on}")
+        said = f"the effect is {end.result['state']}; {what_follows(end.result)}"
+        show({"done": True, **end.result}, as_json, said)
         return
     said = f"a second person must agree: payonce approvals grant {end.id}"
     show({"done": False, "effect": effect_id, "approval": end.id, "expires_at": end.expires_at}, as_json, said)

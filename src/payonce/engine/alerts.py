@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from payonce.engine.ledger.model import Reads
+from payonce.engine.outbox.admin import GIVEN_UP
 from payonce.engine.queue import Depth
 from payonce.kit.money import Amount, Asset
 
@@ -80,7 +81,7 @@ async def alerts(read: Reads, depths: Sequence[Depth]) -> Alerts:
         union all
         select 'outbox_parked', null, null, null, count(*), null, null, null
         from payonce.relays r cross join lateral
-            (select from payonce.outbox where relay = r.name and state = 'parked' limit {COUNT_MAX}) o
+            (select from payonce.outbox o where o.relay = r.name and {GIVEN_UP} limit {COUNT_MAX}) o
         union all
         select 'outbox_late', null, null, null, 0, null,
             coalesce(max(greatest(0, extract(epoch from payonce.due_now() - o.ready_at))), 0)::float8, null

@@ -70,7 +70,7 @@ OUTBOX_WAITING = Gauge(
     "payonce_outbox_waiting", "Entries not delivered yet, counted up to a bound.", ["relay"], registry=REGISTRY
 )
 OUTBOX_PARKED = Gauge(
-    "payonce_outbox_parked", "Entries that were given up, counted up to a bound.", ["relay"], registry=REGISTRY
+    "payonce_outbox_parked", "Entries that the relay gave up, counted up to a bound.", ["relay"], registry=REGISTRY
 )
 OUTBOX_LAG_SECONDS = Gauge(
     "payonce_outbox_lag_seconds", "For how long the oldest undelivered entry has been due.", ["relay"],

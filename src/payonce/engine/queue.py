@@ -75,6 +75,8 @@ class Stored:
     lease_until: datetime | None = None
     worker: str | None = None
     last_error: str | None = None
+    readable: bool = True
+    """False: it is no message, and can only be purged."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,8 @@ class Preview:
     samples: Sequence[Stored] = field(default_factory=tuple)
     with_open_effects: int = 0
     """Of these money may be under way: a purge leaves them."""
+    unreadable: int = 0
+    """These are no messages: a redrive leaves them."""
 
 
 class Feed(Protocol):
@@ -165,7 +169,7 @@ class Admin(Protocol):
     async def choose(
         self, queue: str, state: State, which: Filter, limit: int, within: Connection | None = None
     ) -> list[UUID]:
-        """The ids of what a filter means now, in the order of their times."""
+        """The ids of what a filter means now, in the order of their times. What cannot be read is left out."""
         ...
 
     async def redrive(self, queue: str, which: Filter, within: Connection | None = None) -> int:

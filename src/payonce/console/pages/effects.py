@@ -7,7 +7,7 @@ from starlette.responses import Response
 from payonce.console.forms import PAGE_ROWS, choice_of, id_of, name_of, number_of, reason_of, text_of
 from payonce.console.links import link
 from payonce.console.page import Page, Visit, get, post
-from payonce.engine.brakes import Done, ReviewAnswer, ask, preview, waiting_about
+from payonce.engine.brakes import Done, ReviewAnswer, ask, preview, waiting_about, what_follows
 from payonce.engine.effects.inbox import Shown, effects, open_counts, shown
 from payonce.engine.effects.model import OPEN, State
 from payonce.engine.effects.review import Answer, parsed_outcome
@@ -72,8 +72,8 @@ async def answer(visit: Visit) -> Response:
     except (Invalid, Stale) as error:
         return await _page(visit, await _shown(visit), error)
     if isinstance(end, Done):
-        went_on = "its message goes on" if end.result["redriven"] else "its message looks again by itself"
-        return visit.done(f"/effects/{effect.id}", f"The effect is {end.result['state']}; {went_on}.")
+        text = f"The effect is {end.result['state']}; {what_follows(end.result)}."
+        return visit.done(f"/effects/{effect.id}", text)
     return visit.done(f"/approvals/{end.id}", f"Asked. Nothing is done until a second person grants approval {end.id}.")
 
 

@@ -49,7 +49,8 @@ async def ask_redrive(visit: Visit) -> Response:
         pinned=msgspec.json.encode(asked).decode(),
         amounts=amounts,
         because=because,
-        samples=preview.samples,
+        samples=[each for each in preview.samples if each.readable],
+        unreadable=preview.unreadable,
         given={name: text_of(visit.asked, name) for name in FIELDS},
     )
 

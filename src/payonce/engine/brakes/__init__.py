@@ -14,6 +14,7 @@ from payonce.engine.brakes.actions import (
     redrive_of,
     redriving,
     threshold_change_of,
+    what_follows,
     writing_off,
 )  # fmt: skip
 from payonce.engine.brakes.approval import (
@@ -58,5 +59,5 @@ __all__ = [
     "chosen_of", "deny", "freeze", "freeze_of", "freezes", "grant", "ids_of", "lift", "limits", "needs_second_person",
     "never_seen", "preview", "redrive_of", "redriving", "remove_limit", "remove_threshold", "sends_under_way",
     "set_limit", "set_threshold", "threshold_change_of", "thresholds", "wait_until_quiet", "waiting_about",
-    "writing_off",
+    "what_follows", "writing_off",
 ]  # fmt: skip

@@ -1,7 +1,7 @@
 """The actions that may need a second person: answering a review, redriving many messages, writing money off, and
 letting more happen without one."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -77,10 +77,20 @@ def answering(_: Admin) -> Action[ReviewAnswer]:
         # In the same commit: a message that was parked with the open effect goes on with the answer.
         if (woken := await wake_parked(tx.connection, answered.message_id)) is not None:
             tx.sent_to.add(woken)
+        lives = "select exists (select from payonce.live_messages where id = $1)"
         return {"effect": answered.effect_id, "state": answered.state, "message": answered.message_id,
-                "redriven": woken is not None}  # fmt: skip
+                "redriven": woken is not None, "gone": not await tx.fetchval(lives, answered.message_id)}  # fmt: skip
 
     return Action("answer review", ReviewAnswer, _weigh_answer, execute)
+
+
+def what_follows(answered: Mapping[str, Any]) -> str:
+    """What becomes of the message of an effect that was answered, in a person's words."""
+    if answered["redriven"]:
+        return "its message goes on"
+    if answered["gone"]:
+        return "its message is gone and no message follows it; put one, or see: payonce audit run"
+    return "its message was not parked and goes on by itself"
 
 
 def redriving(admin: Admin) -> Action[Redrive]:

@@ -14,7 +14,7 @@ from payonce.engine.database import Connection, Database, settled_transaction
 from payonce.engine.fingerprint import fingerprint
 from payonce.engine.model import Message, clean_text
 from payonce.engine.outbox.entries import unknown_relay
-from payonce.engine.outbox.kept import CONSUMER_PREFIX, STARTS_OVER
+from payonce.engine.outbox.kept import STARTS_OVER
 from payonce.engine.outbox.model import State, wake_name
 from payonce.engine.rows import MESSAGE_COLUMNS, message_shown
 from payonce.kit.outcomes import Invalid, Stale
@@ -31,17 +31,28 @@ REDRIVE_MAX: Final = 50_000
 DISCARD_MAX: Final = 100
 """Each is named by hand and leaves a line of its own."""
 
+GIVEN_UP: Final = "o.state = 'parked' and (not r.keeps or o.refusals > 0 or o.suspect)"
+"""Of a row `o` of payonce.outbox and its relay `r`: the delivery was given up. Where entries live until they are
+settled, other parked ones are messages that a run parked; delivering one clears what its relay held against it."""
+
+_DELIVERED_ANEW: Final = """state = 'waiting', token = entry.token + 1, try_at = payonce.due_now(), tries = 0,
+    refusals = 0, crashes = 0, suspect = false, last_error = null"""
+"""Of a kept row `entry` that its relay gave up: its attempts, age and due time are its runs', not the relay's."""
+
 
 @dataclass(frozen=True)
 class Lag:
     """How one relay stands."""
 
     relay: str
+    keeps: bool
+    """Whether its entries are the messages of a queue elsewhere, and live until they are settled."""
     waiting: int
     """Not delivered yet, those that are being delivered included."""
     delivered: int
     """With the other side and not settled; only where entries are kept."""
     parked: int
+    """Given up by the relay. What runs parked is counted with its queue."""
     oldest_s: float
     """For how long the oldest undelivered entry has been due."""
     paused: bool
@@ -66,12 +77,12 @@ async def lag(database: Database) -> list[Lag]:
     """Every relay, by name."""
     rows = await database.engine.fetch(
         f"""
-        select r.name as relay, r.paused, r.paused_reason,
+        select r.name as relay, r.keeps, r.paused, r.paused_reason,
             (select count(*) from (select from payonce.outbox where relay = r.name and state in ('waiting', 'leased')
                 limit {COUNT_MAX}) counted) as waiting,
             (select count(*) from (select from payonce.outbox where relay = r.name and state = 'delivered'
                 limit {COUNT_MAX}) counted) as delivered,
-            (select count(*) from (select from payonce.outbox where relay = r.name and state = 'parked'
+            (select count(*) from (select from payonce.outbox o where o.relay = r.name and {GIVEN_UP}
                 limit {COUNT_MAX}) counted) as parked,
             greatest(0, coalesce((select extract(epoch from payonce.due_now() - ready_at)::float8 from payonce.outbox
                 where relay = r.name and state in ('waiting', 'leased') order by ready_at limit 1), 0)) as oldest_s
@@ -84,7 +95,7 @@ async def lag(database: Database) -> list[Lag]:
 async def parked_entries(
     database: Database, relay: str, limit: int = PAGE_MAX, after: UUID | None = None
 ) -> list[Stored]:
-    """In the order they were parked; `after` the given one, for the next page."""
+    """What the relay gave up, in the order it did; `after` the given one, for the next page."""
     if not 1 <= limit <= PAGE_MAX:
         raise Invalid(f"limit is {limit}; it must be between 1 and {PAGE_MAX:,}")
     async with database.engine.acquire() as connection:
@@ -92,10 +103,10 @@ async def parked_entries(
         rows = await connection.fetch(
             f"""
             select {MESSAGE_COLUMNS}, state, tries, refusals, crashes, try_at, first_tried_at, last_error
-            from payonce.outbox
-            where relay = $1 and state = 'parked' and ($3::uuid is null or (try_at, id) > (
+            from payonce.relays r join payonce.outbox o on o.relay = r.name
+            where r.name = $1 and {GIVEN_UP} and ($3::uuid is null or (o.try_at, o.id) > (
                 select try_at, id from payonce.outbox where relay = $1 and id = $3))
-            order by try_at, id limit $2
+            order by o.try_at, o.id limit $2
             """,
             relay, limit, after,
         )  # fmt: skip
@@ -144,7 +155,8 @@ async def redrive_all(database: Database, bell: Bell, relay: str, shown: ParkedT
 async def redrive_entries(
     database: Database, bell: Bell, relay: str, *, by: str, ids: Sequence[UUID] = (), as_new: bool = False
 ) -> int:
-    """Parked entries start over, those of `ids` or all. One that is parked again meanwhile stays.
+    """Entries that the relay gave up start over, those of `ids` or all. One that is parked again meanwhile stays.
+    Messages that a run parked are refused: their queue's redrive weighs what they may move, and asks for two people.
 
     `as_new` also sends those again that were first tried too long ago: whoever says so has made sure that no receiver
     has taken them.
@@ -152,34 +164,32 @@ async def redrive_entries(
     count = 0
     async with database.engine.acquire() as connection:
         await _known(connection, relay)
+        if ids:
+            await _refuse_messages(connection, relay, ids)
         begun_at = await connection.fetchval("select payonce.due_now()")
         while moved := await _redrive_batch(database, connection, relay, list(ids) or None, begun_at, by, as_new):
             count += moved
+        if not count:
+            await _refuse_messages(connection, relay, None)
     if count:
         bell.ring({wake_name(relay)})
     return count
 
 
 async def discard_entries(database: Database, relay: str, ids: Sequence[UUID], *, by: str, why: str) -> int:
-    """Deletes parked entries that are never to be delivered. Each leaves a line in the audit log. A copy that the other
-    side still has of a kept one finds its id in the inbox, as if it had been settled."""
+    """Deletes parked entries that are never to be delivered. Each leaves a line in the audit log. Messages of a queue
+    are refused: its purge leaves those with open effects."""
     if not 1 <= len(ids) <= DISCARD_MAX:
         raise Invalid(f"{len(ids)} entries to discard; name 1 to {DISCARD_MAX} of them")
     if not why.strip():
         raise Invalid("a discarded entry is gone for good; say why")
     async with database.engine.acquire() as connection, settled_transaction(database, connection):
-        await _known(connection, relay)
+        if await _known(connection, relay):
+            raise _messages_of(relay, "QUEUE")
         rows = await connection.fetch(
-            f"""
-            with gone as (
-                delete from payonce.outbox where relay = $1 and id = any($2) and state = 'parked'
-                returning id, queue, action, last_error
-            ), ended as (
-                insert into payonce.inbox (consumer, id)
-                select '{CONSUMER_PREFIX}' || queue, id::text from gone join payonce.relays on name = $1 and keeps
-                on conflict do nothing
-            )
-            select * from gone
+            """
+            delete from payonce.outbox where relay = $1 and id = any($2) and state = 'parked'
+            returning id, queue, action, last_error
             """,
             relay, list(ids),
         )  # fmt: skip
@@ -217,15 +227,16 @@ async def _redrive_batch(
     as_new: bool,
 ) -> int:  # fmt: skip
     async with settled_transaction(database, connection):
+        anew = _DELIVERED_ANEW if await _known(connection, relay) else STARTS_OVER
         rows = await connection.fetch(
             f"""
             with chosen as (
-                select id from payonce.outbox
-                where relay = $1 and state = 'parked' and ($2::uuid[] is null or id = any($2)) and try_at <= $3
-                order by try_at, id limit {CHANGE_BATCH} for update skip locked
+                select o.id from payonce.relays r join payonce.outbox o on o.relay = r.name
+                where r.name = $1 and {GIVEN_UP} and ($2::uuid[] is null or o.id = any($2)) and o.try_at <= $3
+                order by o.try_at, o.id limit {CHANGE_BATCH} for update of o skip locked
             )
             update payonce.outbox entry
-            set {STARTS_OVER}, first_tried_at = case when $4 then null else entry.first_tried_at end
+            set {anew}, first_tried_at = case when $4 then null else entry.first_tried_at end
             from chosen where entry.relay = $1 and entry.id = chosen.id
             returning entry.id
             """,
@@ -251,6 +262,29 @@ async def _set_paused(database: Database, relay: str, by: str, reason: str | Non
         await note(connection, f"outbox.{what}", relay, text, actor=by)
 
 
-async def _known(connection: Connection, relay: str) -> None:
-    if not await connection.fetchval("select exists (select from payonce.relays where name = $1)", relay):
+async def _known(connection: Connection, relay: str) -> bool:
+    """Whether its entries live until they are settled."""
+    keeps = await connection.fetchval("select keeps from payonce.relays where name = $1", relay)
+    if keeps is None:
         raise await unknown_relay(connection, relay)
+    return bool(keeps)
+
+
+async def _refuse_messages(connection: Connection, relay: str, ids: Sequence[UUID] | None) -> None:
+    queue = await connection.fetchval(
+        f"""
+        select o.queue from payonce.relays r join payonce.outbox o on o.relay = r.name
+        where r.name = $1 and o.state = 'parked' and not ({GIVEN_UP}) and ($2::uuid[] is null or o.id = any($2))
+        order by o.queue limit 1
+        """,
+        relay, None if ids is None else list(ids),
+    )  # fmt: skip
+    if queue is not None:
+        raise _messages_of(relay, queue)
+
+
+def _messages_of(relay: str, queue: str) -> Invalid:
+    return Invalid(
+        f"what is parked for {relay} are messages of a queue; see: payonce queues peek {queue} --state parked, then "
+        f"payonce queues redrive {queue} or payonce queues purge {queue}"
+    )

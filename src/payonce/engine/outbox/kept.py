@@ -84,9 +84,7 @@ async def standings(database: Database, relay: str, ids: Sequence[UUID]) -> dict
         """,
         relay, list(ids),
     )  # fmt: skip
-    return {
-        row["id"]: Standing(State(row["state"]), row["attempts"], row["asked_at"], row["paused"]) for row in rows
-    }
+    return {row["id"]: Standing(State(row["state"]), row["attempts"], row["asked_at"], row["paused"]) for row in rows}
 
 
 async def hold_kept(connection: Connection, relay: str, claim: Claim, lease_s: float) -> bool:
@@ -288,6 +286,8 @@ _SETTLE: Final = f"""
         set state = case mine.ending when 'parked' then 'parked' else entry.state end,
             lease_until = case mine.ending when 'parked' then null else entry.lease_until end,
             token = entry.token + case mine.ending when 'parked' then 1 else 0 end,
+            refusals = case mine.ending when 'parked' then 0 else entry.refusals end,
+            suspect = entry.suspect and mine.ending <> 'parked',
             attempts = entry.attempts + 1, last_error = mine.reason, first_attempt_at = mine.first_at,
             try_at = case mine.ending when 'parked' then payonce.due_now() else entry.try_at end,
             ready_at = payonce.due_now() + make_interval(secs => mine.delay_s), holder = null, held_until = null

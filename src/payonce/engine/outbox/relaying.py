@@ -159,7 +159,7 @@ async def _park_unreadable(database: Database, relay: Relay, row: Record, error:
     log.error("outbox_entry_parked", relay=relay.name, message_id=str(row["id"]), reason=reason)
     await database.engine.fetch(
         _RECORD, relay.name, [row["id"]], [row["token"]], [State.PARKED], [reason], [0.0], [row["tries"]],
-        [row["refusals"]], [row["suspect"]],
+        [row["refusals"]], [True],
     )  # fmt: skip
 
 

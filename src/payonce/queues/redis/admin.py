@@ -76,13 +76,14 @@ class RedisAdmin:
 
     async def preview(self, queue: str, state: State, which: Filter) -> Preview:
         await check_known(self._pool, queue)
-        count, with_open_effects = 0, 0
+        count, with_open_effects, unreadable = 0, 0, 0
         samples: list[Stored] = []
         async for page in self.matching(queue, state, which):
             count += len(page)
+            unreadable += sum(not found.readable for found in page)
             with_open_effects += len(await self._with_open_effects([found.stored.message.id for found in page]))
             samples += [found.stored for found in page[: SAMPLES - len(samples)]]
-        return Preview(count, samples, with_open_effects)
+        return Preview(count, samples, with_open_effects, unreadable)
 
     async def choose(
         self, queue: str, state: State, which: Filter, limit: int, within: Connection | None = None
@@ -90,7 +91,7 @@ class RedisAdmin:
         await check_known(self._pool, queue)
         chosen: list[UUID] = []
         async for page in self.matching(queue, state, which):
-            chosen += [found.stored.message.id for found in page[: limit - len(chosen)]]
+            chosen += [found.stored.message.id for found in page if found.readable][: limit - len(chosen)]
             if len(chosen) == limit:
                 break
         return chosen

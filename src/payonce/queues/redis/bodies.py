@@ -16,6 +16,10 @@ ID_END: Final = 43
 """Where the id lies in a body that we wrote: behind {"id":" ."""
 
 
+UNREADABLE_KEYS: Final = {"unreadable", "begins"}
+"""What is shown as the payload of a body that cannot be read has these."""
+
+
 class _Written(msgspec.Struct, frozen=True, gc=False):
     id: str
     created_at: datetime | UnsetType

@@ -179,7 +179,7 @@ async def park_dead(database: Database, deaths: Sequence[Death]) -> set[UUID]:
 _PARK: Final = """
     update payonce.outbox
     set state = 'parked', token = token + 1, lease_until = null, try_at = payonce.due_now(), last_error = $4,
-        holder = null, held_until = null
+        refusals = 0, suspect = false, holder = null, held_until = null
     where relay = $1 and id = $2 and state <> 'parked'
       and (holder is null or holder = $3 or held_until <= payonce.lease_now())
     returning true"""

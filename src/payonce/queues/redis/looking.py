@@ -8,7 +8,7 @@ from uuid import UUID
 
 from payonce.engine.model import State
 from payonce.engine.queue import Filter, Stored
-from payonce.queues.redis.bodies import shown
+from payonce.queues.redis.bodies import UNREADABLE_KEYS, shown
 from payonce.queues.redis.kept import KEPT, MAYBE_KEPT
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -55,8 +55,9 @@ def found_of(queue: str, state: State, body: bytes, message_id: bytes, known: by
         crashes = int(fields[3])
     until = _moment(round(float(deadline) * 1_000)) if deadline else None
     worker = fields[5] if len(fields) == 6 else None
-    stored = Stored(message, state, ready_at, crashes, until, worker, error)
-    return Found(message_id.decode("utf-8", "replace"), stored, body, known, "unreadable" not in message.payload)
+    readable = message.payload.keys() != UNREADABLE_KEYS
+    stored = Stored(message, state, ready_at, crashes, until, worker, error, readable)
+    return Found(message_id.decode("utf-8", "replace"), stored, body, known, readable)
 
 
 def matches(stored: Stored, which: Filter) -> bool:
