@@ -6,6 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from payonce.embedded.redis import RedisServer
 from payonce.engine.model import Answer, Claim, State
@@ -13,7 +14,7 @@ from payonce.engine.policy import Policy
 from payonce.engine.queue import Filter
 from payonce.kit.outcomes import Unavailable
 from payonce.queues.moving import move_to_postgres, move_to_redis
-from payonce.queues.redis import RedisStore, refill, store
+from payonce.queues.redis import RedisAdmin, RedisStore, refill, store
 from payonce.testing import ScratchDatabase, eventually
 from tests.conformance.backend import (
     PLAIN,
@@ -46,6 +47,18 @@ def kept(scratch: ScratchDatabase, redis_server: RedisServer) -> AbstractAsyncCo
 
 async def push(backend: RedisBackend, body: Any) -> None:
     await backend.store.command("LPUSH", KEY, body if isinstance(body, (str, bytes)) else json.dumps(body))
+
+
+async def test_only_a_server_that_knew_the_queue_is_said_to_have_forgotten_it(direct: RedisBackend) -> None:
+    await direct.queue(PLAIN)
+    await direct.store.command("FLUSHALL")
+    with capture_logs() as said:
+        async with RedisStore.open(direct.server.url, direct.stage.database) as stranger:
+            assert (await RedisAdmin(stranger, direct.stage.bell).depth(QUEUE)).ready == 0
+            assert not [line for line in said if line["event"] == "redis_forgot_queue"], "to it the server is new"
+            await stranger.command("FLUSHALL")
+            await RedisAdmin(stranger, direct.stage.bell).depth(QUEUE)
+    assert [line["queue"] for line in said if line["event"] == "redis_forgot_queue"] == [QUEUE]
 
 
 async def test_a_raw_object_pushed_by_hand_runs_and_gets_one_id_for_good(direct: RedisBackend) -> None:

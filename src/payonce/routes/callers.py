@@ -81,6 +81,8 @@ async def _identified(
 def _unknown() -> Problem:
     """One answer for missing, unknown, expired and revoked keys: it tells a guesser nothing."""
     return Problem(
-        HTTPStatus.UNAUTHORIZED, "a valid API key is needed, in the header Authorization after the word Bearer",
+        HTTPStatus.UNAUTHORIZED,
+        # Written as the header is, it would be taken for a secret and hidden.
+        "a valid API key is needed, in the header Authorization with the scheme Bearer; payonce keys add gives one",
         headers={"WWW-Authenticate": "Bearer"},
     )  # fmt: skip

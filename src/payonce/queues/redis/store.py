@@ -65,6 +65,8 @@ class RedisStore:
         self._url = url
         self._loaded: dict[str, tuple[str, str]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._seen: set[str] = set()
+        """Queues that the server has known: of a new one nobody says that it forgot."""
         self.when_forgotten: Callable[[], None] = lambda: None
         """Called when Redis turns out to have forgotten a queue: much else may be gone."""
 
@@ -187,11 +189,14 @@ class RedisStore:
     async def _settled(self, queue: str, status: bytes) -> bool:
         """Whether the script did its work; if it was told too little, the rest is told now."""
         if status == b"UNDECLARED":
-            log.warning("redis_forgot_queue", queue=queue, redis=self._where)
+            if queue in self._seen:
+                log.warning("redis_forgot_queue", queue=queue, redis=self._where)
             await self.declare(queue)
             self.when_forgotten()
         elif status == b"CLOCK":
             await self.tell_clocks()
+        else:
+            self._seen.add(queue)
         return status == b"OK"
 
     def _text(self, script: Script) -> tuple[str, str]:
