@@ -101,6 +101,13 @@ async def test_a_pause_without_a_reason_pauses_nothing(stage: OpenStage) -> None
         assert not (await s.admin.depth(QUEUE)).paused
 
 
+async def test_a_redrive_says_of_how_many_nobody_knows_what_they_move(stage: OpenStage) -> None:
+    async with stage() as s, console(s) as address, visiting(address) as visitor:
+        await park(s, count=3)
+        page = await visitor.get(f"/queues/{QUEUE}/redrive")
+        assert "They may move unknown for 3 of 3: nothing was about to be sent for them yet" in page.words
+
+
 async def test_a_purge_wants_the_queues_name_typed_and_leaves_lines_in_the_log(stage: OpenStage) -> None:
     async with stage() as s, console(s) as address, visiting(address) as visitor:
         [message_id] = await park(s)

@@ -320,6 +320,35 @@ async def test_a_redrive_below_the_threshold_is_done_at_once(stage: OpenStage) -
         assert await message_states(till) == ["ready"] * 2
 
 
+async def parked_before_any_effect(till: Till, count: int) -> None:
+    for work in await till.claim(count):
+        await till.park(work, "a bug")
+
+
+async def test_many_messages_of_which_nobody_knows_what_they_move_need_a_second_person(stage: OpenStage) -> None:
+    async with open_till(stage) as till:
+        await parked(till, 100)
+        await parked_before_any_effect(till, 2)
+        await threshold(till, "500.00")
+        _, approval = await ask_redrive(till)
+        assert isinstance(approval, Approval)
+        assert approval.text == "redrive 3 parked messages of pay (1.00 EUR), what 2 of them move is not known"
+        assert await message_states(till) == ["parked"] * 3
+        await granted(till, approval)
+        assert await message_states(till) == ["ready"] * 3
+
+
+@pytest.mark.parametrize(("count", "above"), [(1, "500.00"), (3, None)], ids=["one message", "no threshold"])
+async def test_one_such_message_or_where_nobody_is_asked_at_all_needs_nobody_else(
+    stage: OpenStage, count: int, above: str | None
+) -> None:
+    async with open_till(stage) as till:
+        await parked_before_any_effect(till, count)
+        if above is not None:
+            await threshold(till, above)
+        assert isinstance((await ask_redrive(till))[1], Done)
+
+
 async def test_what_is_parked_after_the_asking_is_not_redriven_with_it(stage: OpenStage) -> None:
     async with open_till(stage) as till:
         await threshold(till, "1.00")

@@ -81,7 +81,7 @@ def purge(
 
 async def _redrive(queue: str, which: "Filter", by: str, why: str, yes: bool, as_json: bool) -> None:
     """Exactly what was previewed, in one commit; above the thresholds when a second person has agreed to it."""
-    from payonce.engine.brakes import amounts_of, ask, redrive_of
+    from payonce.engine.brakes import amounts_of, ask, redrive_of, unknown_of
     from payonce.engine.model import State
 
     async with opened() as app:
@@ -93,8 +93,10 @@ async def _redrive(queue: str, which: "Filter", by: str, why: str, yes: bool, as
             async with app.begin() as tx:
                 asked = await redrive_of(tx, app.admin, queue, which)
                 ids = await app.admin.choose(queue, State.PARKED, asked.which, asked.count, within=tx.connection)
-                amounts = await amounts_of(tx, ids)
-            moved = f"They move up to {', '.join(map(str, amounts)) or 'nothing'}."
+                amounts, unknown = await amounts_of(tx, ids), await unknown_of(tx, ids)
+            known = [str(amount) for amount in amounts]
+            known += [f"what is not known of {unknown:,} of {asked.count:,}"] if unknown else []
+            moved = f"They move up to {', and '.join(known) or 'nothing'}."
             remarks = [moved, stay] if preview.unreadable else [moved]
             _ask("redrive", queue, "parked", asked.count, preview, remarks, yes, as_json)
             async with app.begin() as tx:

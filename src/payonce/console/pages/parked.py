@@ -14,8 +14,6 @@ from payonce.engine.brakes import (
     Chosen,
     Done,
     Redrive,
-    Weighed,
-    amounts_of,
     ask,
     chosen_of,
     ids_of,
@@ -38,16 +36,15 @@ async def ask_redrive(visit: Visit) -> Response:
     preview = await admin.preview(queue, State.PARKED, which)
     async with visit.desk.begin() as tx:
         asked = await redrive_of(tx, admin, queue, which)
-        ids = await admin.choose(queue, State.PARKED, asked.which, max(asked.count, 1), within=tx.connection)
-        amounts = await amounts_of(tx, ids)
-        because = await needs_second_person(tx, Weighed("", "", amounts))
+        weighed = await visit.desk.actions["redrive"].weigh(tx, asked)
+        because = await needs_second_person(tx, weighed)
     return visit.page(
         "redrive.html",
         f"Redrive messages of {queue}",
         queue=queue,
         asked=asked,
         pinned=msgspec.json.encode(asked).decode(),
-        amounts=amounts,
+        weighed=weighed,
         because=because,
         samples=[each for each in preview.samples if each.readable],
         unreadable=preview.unreadable,

@@ -14,6 +14,7 @@ from payonce.engine.brakes.actions import (
     redrive_of,
     redriving,
     threshold_change_of,
+    unknown_of,
     what_follows,
     writing_off,
 )  # fmt: skip
@@ -58,6 +59,6 @@ __all__ = [
     "amounts_of", "answering", "approval_of", "approvals", "ask", "bounding", "check_freezes", "check_limits",
     "chosen_of", "deny", "freeze", "freeze_of", "freezes", "grant", "ids_of", "lift", "limits", "needs_second_person",
     "never_seen", "preview", "redrive_of", "redriving", "remove_limit", "remove_threshold", "sends_under_way",
-    "set_limit", "set_threshold", "threshold_change_of", "thresholds", "wait_until_quiet", "waiting_about",
-    "what_follows", "writing_off",
+    "set_limit", "set_threshold", "threshold_change_of", "thresholds", "unknown_of", "wait_until_quiet",
+    "waiting_about", "what_follows", "writing_off",
 ]  # fmt: skip

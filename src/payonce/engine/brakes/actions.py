@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 
 from payonce.engine.brakes.approval import Action, Weighed
-from payonce.engine.brakes.threshold import locked_threshold, remove_threshold, set_threshold
+from payonce.engine.brakes.threshold import locked_threshold, remove_threshold, set_threshold, thresholds
 from payonce.engine.effects.review import Answer, answer_review
 from payonce.engine.effects.store import wake_parked
 from payonce.engine.fingerprint import fingerprint
@@ -95,9 +95,15 @@ def what_follows(answered: Mapping[str, Any]) -> str:
 
 def redriving(admin: Admin) -> Action[Redrive]:
     async def weigh(tx: Tx, asked: Redrive) -> Weighed:
-        amounts = await amounts_of(tx, await ids_of(tx, admin, asked))
+        ids = await ids_of(tx, admin, asked)
+        amounts, unknown = await amounts_of(tx, ids), await unknown_of(tx, ids)
         text = f"redrive {asked.count:,} parked messages of {asked.queue}{_listed(amounts)}"
-        return Weighed(f"{asked.queue} {asked.fingerprint[:16]}", text, amounts)
+        text += f", what {unknown:,} of them move is not known" if unknown else ""
+        # One message alone is a person's daily work; of many nobody looks at each, and where a second person is asked
+        # at all, what is not known may be above any threshold.
+        many = asked.count > 1 and unknown and await thresholds(tx)
+        because = f"what {unknown:,} of {asked.count:,} messages may move is not known" if many else ""
+        return Weighed(f"{asked.queue} {asked.fingerprint[:16]}", text, amounts, unknown, because)
 
     async def execute(tx: Tx, asked: Redrive, by: str) -> dict[str, Any]:
         ids = await ids_of(tx, admin, asked)
@@ -183,6 +189,18 @@ async def amounts_of(read: Reader | Tx, message_ids: Sequence[UUID]) -> list[Amo
         list(message_ids),
     )
     return [Amount(int(row["minor"]), Asset(row["asset"], row["exponent"])) for row in rows]
+
+
+async def unknown_of(read: Reader | Tx, message_ids: Sequence[UUID]) -> int:
+    """How many of these have never been about to move anything, so that nobody can tell what they will."""
+    count: int = await read.fetchval(
+        """
+        select count(*) from unnest($1::uuid[]) as m (id)
+        where not exists (select from payonce.effects e where e.message_id = m.id and e.amount_minor is not null)
+        """,
+        list(message_ids),
+    )
+    return count
 
 
 async def _weigh_answer(tx: Tx, given: ReviewAnswer) -> Weighed:

@@ -45,6 +45,8 @@ class Weighed:
     text: str
     amounts: Sequence[Amount] = ()
     """One per asset, held against the thresholds."""
+    unknown: int = 0
+    """Messages of which nobody can tell yet what they move."""
     because: str = ""
     """Why a second person is needed whatever the thresholds say; empty: only they decide."""
 
