@@ -22,7 +22,7 @@ from payonce.engine.outbox import (
     settle_kept,
     standings,
 )
-from payonce.engine.outbox.kept import wake_kept
+from payonce.engine.outbox.kept import consumer, wake_kept
 from payonce.engine.outbox.model import REPEAT_FOR_S, State, wake_name
 from payonce.engine.transaction import begin
 from payonce.kit.outcomes import Invalid
@@ -177,6 +177,35 @@ async def test_kept_entries_are_put_back_at_any_age(stage: OpenStage) -> None:
         assert await desk.states() == {"delivered": 1}
 
 
+async def test_an_entry_whose_message_was_settled_before_ends_without_a_second_record(stage: OpenStage) -> None:
+    async with open_desk(stage, KEEPING) as desk:
+        done, found = await desk.put(2)
+        await desk.step()
+        ids = [str(done), str(found)]
+        await desk.s.owner.execute(
+            "insert into payonce.inbox (consumer, id) select $1, unnest($2::text[])", consumer("payments"), ids
+        )
+        async with desk.s.database.transaction() as connection:
+            assert await settle(connection, done) is Fate.GONE
+        await desk.s.clock.advance(LATE_S)
+        assert await put_back(desk.s.database, NAME, await overdue(desk)) == 0
+        assert await desk.states() == {}, "neither comes back for ever"
+
+
+async def test_a_hold_stays_when_its_entry_is_put_back(stage: OpenStage) -> None:
+    async with open_desk(stage, KEEPING) as desk:
+        [sent] = await desk.put()
+        await desk.step()
+        async with desk.s.database.transaction() as connection:
+            assert await hold_kept(connection, NAME, claimed(sent, token=1), LEASE_S)
+        await desk.s.clock.advance(LATE_S)
+        assert await put_back(desk.s.database, NAME, await overdue(desk)) == 1
+        await desk.step()
+        async with desk.s.database.transaction() as connection:
+            assert not await hold_kept(connection, NAME, claimed(sent, token=2), LEASE_S)
+            assert await hold_kept(connection, NAME, claimed(sent, token=1), LEASE_S)
+
+
 async def test_a_refill_has_bounds(stage: OpenStage) -> None:
     async with open_desk(stage, KEEPING) as desk:
         with pytest.raises(Invalid, match="limit is 0"):
@@ -232,7 +261,7 @@ async def test_a_message_that_only_its_queue_knows_gets_an_entry_before_anything
 async def test_a_message_without_an_entry_is_accepted_once(stage: OpenStage) -> None:
     async with open_desk(stage, KEEPING) as desk:
         direct = claimed(Message(queue="payments").id)
-        for expected in (True, False):
+        for expected in (Fate.RECORDED, Fate.GONE):
             async with desk.s.database.transaction() as connection:
                 assert await accept_unkept(connection, NAME, direct.message) is expected
         async with desk.s.database.transaction() as connection:
@@ -247,7 +276,7 @@ async def test_a_message_with_an_entry_is_not_accepted_beside_it(stage: OpenStag
             assert await settle(connection, direct.message.id, Ending.RETRY) is Fate.UNKNOWN
             assert await hold_kept(connection, NAME, direct, LEASE_S)
         async with desk.s.database.transaction() as connection:
-            assert not await accept_unkept(connection, NAME, direct.message)
+            assert await accept_unkept(connection, NAME, direct.message) is Fate.STALE
 
 
 async def test_a_batch_is_settled_one_by_one(stage: OpenStage) -> None:

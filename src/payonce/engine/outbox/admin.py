@@ -11,7 +11,7 @@ from payonce.engine.bell import Bell
 from payonce.engine.database import Connection, Database, settled_transaction
 from payonce.engine.model import Message, clean_text
 from payonce.engine.outbox.entries import unknown_relay
-from payonce.engine.outbox.kept import STARTS_OVER
+from payonce.engine.outbox.kept import CONSUMER_PREFIX, STARTS_OVER
 from payonce.engine.outbox.model import State, wake_name
 from payonce.engine.rows import MESSAGE_COLUMNS, message_shown
 from payonce.kit.outcomes import Invalid
@@ -119,7 +119,8 @@ async def redrive_entries(
 
 
 async def discard_entries(database: Database, relay: str, ids: Sequence[UUID], *, by: str, why: str) -> int:
-    """Deletes parked entries that are never to be delivered. Each leaves a line in the audit log."""
+    """Deletes parked entries that are never to be delivered. Each leaves a line in the audit log. A copy that the other
+    side still has of a kept one finds its id in the inbox, as if it had been settled."""
     if not 1 <= len(ids) <= DISCARD_MAX:
         raise Invalid(f"{len(ids)} entries to discard; name 1 to {DISCARD_MAX} of them")
     if not why.strip():
@@ -127,9 +128,16 @@ async def discard_entries(database: Database, relay: str, ids: Sequence[UUID], *
     async with database.engine.acquire() as connection, settled_transaction(database, connection):
         await _known(connection, relay)
         rows = await connection.fetch(
-            """
-            delete from payonce.outbox where relay = $1 and id = any($2) and state = 'parked'
-            returning id, queue, action, last_error
+            f"""
+            with gone as (
+                delete from payonce.outbox where relay = $1 and id = any($2) and state = 'parked'
+                returning id, queue, action, last_error
+            ), ended as (
+                insert into payonce.inbox (consumer, id)
+                select '{CONSUMER_PREFIX}' || queue, id::text from gone join payonce.relays on name = $1 and keeps
+                on conflict do nothing
+            )
+            select * from gone
             """,
             relay, list(ids),
         )  # fmt: skip

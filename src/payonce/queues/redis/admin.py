@@ -5,21 +5,19 @@ from datetime import datetime
 from typing import Final, NamedTuple
 from uuid import UUID
 
-import msgspec
-
 from payonce.engine.bell import Bell
-from payonce.engine.database import Connection
+from payonce.engine.database import Connection, settled_transaction
 from payonce.engine.model import State, clean_text
 from payonce.engine.outbox import wake_name
 from payonce.engine.queue import Depth, Filter, Preview, Stored
 from payonce.kit.outcomes import Invalid
 from payonce.queues.declaring import check_known, queue_names, set_paused
 from payonce.queues.redis import scripts
-from payonce.queues.redis.bodies import encode_bodies
-from payonce.queues.redis.kept import RELAY, adopt, forget, start_over
+from payonce.queues.redis.kept import KEPT, RELAY, forget, start_over
 from payonce.queues.redis.keys import paused_key
 from payonce.queues.redis.looking import Found, found_of, matches
-from payonce.queues.redis.runlog import EndedRun, line, try_to_write_runs
+from payonce.queues.redis.redriving import parked_rows, redrive_now, redrive_within
+from payonce.queues.redis.runlog import EndedRun, line, try_to_write_runs, write_runs
 from payonce.queues.redis.store import RedisStore
 
 COUNT_MAX: Final = 1_000_000
@@ -30,9 +28,9 @@ PEEK_MAX: Final = 1_000
 US: Final = 1_000_000
 
 
-class Changed(NamedTuple):
-    chosen: int
-    changed: int
+class Gone(NamedTuple):
+    from_redis: int
+    for_good: int
 
 
 class RedisAdmin:
@@ -100,34 +98,39 @@ class RedisAdmin:
     async def redrive(self, queue: str, which: Filter, within: Connection | None = None) -> int:
         """Parked messages start over: attempts, crashes and age from zero. One that is parked again meanwhile stays."""
         await check_known(self._pool, queue)
+        begun_at = await self._pool.fetchval("select payonce.due_now()")
+        rows = set(await parked_rows(within or self._pool, queue, which, begun_at))
+        left = set(rows)
+        async for page in self.matching(queue, State.PARKED, which):
+            left |= {each.stored.message.id for each in page if each.readable and each.stored.ready_at <= begun_at}
+        redriven: set[UUID] = set()
 
-        async def redrive_within(page: Sequence[Found]) -> int:
-            assert within is not None
-            kept = await start_over(within, [found.stored.message.id for found in page])
-            direct = [found.stored.message for found in page if found.stored.message.id not in kept]
-            await adopt(within, direct)
-            # They stay where they are until the relay comes: the next page must pass them by.
-            return 0
+        async def act(page: Sequence[Found]) -> None:
+            nonlocal redriven
+            if within is None:
+                redriven |= await redrive_now(self._store, queue, page)
+            else:
+                redriven |= await redrive_within(self._store, queue, page, within)
 
-        async def redrive_now(page: Sequence[Found]) -> int:
-            async with self._pool.acquire() as connection:
-                await start_over(connection, [found.stored.message.id for found in page if found.kept])
-            words: list[str | bytes] = []
-            for found in page:
-                [fresh] = encode_bodies([msgspec.structs.replace(found.stored.message, attempts=0)])
-                words += (found.id, found.body, fresh)
-            [count] = await self._store.run(scripts.REDRIVE, queue, *words)
-            return int(count)
-
-        def was_parked(found: Found, begun_at: datetime) -> bool:
-            return found.readable and found.stored.ready_at <= begun_at
-
-        if within is not None:
-            return (await self._change(queue, State.PARKED, which, redrive_within, was_parked)).chosen
-        redriven = await self._change(queue, State.PARKED, which, redrive_now, was_parked)
-        if redriven.changed:
+        await self._act_on(queue, left, act)
+        # A wiped server does not show them yet.
+        redriven |= await start_over(within or self._pool, list(rows & left))
+        if redriven and within is None:
             self._bell.ring({queue, wake_name(RELAY)})
-        return redriven.changed
+        return len(redriven)
+
+    async def _act_on(self, queue: str, left: set[UUID], act: Callable[[Sequence[Found]], Awaitable[None]]) -> None:
+        """On parked copies of these, which are taken out of the set. Pages shift when copies go, here or elsewhere: it
+        looks through the list until none of them is left there."""
+        found = True
+        while found and left:
+            found = False
+            async for page in self.matching(queue, State.PARKED, Filter()):
+                chosen = {each.stored.message.id: each for each in page if each.stored.message.id in left}
+                if chosen:
+                    found = True
+                    left -= chosen.keys()
+                    await act(list(chosen.values()))
 
     async def purge(self, queue: str, state: State, which: Filter, by: str) -> int:
         """Deletes what is there at the beginning; each leaves a row in the job log, so nothing vanishes untold.
@@ -138,42 +141,50 @@ class RedisAdmin:
         retention_s = await self._pool.fetchval("select key_retention_s from payonce.queues where name = $1", queue)
         reason = f"purged by {clean_text(by)}"
 
-        async def purge(page: Sequence[Found]) -> int:
+        async def purge(page: Sequence[Found]) -> Gone:
             busy = await self._with_open_effects([found.stored.message.id for found in page])
-            async with self._pool.acquire() as connection:
-                kept = [found.stored.message.id for found in page if found.kept]
-                await forget(connection, [message_id for message_id in kept if message_id not in busy])
             arguments: list[str | bytes | int] = [state.value, round(retention_s * US)]
             for found in page:
                 message = found.stored.message
                 if message.id not in busy:
                     told = line(message, "failed", message.attempts, reason)
                     arguments += (found.id, found.body, found.known, message.idempotency_key or "", told)
-            gone = {each.decode() for each in await self._store.run(scripts.PURGE, queue, *arguments)}
-            runs = [
-                EndedRun(found.stored.message, "failed", found.stored.message.attempts, reason, None, None, None)
-                for found in page
-                if found.id in gone
-            ]
-            await try_to_write_runs(self._store.database, runs)
-            return len(gone)
+            names = {each.decode() for each in await self._store.run(scripts.PURGE, queue, *arguments)}
+            # Redis first: what somebody claimed meanwhile stays there, and so does its row here.
+            gone = [found for found in page if found.id in names]
+            return Gone(len(gone), len(gone) - await self._forget(gone, reason))
 
-        return (await self._change(queue, state, which, purge, _was_there)).changed
+        return await self._change(queue, state, which, purge)
+
+    async def _forget(self, gone: Sequence[Found], reason: str) -> int:
+        """Rows go with their lines in the job log. Answers how many stay, because a run holds them: refill brings those
+        back."""
+        kept = [found.stored.message.id for found in gone if found.kept]
+        async with self._pool.acquire() as connection, settled_transaction(self._store.database, connection):
+            forgotten = await forget(connection, kept)
+            ended = [purged(found, reason) for found in gone if found.stored.message.id in forgotten]
+            await write_runs(connection, ended)
+            rest = {message_id for message_id in kept if message_id not in forgotten}
+            held = await connection.fetchval(
+                "select count(*) from payonce.outbox where relay = $1 and id = any($2)", RELAY, list(rest)
+            )
+        direct = [found for found in gone if found.mark != KEPT and found.stored.message.id not in forgotten]
+        await try_to_write_runs(self._store.database, [purged(found, reason) for found in direct])
+        return int(held)
 
     async def _change(
-        self, queue: str, state: State, which: Filter, act: Callable[[Sequence[Found]], Awaitable[int]],
-        at_the_beginning: Callable[[Found, datetime], bool],
-    ) -> Changed:  # fmt: skip
+        self, queue: str, state: State, which: Filter, act: Callable[[Sequence[Found]], Awaitable[Gone]]
+    ) -> int:
         """What is there at the beginning, page by page; what an act removed is not skipped on the next page."""
         begun_at = await self._pool.fetchval("select payonce.due_now()")
-        skip, all_chosen, all_changed, more = 0, 0, 0, True
+        skip, count, more = 0, 0, True
         while more and skip < COUNT_MAX:
             page, more = await self._page(queue, state, skip)
-            chosen = [found for found in page if matches(found.stored, which) and at_the_beginning(found, begun_at)]
-            changed = await act(chosen) if chosen else 0
-            all_chosen, all_changed = all_chosen + len(chosen), all_changed + changed
-            skip += PAGE - changed
-        return Changed(all_chosen, all_changed)
+            chosen = [found for found in page if matches(found.stored, which) and _was_there(found, begun_at)]
+            gone = await act(chosen) if chosen else Gone(0, 0)
+            count += gone.for_good
+            skip += PAGE - gone.from_redis
+        return count
 
     async def matching(self, queue: str, state: State, which: Filter) -> AsyncIterator[list[Found]]:
         """Page by page; what changes meanwhile may be seen twice or not at all."""
@@ -201,6 +212,11 @@ class RedisAdmin:
             list(ids),
         )
         return {row["message_id"] for row in rows}
+
+
+def purged(found: Found, reason: str) -> EndedRun:
+    message = found.stored.message
+    return EndedRun(message, "failed", message.attempts, reason, None, None, None)
 
 
 def _was_there(found: Found, begun_at: datetime) -> bool:

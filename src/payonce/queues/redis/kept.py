@@ -38,10 +38,15 @@ class Checked(msgspec.Struct, frozen=True):
     """What Redis has is a copy of the past."""
     outdated: Sequence[Claim]
     """Retried, parked or redriven meanwhile: PostgreSQL's version stands."""
+    paused: bool = False
+    """Redis has forgotten that the queue is paused: nothing runs."""
 
 
 async def check(database: Database, claims: Sequence[KeptClaim]) -> Checked:
+    """All of one queue."""
     known = await standings(database, RELAY, [claim.message.id for claim in claims])
+    if any(standing.paused for standing in known.values()):
+        return Checked((), (), (), paused=True)
     doubtful = [claim for claim in claims if claim.kind == MAYBE_KEPT and claim.message.id not in known]
     settled = await _settled(database, doubtful)
     run: list[Claim] = []
@@ -74,15 +79,42 @@ async def _settled(database: Database, claims: Sequence[Claim]) -> set[UUID]:
     return {UUID(row["id"]) for row in rows}
 
 
-async def bring_again(database: Database, ids: Sequence[UUID]) -> None:
-    """PostgreSQL's version of messages whose copy was dropped is delivered at once."""
-    await database.engine.execute(
+class Copies(msgspec.Struct, frozen=True):
+    """What PostgreSQL knows of copies in Redis."""
+
+    states: dict[UUID, Entry]
+    """Of those that have a row."""
+    settled: set[UUID]
+
+    def are_over(self, message_id: UUID, mark: str) -> bool:
+        """A message that was kept and has no row ended, or was discarded; one in the inbox ended."""
+        return message_id in self.settled or (mark == KEPT and message_id not in self.states)
+
+
+async def known_copies(source: Connection | asyncpg.Pool, queue: str, ids: Sequence[UUID]) -> Copies:
+    rows = await source.fetch(
+        """
+        select asked.id, (select state from payonce.outbox entry where entry.relay = $1 and entry.id = asked.id),
+               exists (select from payonce.inbox known
+                       where known.consumer = $2 and known.id = asked.id::text) as settled
+        from unnest($3::uuid[]) as asked (id)
+        """,
+        RELAY, consumer(queue), list(ids),
+    )  # fmt: skip
+    states = {row["id"]: Entry(row["state"]) for row in rows if row["state"] is not None}
+    return Copies(states, {row["id"] for row in rows if row["settled"]})
+
+
+async def bring_again(source: Connection | asyncpg.Pool, ids: Sequence[UUID]) -> set[UUID]:
+    """PostgreSQL's version of messages whose copy was dropped, or is parked in Redis alone, is delivered at once."""
+    rows = await source.fetch(
         """
         update payonce.outbox set state = 'waiting', token = token + 1, try_at = payonce.due_now()
-        where relay = $1 and id = any($2) and state = 'delivered'
+        where relay = $1 and id = any($2) and state = 'delivered' returning id
         """,
         RELAY, list(ids),
     )  # fmt: skip
+    return {row["id"] for row in rows}
 
 
 async def record(database: Database, batch: Sequence[tuple[Settlement, EndedRun | None]]) -> dict[UUID, Fate]:
@@ -135,9 +167,9 @@ _PARK: Final = """
     returning true"""
 
 
-async def start_over(connection: Connection, ids: Sequence[UUID]) -> set[UUID]:
+async def start_over(source: Connection | asyncpg.Pool, ids: Sequence[UUID]) -> set[UUID]:
     """Parked rows are waiting again, with attempts and age from zero."""
-    rows = await connection.fetch(
+    rows = await source.fetch(
         f"""
         update payonce.outbox entry set {STARTS_OVER}
         where relay = $1 and id = any($2) and state = 'parked' returning entry.id
@@ -153,12 +185,14 @@ async def adopt(connection: Connection, messages: Sequence[Message]) -> None:
     await put_out(connection, RELAY, fresh)
 
 
-async def forget(connection: Connection, ids: Sequence[UUID]) -> None:
+async def forget(connection: Connection, ids: Sequence[UUID]) -> set[UUID]:
     """Purged. What a run holds stays."""
-    await connection.execute(
+    rows = await connection.fetch(
         """
         delete from payonce.outbox where relay = $1 and id = any($2)
           and (holder is null or held_until <= payonce.lease_now())
+        returning id
         """,
         RELAY, list(ids),
     )  # fmt: skip
+    return {row["id"] for row in rows}

@@ -27,9 +27,19 @@ class Found:
     readable: bool
 
     @property
+    def mark(self) -> str:
+        """How it came: kept, put straight into Redis, or between the two; empty for what nobody has claimed yet."""
+        return self.known[:1].decode("ascii", "replace")
+
+    @property
     def kept(self) -> bool:
         """Whether PostgreSQL has, or may have, a row of it."""
-        return self.known[:1].decode() in (KEPT, MAYBE_KEPT)
+        return self.mark in (KEPT, MAYBE_KEPT)
+
+    @property
+    def first_attempt_at(self) -> datetime | None:
+        told = _KNOWN.match(self.known)
+        return _moment(int(told[4])) if told and told[4].isdigit() else None
 
 
 def found_of(queue: str, state: State, body: bytes, message_id: bytes, known: bytes, record: bytes, deadline: bytes

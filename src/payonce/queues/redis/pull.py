@@ -200,19 +200,29 @@ class RedisQueue:
     async def _checked(self, claims: Sequence[Claim], kept: Sequence[KeptClaim]) -> list[Claim]:
         """What PostgreSQL keeps runs only as it is there."""
         checked = await check(self._database, kept)
+        if checked.paused:
+            await self._remember_pause(claims)
+            return []
         dropped = [*checked.settled, *checked.outdated]
         if not dropped:
             return list(claims)
         gone = [silently_gone(claim.message.id, claim.token) for claim in dropped]
         await self._run(_new_token(), 0, "ready", (), gone)
         if checked.outdated:
-            await bring_again(self._database, [claim.message.id for claim in checked.outdated])
+            await bring_again(self._database.engine, [claim.message.id for claim in checked.outdated])
             self._bell.ring({wake_name(RELAY)})
         log.info(
             "copies_dropped", queue=self.policy.queue, settled=len(checked.settled), outdated=len(checked.outdated)
         )
         lost = {claim.message.id for claim in dropped}
         return [claim for claim in claims if claim.message.id not in lost]
+
+    async def _remember_pause(self, claims: Sequence[Claim]) -> None:
+        """A fail-over to a replica that was behind forgets the last pause. What was claimed goes back as it was."""
+        log.warning("redis_forgot_pause", queue=self.policy.queue, claims=len(claims))
+        await self._store.declare(self.policy.queue)
+        back = [other_words(Settlement(claim, Ending.RELEASED)) for claim in claims]
+        await self._run(_new_token(), 0, "ready", (), back)
 
     async def _park_unreadable(self, body: bytes, token: int, error: str) -> None:
         message_id, reason = id_text(body), clean_text(f"this message cannot be read: {error}")
@@ -251,11 +261,14 @@ class RedisQueue:
         fate = Fate.UNKNOWN
         if kind is not None:
             [fate] = await settle_kept(connection, RELAY, [settlement])
-        if fate is Fate.UNKNOWN and kind != KEPT and settlement.ending in ENDS:
-            recorded = await accept_unkept(connection, RELAY, claim.message)
-        else:
-            recorded = fate is Fate.RECORDED
-        if not recorded:
+        if fate is Fate.UNKNOWN and kind == KEPT:
+            fate = Fate.GONE
+        elif fate is Fate.UNKNOWN and settlement.ending in ENDS:
+            fate = await accept_unkept(connection, RELAY, claim.message)
+        if fate is Fate.GONE:
+            # It would run again each time that its lease ends, and be parked in the end although it is done.
+            await self._run(_new_token(), 0, "ready", (), [silently_gone(claim.message.id, claim.token)])
+        if fate is not Fate.RECORDED:
             return None
         if self._is_logged(settlement):
             run = run_of(settlement, await connection.fetchval("select payonce.due_now()"), self._worker)

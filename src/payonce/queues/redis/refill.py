@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
+from uuid import UUID
 
 from payonce.engine.outbox import Kept, overdue_kept, put_back
 from payonce.engine.rows import MESSAGE_COLUMNS, message_of
@@ -11,7 +12,8 @@ from payonce.kit.log import get_logger
 from payonce.queues.declaring import queue_names
 from payonce.queues.redis import scripts
 from payonce.queues.redis.bodies import encode_bodies
-from payonce.queues.redis.kept import RELAY
+from payonce.queues.redis.kept import RELAY, known_copies
+from payonce.queues.redis.keys import paused_key
 from payonce.queues.redis.store import RedisStore
 
 PAGE: Final = 1_000
@@ -37,13 +39,41 @@ async def refill(store: RedisStore, late_s: float = 0.0) -> Refilled:
     """Attempts and due times are as PostgreSQL has them. What is parked is written back as parked, and does not run.
 
     An entry that is marked as delivered was in Redis before that, and leaves Redis after its row here has changed: one
-    that is absent is lost.
+    that is absent is lost. One that is parked in Redis was woken here before Redis heard of its parking.
     """
-    for queue in await queue_names(store.database.engine):
+    queues = await queue_names(store.database.engine)
+    for queue in queues:
+        await _declare(store, queue)
         [forgotten] = await store.run(scripts.MEND, queue, MEND_MAX)
         if forgotten:
             log.warning("redis_lost_messages", queue=queue, messages=forgotten)
+    for queue in queues:
+        await _drop_ended(store, queue)
     return Refilled(await _put_back(store, late_s), await _park_again(store))
+
+
+async def _declare(store: RedisStore, queue: str) -> None:
+    """Pause and limits are as PostgreSQL has them, also when Redis has lost no more than its last write."""
+    async with store.database.engine.acquire() as connection, connection.transaction():
+        await store.declare(queue, connection)
+        if not await connection.fetchval("select paused from payonce.queues where name = $1", queue):
+            await store.command("DEL", paused_key(queue))
+
+
+async def _drop_ended(store: RedisStore, queue: str) -> None:
+    """A parked copy of what was settled, purged or discarded must not tempt anybody to redrive it."""
+    skip, over = 0, []
+    while True:
+        seen, *words = await store.run(scripts.PARKED, queue, skip, PAGE)
+        marks = {UUID(words[at].decode()): words[at + 1].decode() for at in range(0, len(words), 2)}
+        known = await known_copies(store.database.engine, queue, list(marks))
+        over += [str(message_id) for message_id, mark in marks.items() if known.are_over(message_id, mark)]
+        skip += PAGE
+        if seen < PAGE:
+            break
+    for start in range(0, len(over), PAGE):
+        [dropped] = await store.run(scripts.DROP_PARKED, queue, *over[start : start + PAGE])
+        log.info("parked_copies_dropped", queue=queue, messages=dropped)
 
 
 async def _put_back(store: RedisStore, late_s: float) -> int:
@@ -57,13 +87,14 @@ async def _put_back(store: RedisStore, late_s: float) -> int:
 
 
 async def _absent(store: RedisStore, page: Sequence[Kept]) -> list[Kept]:
+    """Those that will not run: they are not there, or lie parked. A live one waits, or somebody works on it."""
     by_queue: defaultdict[str, list[Kept]] = defaultdict(list)
     for kept in page:
         by_queue[kept.queue].append(kept)
     absent = []
     for queue, those in by_queue.items():
         [letters] = await store.run(scripts.PRESENT, queue, *(str(kept.id) for kept in those))
-        absent += [kept for kept, letter in zip(those, letters.decode(), strict=True) if letter == "A"]
+        absent += [kept for kept, letter in zip(those, letters.decode(), strict=True) if letter != "L"]
     return absent
 
 

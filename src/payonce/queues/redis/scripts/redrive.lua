@@ -1,5 +1,5 @@
--- Parked messages start over. ARGV: id, body as it lies there, new body of each. Answers how many.
-local count, now = 0, whole(due_now)
+-- Parked messages start over. ARGV: id, body as it lies there, new body of each. Answers with the ids that do.
+local moved, now = {'OK'}, whole(due_now)
 pump()
 for at = 1, #ARGV, 3 do
     local id = ARGV[at]
@@ -7,7 +7,7 @@ for at = 1, #ARGV, 3 do
         local meta = meta_of(redis.call('HGET', IDS, id)) or {flags = 'deP', lane = ''}
         redis.call('HSET', IDS, id, meta_text(string.sub(meta.flags, 1, 2) .. 'c', now, 0, nil, meta.lane))
         push(ARGV[at + 2], meta.lane)
-        count = count + 1
+        moved[#moved + 1] = id
     end
 end
-return {'OK', count}
+return moved
