@@ -320,7 +320,7 @@ async def test_queues_move_to_redis_and_back_with_everything(direct: RedisBacken
     assert (await direct.admin.depth(QUEUE)).delayed == (await direct.admin.depth(QUEUE)).parked == 0
     depth = await direct.stage.admin.depth(QUEUE)
     assert (depth.delayed, depth.parked) == (2, 1)
-    assert await move_to_redis(database, direct.store) == 3
+    assert await move_to_redis(database, direct.stage.bell, direct.store) == 3
     depth = await direct.admin.depth(QUEUE)
     assert (depth.delayed, depth.parked) == (2, 1)
     [found] = await stored(direct, State.PARKED)

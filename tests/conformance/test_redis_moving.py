@@ -128,7 +128,7 @@ async def test_keys_come_along_to_redis(direct: RedisBackend) -> None:
     await settle(before, success(await claim_one(before)))
     await direct.forget_expired_keys()
     [live] = await feed.put([message(idempotency_key="invoice-2")])
-    assert await move_to_redis(direct.stage.database, direct.store) == 1
+    assert await move_to_redis(direct.stage.database, direct.stage.bell, direct.store) == 1
 
     async def put_again() -> list[Any]:
         return await direct.feed.put([message(idempotency_key=f"invoice-{number}") for number in (1, 2)])
@@ -162,6 +162,17 @@ async def test_leases_of_the_dead_hold_up_no_move_and_those_of_the_living_do(eit
     assert ids(await claim(in_postgresql(either))) == [sent]
 
 
+async def test_leases_of_the_dead_in_postgresql_hold_up_no_move(direct: RedisBackend) -> None:
+    queue, before = await direct.queue(PLAIN), in_postgresql(direct)
+    [sent] = await feed_in_postgresql(direct).put([message()])
+    await claim_one(before)
+    with pytest.raises(Invalid, match="being worked on"):
+        await move_to_redis(direct.stage.database, direct.stage.bell, direct.store)
+    await direct.time.advance_leases(PLAIN.lease_s + 1)
+    assert await move_to_redis(direct.stage.database, direct.stage.bell, direct.store) == 1
+    assert ids(await claim(queue)) == [sent]
+
+
 async def test_what_was_pushed_by_hand_moves_as_it_would_run(direct: RedisBackend) -> None:
     """Two equal objects are two messages, an envelope keeps its id, and what cannot be read stays."""
     await direct.queue(PLAIN)
@@ -186,7 +197,7 @@ async def test_more_than_a_page_moves_in_all_states_and_lanes(direct: RedisBacke
     depth = await direct.stage.admin.depth(QUEUE)
     assert (depth.ready, depth.delayed, depth.parked) == (many, many, many)
     assert await direct.store.command("HLEN", f"{KEY}:ids") == 0
-    assert await move_to_redis(direct.stage.database, direct.store) == 3 * many
+    assert await move_to_redis(direct.stage.database, direct.stage.bell, direct.store) == 3 * many
     await refill(direct.store)
     depth = await direct.admin.depth(QUEUE)
     assert (depth.ready, depth.delayed, depth.parked) == (many, many, many)

@@ -46,7 +46,7 @@ def move(
             raise Invalid(f"there is no backend {to!r}; there are: {', '.join(TARGETS)}")
         async with opened() as app, RedisStore.open(_redis_url(app), app.database) as store:
             if to == "redis":
-                moved = await move_to_redis(app.database, store)
+                moved = await move_to_redis(app.database, app.bell, store)
             else:
                 moved = await move_to_postgres(app.database, app.bell, store)
         show({"moved": moved, "to": to}, as_json, table("Moved", ("to", "messages"), [(to, moved)]))

@@ -9,20 +9,25 @@ from payonce.engine.database import Connection, Database, settled_transaction
 from payonce.engine.outbox import declare_relays, relay_step
 from payonce.engine.outbox.kept import CONSUMER_PREFIX
 from payonce.engine.policy import Policy
+from payonce.engine.queue import PullQueue
 from payonce.kit.outcomes import Invalid
 from payonce.queues.declaring import queue_names
+from payonce.queues.postgres import PostgresQueue
 from payonce.queues.redis import RedisAdmin, RedisQueue, RedisRelay, RedisStore
 from payonce.queues.redis.emptying import Emptying
 from payonce.queues.redis.moving_keys import keys_to_postgres, keys_to_redis
 from payonce.queues.redis.refill import refill
 
 BATCH: Final = 1_000
+WORKER: Final = "move"
 
 
-async def move_to_redis(database: Database, store: RedisStore) -> int:
+async def move_to_redis(database: Database, bell: Bell, store: RedisStore) -> int:
     """Messages become rows of the outbox, a batch in each transaction, and the relay brings them. Answers how many."""
     relay = RedisRelay(store)
     await declare_relays(database, [relay])
+    for queue in await queue_names(database.engine):
+        await _reap(PostgresQueue(database, bell, await _policy(database, queue), WORKER))
     await _refuse_leased(database)
     moved = 0
     async with database.engine.acquire() as connection:
@@ -44,7 +49,7 @@ async def move_to_postgres(database: Database, bell: Bell, store: RedisStore) ->
     await declare_relays(database, [relay])
     queues = await queue_names(database.engine)
     for queue in queues:
-        await _reap(store, bell, queue)
+        await _reap(RedisQueue(store, bell, await _policy(database, queue), WORKER))
         depth = await admin.depth(queue)
         if depth.leased:
             raise Invalid(
@@ -63,12 +68,16 @@ async def move_to_postgres(database: Database, bell: Bell, store: RedisStore) ->
     return moved
 
 
-async def _reap(store: RedisStore, bell: Bell, queue: str) -> None:
+async def _reap(queue: PullQueue) -> None:
     """What dead workers held is nobody's."""
-    limit = await store.database.engine.fetchval("select limit_name from payonce.queues where name = $1", queue)
-    ended = RedisQueue(store, bell, Policy(queue, limit=limit), "move")
-    while await ended.reap():
+    while await queue.reap():
         pass
+
+
+async def _policy(database: Database, queue: str) -> Policy:
+    """As much of it as matters to the leases of the dead."""
+    limit = await database.engine.fetchval("select limit_name from payonce.queues where name = $1", queue)
+    return Policy(queue, limit=limit)
 
 
 async def _move_these(connection: Connection, ids: Sequence[UUID]) -> int:
