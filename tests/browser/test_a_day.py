@@ -42,7 +42,9 @@ async def typed(line: str, environment: dict[str, str], stdin: str = "") -> str:
 
 @contextmanager
 def upped(line: str, environment: dict[str, str], folder: Path) -> Iterator[Child]:
-    assert line == "./dev up"
+    *variables, command, up = shlex.split(line)
+    assert (command, up) == ("./dev", "up")
+    environment |= dict(each.split("=", 1) for each in variables)
     with Processes(folder) as processes:
         yield processes.start(sys.executable, "-m", "payonce", "up", name="up", environment=environment)
 
@@ -54,21 +56,20 @@ def link_of(process: Child) -> str:
 
 
 async def to_the_parked_message(page: Page) -> None:
-    """As it stands in the document: what stands out, then the red number."""
+    """As it stands in the document: by what stands out."""
     await page.get_by_role("link", name="Parked messages").click()
-    await page.locator("td strong.bad").click()
     await expect(page.locator("tbody tr")).to_contain_text("row 7 is not there yet")
     await expect(page.get_by_role("link", name="Redrive…")).to_be_in_viewport()
 
 
 @asynccontextmanager
 async def a_stranger(
-    scratch: ScratchDatabase, browser: Browser, folder: Path
+    scratch: ScratchDatabase, browser: Browser, folder: Path, line: str
 ) -> AsyncIterator[tuple[Watched, dict[str, str]]]:
-    """Whoever typed the document's first command, before its page; and the environment for the others."""
+    """Whoever typed a command of the document that starts it, before its page; and the environment for the others."""
     urls = {"DATABASE_URL": scratch.service_url, "DATABASE_OWNER_URL": scratch.owner_url, "PAYONCE_PORT": "0"}
     here = {**urls, "PAYONCE_DATA_DIR": str(folder / "data")}
-    with upped(commands()[0], here, folder) as process:
+    with upped(line, dict(here), folder) as process:
         await process.says("worker_started", within_s=40.0)
         link = link_of(process)
         async with open_person(browser, link.partition("/console")[0]) as stranger:
@@ -79,8 +80,8 @@ async def a_stranger(
 async def test_a_stranger_finds_a_parked_message_its_reason_and_the_button_within_a_minute(
     scratch: ScratchDatabase, browser: Browser, tmp_path: Path
 ) -> None:
-    _, put_change, add_row, *_ = commands()
-    async with a_stranger(scratch, browser, tmp_path) as (stranger, environment):
+    up, put_change, add_row, *_ = commands()
+    async with a_stranger(scratch, browser, tmp_path, up) as (stranger, environment):
         page = stranger.page
         await expect(page.locator("main")).to_contain_text(QUIET)
         began = time.monotonic()
@@ -101,8 +102,8 @@ async def test_a_stranger_finds_a_parked_message_its_reason_and_the_button_withi
 async def test_the_transfer_of_the_document_is_followed_and_people_are_given_logins(
     scratch: ScratchDatabase, browser: Browser, tmp_path: Path
 ) -> None:
-    _, _, _, put_transfer, *add_people = commands()
-    async with a_stranger(scratch, browser, tmp_path) as (stranger, environment):
+    up, _, _, put_transfer, _, _, *add_people = commands()
+    async with a_stranger(scratch, browser, tmp_path, up) as (stranger, environment):
         page = stranger.page
         await typed(put_transfer, environment)
         await page.get_by_placeholder("Find by id").fill("t-1")
@@ -114,6 +115,20 @@ async def test_the_transfer_of_the_document_is_followed_and_people_are_given_log
         await asyncio.gather(*adding)
         await page.goto("/console/queues")
         await expect(page.get_by_role("button", name="Log in")).to_be_visible()
+
+
+async def test_the_transfer_that_nobody_knows_the_end_of_is_put_before_a_person(
+    scratch: ScratchDatabase, browser: Browser, tmp_path: Path
+) -> None:
+    _, _, _, _, up_without_a_bank, put_transfer, *_ = commands()
+    async with a_stranger(scratch, browser, tmp_path, up_without_a_bank) as (stranger, environment):
+        page = stranger.page
+        await typed(put_transfer, environment)
+        await expect(page.get_by_role("link", name="Effects in review")).to_be_visible(timeout=20_000)
+        await page.get_by_role("link", name="Effects in review").click()
+        await page.get_by_role("link", name="Answer").click()
+        await expect(page.locator("#answer")).to_contain_text("Did southbank.pay_in for t-2/pay-in")
+        await expect(page.locator("#answer")).to_contain_text("It did not happen")
 
 
 def test_the_pictures_of_the_document_are_there() -> None:

@@ -131,9 +131,9 @@ async def test_parked_entries_are_shown_with_their_reason_and_the_ticked_ones_re
         assert "hunter22" not in page.text
         assert (await visitor.submit(page, f"/outbox/{NAME}/redrive")).status == 400
         check = await visitor.submit(page, f"/outbox/{NAME}/redrive", id=first)
-        assert "1 parked entries of broker start over" in check.words
+        assert "1 parked entry of broker: delivered at least once more" in check.words
         done = await visitor.submit(check, f"/outbox/{NAME}/redrive", ids=check.field("ids"), sure="yes")
-        assert "1 entries of broker start over." in done.words
+        assert "1 entry of broker redriven." in done.words
         assert first not in done.text
         assert second in done.text
         check = await visitor.submit(done, f"/outbox/{NAME}/redrive", all="yes")
@@ -168,10 +168,10 @@ async def test_entries_are_discarded_one_by_one_for_a_reason(stage: OpenStage) -
         first, second = await parked(desk, 2)
         page = await visitor.get(f"/outbox/{NAME}")
         check = await visitor.submit(page, f"/outbox/{NAME}/discard", id=first)
-        assert "are deleted for good" in check.words
+        assert "1 parked entry of broker deleted for good" in check.words
         assert (await visitor.submit(check, f"/outbox/{NAME}/discard", ids=first, sure="yes")).status == 400
         done = await visitor.submit(check, f"/outbox/{NAME}/discard", ids=first, sure="yes", why="the topic is gone")
-        assert "1 entries of broker are discarded." in done.words
+        assert "1 entry of broker discarded." in done.words
         assert second in done.text
         [(actor, text)] = await notes_of(desk.s, first)
         assert (actor, "the topic is gone" in text) == (SOMEBODY, True)

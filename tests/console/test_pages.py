@@ -259,7 +259,10 @@ async def test_an_unknown_message_and_an_unknown_page_are_not_found(stage: OpenS
         await put(s, {})
         unknown = "00000000-0000-7000-8000-000000000000"
         assert (await visitor.get(f"/queues/{QUEUE}/messages/{unknown}")).status == 404
-        assert (await visitor.get("/no/such/page")).status == 404
+        lost = await visitor.get("/no/such/page")
+        assert lost.status == 404
+        assert "There is no page /console/no/such/page." in lost.words
+        assert "Job log" in lost.words, "it says where to go"
 
 
 async def test_a_look_into_the_log_that_reads_too_much_is_broken_off_with_the_way_out(

@@ -84,6 +84,7 @@ async def test_below_the_threshold_it_is_done_at_once_and_the_message_goes_on(st
         assert done.result == {
             "effect": str(review.effect.id), "state": "abandoned", "message": str(review.effect.message_id),
             "redriven": True,
+            "gone": False,
         }  # fmt: skip
         assert await till.states() == {"p-1": "abandoned"}
         assert await message_states(till) == ["ready"]

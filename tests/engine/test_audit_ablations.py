@@ -81,11 +81,10 @@ ABLATIONS: Ablations = {
     ),
     "the look at the message, for orphans": (
         orphans_of(r"m\.state <> 'parked'", "false"),
-        [given(test_orphans.test_effects_whose_message_lives_are_left_alone, "ready")],
-    ),
-    "the look at the outbox, for orphans": (
-        orphans_of(r"o\.state <> 'parked'", "false"),
-        [given(test_orphans.test_a_message_that_lives_in_a_queue_elsewhere_looks_after_its_effect, "delivered", 0)],
+        [
+            given(test_orphans.test_effects_whose_message_lives_are_left_alone, "ready"),
+            given(test_orphans.test_a_message_that_lives_in_a_queue_elsewhere_looks_after_its_effect, "delivered", 0),
+        ],
     ),
     "the second look with the row locked": (
         # Only the second look asks for one id.

@@ -16,6 +16,7 @@ from payonce.cli.parsing import (
     somebody,
 )  # fmt: skip
 from payonce.kit.outcomes import Invalid
+from payonce.kit.words import counted
 
 if TYPE_CHECKING:
     from payonce.engine.brakes import Approval, Done
@@ -118,7 +119,7 @@ def _said(queue: str, end: "Done | Approval") -> str:
     from payonce.engine.brakes import Done
 
     if isinstance(end, Done):
-        return f"{end.result['redriven']:,} messages of {queue} redriven"
+        return f"{counted(end.result['redriven'], 'message', 'messages')} of {queue} redriven"
     return f"nothing is redriven yet, a second person must agree: payonce approvals grant {end.id}"
 
 
@@ -135,7 +136,7 @@ async def _purge(queue: str, state: str, which: "Filter", by: str, yes: bool, as
     if kept:
         note(why)
     result = {"queue": queue, "purged": count, "matching": preview.count, "kept": kept}
-    show(result, as_json, f"{count:,} messages of {queue} purged")
+    show(result, as_json, f"{counted(count, 'message', 'messages')} of {queue} purged")
 
 
 def _ask(
@@ -143,9 +144,10 @@ def _ask(
 ) -> None:  # fmt: skip
     from payonce.cli.queues import message_table
 
-    title = f"{queue}: {count:,} {state} messages would be {verb}d, the first of them"
-    shown = message_table(title, [each for each in preview.samples if each.readable or verb == "purge"])
-    confirm(f"a {verb}", f"{verb} {count:,} messages?", shown, *remarks, yes=yes, as_json=as_json)
+    many = counted(count, f"{state} message", f"{state} messages")
+    samples = [each for each in preview.samples if each.readable or verb == "purge"]
+    shown = message_table(f"{queue}: {many} would be {verb}d, the first of them", samples)
+    confirm(f"a {verb}", f"{verb} {many}?", shown, *remarks, yes=yes, as_json=as_json)
 
 
 def _filter(

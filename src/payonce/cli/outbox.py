@@ -9,6 +9,7 @@ import typer
 from payonce.cli.confirming import confirm
 from payonce.cli.output import JsonOption, YesOption, opened, run_async, show, table
 from payonce.cli.parsing import ByOption, parsed_id, somebody
+from payonce.kit.words import counted
 
 if TYPE_CHECKING:
     from payonce.app import App
@@ -95,7 +96,7 @@ def redrive(
             if not yes:
                 await _ask(app, relay, "a redrive", f"redrive {len(chosen) or 'all'} of them?", as_json)
             count = await redrive_entries(app.database, app.bell, relay, by=somebody(by), ids=chosen, as_new=as_new)
-        show({"relay": relay, "redriven": count}, as_json, f"{count:,} entries of {relay} redriven")
+        show({"relay": relay, "redriven": count}, as_json, f"{counted(count, 'entry', 'entries')} of {relay} redriven")
 
     run_async(act())
 
@@ -119,7 +120,8 @@ def discard(
             if not yes:
                 await _ask(app, relay, "a discard", f"delete {len(chosen)} of them for good?", as_json)
             count = await discard_entries(app.database, relay, chosen, by=somebody(by), why=why)
-        show({"relay": relay, "discarded": count}, as_json, f"{count:,} entries of {relay} discarded")
+        said = f"{counted(count, 'entry', 'entries')} of {relay} discarded"
+        show({"relay": relay, "discarded": count}, as_json, said)
 
     run_async(act())
 

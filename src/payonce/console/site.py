@@ -30,6 +30,7 @@ EXPECTED: Final = (PayonceError, OSError, TimeoutError, asyncpg.PostgresError, a
 """Named one by one, because what falls under Exception is also logged as a bug."""
 KEEP_S: Final = 2.0
 """For how long what every page shows (depths, alerts) is not asked for again, however many look."""
+PATH_SHOWN_MAX: Final = 200
 STATIC_AGE_S: Final = 365 * 86_400
 """The address of a static file changes with its content."""
 
@@ -78,6 +79,9 @@ def _by_path(pages: tuple[Page, ...]) -> Mapping[str, dict[str, PageRoute]]:
 
 def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    if error.detail == HTTPStatus.NOT_FOUND.phrase:
+        detail = f"There is no page {request.url.path[:PATH_SHOWN_MAX]}."
+        return _error_page(request, error.status_code, detail, error.headers, PAGES)
     return _error_page(request, error.status_code, error.detail, error.headers)
 
 
@@ -100,8 +104,12 @@ def _bug(request: Request, error: Exception) -> Response:
     return _error_page(request, HTTPStatus.INTERNAL_SERVER_ERROR, OURS)
 
 
-def _error_page(request: Request, status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:
+def _error_page(
+    request: Request, status: int, detail: str, headers: Mapping[str, str] | None = None, pages: tuple[Page, ...] = ()
+) -> Response:
+    """`pages` are offered to whoever lost the way."""
     text = ENVIRONMENT.get_template("error.html").render(
-        title=HTTPStatus(status).phrase, detail=redact(detail), theme=Cookies.of(request).theme
-    )
+        title=HTTPStatus(status).phrase, detail=redact(detail), theme=Cookies.of(request).theme,
+        pages=[page for page in pages if page.group is not None],
+    )  # fmt: skip
     return HTMLResponse(text, status_code=status, headers={**HEADERS, **(headers or {})})

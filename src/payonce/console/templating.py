@@ -12,6 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from payonce.console.links import ROOT, link
 from payonce.kit.money import Amount
+from payonce.kit.words import counted
 from payonce.logs import without_secrets
 
 FOLDER: Final = Path(__file__).parent
@@ -105,7 +106,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    shown = (age, as_json, count, document, duration, moment, money, spark)
+    shown = (age, as_json, count, counted, document, duration, moment, money, spark)
     made.filters |= {each.__name__: each for each in shown}
     made.filters["redacted"] = without_secrets
     made.globals |= {"asset": asset, "link": link}

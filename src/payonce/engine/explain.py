@@ -8,6 +8,7 @@ from payonce.engine.joblog import Entry, Status
 from payonce.engine.model import State
 from payonce.engine.policy import Exponential, Policy, planned_delay_s
 from payonce.engine.queue import Stored
+from payonce.kit.words import counted
 
 ROUNDING_S: Final = 2.0
 """A run's end is written down a moment after its delay was counted."""
@@ -91,7 +92,7 @@ def _limits(stored: Stored, policy: Policy, runs: Sequence[Entry]) -> str:
     first = next((run.started_at for run in runs if run.started_at is not None), None)
     ends = []
     if limit is not None:
-        ends.append(f"after {limit} runs, of which {done} {'has' if done == 1 else 'have'} ended")
+        ends.append(f"after {counted(limit, 'run', 'runs')}, of which {done} {'has' if done == 1 else 'have'} ended")
     if policy.give_up_after_s is not None:
         age = f" ({_moment(first + timedelta(seconds=policy.give_up_after_s))})" if first is not None else ""
         ends.append(f"{_duration(policy.give_up_after_s)} after the first attempt{age}")

@@ -13,6 +13,7 @@ from payonce.cli.output import JsonOption, YesOption, opened, run_async, show, t
 from payonce.cli.parsing import ByOption, LimitOption, parsed_moment, somebody
 from payonce.cli.webhooks.endpoints import parsed_endpoint, parsed_state
 from payonce.kit.outcomes import Invalid
+from payonce.kit.words import counted
 
 if TYPE_CHECKING:
     from payonce.app import App
@@ -149,7 +150,7 @@ async def _replay_range(
             confirm("a replay of many events", f"send {count:,} events again?", yes=yes, as_json=as_json)
         replayed = await _replay_batches(app, which, by, why) if count else 0
     result = {"endpoint": str(endpoint_id), "matching": count, "replayed": replayed}
-    show(result, as_json, f"{replayed:,} events are on their way again")
+    show(result, as_json, f"on their way again: {counted(replayed, 'event', 'events')}")
 
 
 async def _replay_batches(app: "App", which: "Range", by: str, why: str) -> int:

@@ -23,6 +23,7 @@ from payonce.engine.outbox import (
     resume_relay,
 )  # fmt: skip
 from payonce.kit.outcomes import Invalid
+from payonce.kit.words import counted
 
 CHOSEN_MAX: Final = PAGE_ROWS
 """Those that are ticked on one page."""
@@ -65,17 +66,17 @@ async def redrive(visit: Visit) -> Response:
     if text_of(visit.form, "sure") != "yes":
         shown = await all_parked(visit.desk.database, relay.relay) if everyone else None
         count = len(ids) if shown is None else shown.count
-        said = f"{count:,} parked entries of {relay.relay} start over: they are delivered at least once more."
+        said = f"{counted(count, 'parked entry', 'parked entries')} of {relay.relay}: delivered at least once more."
         kept = {"ids": " ".join(map(str, ids))}
         if shown is not None:
             kept = {"all": "yes", "shown": msgspec.json.encode(shown).decode()}
-        return _check(visit, relay, "redrive", f"Redrive {count:,} entries", [said], kept, offers_as_new=not everyone)
+        return _check(visit, relay, "redrive", f"Redrive {_entries(count)}", [said], kept, offers_as_new=not everyone)
     desk, by = visit.desk, visit.person.name
     if everyone:
         count = await redrive_all(desk.database, desk.bell, relay.relay, _shown(visit), by=by)
     else:
         count = await redrive_entries(desk.database, desk.bell, relay.relay, by=by, ids=ids, as_new=as_new)
-    return visit.done(f"/outbox/{relay.relay}", f"{count:,} entries of {relay.relay} start over.")
+    return visit.done(f"/outbox/{relay.relay}", f"{_entries(count)} of {relay.relay} redriven.")
 
 
 async def discard(visit: Visit) -> Response:
@@ -84,13 +85,20 @@ async def discard(visit: Visit) -> Response:
     if not ids:
         raise Invalid("no entry is ticked; tick those that are never to be delivered")
     if text_of(visit.form, "sure") != "yes":
-        said = f"{len(ids):,} parked entries of {relay.relay} are deleted for good; the audit log keeps a line of each."
+        said = (
+            f"{counted(len(ids), 'parked entry', 'parked entries')} of {relay.relay} deleted for good; "
+            "the audit log keeps a line of each."
+        )
         kept = {"ids": " ".join(map(str, ids))}
-        return _check(visit, relay, "discard", f"Discard {len(ids):,} entries", [said], kept, danger=True)
+        return _check(visit, relay, "discard", f"Discard {_entries(len(ids))}", [said], kept, danger=True)
     count = await discard_entries(
         visit.desk.database, relay.relay, ids, by=visit.person.name, why=reason_of(visit.form)
     )  # fmt: skip
-    return visit.done(f"/outbox/{relay.relay}", f"{count:,} entries of {relay.relay} are discarded.")
+    return visit.done(f"/outbox/{relay.relay}", f"{_entries(count)} of {relay.relay} discarded.")
+
+
+def _entries(count: int) -> str:
+    return counted(count, "entry", "entries")
 
 
 def _shown(visit: Visit) -> ParkedThen:

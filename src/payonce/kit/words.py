@@ -1,0 +1,6 @@
+"""Numbers in a sentence."""
+
+
+def counted(count: int, one: str, many: str) -> str:
+    """`1 message`, `2,000 messages`."""
+    return f"{count:,} {one if count == 1 else many}"
