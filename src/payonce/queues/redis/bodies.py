@@ -105,11 +105,6 @@ def id_text(body: bytes) -> str:
     return body[ID_START:ID_END].decode("ascii", "replace")
 
 
-def has_id(body: bytes) -> bool:
-    """Whether the scripts find its id by its place."""
-    return body.startswith(b'{"id":"') and body[ID_END : ID_END + 1] == b'"'
-
-
 def shown(queue: str, message_id: UUID, body: bytes) -> Message:
     """For people to look at: of a body that cannot be read, what can be told of it."""
     try:

@@ -19,7 +19,7 @@ from payonce.engine.queue import Filter
 from payonce.kit.ids import new_id
 from payonce.queues.redis import scripts
 from payonce.queues.redis.admin import RedisAdmin
-from payonce.queues.redis.bodies import encode_bodies, has_id
+from payonce.queues.redis.bodies import encode_bodies
 from payonce.queues.redis.kept import RELAY, known_copies
 from payonce.queues.redis.looking import Found
 from payonce.queues.redis.store import RedisStore
@@ -54,7 +54,7 @@ class Emptying:
             async for page in self.admin.matching(self.queue, state, Filter()):
                 words: list[str | bytes] = []
                 for each in page:
-                    if each.readable and not has_id(each.body):
+                    if each.readable and not each.named:
                         words += (each.body, _named(self.queue, each.body))
                 if words:
                     [count] = await self.store.run(scripts.NAME, self.queue, *words)
@@ -65,7 +65,7 @@ class Emptying:
         done = 0
         for state in STATES:
             async for page in self.admin.matching(self.queue, state, Filter()):
-                readable = {each.stored.message.id: each for each in page if each.readable and has_id(each.body)}
+                readable = {each.stored.message.id: each for each in page if each.readable and each.named}
                 if readable:
                     done += await self._take(list(readable.values()), state)
         return done

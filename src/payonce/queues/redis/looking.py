@@ -8,7 +8,7 @@ from uuid import UUID
 
 from payonce.engine.model import State
 from payonce.engine.queue import Filter, Stored
-from payonce.queues.redis.bodies import UNREADABLE_KEYS, shown
+from payonce.queues.redis.bodies import UNREADABLE_KEYS, id_text, shown
 from payonce.queues.redis.kept import KEPT, MAYBE_KEPT
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -30,6 +30,11 @@ class Found:
     def mark(self) -> str:
         """How it came: kept, put straight into Redis, or between the two; empty for what nobody has claimed yet."""
         return self.known[:1].decode("ascii", "replace")
+
+    @property
+    def named(self) -> bool:
+        """Whether the scripts found its id in the body, by its place."""
+        return self.id == id_text(self.body)
 
     @property
     def kept(self) -> bool:
