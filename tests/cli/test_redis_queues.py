@@ -86,6 +86,13 @@ def test_the_first_process_takes_queues_along_that_are_empty(on_redis: Payonce, 
     until(lambda: ask(database.owner_url, there), "every queue lies in Redis")
 
 
+def test_a_direct_message_is_followed_before_its_first_run(on_redis: Payonce) -> None:
+    sent = on_redis("queues", "put", QUEUE, '{"row_id": 1}', "--correlation-id", "order-1", "--json").json["id"]
+    [entry] = on_redis("trace", sent, "--json").json["entries"]
+    assert (entry["message_id"], entry["queue"], entry["status"]) == (sent, QUEUE, "ready")
+    assert "put directly into Redis are found by their own id alone" in on_redis("trace", "order-1").stderr
+
+
 def test_what_cannot_be_read_does_not_hold_up_a_redrive(on_redis: Payonce, redis_server: RedisServer) -> None:
     on_redis("queues", "list")
     good = '{"id":"0199a3c4-7d1e-7c3b-9a1f-2f6f1f0e8a11","action":"","payload":{"row_id":1,"unreadable":"ink"}}'
