@@ -159,7 +159,7 @@ def described(found: "Sequence[Stored]") -> list[dict[str, Any]]:
         {
             **{name: value for name, value in _plain_message(stored.message).items() if name != "payload"},
             "state": stored.state.value,
-            "ready_at": stored.ready_at,
+            "ready_at": stored.ready_at if stored.due_known else None,
             "crashes": stored.crashes,
             "lease_until": stored.lease_until,
             "worker": stored.worker,
@@ -175,7 +175,7 @@ def message_table(title: str, found: "Sequence[Stored]") -> Any:
         (
             one["id"],
             one["action"],
-            one["ready_at"],
+            one["ready_at"] or "not known yet",
             one["attempts"],
             one["crashes"],
             one["last_error"],
