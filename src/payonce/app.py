@@ -34,7 +34,7 @@ from payonce.engine.work import Handler
 from payonce.examples import tally, transfers
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid
-from payonce.queues.backends import Backend, open_backend, refuse_if_elsewhere
+from payonce.queues.backends import Backend, open_backend, refuse_if_elsewhere, take_over, until_moved
 from payonce.settings import TOKEN_BYTES, Settings, revealed
 
 if TYPE_CHECKING:
@@ -273,7 +273,10 @@ class App:
             backend = await stack.enter_async_context(
                 open_backend(settings.backend, revealed(settings.redis_url), database, bell)
             )
-            await refuse_if_elsewhere(database, backend.name, [handler.policy.queue for handler in handlers])
+            queues = [handler.policy.queue for handler in handlers]
+            await refuse_if_elsewhere(database, backend.name, queues)
+            if handlers:
+                await take_over(database, backend.name, queues)
             app = cls(settings, database, bell, handlers, backend)
             await app._declare(everybody)
             if handlers:
@@ -312,6 +315,9 @@ class App:
             checks=SEND_CHECKS,
         )  # fmt: skip
         self.loops["worker"] = asyncio.create_task(self._worker.run(), name="worker")
+        queues = [handler.policy.queue for handler in self._handlers]
+        moved = until_moved(self.database, self.backend.name, queues)
+        self.loops["backend"] = asyncio.create_task(moved, name="backend")
         self.loops["janitors"] = asyncio.create_task(self._keep_house(), name="janitors")
 
     async def stop(self) -> None:

@@ -5,7 +5,7 @@ import redis
 
 from payonce.embedded.redis import RedisServer
 from payonce.testing import ScratchDatabase
-from tests.cli.conftest import QUEUE, Payonce, ask, depth_of
+from tests.cli.conftest import QUEUE, Payonce, ask, depth_of, until
 
 
 @pytest.fixture
@@ -39,6 +39,58 @@ def test_queues_are_moved_over_and_a_start_that_would_leave_them_behind_is_refus
     assert on_redis("queues", "refill", "--json").json == {"put_back": 1, "parked": 0}
     assert depth_of(on_redis)["ready"] == 1
     assert on_redis("queues", "move", "--to", "postgres", "--json").json["moved"] == 1
+
+
+def test_a_command_that_looks_into_the_wrong_store_changes_nothing_and_says_so(on_redis: Payonce) -> None:
+    on_redis("queues", "put", QUEUE, '{"row_id": 1}')
+    wrong = {"PAYONCE_QUEUES": "postgres"}
+    sentence = f"queue {QUEUE} lies in Redis, and this process has its queues in PostgreSQL; set REDIS_URL"
+    for command in (
+        ["put", QUEUE, '{"row_id": 2}'], ["redrive", QUEUE, "--yes"], ["purge", QUEUE, "--yes"], ["pause", QUEUE],
+        ["resume", QUEUE],
+    ):  # fmt: skip
+        assert sentence in on_redis("queues", *command, **wrong).sentence
+    for command in (["show", QUEUE], ["peek", QUEUE]):
+        shown = on_redis("queues", *command, "--json", **wrong)
+        assert (shown.code, shown.json["queue"]) == (0, QUEUE)
+        assert sentence in shown.stderr
+    assert "lies in Redis" in on_redis("queues", "list", **wrong).stderr
+    depth = depth_of(on_redis)
+    assert (depth["ready"], depth["paused"]) == (1, False)
+    assert on_redis("queues", "list").stderr == ""
+
+
+def test_queues_stay_where_they_are_while_a_process_works_on_them(on_redis: Payonce, database: ScratchDatabase) -> None:
+    held = "select holder from payonce.leases where name = 'janitors' and expires_at > payonce.lease_now()"
+    running = on_redis.start("run", "tally.worker")
+    leader = until(lambda: ask(database.owner_url, held), "the worker leads")
+    refused = on_redis("queues", "move", "--to", "postgres").sentence
+    assert refused == f"process {leader} is running; stop every worker, then try again"
+    other = on_redis("run", "tally.worker", PAYONCE_QUEUES="postgres")
+    assert (
+        f"queue {QUEUE} lies in Redis, and this process has its queues in PostgreSQL; process {leader}"
+        in (other.stderr.splitlines()[-1])
+    )
+    ask(database.owner_url, "update payonce.queues set backend = 'postgres'")
+    _, stderr = running.communicate(timeout=60)
+    assert running.returncode != 0
+    assert f"queue {QUEUE} lies in PostgreSQL, and this process has its queues in Redis: it was moved" in stderr
+    until(lambda: ask(database.owner_url, held) is None, "its lease ends")
+    assert on_redis("queues", "move", "--to", "redis", "--json").json["to"] == "redis"
+
+
+def test_the_first_process_takes_queues_along_that_are_empty(on_redis: Payonce, database: ScratchDatabase) -> None:
+    on_redis("queues", "list", PAYONCE_QUEUES="postgres")
+    on_redis.start("run", "tally.worker")
+    there = "select count(*) = 0 from payonce.queues where backend = 'postgres'"
+    until(lambda: ask(database.owner_url, there), "every queue lies in Redis")
+
+
+def test_a_direct_message_is_followed_before_its_first_run(on_redis: Payonce) -> None:
+    sent = on_redis("queues", "put", QUEUE, '{"row_id": 1}', "--correlation-id", "order-1", "--json").json["id"]
+    [entry] = on_redis("trace", sent, "--json").json["entries"]
+    assert (entry["message_id"], entry["queue"], entry["status"]) == (sent, QUEUE, "ready")
+    assert "put directly into Redis are found by their own id alone" in on_redis("trace", "order-1").stderr
 
 
 def test_what_cannot_be_read_does_not_hold_up_a_redrive(on_redis: Payonce, redis_server: RedisServer) -> None:

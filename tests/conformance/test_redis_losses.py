@@ -72,6 +72,17 @@ async def test_a_raw_object_pushed_by_hand_runs_and_gets_one_id_for_good(direct:
     assert again.message.payload == first.message.payload
 
 
+async def test_what_was_pushed_by_hand_ages_from_when_it_was_first_seen(direct: RedisBackend) -> None:
+    await direct.queue(PLAIN)
+    await direct.time.advance(0)
+    await push(direct, {"n": 1})
+    [shown] = await direct.admin.peek(QUEUE, State.READY, 10)
+    assert not shown.due_known
+    assert (await direct.admin.depth(QUEUE)).oldest_ready_s == 0
+    await direct.time.advance(90)
+    assert 90 <= (await direct.admin.depth(QUEUE)).oldest_ready_s < 120
+
+
 async def test_two_identical_raw_objects_are_two_messages(direct: RedisBackend) -> None:
     queue = await direct.queue(PLAIN)
     for _ in range(2):

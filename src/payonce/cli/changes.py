@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from payonce.cli import elsewhere
 from payonce.cli.confirming import confirm
 from payonce.cli.output import JsonOption, YesOption, note, opened, run_async, show
 from payonce.cli.parsing import (
@@ -86,6 +87,7 @@ async def _redrive(queue: str, which: "Filter", by: str, why: str, yes: bool, as
     from payonce.engine.model import State
 
     async with opened() as app:
+        await elsewhere.refuse(app, queue)
         preview = await app.admin.preview(queue, State.PARKED, which)
         result: dict[str, Any] = {"queue": queue, "redriven": 0, "matching": preview.count, "amounts": []}
         said = f"0 messages of {queue} redriven"
@@ -127,6 +129,7 @@ async def _purge(queue: str, state: str, which: "Filter", by: str, yes: bool, as
     from payonce.engine.model import State
 
     async with opened() as app:
+        await elsewhere.refuse(app, queue)
         preview = await app.admin.preview(queue, State(state), which)
         kept = preview.with_open_effects
         why = f"{kept:,} of them stay, because money may be under way; see: payonce effects list"

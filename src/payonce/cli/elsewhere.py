@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from payonce.cli.output import JsonOption, opened, run_async, show, table
+from payonce.cli.output import JsonOption, note, opened, run_async, show, table
 from payonce.kit.outcomes import Invalid
 
 if TYPE_CHECKING:
@@ -39,12 +39,14 @@ def move(
     """Move the messages of all queues to the other backend. Stop the workers first; nothing is lost or doubled."""
 
     async def act() -> None:
+        from payonce.queues.backends import refuse_while_led
         from payonce.queues.moving import move_to_postgres, move_to_redis
         from payonce.queues.redis import RedisStore
 
         if to not in TARGETS:
             raise Invalid(f"there is no backend {to!r}; there are: {', '.join(TARGETS)}")
         async with opened() as app, RedisStore.open(_redis_url(app), app.database) as store:
+            await refuse_while_led(app.database)
             if to == "redis":
                 moved = await move_to_redis(app.database, app.bell, store)
             else:
@@ -52,6 +54,31 @@ def move(
         show({"moved": moved, "to": to}, as_json, table("Moved", ("to", "messages"), [(to, moved)]))
 
     run_async(act())
+
+
+async def refuse(app: "App", queue: str) -> None:
+    """Nothing is put, changed or paused where nobody would look for it."""
+    from payonce.queues.backends import lies_elsewhere, queues_elsewhere
+
+    if queue in await queues_elsewhere(app.database, app.backend.name):
+        raise Invalid(f"{lies_elsewhere(queue, app.backend.name)}; {_way_out(app)}")
+
+
+async def warn(app: "App", queue: str | None = None) -> None:
+    """What is shown of a queue that lies elsewhere is not what its workers see."""
+    from payonce.queues.backends import lies_elsewhere, queues_elsewhere
+
+    for name in await queues_elsewhere(app.database, app.backend.name):
+        if queue is None or name == queue:
+            note(f"warning: {lies_elsewhere(name, app.backend.name)}; {_way_out(app)}")
+            return
+
+
+def _way_out(app: "App") -> str:
+    return (
+        "set REDIS_URL and PAYONCE_QUEUES as its workers have them, or move the queues with: "
+        f"payonce queues move --to {app.backend.name}"
+    )
 
 
 def _redis_url(app: "App") -> str:

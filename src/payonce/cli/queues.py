@@ -48,6 +48,7 @@ def list_queues(as_json: JsonOption = False) -> None:
 
     async def act() -> None:
         async with opened() as app:
+            await elsewhere.warn(app)
             depths = [await app.admin.depth(name) for name in await app.admin.queues()]
         show({"queues": [asdict(depth) for depth in depths]}, as_json, _depth_table(depths))
 
@@ -60,6 +61,7 @@ def show_queue(queue: QueueArgument, as_json: JsonOption = False) -> None:
 
     async def act() -> None:
         async with opened() as app:
+            await elsewhere.warn(app, queue)
             depth = await app.admin.depth(queue)
             declared = await _declared(app, queue)
         policy = declared["policy"]
@@ -90,6 +92,7 @@ def peek(
 
     async def act() -> None:
         async with opened() as app:
+            await elsewhere.warn(app, queue)
             found = await app.admin.peek(queue, State(state), limit, behind)
         following = str(found[-1].message.id) if len(found) == limit else None
         result = {"queue": queue, "state": state, "messages": described(found), "next_after": following}
@@ -135,6 +138,7 @@ def put(
 
     async def act() -> None:
         async with opened() as app:
+            await elsewhere.refuse(app, queue)
             [accepted] = await app.feed.put([message])
         fresh = accepted == message.id
         result = {"queue": queue, "id": str(accepted), "accepted": fresh}
@@ -155,7 +159,7 @@ def described(found: "Sequence[Stored]") -> list[dict[str, Any]]:
         {
             **{name: value for name, value in _plain_message(stored.message).items() if name != "payload"},
             "state": stored.state.value,
-            "ready_at": stored.ready_at,
+            "ready_at": stored.ready_at if stored.due_known else None,
             "crashes": stored.crashes,
             "lease_until": stored.lease_until,
             "worker": stored.worker,
@@ -171,7 +175,7 @@ def message_table(title: str, found: "Sequence[Stored]") -> Any:
         (
             one["id"],
             one["action"],
-            one["ready_at"],
+            one["ready_at"] or "not known yet",
             one["attempts"],
             one["crashes"],
             one["last_error"],
@@ -202,6 +206,7 @@ def _set_paused(queue: str, reason: str | None, by: str | None, as_json: bool) -
 
     async def act() -> None:
         async with opened() as app:
+            await elsewhere.refuse(app, queue)
             if reason is not None:
                 await app.admin.pause(queue, reason, somebody(by))
             else:

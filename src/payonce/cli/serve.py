@@ -11,7 +11,7 @@ import typer
 
 from payonce.cli.errors import EXIT_INTERRUPTED
 from payonce.cli.output import JsonOption, command_settings, loop_factory, note, run_async, show
-from payonce.kit.outcomes import Unavailable
+from payonce.kit.outcomes import Invalid, Unavailable
 
 if TYPE_CHECKING:
     from payonce.app import App
@@ -110,6 +110,8 @@ async def _until_told(app: "App", told: "asyncio.Future[signal.Signals]") -> sig
         return told.result()
     for name, task in app.loops.items():
         if task in done:
+            if isinstance(error := task.exception(), Invalid):
+                raise error
             raise Unavailable(f"the {name} loop ended by itself; restart the process") from task.exception()
     raise AssertionError("nothing ended")
 

@@ -1,11 +1,14 @@
 """`trace`: one message or payment, across queues and runs, in time order."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from payonce.cli.errors import EXIT_FAILED
 from payonce.cli.output import JsonOption, note, opened, run_async, show, table
+
+if TYPE_CHECKING:
+    from payonce.engine.queue import Stored
 
 
 def trace(
@@ -19,6 +22,7 @@ def trace(
     Example: payonce trace 0199a3c4-7d1e-7c3b-9a1f-2f6f1f0e8a11
     """
     found = run_async(_trace(what))
+    in_redis = found.pop("in_redis")
     rows = [
         (one["at"], one["queue"], one["action"], one["status"], one["attempts"], one["worker"], one["last_error"])
         for one in found["entries"]
@@ -29,6 +33,8 @@ def trace(
         note("older entries were left out")
     if not rows:
         note(f"nothing is known of {what!r}: is it from this database, and younger than PAYONCE_JOB_LOG_DAYS?")
+        if in_redis:
+            note("before their first run, messages put directly into Redis are found by their own id alone")
         raise typer.Exit(EXIT_FAILED)
 
 
@@ -36,12 +42,46 @@ async def _trace(what: str) -> dict[str, Any]:
     from dataclasses import asdict
 
     from payonce.engine import joblog
+    from payonce.engine.finding import find_anywhere
     from payonce.logs import without_secrets
 
     async with opened() as app:
         found = await joblog.trace(app.read, what)
+        waiting = None if found.entries else await find_anywhere(app.admin, what)
+        in_redis = app.backend.name == "redis"
     entries = [
         {**asdict(entry), "last_error": without_secrets(entry.last_error), "live": entry.live}
         for entry in found.entries
     ]
-    return {"what": what, "trace_ids": found.trace_ids, "entries": entries, "truncated": found.truncated}
+    trace_ids = list(found.trace_ids)
+    if waiting is not None:
+        entries.append(_described(waiting))
+        trace_ids.append(waiting.message.trace)
+    return {
+        "what": what,
+        "trace_ids": trace_ids,
+        "entries": entries,
+        "truncated": found.truncated,
+        "in_redis": in_redis,
+    }
+
+
+def _described(stored: "Stored") -> dict[str, Any]:
+    """A message that lies in its queue and has not run yet, as an entry."""
+    from payonce.logs import without_secrets
+
+    message = stored.message
+    return {
+        "at": message.created_at,
+        "queue": message.queue,
+        "action": message.action,
+        "message_id": message.id,
+        "trace_id": message.trace,
+        "correlation_id": message.correlation_id,
+        "idempotency_key": message.idempotency_key,
+        "status": stored.state.value,
+        "attempts": message.attempts,
+        "worker": stored.worker,
+        "last_error": without_secrets(stored.last_error),
+        "live": True,
+    }

@@ -49,6 +49,8 @@ def _leased(stored: Stored, policy: Policy | None) -> str:
 
 
 def _due(stored: Stored, now: datetime) -> str:
+    if not stored.due_known:
+        return "It was pushed by hand, so since when it is due is not known yet. It waits for a worker that has room."
     wait_s = (stored.ready_at - now).total_seconds()
     if wait_s > 0:
         return (

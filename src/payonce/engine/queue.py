@@ -77,6 +77,8 @@ class Stored:
     last_error: str | None = None
     readable: bool = True
     """False: it is no message, and can only be purged."""
+    due_known: bool = True
+    """False: somebody pushed it by hand, and `ready_at` is told when it is first claimed."""
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,14 @@
 """Where queues lie: the backends by name, and how a process opens one."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from payonce.engine.bell import Bell
-from payonce.engine.database import Database
-from payonce.engine.janitors import Janitor
+from payonce.engine.database import Database, is_transient
+from payonce.engine.janitors import LEADER, Janitor
 from payonce.engine.outbox import Relay
 from payonce.engine.policy import Policy
 from payonce.engine.queue import Admin, PullQueue
@@ -15,6 +16,7 @@ from payonce.engine.transaction import RingingFeed
 from payonce.kit.outcomes import Invalid
 from payonce.queues.postgres import PostgresAdmin, PostgresFeed, PostgresQueue
 
+MOVED_LOOK_S: Final = 2.0
 POSTGRES: Final = "postgres"
 REDIS: Final = "redis"
 
@@ -74,6 +76,63 @@ async def refuse_if_elsewhere(database: Database, backend: str, queues: Sequence
             f"{left['count']:,} messages of queue {left['queue']} lie in {where}, and this process serves queues in "
             f"{other}; move them with: payonce queues move --to {backend}"
         )
+
+
+async def take_over(database: Database, backend: str, queues: Sequence[str]) -> None:
+    """Before a process that works begins: queues that nobody works on, and that left nothing elsewhere, are from now on
+    this backend's. Refused while processes run that have ours elsewhere, for these would find their queues empty."""
+    elsewhere = await queues_elsewhere(database, backend)
+    mine = [queue for queue in queues if queue in elsewhere]
+    leader = await leader_of(database) if elsewhere else None
+    if mine and leader is not None:
+        raise Invalid(
+            f"{lies_elsewhere(mine[0], backend)}; process {leader} is running with it there: set REDIS_URL as it has "
+            "it, or stop it first"
+        )
+    if elsewhere and leader is None:
+        left = _IN_POSTGRES if backend == REDIS else _IN_REDIS
+        empty = [queue for queue in elsewhere if await database.engine.fetchrow(left, [queue]) is None]
+        await database.engine.execute("update payonce.queues set backend = $1 where name = any($2)", backend, empty)
+
+
+async def queues_elsewhere(database: Database, backend: str) -> list[str]:
+    """Those that were last declared, or moved, for another backend than this."""
+    rows = await database.engine.fetch("select name from payonce.queues where backend <> $1 order by name", backend)
+    return [row["name"] for row in rows]
+
+
+def lies_elsewhere(queue: str, backend: str) -> str:
+    where, here = ("PostgreSQL", "Redis") if backend == REDIS else ("Redis", "PostgreSQL")
+    return f"queue {queue} lies in {where}, and this process has its queues in {here}"
+
+
+async def leader_of(database: Database) -> str | None:
+    """While any process works, one of them leads: its name."""
+    holder: str | None = await database.engine.fetchval(
+        "select holder from payonce.leases where name = $1 and expires_at > payonce.lease_now()", LEADER
+    )
+    return holder
+
+
+async def refuse_while_led(database: Database) -> None:
+    if (leader := await leader_of(database)) is not None:
+        raise Invalid(f"process {leader} is running; stop every worker, then try again")
+
+
+async def until_moved(database: Database, backend: str, queues: Sequence[str]) -> None:
+    """Raises when one of these queues lies elsewhere by now: what this process would put there nobody would take."""
+    while True:
+        await asyncio.sleep(MOVED_LOOK_S)
+        try:
+            moved = set(queues).intersection(await queues_elsewhere(database, backend))
+        except Exception as error:
+            if not is_transient(error):
+                raise
+            continue
+        if moved:
+            raise Invalid(
+                f"{lies_elsewhere(min(moved), backend)}: it was moved; start anew with REDIS_URL as it is now"
+            )
 
 
 _IN_POSTGRES: Final = """

@@ -45,7 +45,9 @@ class StoredMessage(BaseModel):
     trace_id: str
     lane: str | None
     created_at: datetime | None
-    ready_at: datetime = Field(description="When it falls due; of a parked one, since when it is.")
+    ready_at: datetime | None = Field(
+        description="When it falls due; of a parked one, since when it is. Null while it is not known."
+    )
     attempts: int
     max_attempts: int | None
     crashes: int
@@ -192,7 +194,8 @@ def _shown(found: Sequence[Stored]) -> list[StoredMessage]:
     return [
         StoredMessage(
             **{name: getattr(stored.message, name) for name in same},
-            state=stored.state, trace_id=stored.message.trace, ready_at=stored.ready_at, crashes=stored.crashes,
+            state=stored.state, trace_id=stored.message.trace, ready_at=stored.ready_at if stored.due_known else None,
+            crashes=stored.crashes,
             lease_until=stored.lease_until, worker=stored.worker, last_error=without_secrets(stored.last_error),
             payload=without_secrets(stored.message.payload),
         )

@@ -1,7 +1,5 @@
 """One message: what it carries, how its runs ended, and why its next attempt is when it is."""
 
-from uuid import UUID
-
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -10,8 +8,7 @@ from payonce.console.page import Page, Visit, get
 from payonce.engine import joblog
 from payonce.engine.declared import declared
 from payonce.engine.explain import why_next
-from payonce.engine.model import State
-from payonce.engine.queue import Admin, Filter, Stored
+from payonce.engine.finding import find
 
 
 async def show_message(visit: Visit) -> Response:
@@ -40,15 +37,6 @@ async def show_message(visit: Visit) -> Response:
         runs=list(reversed(runs)),
         why=why,
     )
-
-
-async def find(admin: Admin, queue: str, message_id: UUID) -> Stored | None:
-    """Wherever it lies. It may move while it is looked for, so what was looked at first is looked at once more."""
-    for state in (*State, State.READY, State.LEASED):
-        preview = await admin.preview(queue, state, Filter(ids=[message_id]))
-        if preview.samples:
-            return preview.samples[0]
-    return None
 
 
 PAGE = Page("Message", "/queues/message", (get("/queues/{queue}/messages/{id}", show_message),))

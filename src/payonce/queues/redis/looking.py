@@ -61,7 +61,7 @@ def found_of(queue: str, state: State, body: bytes, message_id: bytes, known: by
     until = _moment(round(float(deadline) * 1_000)) if deadline else None
     worker = fields[5] if len(fields) == 6 else None
     readable = message.payload.keys() != UNREADABLE_KEYS
-    stored = Stored(message, state, ready_at, crashes, until, worker, error, readable)
+    stored = Stored(message, state, ready_at, crashes, until, worker, error, readable, due_known=told is not None)
     return Found(message_id.decode("utf-8", "replace"), stored, body, known, readable)
 
 
