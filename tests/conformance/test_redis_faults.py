@@ -1,9 +1,12 @@
 """What a Redis server may be and do that must not cost money: another clock, no memory, a replica, a slow line."""
 
 import asyncio
+import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -292,3 +295,40 @@ async def test_a_large_put_passes_a_slow_line_as_one(direct: RedisBackend, monke
         sent = [Message(queue="pay", payload=LARGE) for _ in range(60)]
         assert await RedisFeed(slow, direct.stage.bell).put(sent) == [message.id for message in sent]
     assert (await direct.admin.depth("pay")).ready == 60
+
+
+@pytest.mark.parametrize("said", [{"payload": {"amount": "9999"}}, {"payload": {"amount": "10"}, "action": "refund"}])
+async def test_a_body_pushed_under_the_id_of_a_kept_message_does_not_run(
+    kept: RedisBackend, said: dict[str, Any]
+) -> None:
+    queue = await kept.queue(Policy("pay"))
+    [message_id] = await kept.feed.put([Message(queue="pay", payload={"amount": "10"}, delay_s=60)])
+    await kept.store.command("LPUSH", "q:pay", json.dumps({"id": str(message_id), **said}))
+    assert (await queue.exchange([], 5)).claims == []
+    await kept.relay()
+    await kept.time.advance(60)
+    [claim] = (await queue.exchange([], 5)).claims
+    assert (claim.message.action, claim.message.payload) == ("", {"amount": "10"})
+
+
+async def test_a_kept_message_written_in_other_words_runs(kept: RedisBackend) -> None:
+    queue = await kept.queue(Policy("pay"))
+    async with kept.stage.database.transaction() as connection:
+        await RedisFeed(kept.store, kept.stage.bell).put([Message(queue="pay", payload={"n": 1000.0})], connection)
+    await kept.stage.owner.execute("""update payonce.outbox set payload = '{ "n": 1e3 }'""")
+    await kept.relay()
+    [claim] = (await queue.exchange([], 5)).claims
+    assert claim.message.payload == {"n": 1000.0}
+
+
+async def test_the_doorbell_outlives_a_server_that_refuses_to_be_looked_at(direct: RedisBackend) -> None:
+    queue = await direct.queue(Policy("pay"))
+    async with unwilling(direct, "a replica"):
+        await queue.wait(0.3)
+    await queue.exchange([], 1)
+    begun = time.monotonic()
+    waiting = asyncio.create_task(queue.wait(20.0))
+    await asyncio.sleep(0)
+    await direct.store.command("LPUSH", "q:pay", "{}")
+    await waiting
+    assert time.monotonic() - begun < 10.0
