@@ -84,7 +84,7 @@ async def nothing_known(self: RedisQueue, _: object) -> dict[object, Fate]:
 
 EXCHANGE, REAP, PUT = scripts.EXCHANGE, scripts.REAP, scripts.PUT
 PUMPED = "'-inf', due_now / 1000, 'LIMIT', 0, CHUNK"
-LANE_GOES_LAST = "redis.call('RPUSH', LANES, lane) end\n        end"
+LANE_GOES_LAST = "redis.call('RPUSH', LANES, lane) end\n            if bytes"
 PARKS_UNREADABLE = "redis.call('LPUSH', FAILED, body)\n    redis.call('HSET', IDS, id, meta_text('deP'"
 HOLDS = "return record and string.sub(record, 1, #token + 1) == token .. ' '"
 

@@ -1,8 +1,13 @@
 """What a Redis server may be and do that must not cost money: another clock, no memory, a replica, a slow line."""
 
+import asyncio
+import json
+import time
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import replace
+from typing import Any
+from uuid import UUID
 
 import pytest
 from structlog.testing import capture_logs
@@ -10,7 +15,7 @@ from structlog.testing import capture_logs
 from payonce.embedded.redis import RedisServer
 from payonce.engine.database import Connection
 from payonce.engine.effects import Answer, Findable, answer_review, give_up_effects, reviews
-from payonce.engine.model import Message, Settlement
+from payonce.engine.model import Message, Settlement, State
 from payonce.engine.outbox import relay_step, standings
 from payonce.engine.policy import Fixed, Policy
 from payonce.engine.process import Worker
@@ -18,7 +23,7 @@ from payonce.engine.queue import Depth
 from payonce.engine.transaction import Reader, begin
 from payonce.engine.work import Handler, Work, handles
 from payonce.kit.outcomes import Retry, Stale, Unknown
-from payonce.queues.redis import RedisFeed, RedisQueue, RedisRelay, RedisStore
+from payonce.queues.redis import RedisAdmin, RedisFeed, RedisQueue, RedisRelay, RedisStore, store
 from payonce.testing import ScratchDatabase
 from tests.conformance.redis_backend import FLAVOURS, RedisBackend, open_redis_backend
 from tests.engine.effects_stage import HORIZON_S, Pay, Receipt, Vendor
@@ -221,3 +226,109 @@ async def test_a_run_that_gives_up_while_the_server_takes_nothing_gives_up_later
     assert await worker.step()
     assert await kept.stage.owner.fetchval("select state from payonce.effects") == "review"
     assert (await kept.admin.depth("pay")).parked == 1
+
+
+@asynccontextmanager
+async def slow_line(backend: RedisBackend, bytes_per_s: float) -> AsyncIterator[str]:
+    """The server's address behind a line that carries so much, each way."""
+
+    async def carry(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while part := await source.read(64 * 1024):
+                target.write(part)
+                await target.drain()
+                await asyncio.sleep(len(part) / bytes_per_s)
+        target.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        from_server, to_server = await asyncio.open_connection("127.0.0.1", backend.server.port)
+        await asyncio.gather(carry(reader, to_server), carry(from_server, writer))
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0"
+    finally:
+        server.close()
+
+
+LARGE = {"b": "x" * 250_000}
+
+
+async def test_large_messages_pass_a_slow_line_in_parts(kept: RedisBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them take longer than one command may."""
+    monkeypatch.setattr(store, "COMMAND_TIMEOUT_S", 2.0)
+    policy, database, count = Policy("pay"), kept.stage.database, 80
+    await kept.queue(policy)
+    feed = RedisFeed(kept.store, kept.stage.bell)
+    async with slow_line(kept, 8e6) as url, RedisStore.open(url, database) as slow:
+        async with database.transaction() as connection:
+            await feed.put([Message(queue="pay", payload=LARGE) for _ in range(count)], connection)
+        while await relay_step(database, RedisRelay(slow)):
+            await kept.stage.clock.advance(1)
+        rows = await kept.stage.owner.fetch("select distinct state from payonce.outbox")
+        assert [row["state"] for row in rows] == ["delivered"]
+        assert len(await RedisAdmin(slow, kept.stage.bell).peek("pay", State.READY, count)) == count
+        queue, claimed = RedisQueue(slow, kept.stage.bell, policy, "w"), 0
+        while claims := (await queue.exchange([], count)).claims:
+            claimed += len(claims)
+        assert claimed == count
+        assert (await kept.admin.depth("pay")).ready == 0
+
+
+@pytest.mark.parametrize("lanes", [False, True])
+async def test_what_is_claimed_at_once_is_bounded_by_its_size_and_in_order(direct: RedisBackend, lanes: bool) -> None:
+    queue = await direct.queue(Policy("pay", lanes=lanes))
+    lane_of = [f"lane {number % 2}" if lanes else None for number in range(60)]
+    sent = await direct.feed.put([Message(queue="pay", payload=LARGE, lane=lane) for lane in lane_of])
+    claimed: list[UUID] = []
+    while claims := (await queue.exchange([], 60)).claims:
+        assert len(claims) <= 26
+        claimed += [claim.message.id for claim in claims]
+    assert sorted(claimed) == sorted(sent)
+    assert lanes or claimed == sent
+
+
+async def test_a_large_put_passes_a_slow_line_as_one(direct: RedisBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "COMMAND_TIMEOUT_S", 1.0)
+    await direct.queue(Policy("pay"))
+    async with slow_line(direct, 8e6) as url, RedisStore.open(url, direct.stage.database) as slow:
+        sent = [Message(queue="pay", payload=LARGE) for _ in range(60)]
+        assert await RedisFeed(slow, direct.stage.bell).put(sent) == [message.id for message in sent]
+    assert (await direct.admin.depth("pay")).ready == 60
+
+
+@pytest.mark.parametrize("said", [{"payload": {"amount": "9999"}}, {"payload": {"amount": "10"}, "action": "refund"}])
+async def test_a_body_pushed_under_the_id_of_a_kept_message_does_not_run(
+    kept: RedisBackend, said: dict[str, Any]
+) -> None:
+    queue = await kept.queue(Policy("pay"))
+    [message_id] = await kept.feed.put([Message(queue="pay", payload={"amount": "10"}, delay_s=60)])
+    await kept.store.command("LPUSH", "q:pay", json.dumps({"id": str(message_id), **said}))
+    assert (await queue.exchange([], 5)).claims == []
+    await kept.relay()
+    await kept.time.advance(60)
+    [claim] = (await queue.exchange([], 5)).claims
+    assert (claim.message.action, claim.message.payload) == ("", {"amount": "10"})
+
+
+async def test_a_kept_message_written_in_other_words_runs(kept: RedisBackend) -> None:
+    queue = await kept.queue(Policy("pay"))
+    async with kept.stage.database.transaction() as connection:
+        await RedisFeed(kept.store, kept.stage.bell).put([Message(queue="pay", payload={"n": 1000.0})], connection)
+    await kept.stage.owner.execute("""update payonce.outbox set payload = '{ "n": 1e3 }'""")
+    await kept.relay()
+    [claim] = (await queue.exchange([], 5)).claims
+    assert claim.message.payload == {"n": 1000.0}
+
+
+async def test_the_doorbell_outlives_a_server_that_refuses_to_be_looked_at(direct: RedisBackend) -> None:
+    queue = await direct.queue(Policy("pay"))
+    async with unwilling(direct, "a replica"):
+        await queue.wait(0.3)
+    await queue.exchange([], 1)
+    begun = time.monotonic()
+    waiting = asyncio.create_task(queue.wait(20.0))
+    await asyncio.sleep(0)
+    await direct.store.command("LPUSH", "q:pay", "{}")
+    await waiting
+    assert time.monotonic() - begun < 10.0

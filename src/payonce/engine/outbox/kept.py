@@ -47,6 +47,9 @@ class Standing(msgspec.Struct, frozen=True):
     attempts: int
     asked_at: datetime
     """By PostgreSQL's clock."""
+    action: str
+    payload_md5: str
+    """Of its text as it is stored."""
     paused: bool = False
     """Nothing of its queue may begin to run."""
 
@@ -78,13 +81,13 @@ async def standings(database: Database, relay: str, ids: Sequence[UUID]) -> dict
     """Of these messages those that are not settled."""
     rows = await database.engine.fetch(
         """
-        select id, state, attempts, payonce.due_now() as asked_at,
+        select id, state, attempts, payonce.due_now() as asked_at, action, md5(payload::text) as payload_md5,
                coalesce((select paused from payonce.queues where name = outbox.queue), false) as paused
         from payonce.outbox where relay = $1 and id = any($2)
         """,
         relay, list(ids),
     )  # fmt: skip
-    return {row["id"]: Standing(State(row["state"]), row["attempts"], row["asked_at"], row["paused"]) for row in rows}
+    return {row["id"]: Standing(State(row["state"]), *tuple(row)[2:]) for row in rows}
 
 
 async def hold_kept(connection: Connection, relay: str, claim: Claim, lease_s: float) -> bool:

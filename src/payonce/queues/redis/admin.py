@@ -201,8 +201,13 @@ class RedisAdmin:
                 yield found
 
     async def _page(self, queue: str, state: State, skip: int) -> tuple[list[Found], bool]:
-        more, *rows = await self._store.run(scripts.LIST, queue, state.value, skip, PAGE)
-        return [found_of(queue, state, *rows[at : at + 5]) for at in range(0, len(rows), 5)], bool(more)
+        page: list[Found] = []
+        more, left = 1, PAGE
+        while more and left:
+            more, looked, *rows = await self._store.run(scripts.LIST, queue, state.value, skip + PAGE - left, left)
+            page += [found_of(queue, state, *rows[at : at + 5]) for at in range(0, len(rows), 5)]
+            left -= looked
+        return page, bool(more)
 
     async def _with_open_effects(self, ids: Sequence[UUID]) -> set[UUID]:
         rows = await self._pool.fetch(

@@ -15,7 +15,7 @@ from payonce.engine.policy import Policy
 from payonce.kit.outcomes import Invalid
 from payonce.queues.declaring import check_limits, declare_queue, queue_names
 from payonce.queues.redis import scripts
-from payonce.queues.redis.bodies import encode_bodies
+from payonce.queues.redis.bodies import encode_bodies, parts_of
 from payonce.queues.redis.kept import RELAY
 from payonce.queues.redis.keys import check_names
 from payonce.queues.redis.store import RedisStore
@@ -58,15 +58,13 @@ class RedisFeed:
         by_queue: defaultdict[str, list[int]] = defaultdict(list)
         for position, message in enumerate(messages):
             by_queue[message.queue].append(position)
-        parts = [
-            (queue, positions[start : start + SCRIPT_MAX_MESSAGES])
-            for queue, positions in by_queue.items()
-            for start in range(0, len(positions), SCRIPT_MAX_MESSAGES)
-        ]
-        calls = [
-            (queue, self._arguments(queue, [messages[position] for position in positions]))
-            for queue, positions in parts
-        ]
+        parts: list[tuple[str, Sequence[int]]] = []
+        calls: list[tuple[str, list[str | bytes]]] = []
+        for queue, places in by_queue.items():
+            words = self._words(queue, [messages[position] for position in places])
+            for part in parts_of(list(zip(places, words, strict=True)), SCRIPT_MAX_MESSAGES, _size):
+                parts.append((queue, [position for position, _ in part]))
+                calls.append((queue, [DIRECT, *(word for _, four in part for word in four)]))
         if len(calls) == 1:
             answers = [await self._store.run(scripts.PUT, calls[0][0], *calls[0][1])]
         else:
@@ -82,16 +80,16 @@ class RedisFeed:
         """For puts within a transaction: call after its commit. The relay brings them into Redis."""
         self._bell.ring({*queues, wake_name(RELAY)})
 
-    def _arguments(self, queue: str, messages: Sequence[Message]) -> list[str | bytes]:
-        laned = self._lanes_by_queue[queue]
+    def _words(self, queue: str, messages: Sequence[Message]) -> list[tuple[bytes, str, str, str]]:
+        """Of each message body, idempotency key, when it falls due, and lane."""
         for message in messages:
             check_message(message)
-        if laned:
+        if self._lanes_by_queue[queue]:
             messages = [in_a_lane(message) for message in messages]
-        arguments: list[str | bytes] = [DIRECT]
-        for message, body in zip(messages, encode_bodies(messages), strict=True):
-            arguments += (body, message.idempotency_key or "", due_text(message), message.lane or "")
-        return arguments
+        return [
+            (body, message.idempotency_key or "", due_text(message), message.lane or "")
+            for message, body in zip(messages, encode_bodies(messages), strict=True)
+        ]
 
     async def _know_queues(self, messages: Sequence[Message]) -> None:
         unknown = {message.queue for message in messages} - self._lanes_by_queue.keys()
@@ -103,6 +101,10 @@ class RedisFeed:
             self._lanes_by_queue.update(dict(map(tuple, found)))
             if missing := unknown - self._lanes_by_queue.keys():
                 raise Invalid(f"there is no queue {min(missing)!r}; declare its policy and start its service first")
+
+
+def _size(placed: tuple[int, tuple[bytes, str, str, str]]) -> int:
+    return len(placed[1][0])
 
 
 def in_a_lane(message: Message) -> Message:

@@ -1,7 +1,8 @@
 """Messages that PostgreSQL keeps until they are settled: what is done there, before it is done in Redis."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from hashlib import md5
 from typing import Final
 from uuid import UUID
 
@@ -21,6 +22,8 @@ KEPT: Final = "k"
 """Delivered from the outbox: without its row there, it is settled."""
 MAYBE_KEPT: Final = "a"
 """A run of it was about to give it a row in the outbox, and may not have come to it."""
+
+_encode = msgspec.json.Encoder().encode
 
 log = get_logger(__name__)
 
@@ -65,6 +68,7 @@ async def check(database: Database, claims: Sequence[KeptClaim]) -> Checked:
         return Checked((), (), (), paused=True)
     doubtful = [claim for claim in claims if claim.kind == MAYBE_KEPT and claim.message.id not in known]
     settled = await _settled(database, doubtful)
+    forged = await _forged(database, claims, known)
     run: list[Claim] = []
     gone: list[Claim] = []
     outdated: list[Claim] = []
@@ -72,7 +76,7 @@ async def check(database: Database, claims: Sequence[KeptClaim]) -> Checked:
         standing = known.get(claim.message.id)
         if standing is None:
             (run if claim.kind == MAYBE_KEPT and claim.message.id not in settled else gone).append(claim)
-        elif _same(standing, claim):
+        elif _same(standing, claim) and claim.message.id not in forged:
             run.append(msgspec.structs.replace(claim, checked_at=standing.asked_at))
         else:
             outdated.append(claim)
@@ -81,6 +85,32 @@ async def check(database: Database, claims: Sequence[KeptClaim]) -> Checked:
 
 def _same(standing: Standing, claim: Claim) -> bool:
     return standing.state is not Entry.PARKED and standing.attempts == claim.message.attempts
+
+
+async def _forged(database: Database, claims: Sequence[Claim], known: Mapping[UUID, Standing]) -> set[UUID]:
+    """Bodies that somebody pushed under the id of a message, and that say something else than it does."""
+    suspects = {
+        claim.message.id: claim.message
+        for claim in claims
+        if (standing := known.get(claim.message.id)) is not None
+        and (
+            standing.action != claim.message.action
+            or standing.payload_md5 != md5(_encode(claim.message.payload), usedforsecurity=False).hexdigest()
+        )
+    }
+    if not suspects:
+        return set()
+    # The same may have been written in other words, such as 1e3 for 1000.
+    rows = await database.engine.fetch(
+        "select id, action, payload from payonce.outbox where relay = $1 and id = any($2)", RELAY, list(suspects)
+    )
+    same = {
+        row["id"]
+        for row in rows
+        if row["action"] == suspects[row["id"]].action
+        and msgspec.json.decode(row["payload"]) == suspects[row["id"]].payload
+    }
+    return suspects.keys() - same
 
 
 async def _settled(database: Database, claims: Sequence[Claim]) -> set[UUID]:

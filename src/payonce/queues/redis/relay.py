@@ -1,5 +1,6 @@
 """From the outbox into Redis: what a transaction put there, and what is put back when Redis has lost it."""
 
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime
@@ -9,12 +10,14 @@ from payonce.engine.model import DELAY_MAX_S
 from payonce.engine.outbox import Answer, Delivered, Entry, NotNow, Refusal, Terms
 from payonce.kit.outcomes import Invalid, Unavailable
 from payonce.queues.redis import scripts
-from payonce.queues.redis.bodies import encode_bodies
+from payonce.queues.redis.bodies import encode_bodies, parts_of
 from payonce.queues.redis.kept import RELAY
 from payonce.queues.redis.store import RedisStore
 
 BATCH: Final = 500
 US: Final = 1_000_000
+BEGIN_SHARE: Final = 0.5
+"""Of the time that a delivery has: later no further part of it begins."""
 
 
 class RedisRelay:
@@ -27,19 +30,25 @@ class RedisRelay:
         self._store = store
 
     async def deliver(self, entries: Sequence[Entry]) -> Sequence[Answer]:
+        """What the line is too slow for is put off: what arrived is not sent again with it."""
+        stop_at = time.monotonic() + self.terms.timeout_s * BEGIN_SHARE
         by_queue: defaultdict[str, list[int]] = defaultdict(list)
         for position, entry in enumerate(entries):
             by_queue[entry.message.queue].append(position)
-        answers: list[Answer] = [Delivered()] * len(entries)
+        answers: list[Answer] = [NotNow("the line to Redis is slow, and others went first", 0.0)] * len(entries)
         for queue, positions in by_queue.items():
-            answer = await self._deliver(queue, [entries[position] for position in positions])
-            for position in positions:
-                answers[position] = answer
+            bodies = encode_bodies([entries[position].message for position in positions])
+            for part in parts_of(list(zip(positions, bodies, strict=True)), BATCH, lambda each: len(each[1])):
+                if time.monotonic() > stop_at:
+                    return answers
+                answer = await self._deliver(queue, [(entries[position], body) for position, body in part])
+                for position, _ in part:
+                    answers[position] = answer
         return answers
 
-    async def _deliver(self, queue: str, entries: Sequence[Entry]) -> Answer:
+    async def _deliver(self, queue: str, entries: Sequence[tuple[Entry, bytes]]) -> Answer:
         arguments: list[str | bytes] = []
-        for entry, body in zip(entries, encode_bodies([entry.message for entry in entries]), strict=True):
+        for entry, body in entries:
             first = "-" if entry.first_attempt_at is None else str(_us(entry.first_attempt_at))
             arguments += (body, str(round(entry.due_in_s * US)), first, entry.message.lane or "")
         try:

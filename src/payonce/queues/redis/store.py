@@ -20,12 +20,14 @@ from payonce.kit.log import get_logger
 from payonce.kit.outcomes import QueueAway, Unavailable
 from payonce.queues.declaring import unknown_queue
 from payonce.queues.redis import scripts
+from payonce.queues.redis.bodies import PART_MAX_BYTES
 from payonce.queues.redis.keys import TEST_CLOCK, main_key
 from payonce.queues.redis.scripts import TIMELESS, Script
 
 CONNECT_TIMEOUT_S: Final = 3.0
 COMMAND_TIMEOUT_S: Final = 5.0
 """A server that is stopped, or lost without a word, holds nobody up for longer."""
+SLOW_LINE_BYTES_S: Final = 1024 * 1024
 CONNECTIONS_MAX: Final = 16
 OLDEST_VERSION: Final = (6, 2)
 """The first with LMOVE, and with RPOP of several at once."""
@@ -100,13 +102,22 @@ class RedisStore:
     async def run_all(
         self, script: Script, calls: Sequence[tuple[str, Sequence[str | bytes | int]]]
     ) -> list[list[Any]]:
-        """Several steps as one: all of them, or none."""
+        """Several steps as one: all of them, or none. What is large is given the time that a slow line takes for it."""
+        size = sum(len(word) for _, words in calls for word in words if isinstance(word, bytes))
+        if size > PART_MAX_BYTES:
+            async with self.blocking_client(size / SLOW_LINE_BYTES_S) as patient:
+                return await self._run_all(patient, script, calls)
+        return await self._run_all(self._client, script, calls)
+
+    async def _run_all(
+        self, client: Any, script: Script, calls: Sequence[tuple[str, Sequence[str | bytes | int]]]
+    ) -> list[list[Any]]:
         for _ in range(REPEATS_MAX):
             text, digest = self._text(script)
             try:
                 # Inside the transaction a script that is missing would fail by itself.
-                await self._client.execute_command("SCRIPT", "LOAD", text)
-                async with self._client.pipeline(transaction=True) as together:
+                await client.execute_command("SCRIPT", "LOAD", text)
+                async with client.pipeline(transaction=True) as together:
                     for queue, arguments in calls:
                         together.execute_command("EVALSHA", digest, 1, main_key(queue), *arguments)
                     answers = await together.execute()

@@ -3,6 +3,8 @@
 import asyncio
 from typing import Final
 
+from redis.exceptions import RedisError
+
 from payonce.kit.log import get_logger
 from payonce.queues.redis.keys import main_key
 from payonce.queues.redis.store import LOST, RedisStore
@@ -45,7 +47,7 @@ class Doorbell:
                     # Moves the oldest to where it is: a look that takes nothing away.
                     found = await client.execute_command("BLMOVE", self._key, self._key, "RIGHT", "RIGHT", LOOK_S)
                     failures = 0
-                except LOST as error:
+                except (*LOST, RedisError) as error:
                     failures += 1
                     log.debug("redis_not_listening", error=str(error), failures=failures)
                     await asyncio.sleep(min(RETRY_S * 2 ** min(failures - 1, 8), RETRY_MAX_S))

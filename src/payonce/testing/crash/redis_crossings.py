@@ -17,7 +17,7 @@ PLUMBING: Final = frozenset({"CLIENT", "HELLO", "INFO", "PING", "SCRIPT", "SELEC
 READING: Final = frozenset(
     {"EXISTS", "GET", "HGET", "HGETALL", "HKEYS", "HMGET", "LLEN", "LRANGE", "MGET", "ZCARD", "ZCOUNT", "ZRANGE"}
 )
-READING_SCRIPTS: Final = (scripts.DEAD, scripts.DEPTH, scripts.LIST)
+READING_SCRIPTS: Final = (scripts.CLOCK, scripts.DEAD, scripts.DEPTH, scripts.LIST)
 
 
 def watch_redis() -> None:

@@ -120,17 +120,41 @@ end
 -- Lanes take turns with equal shares. A body in the main list of a queue with lanes came by hand, or from before it
 -- had them: it shares the lane of those without one.
 local function take_from_lanes(places, bodies)
+    local bytes = 0
     while places > 0 do
         local lanes = redis.call('LLEN', LANES)
         if lanes == 0 then return end
-        local share = math.max(1, math.floor(places / lanes))
+        local share = math.min(math.max(1, math.floor(places / lanes)), AT_ONCE)
         for _ = 1, math.min(lanes, places) do
             local lane = redis.call('LPOP', LANES)
             local taken = redis.call('RPOP', LANE .. lane, share) or {}
-            for i = 1, #taken do bodies[#bodies + 1] = taken[i] end
+            for i = 1, #taken do
+                bodies[#bodies + 1] = taken[i]
+                bytes = bytes + #taken[i]
+            end
             places = places - #taken
             if redis.call('LLEN', LANE .. lane) > 0 then redis.call('RPUSH', LANES, lane) end
+            if bytes > BYTES_MAX then
+                for _ = 1, places do redis.call('RPUSH', MAIN, PLACE) end
+                return
+            end
         end
+    end
+end
+
+-- What is too much for one answer stays the oldest in its list.
+local function leave_rest(bodies)
+    local bytes, last = 0, #bodies
+    for i = 1, #bodies do
+        bytes = bytes + #bodies[i]
+        if bytes > BYTES_MAX then
+            last = i
+            break
+        end
+    end
+    for i = #bodies, last + 1, -1 do
+        redis.call('RPUSH', MAIN, bodies[i])
+        bodies[i] = nil
     end
 end
 
@@ -152,7 +176,7 @@ local function take(count)
             bodies[#bodies + 1] = found[i]
         end
     end
-    take_from_lanes(places, bodies)
+    if laned then take_from_lanes(places, bodies) else leave_rest(bodies) end
     return bodies
 end
 

@@ -10,6 +10,7 @@ local LOCK, KEY, LOG = 'lock:' .. MAIN .. ':', 'key:' .. MAIN .. '/', 'q:log:job
 local LOG_MAX, CHUNK, PUMP_MAX = 10000, 2000, 5000
 local PLACE = '#' -- in the main list of a queue with lanes: one for each message that waits in a lane
 local SUSPICIOUS = 2
+local AT_ONCE, BYTES_MAX = 8, 4194304 -- an answer ends with the body that makes it larger than a line carries at once
 
 local laned = redis.call('HGET', POLICY, 'lanes')
 if not laned then return {'UNDECLARED'} end

@@ -1,5 +1,6 @@
 -- One page of the messages of a state, in the order they fall due. ARGV: state, how many to skip, how many to show.
--- Answers whether there is more, then of each body, id, what is known of it, its claim without the body, its deadline.
+-- Shows fewer when they are large. Answers whether there is more and how many it looked at, then of each body, id, what
+-- is known of it, its claim without the body, its deadline.
 local state, skip, left = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local sources, bodies, more = {}, {}, 0
 if state == 'ready' then
@@ -11,22 +12,32 @@ elseif state == 'alone' then
 else
     sources[1] = {state == 'parked' and FAILED or PROCESSING}
 end
+local looked, bytes = 0, 0
 for _, source in ipairs(sources) do
     local key, sorted = source[1], source[2]
     local size = redis.call(sorted and 'ZCARD' or 'LLEN', key)
-    local take = math.max(0, math.min(left, size - skip))
-    if size - skip > left then more = 1 end
-    if take > 0 and sorted then
-        for _, body in ipairs(redis.call('ZRANGE', key, skip, skip + take - 1)) do bodies[#bodies + 1] = body end
-    elseif take > 0 then
-        local page = redis.call('LRANGE', key, -(skip + take), -(skip + 1))
-        for i = #page, 1, -1 do
-            if page[i] ~= PLACE then bodies[#bodies + 1] = page[i] end
+    while left > 0 and bytes < BYTES_MAX and skip < size do
+        local take = math.min(left, size - skip, AT_ONCE)
+        local page
+        if sorted then
+            page = redis.call('ZRANGE', key, skip, skip + take - 1)
+        else
+            page = redis.call('LRANGE', key, -(skip + take), -(skip + 1))
         end
+        for i = 1, take do
+            local body = page[sorted and i or take + 1 - i]
+            if sorted or body ~= PLACE then
+                bodies[#bodies + 1] = body
+                bytes = bytes + #body
+            end
+        end
+        looked, left, skip = looked + take, left - take, skip + take
     end
-    left, skip = left - take, math.max(0, skip - size)
+    if skip < size then more = 1 end
+    skip = math.max(0, skip - size)
+    if more == 1 then break end
 end
-local reply = {'OK', more}
+local reply = {'OK', more, looked}
 for _, body in ipairs(bodies) do
     local id = id_of(body) or hash_id(body)
     local record = state == 'leased' and redis.call('HGET', CLAIMS, id)
