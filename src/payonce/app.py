@@ -261,7 +261,9 @@ class App:
             backend = await stack.enter_async_context(
                 open_backend(settings.backend, revealed(settings.redis_url), database, bell)
             )
-            await refuse_if_elsewhere(database, backend.name, [handler.policy.queue for handler in handlers])
+            await refuse_if_elsewhere(
+                database, backend.name, [handler.policy.queue for handler in handlers], revealed(settings.redis_url)
+            )
             app = cls(settings, database, bell, handlers, backend)
             await app._declare(everybody)
             if handlers:
