@@ -255,6 +255,7 @@ class RedisStore:
                 socket_keepalive=True,
                 # Sent again by the driver, a claim whose answer was lost would be held by nobody until its lease ends.
                 retry=Retry(NoBackoff(), 0),
+                **_without_notifications(),
             )
         except ValueError as error:
             raise Unavailable(
@@ -311,6 +312,16 @@ class RedisStore:
                 f"{self._where} is part of a cluster, where a script cannot reach all keys of a queue; "
                 "use a single server, with Sentinel for fail-over"
             )
+
+
+def _without_notifications() -> dict[str, Any]:
+    """With them the driver hands out connections that the server has closed: after a restart, somebody's command would
+    be sent on each of them, and fail. Older drivers have none."""
+    if not hasattr(redis.asyncio.BlockingConnectionPool, "maint_notifications_enabled"):
+        return {}
+    from redis.maint_notifications import MaintNotificationsConfig
+
+    return {"maint_notifications_config": MaintNotificationsConfig(enabled=False)}
 
 
 async def clock_fields(source: Any) -> list[str]:
