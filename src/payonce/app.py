@@ -274,7 +274,7 @@ class App:
                 open_backend(settings.backend, revealed(settings.redis_url), database, bell)
             )
             queues = [handler.policy.queue for handler in handlers]
-            await refuse_if_elsewhere(database, backend.name, queues)
+            await refuse_if_elsewhere(database, backend.name, queues, revealed(settings.redis_url))
             if handlers:
                 await take_over(database, backend.name, queues)
             app = cls(settings, database, bell, handlers, backend)
@@ -384,9 +384,7 @@ async def _open_resources(
     wanted = {role.partition(".")[0] for role in roles}
     found: list[object] = []
     statements: list[StatementSource] = []
-    for service in SERVICES:
-        if service.name not in wanted:
-            continue
+    for service in (each for each in SERVICES if each.name in wanted):
         opened: Sequence[object] = ()
         if service.resources is not None:
             opened = await stack.enter_async_context(service.resources(settings, database))

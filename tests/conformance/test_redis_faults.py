@@ -332,3 +332,13 @@ async def test_the_doorbell_outlives_a_server_that_refuses_to_be_looked_at(direc
     await direct.store.command("LPUSH", "q:pay", "{}")
     await waiting
     assert time.monotonic() - begun < 10.0
+
+
+async def test_a_server_that_was_restarted_costs_nobody_an_error(direct: RedisBackend) -> None:
+    await direct.queue(Policy("pay"))
+    await asyncio.gather(*(direct.feed.put([Message(queue="pay")]) for _ in range(8)))
+    direct.server.kill()
+    direct.server.start()
+    # Whatever this process does next, it hears of its lost connections meanwhile.
+    await direct.stage.owner.fetchval("select 1")
+    await asyncio.gather(*(direct.feed.put([Message(queue="pay")]) for _ in range(8)))

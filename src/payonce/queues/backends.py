@@ -13,12 +13,15 @@ from payonce.engine.outbox import Relay
 from payonce.engine.policy import Policy
 from payonce.engine.queue import Admin, PullQueue
 from payonce.engine.transaction import RingingFeed
-from payonce.kit.outcomes import Invalid
+from payonce.kit.log import get_logger
+from payonce.kit.outcomes import Invalid, Unavailable
 from payonce.queues.postgres import PostgresAdmin, PostgresFeed, PostgresQueue
 
 MOVED_LOOK_S: Final = 2.0
 POSTGRES: Final = "postgres"
 REDIS: Final = "redis"
+
+log = get_logger(__name__)
 
 
 class DeclaringFeed(RingingFeed, Protocol):
@@ -67,13 +70,19 @@ async def open_backend(name: str, redis_url: str | None, database: Database, bel
         )
 
 
-async def refuse_if_elsewhere(database: Database, backend: str, queues: Sequence[str]) -> None:
-    """Messages that nobody would take are worse than a start that is refused."""
-    left = await database.engine.fetchrow(_IN_POSTGRES if backend == REDIS else _IN_REDIS, list(queues))
+async def refuse_if_elsewhere(
+    database: Database, backend: str, queues: Sequence[str], redis_url: str | None = None
+) -> None:
+    """Messages that nobody would take are worse than a start that is refused. What was put straight into Redis is known
+    there alone."""
+    row = await database.engine.fetchrow(_IN_POSTGRES if backend == REDIS else _IN_REDIS, list(queues))
+    left = None if row is None else (row["queue"], row["count"])
+    if left is None and backend != REDIS and redis_url is not None and queues:
+        left = await _left_in_redis(database, redis_url, queues)
     if left is not None:
         where, other = ("PostgreSQL", "Redis") if backend == REDIS else ("Redis", "PostgreSQL")
         raise Invalid(
-            f"{left['count']:,} messages of queue {left['queue']} lie in {where}, and this process serves queues in "
+            f"{left[1]:,} messages of queue {left[0]} lie in {where}, and this process serves queues in "
             f"{other}; move them with: payonce queues move --to {backend}"
         )
 
@@ -133,6 +142,20 @@ async def until_moved(database: Database, backend: str, queues: Sequence[str]) -
             raise Invalid(
                 f"{lies_elsewhere(min(moved), backend)}: it was moved; start anew with REDIS_URL as it is now"
             )
+
+
+async def _left_in_redis(database: Database, redis_url: str, queues: Sequence[str]) -> tuple[str, int] | None:
+    from payonce.queues.redis import RedisStore
+
+    try:
+        async with RedisStore.open(redis_url, database) as store:
+            for queue in sorted(queues):
+                if count := await store.count(queue):
+                    return queue, count
+    except Unavailable as error:
+        # This process does not need it.
+        log.warning("redis_not_looked_at", error=str(error))
+    return None
 
 
 _IN_POSTGRES: Final = """

@@ -11,6 +11,6 @@ INVARIANTS: Final = {
         where r.value <> (select count(*) from tally.changes c where c.row_id = r.id)
     """,
     "no message that was applied is still there": """
-        select m.id from payonce.messages m join tally.changes c on c.message_id = m.id
+        select m.id from payonce.live_messages m join tally.changes c on c.message_id = m.id
     """,
 }

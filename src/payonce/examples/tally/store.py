@@ -35,6 +35,9 @@ async def outcome(read: Reader) -> Outcome:
         """
         with waiting as (
             select (payload->>'row_id')::bigint as row_id, state, last_error from payonce.messages where queue = $1
+            union all
+            select (payload->>'row_id')::bigint, state, last_error from payonce.outbox
+            where relay = 'redis' and queue = $1
         ), changed as (
             select row_id, count(*) as times from tally.changes group by row_id
         )
@@ -57,6 +60,6 @@ async def outcome(read: Reader) -> Outcome:
 async def unfinished(read: Reader) -> int:
     """Messages that are neither applied nor parked."""
     left: int = await read.fetchval(
-        "select count(*) from payonce.messages where queue = $1 and state <> 'parked'", CHANGES.queue
+        "select count(*) from payonce.live_messages where queue = $1 and state <> 'parked'", CHANGES.queue
     )
     return left

@@ -115,7 +115,7 @@ async def counts(read: Reader) -> dict[State, int]:
 async def unfinished(read: Reader) -> int:
     """Messages of the example that are neither settled nor parked."""
     left: int = await read.fetchval(
-        "select count(*) from payonce.messages where queue = any($1) and state <> 'parked'",
+        "select count(*) from payonce.live_messages where queue = any($1) and state <> 'parked'",
         [policy.queue for policy in QUEUES],
     )
     return left

@@ -9,6 +9,8 @@ from payonce.kit.outcomes import Invalid
 PREFIX: Final = "q:"
 JOB_LOG: Final = "q:log:jobs"
 TEST_CLOCK: Final = "payonce:test_clock"
+OWNER: Final = "payonce:installation"
+"""Whose queues lie there: payonce.installation.id of their database."""
 
 BESIDE: Final = (
     "processing", "delayed", "failed", "alone", "leases", "claims", "ids", "policy", "paused", "lanes"

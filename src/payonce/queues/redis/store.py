@@ -21,7 +21,7 @@ from payonce.kit.outcomes import QueueAway, Unavailable
 from payonce.queues.declaring import unknown_queue
 from payonce.queues.redis import scripts
 from payonce.queues.redis.bodies import PART_MAX_BYTES
-from payonce.queues.redis.keys import TEST_CLOCK, main_key
+from payonce.queues.redis.keys import OWNER, TEST_CLOCK, main_key
 from payonce.queues.redis.scripts import TIMELESS, Script
 
 CONNECT_TIMEOUT_S: Final = 3.0
@@ -80,6 +80,7 @@ class RedisStore:
         store = cls(url, database, test=purpose == "test")
         try:
             await store._check_server()
+            await store._mark_as_ours()
             await store._compare_clocks()
             yield store
         finally:
@@ -118,9 +119,19 @@ class RedisStore:
                 # Inside the transaction a script that is missing would fail by itself.
                 await client.execute_command("SCRIPT", "LOAD", text)
                 async with client.pipeline(transaction=True) as together:
+                    # A queue that is missing would leave the others' messages there, to be put and run again.
+                    policies = {f"{main_key(queue)}:policy": queue for queue, _ in calls}
+                    await together.watch(*policies)
+                    for key, queue in policies.items():
+                        if not await together.execute_command("HEXISTS", key, "lanes"):
+                            await self._settled(queue, b"UNDECLARED")
+                    together.multi()
                     for queue, arguments in calls:
                         together.execute_command("EVALSHA", digest, 1, main_key(queue), *arguments)
                     answers = await together.execute()
+            except exceptions.WatchError:
+                # Forgotten, or declared, in between: nothing was put.
+                continue
             except LOST as error:
                 raise await self._lost(error) from error
             except exceptions.ResponseError as error:
@@ -140,6 +151,14 @@ class RedisStore:
             raise await self._lost(error) from error
         except exceptions.ResponseError as error:
             raise self._refused(error) from error
+
+    async def count(self, queue: str) -> int:
+        """How many messages of a queue lie there, in whatever state, also if it is not declared there."""
+        key, count = main_key(queue), 0
+        for command, name in (("LLEN", ""), ("LLEN", ":processing"), ("LLEN", ":failed"), ("ZCARD", ":delayed"),
+                              ("ZCARD", ":alone")):  # fmt: skip
+            count += await self.command(command, f"{key}{name}")
+        return count
 
     def blocking_client(self, timeout_s: float) -> Any:
         """A connection of its own, for a command that waits on the server for so long."""
@@ -178,6 +197,18 @@ class RedisStore:
         fields = await clock_fields(self.database.engine)
         await self.run(scripts.SET_CLOCK, TEST_CLOCK, *fields)
 
+    async def _mark_as_ours(self) -> None:
+        """Two databases in one Redis would take each other's messages."""
+        ours = await self.database.engine.fetchval("select id::text from payonce.installation")
+        await self.command("SET", OWNER, ours, "NX")
+        owner = ((await self.command("GET", OWNER)) or b"").decode("utf-8", "replace")
+        if owner != ours:
+            raise Unavailable(
+                f"{self._where} holds the queues of another database (installation {owner}, this one is {ours}); give "
+                "REDIS_URL another server or database number. If the other one is gone for good, and what it left may "
+                f"run here: redis-cli DEL {OWNER}"
+            )
+
     async def _compare_clocks(self) -> None:
         """Delays are counted by Redis' clock, and what people are shown beside them by PostgreSQL's."""
         begun = time.monotonic()
@@ -202,6 +233,7 @@ class RedisStore:
         if status == b"UNDECLARED":
             if queue in self._seen:
                 log.warning("redis_forgot_queue", queue=queue, redis=self._where)
+            await self._mark_as_ours()
             await self.declare(queue)
             self.when_forgotten()
         elif status == b"CLOCK":
@@ -228,11 +260,14 @@ class RedisStore:
                 socket_keepalive=True,
                 # Sent again by the driver, a claim whose answer was lost would be held by nobody until its lease ends.
                 retry=Retry(NoBackoff(), 0),
+                **_without_notifications(),
             )
         except ValueError as error:
             raise Unavailable(
                 f"REDIS_URL cannot be read: {self._where}; it has the form redis://host:6379/0"
             ) from error
+        # Whatever the URL asks for: bodies are bytes.
+        pool.connection_kwargs["decode_responses"] = False
         return redis.asyncio.Redis.from_pool(pool)
 
     async def _lost(self, error: BaseException) -> QueueAway:
@@ -261,6 +296,12 @@ class RedisStore:
             ) from error
         except LOST as error:
             raise await self._lost(error) from error
+        except exceptions.ResponseError as error:
+            raise Unavailable(
+                f"{self._where} refuses this client: {error}; check the user and the database number in REDIS_URL"
+            ) from error
+        if told.get("role") in ("slave", "replica"):
+            raise Unavailable(f"{self._where} is a replica, which takes no writes; let REDIS_URL name the primary")
         version = tuple(map(int, str(told["redis_version"]).split(".")[:2]))
         if version < OLDEST_VERSION:
             raise Unavailable(
@@ -276,6 +317,16 @@ class RedisStore:
                 f"{self._where} is part of a cluster, where a script cannot reach all keys of a queue; "
                 "use a single server, with Sentinel for fail-over"
             )
+
+
+def _without_notifications() -> dict[str, Any]:
+    """With them the driver hands out connections that the server has closed: after a restart, somebody's command would
+    be sent on each of them, and fail. Older drivers have none."""
+    if not hasattr(redis.asyncio.BlockingConnectionPool, "maint_notifications_enabled"):
+        return {}
+    from redis.maint_notifications import MaintNotificationsConfig
+
+    return {"maint_notifications_config": MaintNotificationsConfig(enabled=False)}
 
 
 async def clock_fields(source: Any) -> list[str]:
