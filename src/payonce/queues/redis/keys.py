@@ -13,7 +13,7 @@ OWNER: Final = "payonce:installation"
 """Whose queues lie there: payonce.installation.id of their database."""
 
 BESIDE: Final = (
-    "processing", "delayed", "failed", "alone", "leases", "claims", "ids", "policy", "paused", "lanes"
+    "processing", "delayed", "failed", "alone", "leases", "claims", "ids", "policy", "paused", "seen", "lanes"
 )  # fmt: skip
 """What the keys beside a queue's main list end with."""
 
