@@ -142,6 +142,7 @@ def test_an_answer_is_taken_at_once_and_its_message_goes_on(payonce: Payonce, da
     effect = an_effect(database, 1)
     assert answered(payonce, effect).json == {
         "done": True, "effect": effect, "state": "abandoned", "message": MESSAGE.format(1), "redriven": True,
+        "gone": False,
     }  # fmt: skip
     assert ask(database.owner_url, "select state from payonce.messages") == "ready"
     again = answered(payonce, effect)

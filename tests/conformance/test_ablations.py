@@ -159,6 +159,10 @@ ABLATIONS: dict[str, tuple[Ablation, list[Check]]] = {
         taking_out(r"state = \$2", "(state = $2 or true)", within="set state = 'ready', ready_at"),
         [test_operators.test_a_redrive_touches_only_parked_messages],
     ),
+    "attempts of what is redriven": (
+        taking_out(r"attempts = 0, crashes = 0", "crashes = 0", within="set state = 'ready', ready_at"),
+        [test_operators.test_a_redriven_message_starts_over],
+    ),
     "log of a purge": (
         taking_out(r"from gone returning message_id", "from gone where false returning message_id"),
         [test_operators.test_what_is_purged_leaves_a_line_in_the_log],

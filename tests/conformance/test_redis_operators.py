@@ -15,7 +15,7 @@ from payonce.engine.policy import Policy
 from payonce.engine.queue import Filter
 from payonce.engine.transaction import Reader
 from payonce.engine.work import Work
-from payonce.kit.outcomes import Stale
+from payonce.kit.outcomes import Invalid, Stale
 from payonce.queues.redis import RedisQueue, admin, redriving, refill
 from payonce.queues.redis.kept import start_over
 from payonce.testing import ScratchDatabase
@@ -111,26 +111,14 @@ async def test_an_older_disk_does_not_bring_a_settled_message_back_to_be_redrive
     assert await stored(kept, State.PARKED) == []
 
 
-@pytest.mark.parametrize("held", [True, False])
-async def test_what_was_discarded_from_the_outbox_is_not_redriven(direct: RedisBackend, held: bool) -> None:
-    """Put straight into Redis and kept since its first effect, or put with a transaction."""
-    queue = await direct.queue(PLAIN)
-    if held:
-        await direct.feed.put([message()])
-    else:
-        async with direct.transaction() as connection:
-            await direct.feed.put([message()], connection)
+async def test_messages_of_a_queue_are_not_discarded_from_the_outbox(kept: RedisBackend) -> None:
+    queue = await kept.queue(PLAIN)
+    await kept.feed.put([message()])
     claimed = await claim_one(queue)
-    if held:
-        async with direct.stage.database.transaction() as connection:
-            assert await queue.hold_within(connection, claimed)
     await settle(queue, parked(claimed))
-    discarded = [claimed.message.id]
-    assert await discard_entries(direct.stage.database, "redis", discarded, by="ann", why="never to run") == 1
-    assert await redrive_with_a_commit(direct) == await direct.admin.redrive(QUEUE, Filter()) == 0
-    await refill(direct.store)
-    assert await claim(queue) == []
-    assert await stored(direct, State.PARKED) == []
+    with pytest.raises(Invalid, match="messages of a queue"):
+        await discard_entries(kept.stage.database, "redis", [claimed.message.id], by="ann", why="never to run")
+    assert await redrive_with_a_commit(kept) == 1
 
 
 async def woken_before_redis_heard_of_the_parking(backend: RedisBackend, queue: RedisQueue) -> UUID:

@@ -147,14 +147,14 @@ async def test_all_parked_entries_are_those_that_were_shown(stage: OpenStage) ->
         path = f"/outbox/{NAME}/redrive"
         await parked(desk, 3)
         check = await visitor.submit(await visitor.get(f"/outbox/{NAME}"), path, all="yes")
-        assert "3 parked entries of broker start over" in check.words
+        assert "3 parked entries of broker: delivered at least once more" in check.words
         assert "as_new" not in check.text
         form = {"all": "yes", "shown": check.field("shown"), "sure": "yes"}
         assert (await visitor.submit(check, path, **form, as_new="yes")).status == 400
         assert (await visitor.submit(check, path, all="yes", sure="yes")).status == 400
         await parked(desk, 2)
         done = await visitor.submit(check, path, **form)
-        assert "3 entries of broker start over." in done.words
+        assert "3 entries of broker redriven." in done.words
         assert "Redrive all 2" in done.words
         check = await visitor.submit(done, path, all="yes")
         one = re.findall(r'name="id" value="([^"]+)"', done.text)[0]

@@ -40,6 +40,7 @@ def point(scenario: str, message: str, site: str, ordinal: int, mode: Mode) -> P
     return Point(scenario, Label(message, site, ordinal), mode)
 
 
+@pytest.mark.full
 def test_every_crossing_of_a_scenario_in_every_mode(postgres: ScratchServer) -> None:
     report = explore([BROADCAST], server=postgres)
     assert report.sound, report.told()

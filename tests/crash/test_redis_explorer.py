@@ -48,7 +48,7 @@ def test_money_moves_once(postgres: ScratchServer, point: str) -> None:
     assert report.sound, report.told()
 
 
-@pytest.mark.parametrize("name", ["the refill", "one script for every step"])
+@pytest.mark.parametrize("name", ["the refill", pytest.param("one script for every step", marks=pytest.mark.full)])
 def test_a_safeguard_that_is_taken_out_is_missed(postgres: ScratchServer, name: str) -> None:
     [ablation] = [each for each in REDIS_ABLATIONS if each.name == name]
     scenarios = [each for each in SCENARIOS if each.name == ablation.scenario]

@@ -151,7 +151,7 @@ ABLATIONS: Ablations = {
         ],
     ),
     "the look at the messages when it is granted": (
-        patched(actions, "_fingerprint", lambda ids: "the same"),
+        patched(actions, "fingerprint", lambda ids: "the same"),
         [test_approvals.test_a_redrive_whose_messages_changed_is_denied_and_none_is_redriven],
     ),
     "keeping messages with open effects": (

@@ -12,7 +12,7 @@ OUTAGE_WARNINGS = 3
 """So often a worker says that the store is away before the outage ends; it waits longer each time."""
 CONNECTIONS_MAX = 80
 QUIET_S = 3
-IDLE_COMMANDS_MAX = 30
+IDLE_COMMANDS_MAX = 60
 """In those seconds: a look every quarter of a second, a sweep every half, one standing look."""
 
 

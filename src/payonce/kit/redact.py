@@ -24,7 +24,7 @@ _AUTHORIZATION: Final = re.compile(r"(?i)(authorization[\w-]{0,64}\s*+[:=]\s*+)[
 """The value has words, and several of them are secret: it ends with its line."""
 _NAMED: Final = re.compile(
     rf"(?i)({_NAME}{_IS})(?:"
-    r"\"(?:[^\"\\]|\\.)++\"|'(?:[^'\\]|\\.)++'|(\\{1,7}[\"'])(?s:.)+?(?<!\\)\2"
+    r"(?:\"(?:[^\"\\]|\\.)++\"|'(?:[^'\\]|\\.)++'|(\\{1,7}[\"'])(?s:.)+?(?<!\\)\2)[^\s\"',;&}]*+"
     # A quote that is never closed: the text was cut, and the secret is what is left of the line.
     r"|\\{0,7}[\"'](?!\\{0,7}[\"'])[^\r\n]++"
     r"|[^\s\"',;&}]{3,})"
