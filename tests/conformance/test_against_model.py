@@ -26,7 +26,7 @@ from tests.conformance.wire import without
 LEASE_S = 30.0
 STEPS = 40
 DELAYS = st.sampled_from([0.0, 10.0])
-EXAMPLES, EXAMPLES_PLANTED, EXAMPLES_FULL = 120, 400, 3_000
+EXAMPLES, EXAMPLES_FULL = 120, 3_000
 
 
 def some_of(claims: list[Claim]) -> st.SearchStrategy[list[Claim]]:
@@ -200,7 +200,10 @@ PLANTED = {
 }
 
 
+@pytest.mark.full
+@pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("bug", PLANTED)
 def test_a_planted_bug_is_found(postgres: ScratchServer, bug: str) -> None:
+    """Each is also taken out for a test of its own; here it is chance that must find it."""
     with without(*PLANTED[bug]), pytest.raises(AssertionError):
-        compare(postgres, EXAMPLES_PLANTED, [Phase.generate])
+        compare(postgres, EXAMPLES_FULL, [Phase.generate])
