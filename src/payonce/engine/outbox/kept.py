@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Final
 from uuid import UUID
 
+import asyncpg
 import msgspec
 
 from payonce.engine.database import Connection, Database
@@ -103,7 +104,7 @@ async def hold_kept(connection: Connection, relay: str, claim: Claim, lease_s: f
     ):
         return False
     await _lock(connection, claim.message.id)
-    if await _inboxed(connection, [claim.message]):
+    if await settled_before(connection, [claim.message]):
         return False
     await put_out(connection, relay, [msgspec.structs.replace(claim.message, not_before=None, delay_s=0.0)])
     held = await connection.fetchval(_HOLD_NEW, relay, claim.message.id, claim.token, lease_s, claim.first_attempt_at)
@@ -141,7 +142,7 @@ async def accept_unkept(connection: Connection, relay: str, message: Message) ->
     await _lock(connection, message.id)
     if await connection.fetchval(_ACCEPT, relay, message.id, consumer(message.queue)):
         return Fate.RECORDED
-    return Fate.GONE if await _inboxed(connection, [message]) else Fate.STALE
+    return Fate.GONE if await settled_before(connection, [message]) else Fate.STALE
 
 
 async def wake_kept(connection: Connection, message_id: UUID) -> str | None:
@@ -217,7 +218,7 @@ def consumer(queue: str) -> str:
 async def _fates_of_others(connection: Connection, relay: str, settlements: Sequence[Settlement]) -> dict[UUID, Fate]:
     """Asked after the settling: whoever was waited for has committed by now."""
     messages = [settlement.claim.message for settlement in settlements]
-    gone = await _inboxed(connection, messages)
+    gone = await settled_before(connection, messages)
     rows = await connection.fetch(
         "select id from payonce.outbox where relay = $1 and id = any($2)", relay, [message.id for message in messages]
     )
@@ -228,8 +229,11 @@ async def _fates_of_others(connection: Connection, relay: str, settlements: Sequ
     }
 
 
-async def _inboxed(connection: Connection, messages: Sequence[Message]) -> set[UUID]:
-    rows = await connection.fetch(
+async def settled_before(source: Connection | asyncpg.Pool, messages: Sequence[Message]) -> set[UUID]:
+    """Of these messages those that have ended: the inbox has their ids."""
+    if not messages:
+        return set()
+    rows = await source.fetch(
         """
         select known.id from unnest($1::text[], $2::text[]) as asked (consumer, id)
         join payonce.inbox known using (consumer, id)

@@ -13,7 +13,7 @@ from payonce.engine.database import Connection, Database, is_transient, settled_
 from payonce.engine.model import Claim, Message, Settlement
 from payonce.engine.outbox import Fate, Standing, put_out, settle_kept, standings
 from payonce.engine.outbox import State as Entry
-from payonce.engine.outbox.kept import STARTS_OVER, consumer
+from payonce.engine.outbox.kept import STARTS_OVER, consumer, settled_before
 from payonce.kit.log import get_logger
 from payonce.queues.redis.runlog import EndedRun, write_runs
 
@@ -67,7 +67,7 @@ async def check(database: Database, claims: Sequence[KeptClaim]) -> Checked:
     if any(standing.paused for standing in known.values()):
         return Checked((), (), (), paused=True)
     doubtful = [claim for claim in claims if claim.kind == MAYBE_KEPT and claim.message.id not in known]
-    settled = await _settled(database, doubtful)
+    settled = await settled_before(database.engine, [claim.message for claim in doubtful])
     forged = await _forged(database, claims, known)
     run: list[Claim] = []
     gone: list[Claim] = []
@@ -111,20 +111,6 @@ async def _forged(database: Database, claims: Sequence[Claim], known: Mapping[UU
         and msgspec.json.decode(row["payload"]) == suspects[row["id"]].payload
     }
     return suspects.keys() - same
-
-
-async def _settled(database: Database, claims: Sequence[Claim]) -> set[UUID]:
-    if not claims:
-        return set()
-    rows = await database.engine.fetch(
-        """
-        select known.id from unnest($1::text[], $2::text[]) as asked (consumer, id)
-        join payonce.inbox known using (consumer, id)
-        """,
-        [consumer(claim.message.queue) for claim in claims],
-        [str(claim.message.id) for claim in claims],
-    )
-    return {UUID(row["id"]) for row in rows}
 
 
 class Copies(msgspec.Struct, frozen=True):
