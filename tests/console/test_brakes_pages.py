@@ -40,6 +40,14 @@ async def test_a_freeze_is_in_force_at_once_and_tells_of_a_slip_of_the_pen(stage
         assert [actor for actor, _ in await notes_of(till.s, f"freeze {path.rpartition('/')[2]}")] == [SOMEBODY] * 2
 
 
+async def test_a_freeze_of_an_asset_that_is_not_written_so_is_refused(stage: OpenStage) -> None:
+    async with till_and_visitor(stage) as (_, visitor):
+        page = await visitor.get("/freezes")
+        refused = await visitor.submit(page, "/freezes/add", asset="eur", why="pays twice")
+        assert "there is no asset 'eur'; did you mean EUR?" in refused.words
+        assert "Nothing is frozen." in (await visitor.get("/freezes")).words
+
+
 async def test_a_freeze_tells_of_sends_that_had_begun(stage: OpenStage) -> None:
     async with till_and_visitor(stage) as (till, visitor):
         [work] = await till.claim()

@@ -71,11 +71,11 @@ def add(
     }
 
     async def act() -> None:
-        from payonce.engine.brakes import freeze
+        from payonce.engine.brakes import check_asset, freeze
 
         async with opened() as app:
             if asset is not None:
-                await _check_asset(app, asset)
+                await check_asset(app.read, asset)
             async with app.begin() as tx:
                 made = await freeze(
                     tx, by=somebody(by), reason=reason, everything=everything, **conditions, **ends  # type: ignore[arg-type]
@@ -161,19 +161,6 @@ async def _wait(app: "App", made: "Freeze") -> "UnderWay":
     if made.under_way:
         note(f"freeze {made.id} is in force; waiting for sends: {made.under_way}")
     return await wait_until_quiet(app.read, made)
-
-
-async def _check_asset(app: "App", code: str) -> None:
-    """A freeze of an asset that nothing is counted in would stop nothing, and look as if it did."""
-    from payonce.kit.money import WELL_KNOWN_CODES
-
-    rows = await app.read.fetch("select asset from payonce.accounts union select asset from payonce.velocity_limits")
-    known = WELL_KNOWN_CODES.union(row["asset"] for row in rows)
-    if code in known or await app.read.fetchval("select exists (select from payonce.effects where asset = $1)", code):
-        return
-    alike = sorted(each for each in known if each.lower() == code.lower())
-    hint = f"did you mean {' or '.join(alike)}?" if alike else f"known are: {', '.join(sorted(known))}"
-    raise Invalid(f"there is no asset {code[:40]!r}; {hint}")
 
 
 async def _doubts(app: "App", conditions: dict[str, str | None]) -> list[str]:

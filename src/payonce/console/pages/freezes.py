@@ -5,7 +5,7 @@ from starlette.responses import Response
 from payonce.console.forms import PAGE_ROWS, name_of, number_of, reason_of, text_of
 from payonce.console.links import link
 from payonce.console.page import Page, Visit, get, post
-from payonce.engine.brakes import freeze, freeze_of, freezes, lift, never_seen, sends_under_way
+from payonce.engine.brakes import check_asset, freeze, freeze_of, freezes, lift, never_seen, sends_under_way
 from payonce.kit.durations import parsed_duration_s
 
 CONDITIONS = ("vendor", "asset", "tenant", "service")
@@ -33,6 +33,8 @@ async def add_freeze(visit: Visit) -> Response:
     """At once, without a question in between: a brake that asks is pulled too late. It is lifted as easily."""
     vendor, asset, tenant, service = (name_of(visit.form, name) for name in CONDITIONS)
     lasts = text_of(visit.form, "for")
+    if asset is not None:
+        await check_asset(visit.desk.read, asset)
     async with visit.desk.begin() as tx:
         made = await freeze(
             tx, by=visit.person.name, reason=reason_of(visit.form), vendor=vendor, asset=asset, tenant=tenant,

@@ -19,7 +19,7 @@ from payonce.engine.audit import Severity, note
 from payonce.engine.brakes import words
 from payonce.engine.effects.send import Sending
 from payonce.engine.transaction import Reader, Tx
-from payonce.kit.money import Amount, Asset
+from payonce.kit.money import WELL_KNOWN_CODES, Amount, Asset
 from payonce.kit.outcomes import Held, Invalid, Unavailable
 
 LOCK_KEY: Final = 0x667265657A65
@@ -191,6 +191,17 @@ async def freeze_of(read: Reader | Tx, freeze_id: int) -> Freeze:
     if not found:
         raise _no_such_freeze(freeze_id)
     return found[0]
+
+
+async def check_asset(read: Reader | Tx, code: str) -> None:
+    """A freeze of an asset that nothing is counted in would stop nothing, and look as if it did."""
+    rows = await read.fetch("select asset from payonce.accounts union select asset from payonce.velocity_limits")
+    known = WELL_KNOWN_CODES.union(row["asset"] for row in rows)
+    if code in known or await read.fetchval("select exists (select from payonce.effects where asset = $1)", code):
+        return
+    alike = sorted(each for each in known if each.lower() == code.lower())
+    hint = f"did you mean {' or '.join(alike)}?" if alike else f"known are: {', '.join(sorted(known))}"
+    raise Invalid(f"there is no asset {code[:40]!r}; {hint}")
 
 
 async def never_seen(read: Reader | Tx, vendor: str | None, asset: str | None) -> list[str]:
