@@ -115,6 +115,9 @@ class Door:
             writer.transport.abort()
             return
         wire = Wire(self, reader, writer, server_reader, server_writer)
+        if self.closed:  # meanwhile: nobody would cut this one any more
+            wire.cut()
+            return
         self._wires.add(wire)
         for pump in (wire.carry_requests(), wire.carry_answers()):
             self._remember(asyncio.create_task(wire.guarded(pump)))
