@@ -7,19 +7,18 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from payonce import embedded
 from payonce.engine import brakes, webhooks
 from payonce.engine.audit.run import STATEMENT_LIMIT_S, Audit, Check, Report, Tell, checks_of, run_audit
 from payonce.engine.bell import Bell
-from payonce.engine.budgets import SharedBudget
 from payonce.engine.checks import SEND_CHECKS
 from payonce.engine.database import Database, connect
-from payonce.engine.janitors import Schedule, run_janitors
+from payonce.engine.janitors import run_janitors
 from payonce.engine.janitors.prune import add_partitions
 from payonce.engine.ledger import Finding
 from payonce.engine.migrate import Migration, Status, known_migrations, migrate, status
@@ -34,93 +33,19 @@ from payonce.engine.work import Handler
 from payonce.examples import tally, transfers
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid
+from payonce.outside import open_banks, open_webhooks
 from payonce.queues.backends import Backend, open_backend, refuse_if_elsewhere, take_over, until_moved
+from payonce.service import Service
 from payonce.settings import TOKEN_BYTES, Settings, revealed
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
-    from payonce.kit.http import HttpClient
     from payonce.testing.crash import Scenario
 
 DEFAULT_LEASE_S: Final = 30.0
-BANK_CALLS_PER_S, BANK_BURST, BANK_WAIT_S = 500.0, 100, 0.4
-"""What each of the example's banks allows all our processes together; the wait is part of a call's time-out."""
 
 log = get_logger(__name__)
-
-
-@dataclass(frozen=True)
-class Service:
-    """What a service declares: who handles what, its schema, and what its handlers need from outside."""
-
-    name: str
-    package: str | None
-    """Has the folder `migrations`; None for what is part of the engine and migrates with it."""
-    roles: Mapping[str, Sequence[Handler]]
-    invariants: Mapping[str, str] = field(default_factory=dict)
-    schedules: Sequence[Schedule] = ()
-    resources: Callable[[Settings, Database], AbstractAsyncContextManager[Sequence[object]]] | None = None
-    """Opens what the handlers take as parameters: vendors' clients, keys."""
-    references: Mapping[str, str] = field(default_factory=dict)
-    """For each kind of reference that its postings have, a query: of the ids in $1::text[], those that exist."""
-    audits: Sequence[Audit] = ()
-    """What `payonce audit run` checks beyond queries, such as a vendor's books against ours."""
-    statements: Callable[[Sequence[object]], Sequence[StatementSource]] | None = None
-    """The statements of its vendors, read through what `resources` opened."""
-    scenarios: Callable[[], Sequence["Scenario"]] = tuple
-    """What the crash explorer runs of it; asked for when it does, since simulators and clients take a while to load."""
-    routes: Callable[[], "APIRouter"] | None = None
-    """What it answers over HTTP, written with payonce.routes; built when a process listens."""
-    scopes: Mapping[str, str] = field(default_factory=dict)
-    """What keys for its routes may be allowed, and what that means."""
-
-
-@asynccontextmanager
-async def open_banks(settings: Settings, database: Database) -> AsyncIterator[Sequence[object]]:
-    """The clients of the example's banks. A bank without an address is simulated in this process."""
-    # Not at the top: commands that open no role need no HTTP client, which takes a while to load.
-    from payonce.vendors.northbank.client import NorthbankClient
-    from payonce.vendors.southbank.client import SouthbankClient
-
-    async with AsyncExitStack() as stack:
-        northbank = await stack.enter_async_context(_bank("northbank", settings.northbank_url, settings))
-        southbank = await stack.enter_async_context(_bank("southbank", settings.southbank_url, settings))
-        if settings.southbank_url is None:
-            from payonce.vendors.simulated import OPENING
-
-            async with database.transaction() as connection:
-                await transfers.post_opening(connection, OPENING)
-        yield [
-            NorthbankClient(northbank, SharedBudget(database, "northbank", BANK_CALLS_PER_S, BANK_BURST, BANK_WAIT_S)),
-            SouthbankClient(southbank, SharedBudget(database, "southbank", BANK_CALLS_PER_S, BANK_BURST, BANK_WAIT_S)),
-        ]
-
-
-@asynccontextmanager
-async def _bank(name: str, url: str | None, settings: Settings) -> AsyncIterator["HttpClient"]:
-    from payonce.kit.http import HttpClient
-
-    timeout_s = transfers.VENDOR_TIMEOUT_S
-    if url is not None:
-        # The operator wrote the address: it may well lie in their own network.
-        async with HttpClient(name, url, timeout_s=timeout_s, allow_private=True) as http:
-            yield http
-        return
-    from payonce.vendors.simulated import open_simulator
-
-    journal = settings.simulators_dir / f"{name}.journal"
-    log.warning("vendor_simulated", vendor=name, journal=str(journal), instead=f"set PAYONCE_{name.upper()}_URL")
-    with open_simulator(name, journal) as simulator:
-        async with HttpClient(name, f"https://{name}.example", timeout_s=timeout_s, transport=simulator) as http:
-            yield http
-
-
-@asynccontextmanager
-async def open_webhooks(settings: Settings, database: Database) -> AsyncIterator[Sequence[object]]:
-    """What webhooks are delivered with. Its policy is the environment's, as the queue's is."""
-    async with webhooks.webhook_client(allow_private=settings.webhook_private) as http:
-        yield [webhooks.Sender(http, database, settings.keyring(), override_from_environment(webhooks.DELIVERIES))]
 
 
 def transfers_scenarios() -> Sequence["Scenario"]:

@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
 from payonce import app
-from payonce.app import Service
 from payonce.cli import run_command
 from payonce.engine.database import Database
 from payonce.examples import tally
+from payonce.service import Service
 from payonce.settings import Settings
 from tests.engine.bank import Bank, BankStatement
 

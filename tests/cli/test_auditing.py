@@ -10,13 +10,14 @@ import asyncpg
 import pytest
 
 from payonce import app as app_module
-from payonce.app import App, Service
+from payonce.app import App
 from payonce.engine.audit import note, seal_notes
 from payonce.engine.audit.log import Severity
 from payonce.engine.database import Database
 from payonce.engine.leases import acquire, release
 from payonce.engine.ledger import Finding
 from payonce.engine.transaction import Reader
+from payonce.service import Service
 from payonce.settings import Settings
 from payonce.testing import ScratchDatabase, eventually
 from tests.cli.conftest import Payonce, until

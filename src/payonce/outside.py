@@ -1,0 +1,68 @@
+"""What the services' handlers need from outside, opened: vendors' clients with their budgets, keys."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
+
+from payonce.engine import webhooks
+from payonce.engine.budgets import SharedBudget
+from payonce.engine.database import Database
+from payonce.engine.policy import override_from_environment
+from payonce.examples import transfers
+from payonce.kit.log import get_logger
+from payonce.settings import Settings
+
+if TYPE_CHECKING:
+    from payonce.kit.http import HttpClient
+
+BANK_CALLS_PER_S, BANK_BURST, BANK_WAIT_S = 500.0, 100, 0.4
+"""What each of the example's banks allows all our processes together; the wait is part of a call's time-out."""
+
+log = get_logger(__name__)
+
+
+@asynccontextmanager
+async def open_banks(settings: Settings, database: Database) -> AsyncIterator[Sequence[object]]:
+    """The clients of the example's banks. A bank without an address is simulated in this process."""
+    # Not at the top: commands that open no role need no HTTP client, which takes a while to load.
+    from payonce.vendors.northbank.client import NorthbankClient
+    from payonce.vendors.southbank.client import SouthbankClient
+
+    async with AsyncExitStack() as stack:
+        northbank = await stack.enter_async_context(_bank("northbank", settings.northbank_url, settings))
+        southbank = await stack.enter_async_context(_bank("southbank", settings.southbank_url, settings))
+        if settings.southbank_url is None:
+            from payonce.vendors.simulated import OPENING
+
+            async with database.transaction() as connection:
+                await transfers.post_opening(connection, OPENING)
+        yield [
+            NorthbankClient(northbank, SharedBudget(database, "northbank", BANK_CALLS_PER_S, BANK_BURST, BANK_WAIT_S)),
+            SouthbankClient(southbank, SharedBudget(database, "southbank", BANK_CALLS_PER_S, BANK_BURST, BANK_WAIT_S)),
+        ]
+
+
+@asynccontextmanager
+async def _bank(name: str, url: str | None, settings: Settings) -> AsyncIterator["HttpClient"]:
+    from payonce.kit.http import HttpClient
+
+    timeout_s = transfers.VENDOR_TIMEOUT_S
+    if url is not None:
+        # The operator wrote the address: it may well lie in their own network.
+        async with HttpClient(name, url, timeout_s=timeout_s, allow_private=True) as http:
+            yield http
+        return
+    from payonce.vendors.simulated import open_simulator
+
+    journal = settings.simulators_dir / f"{name}.journal"
+    log.warning("vendor_simulated", vendor=name, journal=str(journal), instead=f"set PAYONCE_{name.upper()}_URL")
+    with open_simulator(name, journal) as simulator:
+        async with HttpClient(name, f"https://{name}.example", timeout_s=timeout_s, transport=simulator) as http:
+            yield http
+
+
+@asynccontextmanager
+async def open_webhooks(settings: Settings, database: Database) -> AsyncIterator[Sequence[object]]:
+    """What webhooks are delivered with. Its policy is the environment's, as the queue's is."""
+    async with webhooks.webhook_client(allow_private=settings.webhook_private) as http:
+        yield [webhooks.Sender(http, database, settings.keyring(), override_from_environment(webhooks.DELIVERIES))]

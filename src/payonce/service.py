@@ -1,0 +1,44 @@
+"""What a service declares of itself; `app.py` has the list of them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from payonce.engine.audit.run import Audit
+from payonce.engine.database import Database
+from payonce.engine.janitors import Schedule
+from payonce.engine.reconcile import StatementSource
+from payonce.engine.work import Handler
+from payonce.settings import Settings
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+    from payonce.testing.crash import Scenario
+
+
+@dataclass(frozen=True)
+class Service:
+    """What a service declares: who handles what, its schema, and what its handlers need from outside."""
+
+    name: str
+    package: str | None
+    """Has the folder `migrations`; None for what is part of the engine and migrates with it."""
+    roles: Mapping[str, Sequence[Handler]]
+    invariants: Mapping[str, str] = field(default_factory=dict)
+    schedules: Sequence[Schedule] = ()
+    resources: Callable[[Settings, Database], AbstractAsyncContextManager[Sequence[object]]] | None = None
+    """Opens what the handlers take as parameters: vendors' clients, keys."""
+    references: Mapping[str, str] = field(default_factory=dict)
+    """For each kind of reference that its postings have, a query: of the ids in $1::text[], those that exist."""
+    audits: Sequence[Audit] = ()
+    """What `payonce audit run` checks beyond queries, such as a vendor's books against ours."""
+    statements: Callable[[Sequence[object]], Sequence[StatementSource]] | None = None
+    """The statements of its vendors, read through what `resources` opened."""
+    scenarios: Callable[[], Sequence["Scenario"]] = tuple
+    """What the crash explorer runs of it; asked for when it does, since simulators and clients take a while to load."""
+    routes: Callable[[], "APIRouter"] | None = None
+    """What it answers over HTTP, written with payonce.routes; built when a process listens."""
+    scopes: Mapping[str, str] = field(default_factory=dict)
+    """What keys for its routes may be allowed, and what that means."""

@@ -1,0 +1,1 @@
+"""Chains that speak Ethereum's language."""
