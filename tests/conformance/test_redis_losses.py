@@ -349,5 +349,5 @@ async def test_a_delay_is_a_span_when_the_two_clocks_disagree(kept: RedisBackend
     await kept.store.command("HSET", "payonce:test_clock", "due_frozen", frozen_us + ahead_s * 1_000_000)
     await kept.feed.put([message(delay_s=60), message()])
     assert len(await claim(queue)) == 1
-    [[_, score]] = await kept.store.command("ZRANGE", f"{KEY}:delayed", 0, 0, "WITHSCORES")
+    [_, score] = await kept.store.command("ZRANGE", f"{KEY}:delayed", 0, 0, "WITHSCORES")
     assert float(score) * 1_000 == frozen_us + (ahead_s + 60) * 1_000_000

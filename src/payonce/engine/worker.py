@@ -103,27 +103,33 @@ class QueueServer:
 
     async def serve(self) -> None:
         """Keeps one round trip under way; a second one while there is a backlog, so that neither side waits."""
-        turns: set[asyncio.Task[bool]] = set()
+        turns: set[asyncio.Task[bool | Exception]] = set()
         failures, busy = 0, False
         while turns or not (self.gate.stopping and self.idle):
-            while len(turns) < (2 if busy else 1) and (self.ended or self._room()):
-                turns.add(asyncio.create_task(self._turn()))
-                await asyncio.sleep(0)
-            if not turns:
-                await self.queue.wait(self._patience_s())
-                continue
-            done, turns = await asyncio.wait(turns, return_when=asyncio.FIRST_COMPLETED)
-            if turns and any(turn.exception() for turn in done):
-                # What the other one claims is not known yet, and recovery gives back what nobody knows.
-                done, turns = done | turns, set()
-                await asyncio.wait(done)
-            if errors := [error for turn in done if (error := turn.exception()) is not None]:
+            if not (turns or busy) and (self.ended or self._room()):
+                # In this very task: a message that comes to an idle worker would wait until another has begun.
+                came_to = [await self._tried()]
+            else:
+                while len(turns) < (2 if busy else 1) and (self.ended or self._room()):
+                    turns.add(asyncio.create_task(self._tried()))
+                    await asyncio.sleep(0)
+                if not turns:
+                    await self.queue.wait(self._patience_s())
+                    continue
+                came_to, turns = await _first_of(turns)
+            if errors := [each for each in came_to if isinstance(each, Exception)]:
                 failures, busy = failures + 1, False
                 await self._recover(errors[0], failures)
                 continue
-            failures, busy = 0, any(turn.result() for turn in done)
+            failures, busy = 0, any(came_to)
             if not (busy or turns or self.ended):
                 await self.queue.wait(self._patience_s())
+
+    async def _tried(self) -> bool | Exception:
+        try:
+            return await self._turn()
+        except Exception as error:
+            return error
 
     async def _turn(self) -> bool:
         """One round trip. True when the queue gave all that was asked for: there is more."""
@@ -348,6 +354,18 @@ class QueueServer:
             await self.queue.give_back(held)
         except Exception as again:
             log.debug("still_unavailable", queue=self.policy.queue, error=redact(str(again)))
+
+
+async def _first_of(
+    turns: set[asyncio.Task[bool | Exception]],
+) -> tuple[list[bool | Exception], set[asyncio.Task[bool | Exception]]]:
+    """What those came to that have ended, and the rest; all of them when one failed: what the other one claims is not
+    known yet, and recovery gives back what nobody knows."""
+    done, left = await asyncio.wait(turns, return_when=asyncio.FIRST_COMPLETED)
+    if left and any(isinstance(turn.result(), Exception) for turn in done):
+        done, left = turns, set()
+        await asyncio.wait(done)
+    return [turn.result() for turn in done], left
 
 
 def _store_now(run: Run) -> datetime:

@@ -22,6 +22,7 @@ from payonce.queues.declaring import unknown_queue
 from payonce.queues.redis import scripts
 from payonce.queues.redis.bodies import PART_MAX_BYTES
 from payonce.queues.redis.keys import OWNER, TEST_CLOCK, main_key
+from payonce.queues.redis.lines import Lines
 from payonce.queues.redis.scripts import TIMELESS, Script
 
 CONNECT_TIMEOUT_S: Final = 3.0
@@ -65,6 +66,7 @@ class RedisStore:
         self._clock = scripts.source("clock_test" if test else "clock")
         self._client: Any = self._open_client(url, COMMAND_TIMEOUT_S)
         self._url = url
+        self._short: Any = self._for_commands(COMMAND_TIMEOUT_S, CONNECTIONS_MAX)
         self._loaded: dict[str, tuple[str, str]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._seen: set[str] = set()
@@ -85,6 +87,7 @@ class RedisStore:
             yield store
         finally:
             await store._end_tasks()
+            await store._short.aclose()
             await store._client.aclose()
 
     async def run(self, script: Script, queue: str, *arguments: str | bytes | int) -> list[Any]:
@@ -106,7 +109,8 @@ class RedisStore:
         """Several steps as one: all of them, or none. What is large is given the time that a slow line takes for it."""
         size = sum(len(word) for _, words in calls for word in words if isinstance(word, bytes))
         if size > PART_MAX_BYTES:
-            async with self.blocking_client(size / SLOW_LINE_BYTES_S) as patient:
+            seconds = size / SLOW_LINE_BYTES_S + COMMAND_TIMEOUT_S
+            async with self._open_client(self._url, seconds, connections=1) as patient:
                 return await self._run_all(patient, script, calls)
         return await self._run_all(self._client, script, calls)
 
@@ -146,7 +150,7 @@ class RedisStore:
 
     async def command(self, *words: str | bytes | int | float) -> Any:
         try:
-            return await self._client.execute_command(*words)
+            return await self._short.execute_command(*words)
         except LOST as error:
             raise await self._lost(error) from error
         except exceptions.ResponseError as error:
@@ -160,9 +164,9 @@ class RedisStore:
             count += await self.command(command, f"{key}{name}")
         return count
 
-    def blocking_client(self, timeout_s: float) -> Any:
+    def looking_out(self, timeout_s: float) -> Any:
         """A connection of its own, for a command that waits on the server for so long."""
-        return self._open_client(self._url, timeout_s + COMMAND_TIMEOUT_S, connections=1)
+        return self._for_commands(timeout_s + COMMAND_TIMEOUT_S, 1)
 
     def keep(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs in the background for as long as this store is open."""
@@ -248,6 +252,11 @@ class RedisStore:
             text = script.body if script in TIMELESS else self._clock + script.body
             known = self._loaded[script.body] = text, sha1(text.encode(), usedforsecurity=False).hexdigest()
         return known
+
+    def _for_commands(self, timeout_s: float, connections: int) -> Any:
+        if Lines.fit(self._url):
+            return Lines(self._url, most=connections, connect_timeout_s=CONNECT_TIMEOUT_S, timeout_s=timeout_s)
+        return self._open_client(self._url, timeout_s, connections)
 
     def _open_client(self, url: str, timeout_s: float, connections: int = CONNECTIONS_MAX) -> "redis.asyncio.Redis":
         try:

@@ -38,7 +38,7 @@ class Doorbell:
             self._wanted.set()
 
     async def _look_for_ever(self) -> None:
-        client = self._store.blocking_client(LOOK_S)
+        client = self._store.looking_out(LOOK_S)
         failures = 0
         try:
             while True:

@@ -85,17 +85,22 @@ local function settle_others()
     end
 end
 
+local bound
 -- How many may be claimed under the limit, and when to ask again if none. Live leases are counted, never a counter.
 local function allowance()
-    local bound = redis.call('HMGET', 'limit:' .. limit, 'concurrency', 'rate', 'burst', 'arrival')
+    bound = redis.call('HMGET', 'limit:' .. limit, 'concurrency', 'rate', 'burst', 'arrival', 'queue')
     local allowed, rest_us = wanted, nil
     if bound[1] and bound[1] ~= '' then
-        local named, held = redis.call('HGET', 'limit:' .. limit, 'queue'), 0
-        if named and redis.call('HGET', named .. ':policy', 'limit') == limit then
+        local named, held, others = bound[5], 0, 'limit:' .. limit .. ':leases'
+        local whose = named == MAIN and declared[3] or named and redis.call('HGET', named .. ':policy', 'limit')
+        if whose == limit then
             held = redis.call('ZCOUNT', named .. ':leases', '(' .. string.format('%.17g', lease_now / 1000), '+inf')
         end
-        redis.call('ZREMRANGEBYSCORE', 'limit:' .. limit .. ':leases', '-inf', lease_now / 1000)
-        allowed = math.min(allowed, bound[1] - held - redis.call('ZCARD', 'limit:' .. limit .. ':leases'))
+        if redis.call('EXISTS', others) == 1 then
+            redis.call('ZREMRANGEBYSCORE', others, '-inf', lease_now / 1000)
+            held = held + redis.call('ZCARD', others)
+        end
+        allowed = math.min(allowed, bound[1] - held)
         -- A slot that becomes free elsewhere is not announced.
         if allowed <= 0 then rest_us = 50000 end
     end
@@ -111,9 +116,8 @@ local function allowance()
 end
 
 local function spend(count)
-    local bound = redis.call('HMGET', 'limit:' .. limit, 'rate', 'arrival')
-    if count == 0 or not bound[1] or bound[1] == '' then return end
-    local arrival = math.max(tonumber(bound[2]) or 0, due_now) + count / bound[1] * 1000000
+    if count == 0 or not bound[2] or bound[2] == '' then return end
+    local arrival = math.max(tonumber(bound[4]) or 0, due_now) + count / bound[2] * 1000000
     redis.call('HSET', 'limit:' .. limit, 'arrival', string.format('%.3f', arrival))
 end
 
@@ -231,6 +235,7 @@ end
 
 local function claim(count, reply)
     local ids, bodies, given = readable(take(count))
+    if #ids == 0 then return end
     local metas, held = read_many('HMGET', IDS, ids), read_many('HMGET', CLAIMS, ids)
     local processing, claims, leases, members = {}, {}, {}, {}
     local deadline, lock_until, claimed = (lease_now + lease_us) / 1000, expires_at(lease_us), {}

@@ -12,9 +12,9 @@ local PLACE = '#' -- in the main list of a queue with lanes: one for each messag
 local SUSPICIOUS = 2
 local AT_ONCE, BYTES_MAX = 8, 4194304 -- an answer ends with the body that makes it larger than a line carries at once
 
-local laned = redis.call('HGET', POLICY, 'lanes')
-if not laned then return {'UNDECLARED'} end
-laned = laned == '1'
+local declared = redis.call('HMGET', POLICY, 'lanes', 'own', 'limit')
+if not declared[1] then return {'UNDECLARED'} end
+local laned = declared[1] == '1'
 
 local function whole(number) return string.format('%.0f', number) end
 
@@ -148,7 +148,7 @@ end
 
 -- Leases under a limit: those of the queue that it is named after are its own, those of others are noted beside it.
 local function others_leases(limit)
-    if limit ~= '' and limit ~= redis.call('HGET', POLICY, 'own') then return 'limit:' .. limit .. ':leases' end
+    if limit ~= '' and limit ~= declared[2] then return 'limit:' .. limit .. ':leases' end
 end
 
 -- The claims of these messages end; what becomes of the messages is the caller's. Found from the tail: the oldest.
