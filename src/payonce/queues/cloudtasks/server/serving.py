@@ -86,10 +86,14 @@ async def open_server(
 
 def _rings(bell: Bell, dispatcher: Dispatcher) -> Rings:
     def has_tasks(queue: str) -> None:
-        dispatcher.wake(queue)
-        bell.ring([bell_of(queue)])
+        # Those who can do it themselves need not wake the others: a NOTIFY costs as much as the task.
+        if not dispatcher.wake(queue):
+            bell.ring([bell_of(queue)])
 
-    return Rings(lambda: bell.ring([QUEUES_BELL]), has_tasks)
+    def has_forced(queue: str) -> None:
+        dispatcher.wake(queue, thoroughly=True)
+
+    return Rings(lambda: bell.ring([QUEUES_BELL]), has_tasks, has_forced)
 
 
 async def _listening(service: Service, host: str, port: int) -> tuple[grpc.aio.Server, int]:
