@@ -68,6 +68,7 @@ SERVICES: Final = (
         routes=transfers_routes, scopes=transfers.SCOPES,
     ),
     Service("webhooks", None, {"sender": [webhooks.deliver]}, resources=open_webhooks),
+    Service("cloudtasks", "payonce.queues.cloudtasks.server", {}),
 )  # fmt: skip
 
 RELAYS: Final[Sequence[Relay]] = (LogRelay(),)
