@@ -1,5 +1,6 @@
-"""What operators do to pushed queues: look, pause, redrive, purge. All of it from PostgreSQL, where the messages are."""
+"""What operators do to pushed queues: look, pause, redrive, purge. All from PostgreSQL, where the messages are."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
@@ -15,6 +16,7 @@ from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid
 from payonce.queues.cloudtasks.client import TaskService, said_of
 from payonce.queues.cloudtasks.names import RELAY
+from payonce.queues.cloudtasks.pushed import Pushed
 from payonce.queues.cloudtasks.statements import SUSPICIOUS
 from payonce.queues.declaring import check_known, queue_names, set_paused, unknown_queue
 
@@ -28,11 +30,12 @@ log = get_logger(__name__)
 
 
 class CloudTasksAdmin:
-    def __init__(self, database: Database, bell: Bell, service: TaskService) -> None:
+    def __init__(self, database: Database, bell: Bell, service: TaskService, pushed: Mapping[str, Pushed]) -> None:
         self._database = database
         self._pool = database.engine
         self._bell = bell
         self._service = service
+        self._pushed = pushed
 
     async def queues(self) -> list[str]:
         return await queue_names(self._pool)
@@ -74,7 +77,7 @@ class CloudTasksAdmin:
 
     async def _tell_service(self, queue: str, paused: bool) -> None:
         try:
-            await self._service.set_paused(queue, paused)
+            await self._service.set_paused(self._pushed[queue].there, paused)
         except Exception as error:
             # A janitor of whoever has the task service puts it right.
             log.warning("task_queue_not_told", queue=queue, paused=paused, error=said_of(error).text)

@@ -128,7 +128,9 @@ class TaskService:
         from google.cloud import tasks_v2
 
         try:
-            found = await self._connected().get_queue(name=self.config.place.queue(queue), timeout=CALL_LIMIT_S, retry=None)
+            found = await self._connected().get_queue(
+                name=self.config.place.queue(queue), timeout=CALL_LIMIT_S, retry=None
+            )
         except NotFound:
             return None
         rates, retries = found.rate_limits, found.retry_config
@@ -141,7 +143,9 @@ class TaskService:
 
     async def create_queue(self, queue: str, numbers: QueueNumbers) -> None:
         wanted = _queue(self.config.place.queue(queue), numbers)
-        await self._connected().create_queue(parent=self.config.place.parent, queue=wanted, timeout=CALL_LIMIT_S, retry=None)
+        await self._connected().create_queue(
+            parent=self.config.place.parent, queue=wanted, timeout=CALL_LIMIT_S, retry=None
+        )
 
     async def update_queue(self, queue: str, numbers: QueueNumbers) -> None:
         wanted = _queue(self.config.place.queue(queue), numbers)
@@ -236,7 +240,7 @@ def _connect(endpoint: str | None) -> "CloudTasksAsyncClient":
         except DefaultCredentialsError as error:
             raise Unavailable(f"there is no login for Google Cloud: {error}") from error
     channel = grpc.aio.insecure_channel(endpoint)
-    transport = CloudTasksGrpcAsyncIOTransport(channel=channel, credentials=AnonymousCredentials())  # type: ignore[no-untyped-call]
+    transport = CloudTasksGrpcAsyncIOTransport(channel=channel, credentials=AnonymousCredentials())
     return CloudTasksAsyncClient(transport=transport)
 
 
@@ -244,7 +248,8 @@ async def _ended(operation: Any) -> Any:
     """The operation as it ended, or as it was when the patience for it did."""
     try:
         async with asyncio.timeout(OPERATION_LIMIT_S):
-            while not await operation.done():
+            # Google tells nobody when a batch is made: it is asked.
+            while not await operation.done():  # noqa: ASYNC110
                 await asyncio.sleep(OPERATION_LOOK_S)
     except TimeoutError:
         pass

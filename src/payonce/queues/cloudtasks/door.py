@@ -80,7 +80,7 @@ class Door:
         name = headers.get(TASK_NAME, "")
         delivery = Delivery(
             arrived.id, delivery_of(arrived.id, name), _count(headers.get(RETRY_COUNT, "")), arrived.message,
-            self._place.task(self._target.queue, name) if name else "",
+            self._place.task(self._pushed.there, name) if name else "",
         )  # fmt: skip
         self._box.offer(delivery)
         return await delivery.answered(self._pushed.answers_within_s)

@@ -10,7 +10,7 @@ from payonce.engine.model import Message
 from payonce.engine.outbox import put_kept, wake_name
 from payonce.engine.policy import Policy
 from payonce.kit.outcomes import Invalid
-from payonce.queues.cloudtasks.names import RELAY, check_queue_name
+from payonce.queues.cloudtasks.names import RELAY
 from payonce.queues.declaring import check_limits, declare_queue
 
 PUT_MAX_MESSAGES: Final = 100_000
@@ -26,8 +26,6 @@ class CloudTasksFeed:
     async def declare(self, policies: Sequence[Policy]) -> None:
         """Makes queues known to PostgreSQL. What an operator set (paused, tuned) stays."""
         check_limits(policies)
-        for policy in policies:
-            check_queue_name(policy.queue)
         async with self._database.engine.acquire() as connection, connection.transaction():
             for policy in sorted(policies, key=lambda policy: policy.queue):
                 await declare_queue(connection, policy, RELAY)

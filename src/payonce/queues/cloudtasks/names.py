@@ -11,6 +11,8 @@ from payonce.kit.outcomes import Invalid
 RELAY: Final = "cloudtasks"
 """Also the name of the backend in payonce.queues."""
 LOCAL_PROJECT: Final = "payonce"
+LOCAL_ACCOUNT: Final = "tasks@payonce.invalid"
+"""For whom our own server signs when no account is named."""
 QUEUE_PATTERN: Final = re.compile(r"[A-Za-z0-9-]{1,100}")
 _TASK: Final = re.compile(r"[0-9a-f]{8}-([0-9a-f]{32})-(\d{1,9})")
 

@@ -25,8 +25,6 @@ GOOGLE_KEYS_URL: Final = "https://www.googleapis.com"
 GOOGLE_KEYS_PATH: Final = "/oauth2/v3/certs"
 GOOGLE_ISSUERS: Final = ("https://accounts.google.com", "accounts.google.com")
 LOCAL_ISSUERS: Final = ("https://cloudtasks.payonce.invalid",)
-LOCAL_ACCOUNT: Final = "tasks@payonce.invalid"
-"""For whom our own server signs when no account is named."""
 TOKEN_MAX_BYTES: Final = 8 * 1024
 KEYS_MAX: Final = 100
 LOOK_AGAIN_S: Final = 10.0
@@ -49,7 +47,7 @@ class Keys(Protocol):
 
 
 class GoogleKeys:
-    issuers = GOOGLE_ISSUERS
+    issuers: tuple[str, ...] = GOOGLE_ISSUERS
 
     def __init__(self, http: HttpClient) -> None:
         self._http = http
@@ -68,7 +66,7 @@ class GoogleKeys:
 class LocalKeys:
     """Of our own server, whichever process runs it."""
 
-    issuers = LOCAL_ISSUERS
+    issuers: tuple[str, ...] = LOCAL_ISSUERS
 
     def __init__(self, database: Database) -> None:
         self._database = database

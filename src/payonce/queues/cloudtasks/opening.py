@@ -31,7 +31,7 @@ class CloudTasks:
         self.address: str | None = None
         """Where this process listens, once it does."""
         self.feed = CloudTasksFeed(database, bell)
-        self.admin = CloudTasksAdmin(database, bell, service)
+        self.admin = CloudTasksAdmin(database, bell, service, self.pushed)
         self.keeper = Keeper(database, bell, service, self.pushed, self._own_address)
         self.relay = CloudTasksRelay(service, self.pushed, self._own_address, self.keeper.queue_missing)
         self._database = database

@@ -27,13 +27,18 @@ class Pushed:
     """Whether its role is the only one of its service in this process: then its path is the bare one as well."""
 
     def __post_init__(self) -> None:
-        check_queue_name(self.target.queue)
+        check_queue_name(self.there)
         if not self.target.path.startswith("/"):
             raise Invalid(f"queue {self.target.queue} is pushed to path {self.target.path!r}; a path begins with '/'")
 
     @property
     def queue(self) -> str:
         return self.target.queue
+
+    @property
+    def there(self) -> str:
+        """What it is called at the task service."""
+        return self.target.called or self.target.queue
 
     @property
     def long_path(self) -> str:

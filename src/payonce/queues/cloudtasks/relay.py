@@ -27,7 +27,15 @@ CALLS_MAX: Final = 8
 """Calls of one delivery that are under way at once."""
 LATER_S: Final = 1.0
 SYNC_HINT: Final = "run: payonce queues sync --to cloudtasks"
-_NOT_NOW: Final = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED", "INTERNAL", "CANCELLED", "UNKNOWN")
+_NOT_NOW: Final = (
+    "UNAVAILABLE",
+    "DEADLINE_EXCEEDED",
+    "RESOURCE_EXHAUSTED",
+    "ABORTED",
+    "INTERNAL",
+    "CANCELLED",
+    "UNKNOWN",
+)
 _LOUD: Final = ("PERMISSION_DENIED", "UNAUTHENTICATED")
 
 log = get_logger(__name__)
@@ -71,14 +79,14 @@ class CloudTasksRelay:
             body = pushed.target.codec.encode(message)
         except Invalid as error:
             return Refusal(str(error))
-        name = self._service.config.place.task(message.queue, task_id(message.id, entry.delivery))
+        name = self._service.config.place.task(pushed.there, task_id(message.id, entry.delivery))
         not_before = entry.ready_at if entry.due_in_s > 0 else None
         return Errand(name, reached[1], reached[0], body, pushed.answers_within_s, not_before)
 
     async def _create(self, queue: str, part: Sequence[tuple[int, Errand]]) -> dict[int, Answer]:
         try:
             async with self._calls:
-                said = await self._service.create(queue, [errand for _, errand in part])
+                said = await self._service.create(self._pushed[queue].there, [errand for _, errand in part])
         except Unavailable as error:
             return {position: NotNow(str(error)) for position, _ in part}
         if any(each.code == NOT_FOUND for each in said):

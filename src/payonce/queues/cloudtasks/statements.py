@@ -8,7 +8,9 @@ from payonce.engine.rows import MESSAGE_COLUMNS
 SUSPICIOUS: Final = 2
 """So many processes may die on a message in company; then it runs alone, and if one dies again it is parked."""
 
-_BEGUN_COLUMNS: Final = ", ".join(f"begun.{name.strip()}" for name in MESSAGE_COLUMNS.split(",") if name.strip() != "id")
+_BEGUN_COLUMNS: Final = ", ".join(
+    f"begun.{name.strip()}" for name in MESSAGE_COLUMNS.split(",") if name.strip() != "id"
+)
 
 # $2 ids in order, $3 which delivery of each came, $4 the runs' token, $5 their lease, $6 the queue, $7 the worker,
 # $8 true for what runs alone, $9 how early a message may come. A row that somebody else has locked is being settled or
@@ -83,8 +85,9 @@ ABSENT: Final = """
     from unnest($2::uuid[]) as asked (id)"""
 
 # The token is the fence: a run that was taken over finds another, and one that ended finds none. A message goes into
-# the inbox when it ends, so that a task that comes once more is known. `anew`: it waits for a new task. A run that ended
-# in order clears the suspicion of crashing. The time of a release, up to when the message is due again, does not age it.
+# the inbox when it ends, so that a task that comes once more is known. `anew`: it waits for a new task. A run that
+# ended in order clears the suspicion of crashing. The time of a release, up to when the message is due again, does not
+# age it.
 SETTLE: Final = f"""
     with said as (
         select * from unnest($2::uuid[], $3::bigint[], $4::text[], $5::float8[], $6::text[], $7::boolean[])

@@ -29,7 +29,7 @@ class Difference:
 
 
 def numbers_of(policy: Policy) -> QueueNumbers:
-    """A policy in Google's terms. Its own deadline and attempts hold in any case; these are what operators see there."""
+    """A policy in Google's terms. Its own deadline and attempts hold in any case; these are what is seen there."""
     least_s, most_s = backoff_bounds_s(policy.backoff)
     return QueueNumbers(
         rate=min(policy.rate or RATE_MAX, RATE_MAX),
@@ -45,7 +45,7 @@ def numbers_of(policy: Policy) -> QueueNumbers:
 async def differences(service: TaskService, pushed: Sequence[Pushed]) -> list[Difference]:
     found: list[Difference] = []
     for each in sorted(pushed, key=lambda each: each.queue):
-        there, wanted = await service.queue(each.queue), numbers_of(each.policy)
+        there, wanted = await service.queue(each.there), numbers_of(each.policy)
         for name in (field.name for field in fields(QueueNumbers)):
             here = getattr(wanted, name)
             if there is None:
@@ -61,9 +61,9 @@ async def sync(service: TaskService, pushed: Sequence[Pushed]) -> list[Differenc
     for each in pushed:
         missing = any(one.queue == each.queue and one.there is None for one in found)
         if missing:
-            await service.create_queue(each.queue, numbers_of(each.policy))
+            await service.create_queue(each.there, numbers_of(each.policy))
         elif any(one.queue == each.queue for one in found):
-            await service.update_queue(each.queue, numbers_of(each.policy))
+            await service.update_queue(each.there, numbers_of(each.policy))
     return found
 
 
@@ -72,12 +72,13 @@ async def repair_pauses(database: Database, service: TaskService, pushed: Sequen
     rows = await database.engine.fetch(
         "select name, paused from payonce.queues where name = any($1)", [each.queue for each in pushed]
     )
+    paused = {row["name"]: row["paused"] for row in rows}
     repaired = []
-    for row in rows:
-        there = await service.queue(row["name"])
-        if there is not None and there.paused != row["paused"]:
-            await service.set_paused(row["name"], row["paused"])
-            repaired.append(row["name"])
+    for each in pushed:
+        there, here = await service.queue(each.there), paused.get(each.queue, False)
+        if there is not None and there.paused != here:
+            await service.set_paused(each.there, here)
+            repaired.append(each.queue)
     return repaired
 
 

@@ -34,7 +34,9 @@ class Tuned:
 async def tuned(database: Database, queue: str, vendor_rate: float) -> Tuned:
     """From the runs of the last days, those that ended in an error included: their slots were taken, too."""
     if not 0 < vendor_rate <= VENDOR_RATE_MAX:
-        raise Invalid(f"the vendor's rate is {vendor_rate}; it must be above 0 and at most {VENDOR_RATE_MAX:g} a second")
+        raise Invalid(
+            f"the vendor's rate is {vendor_rate}; it must be above 0 and at most {VENDOR_RATE_MAX:g} a second"
+        )
     row = await database.work.fetchrow(
         """
         select count(*) as runs, percentile_disc(0.95) within group (
@@ -45,6 +47,7 @@ async def tuned(database: Database, queue: str, vendor_rate: float) -> Tuned:
         """,
         queue, MEASURED_DAYS,
     )  # fmt: skip
+    assert row is not None
     return tune(queue, vendor_rate, row["runs"], row["p95_s"])
 
 
