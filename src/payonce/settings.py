@@ -20,6 +20,10 @@
 | PAYONCE_WEBHOOK_PRIVATE | true to deliver webhooks also to private addresses and over plain http | false |
 | WEBHOOK_SIGNING_SECRET | what incoming webhooks are verified with; several with spaces between | none |
 | WEBHOOK_TOLERANCE_SECONDS | how far a webhook's timestamp may be off | 300 |
+| CLOUD_TASKS_PROJECT_ID | Google project whose Cloud Tasks bring pushed queues | our own server does |
+| CLOUD_TASKS_LOCATION | where its queues are | us-central1 |
+| CLOUD_TASKS_ENDPOINT | host:port of a Cloud Tasks server without TLS, such as `payonce cloudtasks` | 127.0.0.1:8123 |
+| CLOUD_TASKS_SERVICE_ACCOUNT | account for which the task service signs its calls | our own server's |
 | PAYONCE_NORTHBANK_URL, PAYONCE_SOUTHBANK_URL | the banks of the example `transfers` | simulated in the process |
 
 QUEUE_POLICY__<QUEUE>__<FIELD> changes one field of one queue's policy; see payonce.engine.policy.
@@ -150,6 +154,31 @@ class Settings(BaseModel):
         le=86_400,
         validation_alias="WEBHOOK_TOLERANCE_SECONDS",
         description="it must be a whole number of seconds from 1 to 86400",
+    )
+
+    cloud_tasks_project: str | None = Field(
+        None,
+        validation_alias="CLOUD_TASKS_PROJECT_ID",
+        pattern=r"^[a-z][a-z0-9:.-]{4,98}$",
+        description="it must be the id of a Google project, such as my-project-123",
+    )
+    cloud_tasks_location: str = Field(
+        "us-central1",
+        validation_alias="CLOUD_TASKS_LOCATION",
+        pattern=r"^[a-z0-9-]{1,60}$",
+        description="it must be a location of Google's, such as us-central1",
+    )
+    cloud_tasks_endpoint: str | None = Field(
+        None,
+        validation_alias="CLOUD_TASKS_ENDPOINT",
+        pattern=r"^[^\s/:@]+:[0-9]{1,5}$",
+        description="it must be host:port of a Cloud Tasks server without TLS, such as 127.0.0.1:8123",
+    )
+    cloud_tasks_service_account: str | None = Field(
+        None,
+        validation_alias="CLOUD_TASKS_SERVICE_ACCOUNT",
+        pattern=r"^[^\s@]+@[^\s@]+$",
+        description="it must be the address of a service account, such as tasks@my-project.iam.gserviceaccount.com",
     )
 
     northbank_url: str | None = Field(None, validation_alias="PAYONCE_NORTHBANK_URL", description=BANK_RULE)
