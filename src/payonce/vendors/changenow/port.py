@@ -21,7 +21,7 @@ BUDGET_BURST: Final = 5
 CALL_MAX_S: Final = 20.0
 TURN_MAX_S: Final = 5.0
 ANSWER_MAX_S: Final = 14.0
-"""A call is the wait for its turn, for the answer, and a second to tell the others of a rest that the vendor asks for."""
+"""A call is the wait for its turn, for the answer, and a second to tell others of a rest that the vendor asks for."""
 PAGE_MAX: Final = 100
 """Of the list of exchanges."""
 REFERENCE_MAX_CHARS: Final = 64
