@@ -55,7 +55,7 @@ Ask = Callable[[ChangeNowClient], Awaitable[Any]]
 def questions(exchange_id: str, clock: BankClock) -> dict[str, Ask]:
     """Every question that the client asks."""
     return {
-        "estimate": lambda client: client.estimate(USDT_ETH, Decimal("97")),
+        "estimate": lambda client: client.estimate(USDT_ETH, Decimal(97)),
         "exchange": lambda client: client.exchange(exchange_id),
         "range": lambda client: client.range(ETH_BTC),
         "min_amount": lambda client: client.min_amount(ETH_BTC),
