@@ -1,0 +1,1 @@
+"""What payonce is run for: each folder is a service with the rooms of its neighbours."""
