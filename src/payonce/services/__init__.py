@@ -1,1 +1,1 @@
-"""What payonce is run for: each folder is a service with the rooms of its neighbours."""
+"""The services that move money; each is a folder with the same rooms."""

@@ -1,1 +1,1 @@
-"""Split payouts: a paid subscription becomes a payment in the coin and at the address that its owner asked for."""
+"""Split payouts: a subscription payment is priced, swapped at ChangeNOW, and paid by the host wallet."""
