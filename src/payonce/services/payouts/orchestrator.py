@@ -56,7 +56,7 @@ async def value_payout(work: Work, terms: Terms) -> None:
 
 @handles(SWAPPED)
 async def record_swap(work: Work) -> None:
-    """Put the exchange on record. When every part of a payout has one, hostpay is told of all of them, in one commit."""
+    """Put the exchange on record; when every part of a payout has one, hostpay is told of them all, in one commit."""
     made = hops.read(hops.SwapResponse, work.message.payload)
     swap = await swap_store.swap_of_exchange(work.read, made.unique_id, made.cn_api_id)
     if swap is None or swap.state is not SwapState.CREATED or swap.triggered_at is not None:

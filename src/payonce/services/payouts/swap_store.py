@@ -142,10 +142,12 @@ async def trigger(tx: Tx, swap: Swap) -> None:
 async def advance(tx: Tx, swap: Swap, after: SwapState, *, reason: str | None = None) -> Swap:
     """Moves the swap, and the payouts it carries as far as all their parts have come. What a person has stays with
     them, and only where it goes on from is moved."""
+    # Payouts are locked before their swaps, everywhere.
+    carried = await payouts_of(tx, swap.id)
     moved = await _update(tx, swap, after, reason=reason)
     if after not in REPLACED:
-        for carried in await payouts_of(tx, swap.id):
-            await follow(tx, carried)
+        for payout in carried:
+            await follow(tx, payout)
     return moved
 
 
