@@ -17,7 +17,7 @@ from payonce.kit.money import Amount
 from payonce.services.payouts import INVARIANTS, ROLES, Terms, books, store, swap_store
 from payonce.services.payouts.intake import Asked, read_webhook
 from payonce.services.payouts.model import ETH, USDT, Payout, State, Swap, SwapState
-from payonce.services.payouts.policies import HOSTPAY
+from payonce.services.payouts.policies import QUEUES
 from payonce.services.payouts.receiving import Taken, check_currency, receive
 from payonce.testing import OpenStage, Stage
 from payonce.testing.faults import Script
@@ -177,6 +177,6 @@ async def open_office(
                 for role in roles
                 for handler in ROLES[role]
             ]
-            await s.feed.declare([HOSTPAY])
+            await s.feed.declare(list(QUEUES))
             worker = await s.worker(*handlers, resources=[client, terms])
             yield Office(s, clock, simulator, door, worker, client, terms)

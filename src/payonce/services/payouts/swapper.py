@@ -24,7 +24,7 @@ from payonce.services.payouts.model import (
 from payonce.services.payouts.policies import SWAP
 from payonce.services.payouts.terms import Terms
 from payonce.services.payouts.tokens import hops
-from payonce.vendors.changenow.port import ChangeNow, Code, Range
+from payonce.vendors.changenow.port import ChangeNow, Code, ExchangeRefused, Range
 from payonce.vendors.changenow.port import Swap as Made
 
 TRY_AGAIN_S: Final = 60.0
@@ -139,7 +139,11 @@ async def _understood(changenow: ChangeNow, swap: Swap, refused: Refused) -> No:
     code = code_of(refused)
     if code not in (Code.PAIR_INACTIVE, Code.TOO_LARGE):
         return No(code, refused.reason)
-    taken = await changenow.range(pair_of(swap))
+    try:
+        taken = await changenow.range(pair_of(swap))
+    except ExchangeRefused:
+        # Of a pair that is switched off it does not even say that.
+        return No(code, refused.reason)
     amount = swap.amount.to_decimal()
     if amount < taken.min_amount:
         code = Code.TOO_SMALL
