@@ -9,7 +9,6 @@
 | GCSPLIT1_URL, GCSPLIT2_URL, GCSPLIT3_URL, HOSTPAY_WEBHOOK_URL | where orchestrator, estimator, swapper and hostpay answer; needed at Google | this process |
 | GCSPLIT2_QUEUE, GCSPLIT3_QUEUE, HOSTPAY_QUEUE | the queues to them; only their own names are taken | their names |
 | ESTIMATOR__GCSPLIT1_RESPONSE_QUEUE, SWAPPER__GCSPLIT1_RESPONSE_QUEUE | the queues back; GCSPLIT1_RESPONSE_QUEUE serves a process of one role | their names |
-| CHANGENOW_API_KEY | our key at ChangeNOW | the vendor is simulated |
 | PAYOUTS_ALLOW_MISSING_PAYMENT_ID | true for callers whose webhook has no payment_id | false |
 | PAYOUTS_TOKENS_V1 | off, accept or emit: whether older services take part | off |
 | INSTANCE_CONNECTION_NAME, DB_NAME, DB_USER, DB_PASSWORD | a Cloud SQL database, without DATABASE_URL | |
@@ -47,7 +46,6 @@ QUEUES: Final = {
 _KEY_RULE: Final = "each key must have 16 to 256 printable characters; make one with `openssl rand -hex 32`"
 _URL_RULE: Final = "it must be an address such as https://gcsplit1-10-26-xxx.run.app"
 _PERCENT: Final = re.compile(rf"\d{{1,2}}(?:\.\d{{1,{FEE_PERCENT_DECIMALS}}})?", re.ASCII)
-_PRINTABLE: Final = re.compile(r"[\x21-\x7e]{1,256}", re.ASCII)
 _ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]{40}", re.ASCII)
 _INSTANCE: Final = re.compile(r"[\w.-]+(?::[\w.-]+){2,3}", re.ASCII)
 
@@ -72,9 +70,6 @@ class PayoutsSettings(BaseModel):
     )
     host_wallet_address: str | None = Field(
         None, validation_alias="HOST_WALLET_ADDRESS", description="it must be 0x and 40 hexadecimal digits"
-    )
-    changenow_api_key: SecretStr | None = Field(
-        None, validation_alias="CHANGENOW_API_KEY", description="it must be printable characters without spaces"
     )
     project: str | None = Field(
         None, validation_alias="CLOUD_TASKS_PROJECT_ID", description="it must be the id of a Google Cloud project"
@@ -112,13 +107,6 @@ class PayoutsSettings(BaseModel):
             from payonce.kit.webhooks.secrets import secrets_of
 
             secrets_of(text.get_secret_value())
-        return text
-
-    @field_validator("changenow_api_key")
-    @classmethod
-    def _is_printable(cls, text: SecretStr | None) -> SecretStr | None:
-        if text is not None and not _PRINTABLE.fullmatch(text.get_secret_value()):
-            raise ValueError("no header can carry it")
         return text
 
     @field_validator("fee_percent", mode="before")
