@@ -26,6 +26,7 @@ from payonce.services.payouts.tokens import (
     plain,
     read,
 )
+from payonce.services.payouts.tokens.codec import TokenCodec
 from payonce.services.payouts.tokens.packed import from_double, to_double
 from payonce.services.payouts.tokens.refusal import BadToken, Why
 from tests.services.payouts.tokens_made import (
@@ -126,6 +127,20 @@ def test_after_a_rotation_both_keys_open_and_the_new_one_makes(hop: Hop) -> None
     older = as_older_services_send(hop)
     assert codec(hop, [new, old], v1="accept").decode(older, TASK).message is not None
     refused(codec(hop, [new], v1="accept"), older, Why.FORGED)
+
+
+def test_keys_are_asked_for_with_the_first_token() -> None:
+    asked = []
+
+    def keys() -> list[Secret]:
+        asked.append("keys")
+        return [KEY]
+
+    tokens = TokenCodec(ESTIMATE_REQUEST, keys, queue="q", clock=Clock())
+    assert asked == []
+    body = tokens.encode(message(ESTIMATE_REQUEST))
+    assert tokens.decode(body, {}).id == MESSAGE_ID
+    assert asked == ["keys"]
 
 
 @every_hop

@@ -10,6 +10,7 @@ Version 2 names a message on record here, and the record stands. A token of vers
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Final
 from uuid import NAMESPACE_URL, uuid5
 
@@ -35,6 +36,8 @@ TASK_NAME_MAX_CHARS: Final = 500
 
 _NAMESPACE: Final = uuid5(NAMESPACE_URL, "payonce:payouts/tokens/1")
 
+Keys = Sequence[Secret] | Callable[[], Sequence[Secret]]
+
 log = get_logger(__name__)
 
 
@@ -54,7 +57,7 @@ class TokenCodec:
     def __init__(
         self,
         hop: Hop,
-        keys: Sequence[Secret],
+        keys: Keys,
         *,
         queue: str,
         action: str = "",
@@ -62,14 +65,22 @@ class TokenCodec:
         emit_v1: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """The first key makes tokens, every one reads them. `queue` and `action` are those of a message that an older
+        """The first key makes tokens, every one reads them; they are asked for with the first token, since most commands
+        have none to make or read. `queue` and `action` are those of a message that an older
         service sends. Who emits version 1 accepts it as well: the answer comes in it."""
         self._hop = hop
         self._queue, self._action = queue, action
-        self._sealer = Sealer(hop, keys)
-        self._packer = Packer(hop, keys)
+        self._keys = keys
         self._accept_v1, self._emit_v1 = accept_v1 or emit_v1, emit_v1
         self._clock = clock
+
+    @cached_property
+    def _sealer(self) -> Sealer:
+        return Sealer(self._hop, _found(self._keys))
+
+    @cached_property
+    def _packer(self) -> Packer:
+        return Packer(self._hop, _found(self._keys))
 
     def encode(self, message: Message) -> bytes:
         """Raises BadToken for a payload that the hop's token cannot carry as it is."""
@@ -129,6 +140,10 @@ class TokenCodec:
         HOP_TOKEN_FAILURES.labels(self._hop.name, operation, no.why.value).inc()
         log.warning("token_refused", hop=self._hop.name, operation=operation, why=no.why.value, reason=str(no), **about)
         return no
+
+
+def _found(keys: Keys) -> Sequence[Secret]:
+    return keys() if callable(keys) else keys
 
 
 def _parsed(body: bytes) -> Body:
