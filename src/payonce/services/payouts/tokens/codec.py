@@ -65,9 +65,9 @@ class TokenCodec:
         emit_v1: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """The first key makes tokens, every one reads them; they are asked for with the first token, since most commands
-        have none to make or read. `queue` and `action` are those of a message that an older
-        service sends. Who emits version 1 accepts it as well: the answer comes in it."""
+        """The first key makes tokens, every one reads them; they are asked for with the first token, since most
+        commands have none to make or read. `queue` and `action` are those of a message that an older service sends.
+        Who emits version 1 accepts it as well: the answer comes in it."""
         self._hop = hop
         self._queue, self._action = queue, action
         self._keys = keys
