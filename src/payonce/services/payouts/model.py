@@ -1,0 +1,251 @@
+"""A payout, the swaps that carry it, and their states."""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final
+
+import msgspec
+
+from payonce.kit.money import Amount, well_known
+
+USDT: Final = well_known("USDT")
+ETH: Final = well_known("ETH")
+
+USDT_TICKER: Final = "usdt"
+ETH_TICKER: Final = "eth"
+ETH_NETWORK: Final = "eth"
+"""Both ends of the estimate, and what the host wallet pays with."""
+FLOW: Final = "standard"
+TYPE: Final = "direct"
+DIRECT: Final = "direct"
+"""Begins what stands for an exchange's id where the client gets the very coin that the wallet pays."""
+PARTS_MAX: Final = 20
+"""What would need more swaps than these is a person's to decide."""
+
+
+class State(StrEnum):
+    RECEIVED = "received"
+    """On record; its price is being asked for."""
+    PRICED = "priced"
+    """We know what it is worth in ETH."""
+    SWAP_CREATING = "swap_creating"
+    """Ordered at the exchange, or about to be."""
+    SWAPPED = "swapped"
+    """Every part of it has an exchange that waits for the deposit."""
+    PAYING = "paying"
+    """The wallet pays, or is about to."""
+    PAID_IN = "paid_in"
+    """Every deposit is final; the exchange has the money."""
+    FINISHED = "finished"
+    ACCUMULATING = "accumulating"
+    """Too small for the exchange: waits for others of the same client."""
+    HELD = "held"
+    """Something about it must change first; a person sees to it."""
+    REVIEW = "review"
+    """Nobody but a person can tell what is true."""
+    REJECTED = "rejected"
+    REFUNDED = "refunded"
+    """Given back to whoever paid, the fee included."""
+
+
+_KEPT: Final = frozenset({State.HELD, State.REVIEW})
+
+TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
+    State.RECEIVED: frozenset({State.PRICED}) | _KEPT,
+    State.PRICED: frozenset({State.SWAP_CREATING, State.SWAPPED, State.ACCUMULATING}) | _KEPT,
+    State.SWAP_CREATING: frozenset({State.SWAPPED, State.PRICED, State.ACCUMULATING}) | _KEPT,
+    State.ACCUMULATING: frozenset({State.PRICED, State.REJECTED, State.REFUNDED}),
+    State.SWAPPED: frozenset({State.PAYING, State.PRICED}) | _KEPT,
+    State.PAYING: frozenset({State.PAID_IN, State.FINISHED, State.PRICED}) | _KEPT,
+    State.PAID_IN: frozenset({State.FINISHED, State.PRICED}) | _KEPT,
+    State.HELD: frozenset({
+        State.RECEIVED, State.PRICED, State.SWAP_CREATING, State.SWAPPED, State.PAYING, State.PAID_IN, State.FINISHED,
+        State.REVIEW, State.REJECTED, State.REFUNDED,
+    }),
+    State.REVIEW: frozenset({
+        State.RECEIVED, State.PRICED, State.SWAP_CREATING, State.SWAPPED, State.PAYING, State.PAID_IN, State.FINISHED,
+        State.HELD, State.REJECTED, State.REFUNDED,
+    }),
+    State.FINISHED: frozenset(),
+    State.REJECTED: frozenset(),
+    State.REFUNDED: frozenset(),
+}  # fmt: skip
+
+ENDED: Final = frozenset(state for state, following in TRANSITIONS.items() if not following)
+UNDER_WAY: Final = frozenset(State) - ENDED - _KEPT - {State.ACCUMULATING}
+"""Something works on these, or should."""
+
+
+class Hold(StrEnum):
+    """What kind of thing keeps a payout; the words are beside it."""
+
+    BAD_ADDRESS = "bad_address"
+    PAIR_INACTIVE = "pair_inactive"
+    REFUSED = "refused"
+    """The exchange said no in words that we have no answer to."""
+    NO_VALUE = "no_value"
+    """The exchange's fees eat it up."""
+    TOO_LARGE = "too_large"
+    GAVE_UP = "gave_up"
+    REPEATED = "repeated"
+    """The same without a payment id, within a day."""
+    VERIFYING = "verifying"
+    """The exchange asks who is behind the money."""
+    LIMIT = "limit"
+    """Above what the wallet pays without being asked."""
+    EXCHANGE_FAILED = "exchange_failed"
+    MISMATCH = "mismatch"
+    """The exchange says something else than we have on record."""
+    PERSON = "person"
+    """Somebody wants to look."""
+
+
+class SwapState(StrEnum):
+    CREATING = "creating"
+    CREATED = "created"
+    """The exchange waits for the deposit."""
+    PAYING = "paying"
+    PAID_IN = "paid_in"
+    FINISHED = "finished"
+    ABANDONED = "abandoned"
+    """Replaced, or not wanted any more, before hostpay was told of it."""
+    LAPSED = "lapsed"
+    """Hostpay found that the exchange takes no deposit any more, and had paid nothing."""
+    RETURNED = "returned"
+    """Paid, and the money came back."""
+
+
+SWAP_TRANSITIONS: Final[Mapping[SwapState, frozenset[SwapState]]] = {
+    SwapState.CREATING: frozenset({SwapState.CREATED, SwapState.ABANDONED}),
+    SwapState.CREATED: frozenset({SwapState.PAYING, SwapState.ABANDONED, SwapState.LAPSED}),
+    SwapState.PAYING: frozenset({SwapState.PAID_IN}),
+    SwapState.PAID_IN: frozenset({SwapState.FINISHED, SwapState.RETURNED}),
+    SwapState.FINISHED: frozenset(),
+    SwapState.ABANDONED: frozenset(),
+    SwapState.LAPSED: frozenset(),
+    SwapState.RETURNED: frozenset(),
+}
+REPLACED: Final = frozenset({SwapState.ABANDONED, SwapState.LAPSED, SwapState.RETURNED})
+"""Another swap may take the place of one in these states; of all others a part has at most one."""
+
+_BEFORE_PAYING: Final = frozenset({SwapState.CREATING, SwapState.CREATED})
+_PAID: Final = frozenset({SwapState.PAID_IN, SwapState.FINISHED})
+
+
+def state_by(swaps: Iterable[SwapState]) -> State:
+    """Where a payout stands whose parts are carried by active swaps in these states: as far as the slowest."""
+    states = frozenset(swaps)
+    if SwapState.CREATING in states:
+        return State.SWAP_CREATING
+    if states == {SwapState.FINISHED}:
+        return State.FINISHED
+    if states <= _PAID:
+        return State.PAID_IN
+    return State.SWAPPED if states <= _BEFORE_PAYING else State.PAYING
+
+
+class Payout(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    unique_id: str
+    payment_id: str | None
+    natural_key: str
+    user_id: int
+    closed_channel_id: str
+    wallet_address: str
+    extra_id: str | None
+    payout_currency: str
+    payout_network: str
+    price: Amount
+    fee: Amount
+    adjusted: Amount
+    """What is left of the price, in USDT."""
+    value: Amount | None
+    """Its pure market value in ETH."""
+    state: State
+    held_from: State | None
+    hold: Hold | None
+    reason: str | None
+    puts: int
+    trace_id: str | None
+    created_at: datetime
+    updated_at: datetime
+
+    @property
+    def lane(self) -> str:
+        """Freezes know a channel by it."""
+        return self.closed_channel_id
+
+    @property
+    def is_direct(self) -> bool:
+        return (self.payout_currency, self.payout_network) == (ETH_TICKER, ETH_NETWORK)
+
+    @property
+    def standing(self) -> State:
+        """Where it is in the flow, also while a person has it."""
+        return self.held_from or self.state
+
+
+class Swap(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    unique_id: str
+    part: int
+    round: int
+    currency: str
+    network: str
+    address: str
+    extra_id: str | None
+    amount: Amount
+    direct: bool
+    state: SwapState
+    cn_api_id: str | None
+    payin_address: str | None
+    payin_extra_id: str | None
+    valid_until: datetime | None
+    triggered_at: datetime | None
+    reason: str | None
+
+    @property
+    def scope(self) -> str:
+        """At most one order of a part is open at the exchange."""
+        return f"payout:{self.unique_id}/{self.part}"
+
+
+class Share(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of a swap is for one part of one payout."""
+
+    swap_id: str
+    payout_id: str
+    part: int
+    amount: Amount
+
+
+def payout_from(row: Any) -> Payout:
+    return Payout(
+        id=row["id"], unique_id=row["unique_id"], payment_id=row["payment_id"], natural_key=row["natural_key"],
+        user_id=row["user_id"], closed_channel_id=row["closed_channel_id"], wallet_address=row["wallet_address"],
+        extra_id=row["extra_id"], payout_currency=row["payout_currency"], payout_network=row["payout_network"],
+        price=Amount(int(row["price_minor"]), USDT), fee=Amount(int(row["fee_minor"]), USDT),
+        adjusted=Amount(int(row["adjusted_minor"]), USDT),
+        value=None if row["value_minor"] is None else Amount(int(row["value_minor"]), ETH),
+        state=State(row["state"]), held_from=None if row["held_from"] is None else State(row["held_from"]),
+        hold=None if row["hold"] is None else Hold(row["hold"]), reason=row["reason"], puts=row["puts"],
+        trace_id=row["trace_id"], created_at=row["created_at"], updated_at=row["updated_at"],
+    )  # fmt: skip
+
+
+def swap_from(row: Any) -> Swap:
+    return Swap(
+        id=row["id"], unique_id=row["unique_id"], part=row["part"], round=row["round"], currency=row["currency"],
+        network=row["network"], address=row["address"], extra_id=row["extra_id"],
+        amount=Amount(int(row["amount_minor"]), ETH), direct=row["direct"], state=SwapState(row["state"]),
+        cn_api_id=row["cn_api_id"], payin_address=row["payin_address"], payin_extra_id=row["payin_extra_id"],
+        valid_until=row["valid_until"], triggered_at=row["triggered_at"], reason=row["reason"],
+    )  # fmt: skip
+
+
+def share_from(row: Any) -> Share:
+    return Share(
+        swap_id=row["swap_id"], payout_id=row["payout_id"], part=row["part"],
+        amount=Amount(int(row["amount_minor"]), ETH),
+    )  # fmt: skip

@@ -1,0 +1,40 @@
+"""The queues of payouts, under the names that the callers of before know, and their policies."""
+
+from typing import Final
+
+from payonce.engine.policy import Exponential, Fixed, Policy
+from payonce.services.payouts.store import give_up
+
+VENDOR_TIMEOUT_S: Final = 20.0
+"""Of one call to ChangeNOW; well below the lease, or another run could begin while this one waits for its answer."""
+GIVE_UP_AFTER_S: Final = 86_400.0
+RATE_PER_S: Final = 10.0
+CONCURRENCY: Final = 50
+"""Both until `payonce queues tune` has measured: then 80 % of the vendor's rate, and what its p95 needs."""
+
+_BACKOFF: Final = Fixed(60.0)
+_LEASE_S: Final = 60.0
+_RUN_LIMIT_S: Final = 115.0
+"""Below the 120 seconds after which a role's request is cut off."""
+
+
+def _policy(queue: str) -> Policy:
+    # Money is not given up after so many tries. When a day has not helped, the payout goes before a person.
+    return Policy(
+        queue, max_attempts=None, give_up_after_s=GIVE_UP_AFTER_S, backoff=_BACKOFF, lease_s=_LEASE_S,
+        run_limit_s=_RUN_LIMIT_S, rate=RATE_PER_S, concurrency=CONCURRENCY, on_give_up=give_up,
+    )  # fmt: skip
+
+
+ESTIMATE: Final = _policy("gcsplit-usdt-eth-estimate-queue")
+ESTIMATED: Final = _policy("gcsplit-usdt-eth-response-queue")
+SWAP: Final = _policy("gcsplit-eth-client-swap-queue")
+SWAPPED: Final = _policy("gcsplit-eth-client-response-queue")
+HOSTPAY: Final = _policy("gcsplit-hostpay-trigger-queue")
+
+QUEUES: Final = (ESTIMATE, ESTIMATED, SWAP, SWAPPED, HOSTPAY)
+
+KEEPING: Final = Policy(
+    "payouts-keeping", max_attempts=6, backoff=Exponential(10.0, 2.0, 300.0, 5.0), lease_s=_LEASE_S, concurrency=1
+)
+"""What is done by the clock: the list of currencies, batches of small payouts, payouts that nothing works on."""

@@ -1,0 +1,206 @@
+"""Swaps on record: whom each serves, and how a swap's way moves the payouts that it carries."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from payonce.engine.transaction import Reader, Tx
+from payonce.kit.money import Amount
+from payonce.kit.outcomes import Retry
+from payonce.services.payouts import books, store
+from payonce.services.payouts.model import (
+    DIRECT,
+    ETH,
+    REPLACED,
+    SWAP_TRANSITIONS,
+    TRANSITIONS,
+    Payout,
+    Share,
+    State,
+    Swap,
+    SwapState,
+    payout_from,
+    share_from,
+    state_by,
+    swap_from,
+)  # fmt: skip
+from payonce.vendors.changenow.port import Swap as Made
+
+ROUND_MAX: Final = 1_000
+
+
+async def active_swap(read: Reader | Tx, unique_id: str, part: int) -> Swap | None:
+    row = await read.fetchrow(
+        "select * from payouts.swaps where unique_id = $1 and part = $2 and active", unique_id, part
+    )
+    return None if row is None else swap_from(row)
+
+
+async def swap(read: Reader | Tx, swap_id: str) -> Swap:
+    row = await read.fetchrow("select * from payouts.swaps where id = $1", swap_id)
+    if row is None:
+        raise Retry(f"there is no swap {swap_id!r}")
+    return swap_from(row)
+
+
+async def swap_of_exchange(read: Reader | Tx, unique_id: str, cn_api_id: str) -> Swap | None:
+    """By the names that hostpay is told."""
+    row = await read.fetchrow(
+        "select * from payouts.swaps where unique_id = $1 and cn_api_id = $2", unique_id, cn_api_id
+    )
+    return None if row is None else swap_from(row)
+
+
+async def locked_swap(tx: Tx, swap_id: str) -> Swap:
+    row = await tx.fetchrow("select * from payouts.swaps where id = $1 for update", swap_id)
+    if row is None:
+        raise Retry(f"there is no swap {swap_id!r}")
+    return swap_from(row)
+
+
+async def shares_of(read: Reader | Tx, swap_id: str) -> list[Share]:
+    rows = await read.fetch("select * from payouts.shares where swap_id = $1 order by payout_id, part", swap_id)
+    return [share_from(row) for row in rows]
+
+
+async def payouts_of(tx: Tx, swap_id: str) -> list[Payout]:
+    """Whom it serves, locked in the order of their ids."""
+    rows = await tx.fetch(
+        """
+        select p.* from payouts.payouts p
+        where p.id in (select payout_id from payouts.shares where swap_id = $1) order by p.id for update
+        """,
+        swap_id,
+    )
+    return [payout_from(row) for row in rows]
+
+
+async def begin_swap(tx: Tx, lead: Payout, part: int, shares: Sequence[tuple[str, int, Amount]]) -> Swap:
+    """A swap that is to be created, under the lead's name, for these parts of payouts. That a part has no other is the
+    table's promise, not this function's."""
+    amount = Amount.total((share for _, _, share in shares), ETH)
+    row = await tx.fetchrow(
+        """
+        insert into payouts.swaps
+            (id, unique_id, part, round, currency, network, address, extra_id, amount_minor, direct)
+        select $1 || '/' || $2::int || '/' || r.round, $1, $2::int, r.round, $3, $4, $5, $6, $7, $8
+        from (select coalesce(max(round), 0) + 1 as round from payouts.swaps where unique_id = $1 and part = $2::int) r
+        returning *
+        """,
+        lead.unique_id, part, lead.payout_currency, lead.payout_network, lead.wallet_address, lead.extra_id,
+        amount.minor, lead.is_direct,
+    )  # fmt: skip
+    begun = swap_from(row)
+    for payout_id, number, share in shares:
+        await tx.execute(
+            "insert into payouts.shares (swap_id, payout_id, part, amount_minor) values ($1, $2, $3, $4)",
+            begun.id, payout_id, number, share.minor,
+        )  # fmt: skip
+    return begun
+
+
+async def record_made(tx: Tx, swap: Swap, made: Made) -> Swap:
+    """The exchange exists. Its payouts follow when `split_payout_que` has it."""
+    return await _update(
+        tx, swap, SwapState.CREATED, cn_api_id=made.id, payin_address=made.payin_address,
+        payin_extra_id=made.payin_extra_id,
+    )  # fmt: skip
+
+
+async def record_direct(tx: Tx, swap: Swap) -> Swap:
+    """No exchange is needed: the wallet pays the client."""
+    return await _update(
+        tx, swap, SwapState.CREATED, cn_api_id=f"{DIRECT}-{swap.id}", payin_address=swap.address,
+        payin_extra_id=swap.extra_id,
+    )  # fmt: skip
+
+
+async def trigger(tx: Tx, swap: Swap) -> None:
+    """Hostpay is told of it: from now on nothing of ours replaces it."""
+    await tx.execute(
+        "update payouts.swaps set triggered_at = coalesce(triggered_at, payonce.due_now()) where id = $1 and active",
+        swap.id,
+    )
+
+
+async def advance(tx: Tx, swap: Swap, after: SwapState, *, reason: str | None = None) -> Swap:
+    """Moves the swap, and the payouts it carries as far as all their parts have come. What a person has stays with
+    them, and only where it goes on from is moved."""
+    moved = await _update(tx, swap, after, reason=reason)
+    if after in REPLACED:
+        return moved
+    for carried in await payouts_of(tx, swap.id):
+        states = await _active_states(tx, carried.id)
+        wanted = state_by(states)
+        if carried.held_from is not None:
+            await _move_beneath(tx, carried, wanted)
+        elif wanted is not carried.state:
+            await store.move(tx, carried, wanted)
+    return moved
+
+
+async def finish(tx: Tx, swap: Swap) -> Swap:
+    """The client has it: every share is in the books, once."""
+    moved = await advance(tx, swap, SwapState.FINISHED)
+    for share in await shares_of(tx, swap.id):
+        await tx.post(books.finished(swap, share))
+    return moved
+
+
+async def abandon(tx: Tx, swap: Swap, reason: str) -> Swap:
+    """Gives it up before hostpay was told of it; an unfunded exchange moves no money. The table refuses any other."""
+    return await advance(tx, swap, SwapState.ABANDONED, reason=reason)
+
+
+async def lapse(tx: Tx, swap: Swap, reason: str) -> Swap:
+    """Hostpay's word that it never paid: it has written no row of it."""
+    paid = await tx.fetchval(
+        "select exists (select from payouts.split_payout_hostpay where unique_id = $1 and cn_api_id = $2)",
+        swap.unique_id, swap.cn_api_id,
+    )  # fmt: skip
+    if paid:
+        raise AssertionError(f"swap {swap.id} has a row of hostpay: it may have been paid, and is not replaced")
+    return await advance(tx, swap, SwapState.LAPSED, reason=reason)
+
+
+async def _active_states(tx: Tx, payout_id: str) -> list[SwapState]:
+    rows = await tx.fetch(
+        """
+        select s.state from payouts.shares h join payouts.swaps s on s.id = h.swap_id
+        where h.payout_id = $1 and h.active
+        """,
+        payout_id,
+    )
+    return [SwapState(row["state"]) for row in rows]
+
+
+async def _move_beneath(tx: Tx, payout: Payout, wanted: State) -> None:
+    if wanted is State.FINISHED:
+        await store.move(tx, payout, State.FINISHED)
+        return
+    if wanted is not payout.held_from:
+        assert payout.held_from is not None and wanted in TRANSITIONS[payout.held_from]
+        await tx.execute(
+            "update payouts.payouts set held_from = $2, updated_at = payonce.due_now() where id = $1",
+            payout.id, wanted,
+        )  # fmt: skip
+
+
+async def _update(
+    tx: Tx, swap: Swap, after: SwapState, *, cn_api_id: str | None = None, payin_address: str | None = None,
+    payin_extra_id: str | None = None, reason: str | None = None,
+) -> Swap:  # fmt: skip
+    """Compare-and-set, as with payouts."""
+    if after not in SWAP_TRANSITIONS[swap.state]:
+        raise AssertionError(f"a swap does not go from {swap.state} to {after}")
+    row = await tx.fetchrow(
+        """
+        update payouts.swaps
+        set state = $3, active = $4, cn_api_id = coalesce($5, cn_api_id), payin_address = coalesce($6, payin_address),
+            payin_extra_id = coalesce($7, payin_extra_id), reason = coalesce($8, reason), updated_at = payonce.due_now()
+        where id = $1 and state = $2 returning *
+        """,
+        swap.id, swap.state, after, after not in REPLACED, cn_api_id, payin_address, payin_extra_id, reason,
+    )  # fmt: skip
+    if row is None:
+        raise Retry(f"swap {swap.id} is no longer {swap.state}")
+    return swap_from(row)

@@ -1,0 +1,169 @@
+"""What the roles of payouts tell each other: one struct for each hop, with the names of the token tables.
+
+A message's payload is the plain form of its struct (`plain`), amounts as decimal strings; keys of our own may lie
+beside it, and `read` passes over them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from payonce.kit.outcomes import Invalid
+
+TEXT_MAX_BYTES: Final = 255
+"""What one byte of length can say."""
+USER_ID_LIMIT: Final = 1 << 63
+"""PostgreSQL's bigint; the ids of Telegram have long passed 2³²."""
+AMOUNT_LIMIT: Final = Decimal(10) ** 24
+AMOUNT_DECIMALS_MAX: Final = 36
+"""Twice what ether has: senders that reckon with doubles write more decimals than any coin has."""
+
+
+class HopFields(msgspec.Struct, frozen=True, kw_only=True):
+    """What every hop's fields are held to, wherever they come from."""
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            check_field(name, getattr(self, name))
+
+
+class EstimateRequest(HopFields, frozen=True, kw_only=True):
+    """GCSplit1 to GCSplit2: price this in ether."""
+
+    user_id: int
+    closed_channel_id: str
+    wallet_address: str
+    payout_currency: str
+    payout_network: str
+    adjusted_amount_usdt: Decimal
+    """What is left of the price after our fee."""
+
+
+class EstimateResponse(HopFields, frozen=True, kw_only=True):
+    """GCSplit2 to GCSplit1: what the vendor would give."""
+
+    user_id: int
+    closed_channel_id: str
+    wallet_address: str
+    payout_currency: str
+    payout_network: str
+    from_amount_usdt: Decimal
+    to_amount_eth_post_fee: Decimal
+    deposit_fee: Decimal
+    """In USDT."""
+    withdrawal_fee: Decimal
+    """In ether."""
+
+
+class SwapRequest(HopFields, frozen=True, kw_only=True):
+    """GCSplit1 to GCSplit3: swap this much ether for the client."""
+
+    unique_id: str
+    user_id: int
+    closed_channel_id: str
+    wallet_address: str
+    payout_currency: str
+    payout_network: str
+    eth_amount: Decimal
+    """The pure market value."""
+
+
+class SwapResponse(HopFields, frozen=True, kw_only=True):
+    """GCSplit3 to GCSplit1: the exchange that was created."""
+
+    unique_id: str
+    user_id: int
+    closed_channel_id: str
+    cn_api_id: str
+    from_currency: str
+    to_currency: str
+    from_network: str
+    to_network: str
+    from_amount: Decimal
+    to_amount: Decimal
+    payin_address: str
+    payout_address: str
+    refund_address: str
+    flow: str
+    type: str
+
+
+class HostPay(HopFields, frozen=True, kw_only=True):
+    """GCSplit1 to GCHostPay: pay the exchange's deposit address."""
+
+    unique_id: str
+    cn_api_id: str
+    from_currency: str
+    from_network: str
+    from_amount: Decimal
+    payin_address: str
+
+
+@dataclass(frozen=True)
+class Hop:
+    """One way a token goes. Its name and its audience are sealed into it: elsewhere it does not open."""
+
+    name: str
+    audience: str
+    """The role and path that may open it."""
+    fields: type[HopFields]
+
+
+ESTIMATE_REQUEST: Final = Hop("1->2", "payouts.estimator/", EstimateRequest)
+ESTIMATE_RESPONSE: Final = Hop("2->1", "payouts.orchestrator/usdt-eth-estimate", EstimateResponse)
+SWAP_REQUEST: Final = Hop("1->3", "payouts.swapper/", SwapRequest)
+SWAP_RESPONSE: Final = Hop("3->1", "payouts.orchestrator/eth-client-swap", SwapResponse)
+HOST_PAY: Final = Hop("1->hostpay", "payouts.hostpay/", HostPay)
+
+HOPS: Final = (ESTIMATE_REQUEST, ESTIMATE_RESPONSE, SWAP_REQUEST, SWAP_RESPONSE, HOST_PAY)
+
+FieldsT = TypeVar("FieldsT", bound=HopFields)
+
+
+def plain(fields: HopFields) -> dict[str, Any]:
+    """The payload of the hop's message."""
+    found = {name: getattr(fields, name) for name in fields.__struct_fields__}
+    return {name: format(value, "f") if isinstance(value, Decimal) else value for name, value in found.items()}
+
+
+def read(kind: type[FieldsT], payload: Mapping[str, Any]) -> FieldsT:
+    """The hop's fields of a payload. An amount that is a JSON number is refused: it has been a float on its way."""
+    known = {name: payload[name] for name in kind.__struct_fields__ if name in payload}
+    for field in msgspec.structs.fields(kind):
+        if field.type is Decimal and isinstance(known.get(field.name), int | float):
+            raise Invalid(f"{field.name} of {kind.__name__} is a number; an amount travels as a decimal string")
+    try:
+        return msgspec.convert(known, kind)
+    except msgspec.ValidationError as error:
+        raise Invalid(f"the payload is no {kind.__name__}: {error}") from None
+
+
+def check_field(name: str, value: object) -> None:
+    """Refuses what a token or a column could not carry as it is. Says the name and never the value, which may be
+    somebody's."""
+    if isinstance(value, Decimal):
+        _check_amount(name, value)
+    elif isinstance(value, int):
+        if not 0 <= value < USER_ID_LIMIT:
+            raise Invalid(f"{name} is outside 0 to 2^63-1, the ids that a bigint holds")
+    elif isinstance(value, str) and ("\x00" in value or len(_encoded(name, value)) > TEXT_MAX_BYTES):
+        raise Invalid(f"{name} must be text of at most {TEXT_MAX_BYTES} bytes without NUL")
+
+
+def _check_amount(name: str, value: Decimal) -> None:
+    if not value.is_finite() or value.is_signed() or value >= AMOUNT_LIMIT:
+        raise Invalid(f"{name} must be an amount from 0 up to 10^24")
+    exponent = value.as_tuple().exponent
+    if not isinstance(exponent, int) or abs(exponent) > AMOUNT_DECIMALS_MAX:
+        # Also on the other side: 0E+999999 is nothing, and a megabyte when it is written out.
+        raise Invalid(f"{name} has more than {AMOUNT_DECIMALS_MAX} decimals")
+
+
+def _encoded(name: str, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise Invalid(f"{name} is not text that can be encoded") from None
