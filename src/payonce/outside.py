@@ -1,22 +1,26 @@
 """What the services' handlers need from outside, opened: vendors' clients with their budgets, keys."""
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
-from payonce.engine import webhooks
+from payonce.engine import metrics, webhooks
 from payonce.engine.budgets import SharedBudget
 from payonce.engine.database import Database
 from payonce.engine.policy import override_from_environment
 from payonce.examples import transfers
 from payonce.kit.log import get_logger
-from payonce.settings import Settings
+from payonce.kit.outcomes import Invalid
+from payonce.settings import Settings, revealed
 
 if TYPE_CHECKING:
     from payonce.kit.http import HttpClient
+    from payonce.vendors.changenow.simulator import ChangeNowSimulator
 
 BANK_CALLS_PER_S, BANK_BURST, BANK_WAIT_S = 500.0, 100, 0.4
 """What each of the example's banks allows all our processes together; the wait is part of a call's time-out."""
+CHANGENOW_AT = "https://api.changenow.io"
+SIMULATED_KEY = "simulated"
 
 log = get_logger(__name__)
 
@@ -59,6 +63,53 @@ async def _bank(name: str, url: str | None, settings: Settings) -> AsyncIterator
     with open_simulator(name, journal) as simulator:
         async with HttpClient(name, f"https://{name}.example", timeout_s=timeout_s, transport=simulator) as http:
             yield http
+
+
+@asynccontextmanager
+async def open_changenow(settings: Settings, database: Database) -> AsyncIterator[Sequence[object]]:
+    """The client of ChangeNOW; and, when neither key nor address is set, the simulator behind it, for the simulated
+    wallet to tell of deposits."""
+    from payonce.kit.http import HttpClient
+    from payonce.vendors.changenow import port
+    from payonce.vendors.changenow.client import ChangeNowClient
+
+    key, private_key = revealed(settings.changenow_api_key), revealed(settings.changenow_private_api_key)
+    url = settings.changenow_url
+    if key is None and url is not None:
+        raise Invalid("CHANGENOW_URL is set and CHANGENOW_API_KEY is not; set both, or neither to have it simulated")
+    budget = SharedBudget(database, "changenow", port.BUDGET_PER_S, port.BUDGET_BURST, port.TURN_MAX_S)
+
+    def client(http: HttpClient, its_key: str) -> ChangeNowClient:
+        return ChangeNowClient(http, its_key, budget, private_key=private_key, watch=_watched("changenow"))
+
+    if key is not None:
+        root = (url or CHANGENOW_AT).rstrip("/").removesuffix("/v2")
+        # The operator wrote the address: it may well lie in their own network.
+        async with HttpClient("changenow", root, timeout_s=port.ANSWER_MAX_S, allow_private=url is not None) as http:
+            yield [client(http, key)]
+        return
+    with _simulated_changenow(settings) as simulator:
+        async with HttpClient("changenow", "https://changenow.example", transport=simulator) as http:
+            yield [client(http, SIMULATED_KEY), simulator]
+
+
+@contextmanager
+def _simulated_changenow(settings: Settings) -> Iterator["ChangeNowSimulator"]:
+    from payonce.vendors.changenow.simulator import ChangeNowSimulator
+    from payonce.vendors.simulated import open_simulator
+
+    journal = settings.simulators_dir / "changenow.journal"
+    log.warning("vendor_simulated", vendor="changenow", journal=str(journal), instead="set CHANGENOW_API_KEY")
+    with open_simulator("changenow", journal) as simulator:
+        assert isinstance(simulator, ChangeNowSimulator)
+        yield simulator
+
+
+def _watched(vendor: str) -> Callable[[str, str, float], None]:
+    def observe(call: str, outcome: str, seconds: float) -> None:
+        metrics.VENDOR_CALL_SECONDS.labels(vendor, call, outcome).observe(seconds)
+
+    return observe
 
 
 @asynccontextmanager

@@ -21,6 +21,9 @@
 | WEBHOOK_SIGNING_SECRET | what incoming webhooks are verified with; several with spaces between | none |
 | WEBHOOK_TOLERANCE_SECONDS | how far a webhook's timestamp may be off | 300 |
 | PAYONCE_NORTHBANK_URL, PAYONCE_SOUTHBANK_URL | the banks of the example `transfers` | simulated in the process |
+| CHANGENOW_API_KEY | the key to ChangeNOW | simulated in the process, if CHANGENOW_URL is unset too |
+| CHANGENOW_PRIVATE_API_KEY | the key that its list of exchanges asks for, if you have one | CHANGENOW_API_KEY |
+| CHANGENOW_URL | where ChangeNOW is | https://api.changenow.io |
 
 QUEUE_POLICY__<QUEUE>__<FIELD> changes one field of one queue's policy; see payonce.engine.policy.
 """
@@ -57,6 +60,7 @@ REDIS_SCHEMES: Final = ("redis", "rediss", "unix")
 REDIS_RULE: Final = "it must be an address such as redis://localhost:6379/0, a password in it percent-encoded"
 
 BANK_RULE: Final = "it must be an address such as https://api.bank.example"
+KEY_RULE: Final = "it must be one word of printable ASCII, as the vendor gave it out"
 
 
 class Settings(BaseModel):
@@ -155,7 +159,26 @@ class Settings(BaseModel):
     northbank_url: str | None = Field(None, validation_alias="PAYONCE_NORTHBANK_URL", description=BANK_RULE)
     southbank_url: str | None = Field(None, validation_alias="PAYONCE_SOUTHBANK_URL", description=BANK_RULE)
 
-    @field_validator("northbank_url", "southbank_url")
+    changenow_api_key: SecretStr | None = Field(None, validation_alias="CHANGENOW_API_KEY", description=KEY_RULE)
+    changenow_private_api_key: SecretStr | None = Field(
+        None, validation_alias="CHANGENOW_PRIVATE_API_KEY", description=KEY_RULE
+    )
+    changenow_url: str | None = Field(
+        None, validation_alias="CHANGENOW_URL", description="it must be an address such as https://api.changenow.io"
+    )
+
+    @field_validator("changenow_api_key", "changenow_private_api_key")
+    @classmethod
+    def _is_one_word(cls, key: SecretStr | None) -> SecretStr | None:
+        if key is None:
+            return None
+        # A file or a secret's last line brings its line feed along.
+        word = key.get_secret_value().strip()
+        if not word.isascii() or not word.isprintable() or len(word.split()) != 1:
+            raise ValueError("not one word")
+        return SecretStr(word)
+
+    @field_validator("northbank_url", "southbank_url", "changenow_url")
     @classmethod
     def _is_http(cls, url: str | None) -> str | None:
         if url is not None:

@@ -9,7 +9,7 @@ from payonce.kit.outcomes import Invalid
 from payonce.settings import default_data_dir, load_settings
 
 VARIABLES = (
-    *("DATABASE_URL", "DATABASE_OWNER_URL", "PORT"),
+    *("DATABASE_URL", "DATABASE_OWNER_URL", "PORT", "CHANGENOW_API_KEY", "CHANGENOW_URL"),
     *(
         f"PAYONCE_{name}"
         for name in (
@@ -71,6 +71,7 @@ def test_addresses_are_secrets_and_settings_cannot_be_changed(monkeypatch: pytes
         ("PORT", "eighty"),
         ("PAYONCE_NORTHBANK_URL", "bank.example"),
         ("PAYONCE_SOUTHBANK_URL", "ftp://bank.example"),
+        ("CHANGENOW_URL", "api.changenow.io"),
         ("PAYONCE_METRICS", "closed"),
         ("PAYONCE_TRUSTED_PROXIES", "*"),
         ("PAYONCE_TRUSTED_PROXIES", "10.0.0.1, proxy.example"),
@@ -79,6 +80,16 @@ def test_addresses_are_secrets_and_settings_cannot_be_changed(monkeypatch: pytes
 def test_a_bad_value_is_named_with_the_way_out(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(name, value)
     with pytest.raises(Invalid, match=f"^{name} is '{re.escape(value)}'; it must be "):
+        load_settings()
+
+
+def test_a_key_is_taken_without_the_white_space_around_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHANGENOW_API_KEY", "0123abcd\n")
+    settings = load_settings()
+    assert settings.changenow_api_key is not None
+    assert settings.changenow_api_key.get_secret_value() == "0123abcd"
+    monkeypatch.setenv("CHANGENOW_API_KEY", "two words")
+    with pytest.raises(Invalid, match=r"^CHANGENOW_API_KEY set, its value is not shown; it must be one word"):
         load_settings()
 
 

@@ -110,6 +110,10 @@ VENDOR_SECONDS = Histogram(
     "payonce_vendor_seconds", "One call to a vendor by an effect, the wait for its turn included.", ["kind", "call"],
     buckets=_SECONDS, registry=REGISTRY,
 )  # fmt: skip
+VENDOR_CALL_SECONDS = Histogram(
+    "payonce_vendor_call_seconds", "One request to a vendor without the wait for its turn, by how it was answered.",
+    ["vendor", "call", "outcome"], buckets=_SECONDS, registry=REGISTRY,
+)  # fmt: skip
 
 HELD = Counter("payonce_sends_held_total", "Sends that a brake held back.", ["brake"], registry=REGISTRY)
 EFFECT_EVENTS = Counter(

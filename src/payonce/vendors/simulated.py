@@ -7,10 +7,11 @@ from typing import Final
 
 from payonce.kit.money import Amount, well_known
 from payonce.kit.outcomes import Invalid
+from payonce.vendors.changenow.simulator import ChangeNowSimulator
 from payonce.vendors.northbank.simulator import NorthbankSimulator
 from payonce.vendors.southbank.simulator import SouthbankSimulator
 
-Simulator = NorthbankSimulator | SouthbankSimulator
+Simulator = NorthbankSimulator | SouthbankSimulator | ChangeNowSimulator
 
 OPENING: Final = (Amount(1_000_000, well_known("EUR")), Amount(1_000_000, well_known("JPY")))
 
@@ -41,4 +42,8 @@ def _southbank(journal: Path) -> SouthbankSimulator:
     return bank
 
 
-_SIMULATORS: Final[dict[str, Callable[[Path], Simulator]]] = {"northbank": _northbank, "southbank": _southbank}
+_SIMULATORS: Final[dict[str, Callable[[Path], Simulator]]] = {
+    "northbank": _northbank,
+    "southbank": _southbank,
+    "changenow": ChangeNowSimulator,
+}

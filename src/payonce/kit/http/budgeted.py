@@ -1,5 +1,7 @@
 """A request within a vendor's budget, whose rests are told to everybody who shares it."""
 
+import time
+from collections.abc import Callable
 from typing import Any, Final
 
 from payonce.kit.budget import Budget
@@ -8,12 +10,32 @@ from payonce.kit.http.response import Response
 
 RESTING: Final = (429, 503)
 """Too many requests, and out of service: both may say in Retry-After when to come again."""
+NO_ANSWER: Final = "no_answer"
+
+Observe = Callable[[str, float], None]
+"""Told how a request was answered (ok, refused, resting, error, no_answer) and how long that took, its turn aside."""
 
 
-async def request_within(budget: Budget, http: HttpClient, method: str, path: str, **options: Any) -> Response:
+async def request_within(
+    budget: Budget, http: HttpClient, method: str, path: str, *, observe: Observe | None = None, **options: Any
+) -> Response:
     """Waits for a turn and asks. A vendor that says when to come again is left alone until then, by all processes."""
     await budget.wait_turn()
-    answer = await http.request(method, path, **options)
+    began_at, answered = time.monotonic(), NO_ANSWER
+    try:
+        answer = await http.request(method, path, **options)
+        answered = kind_of(answer.status)
+    finally:
+        if observe is not None:
+            observe(answered, time.monotonic() - began_at)
     if answer.status in RESTING and (rest_s := answer.retry_after_s) is not None:
         await budget.penalise(rest_s)
     return answer
+
+
+def kind_of(status: int) -> str:
+    if 200 <= status < 300:
+        return "ok"
+    if status == 429:
+        return "resting"
+    return "refused" if 400 <= status < 500 else "error"

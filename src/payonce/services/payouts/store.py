@@ -90,22 +90,28 @@ async def move(
     )  # fmt: skip
     if row is None:
         raise Retry(f"payout {payout.id} is no longer {payout.state}")
-    return await _told(tx, payout_from(row))
+    after_move = payout_from(row)
+    # Priced anew after a swap that came to nothing, it has the price it had.
+    repriced = after is State.PRICED and payout.state is not State.RECEIVED
+    return after_move if repriced else await _told(tx, after_move)
 
 
-async def keep(tx: Tx, payout: Payout, hold: Hold, reason: str, *, as_state: State = State.HELD) -> Payout:
+async def keep(
+    tx: Tx, payout: Payout, hold: Hold, reason: str, *, as_state: State = State.HELD, goes_on: State | None = None
+) -> Payout:  # fmt: skip
     """Leaves it to a person: held when something about it must change, in review when nobody can tell what is true.
-    One that a person has already only gets the newer reason."""
+    One that a person has already only gets the newer reason. `goes_on` is where it goes on from, if not from here."""
     was_kept = payout.held_from is not None
     if not was_kept and as_state not in TRANSITIONS[payout.state]:
         raise AssertionError(f"a payout that is {payout.state} is not kept")
     row = await tx.fetchrow(
         """
         update payouts.payouts
-        set state = $3, held_from = coalesce(held_from, state), hold = $4, reason = $5, updated_at = payonce.due_now()
+        set state = $3, held_from = coalesce($6, held_from, state), hold = $4, reason = $5,
+            updated_at = payonce.due_now()
         where id = $1 and state = $2 returning *
         """,
-        payout.id, payout.state, as_state, hold, reason[:REASON_MAX_LENGTH],
+        payout.id, payout.state, as_state, hold, reason[:REASON_MAX_LENGTH], goes_on,
     )  # fmt: skip
     if row is None:
         raise Retry(f"payout {payout.id} is no longer {payout.state}")

@@ -1,7 +1,6 @@
 """Swaps on record: whom each serves, and how a swap's way moves the payouts that it carries."""
 
 from collections.abc import Sequence
-from typing import Final
 
 from payonce.engine.transaction import Reader, Tx
 from payonce.kit.money import Amount
@@ -24,8 +23,6 @@ from payonce.services.payouts.model import (
     swap_from,
 )  # fmt: skip
 from payonce.vendors.changenow.port import Swap as Made
-
-ROUND_MAX: Final = 1_000
 
 
 async def active_swap(read: Reader | Tx, unique_id: str, part: int) -> Swap | None:
@@ -60,6 +57,18 @@ async def locked_swap(tx: Tx, swap_id: str) -> Swap:
 async def shares_of(read: Reader | Tx, swap_id: str) -> list[Share]:
     rows = await read.fetch("select * from payouts.shares where swap_id = $1 order by payout_id, part", swap_id)
     return [share_from(row) for row in rows]
+
+
+async def active_swaps(read: Reader | Tx, payout_id: str) -> list[Swap]:
+    """Those that carry a payout now, one for each of its parts that has begun."""
+    rows = await read.fetch(
+        """
+        select s.* from payouts.shares h join payouts.swaps s on s.id = h.swap_id
+        where h.payout_id = $1 and h.active order by h.part
+        """,
+        payout_id,
+    )
+    return [swap_from(row) for row in rows]
 
 
 async def payouts_of(tx: Tx, swap_id: str) -> list[Payout]:
@@ -114,6 +123,14 @@ async def record_direct(tx: Tx, swap: Swap) -> Swap:
     )  # fmt: skip
 
 
+async def replace(tx: Tx, swap: Swap, reason: str) -> Swap:
+    """Another round for the same shares."""
+    await abandon(tx, swap, reason)
+    shares = await shares_of(tx, swap.id)
+    [lead] = [payout for payout in await payouts_of(tx, swap.id) if payout.unique_id == swap.unique_id]
+    return await begin_swap(tx, lead, swap.part, [(share.payout_id, share.part, share.amount) for share in shares])
+
+
 async def trigger(tx: Tx, swap: Swap) -> None:
     """Hostpay is told of it: from now on nothing of ours replaces it."""
     await tx.execute(
@@ -126,16 +143,19 @@ async def advance(tx: Tx, swap: Swap, after: SwapState, *, reason: str | None = 
     """Moves the swap, and the payouts it carries as far as all their parts have come. What a person has stays with
     them, and only where it goes on from is moved."""
     moved = await _update(tx, swap, after, reason=reason)
-    if after in REPLACED:
-        return moved
-    for carried in await payouts_of(tx, swap.id):
-        states = await _active_states(tx, carried.id)
-        wanted = state_by(states)
-        if carried.held_from is not None:
-            await _move_beneath(tx, carried, wanted)
-        elif wanted is not carried.state:
-            await store.move(tx, carried, wanted)
+    if after not in REPLACED:
+        for carried in await payouts_of(tx, swap.id):
+            await follow(tx, carried)
     return moved
+
+
+async def follow(tx: Tx, payout: Payout) -> None:
+    """Moves a payout to where its swaps stand."""
+    wanted = state_by(swap.state for swap in await active_swaps(tx, payout.id))
+    if payout.held_from is not None:
+        await _move_beneath(tx, payout, wanted)
+    elif wanted is not payout.state:
+        await store.move(tx, payout, wanted)
 
 
 async def finish(tx: Tx, swap: Swap) -> Swap:
@@ -160,17 +180,6 @@ async def lapse(tx: Tx, swap: Swap, reason: str) -> Swap:
     if paid:
         raise AssertionError(f"swap {swap.id} has a row of hostpay: it may have been paid, and is not replaced")
     return await advance(tx, swap, SwapState.LAPSED, reason=reason)
-
-
-async def _active_states(tx: Tx, payout_id: str) -> list[SwapState]:
-    rows = await tx.fetch(
-        """
-        select s.state from payouts.shares h join payouts.swaps s on s.id = h.swap_id
-        where h.payout_id = $1 and h.active
-        """,
-        payout_id,
-    )
-    return [SwapState(row["state"]) for row in rows]
 
 
 async def _move_beneath(tx: Tx, payout: Payout, wanted: State) -> None:

@@ -15,6 +15,17 @@ from payonce.kit.outcomes import Refused
 
 REQUESTS_PER_S: Final = 30.0
 """What the vendor allows one key; all queues, polls, quotes and reconciliation together."""
+BUDGET_PER_S: Final = REQUESTS_PER_S * 0.8
+BUDGET_BURST: Final = 5
+"""Within any second at most rate and burst, 29, have their turn; the rest is for those that travel slower."""
+CALL_MAX_S: Final = 20.0
+TURN_MAX_S: Final = 5.0
+ANSWER_MAX_S: Final = 14.0
+"""A call is the wait for its turn, for the answer, and a second to tell the others of a rest that the vendor asks for."""
+PAGE_MAX: Final = 100
+"""Of the list of exchanges."""
+REFERENCE_MAX_CHARS: Final = 64
+"""Of one field of the vendor's `payload`."""
 
 
 class Status(StrEnum):
@@ -96,7 +107,7 @@ class Order(msgspec.Struct, frozen=True):
     refund_extra_id: str | None = None
     user_id: str | None = None
     payload: str | None = None
-    """Our reference; the vendor keeps it and says it back in `exchange`."""
+    """Our reference, at most 64 characters; the vendor keeps it and says it back in `exchange`."""
 
 
 class Swap(msgspec.Struct, frozen=True):
@@ -105,9 +116,11 @@ class Swap(msgspec.Struct, frozen=True):
     id: str
     pair: Pair
     from_amount: Decimal
+    """As ordered: the vendor says it back as a JSON number, which keeps 15 digits."""
     to_amount: Decimal
     payin_address: str
     payin_extra_id: str | None
+    """Without it a deposit to the address is nobody's."""
     payout_address: str
     payout_extra_id: str | None
     refund_address: str | None
@@ -172,10 +185,11 @@ class ChangeNow(Protocol):
 
     async def currencies(self) -> Sequence[Currency]: ...
 
-    async def validate_address(
-        self, currency: str, network: str, address: str, extra_id: str | None
-    ) -> AddressVerdict: ...
+    async def validate_address(self, currency: str, network: str, address: str, extra_id: str | None) -> AddressVerdict:
+        """Of the address on that network. The vendor judges no extra ids; `currencies` says where one may be needed."""
+        ...
 
     async def exchanges(self, since: datetime, until: datetime, offset: int, limit: int) -> Sequence[Exchange]:
-        """The list of our key's exchanges, by creation, for reconciliation."""
+        """The list of our key's exchanges, by creation, for reconciliation. Fewer than `limit` (1 to 100) are the last;
+        one at the edge of the interval may be shown though it lies just outside."""
         ...

@@ -1,0 +1,113 @@
+"""Payouts that are too small for the exchange: kept for each client until together they are enough for one swap."""
+
+from typing import Any, Final
+
+from payonce.engine.transaction import Reader, Tx
+from payonce.engine.work import Work, handles
+from payonce.kit.money import Amount
+from payonce.services.payouts import books, sending, store, swap_store
+from payonce.services.payouts.model import ETH, ETH_NETWORK, ETH_TICKER, Payout, State, payout_from
+from payonce.services.payouts.policies import KEEPING
+from payonce.vendors.changenow.port import ChangeNow, ExchangeRefused, Pair, Range
+
+BATCH_MAX: Final = 100
+"""Payouts that one swap serves."""
+CLIENTS_MAX: Final = 1_000
+"""That one look puts messages for; those after them are found by the next."""
+
+BATCH: Final = "batch_client"
+LOOK: Final = "look_for_batches"
+
+
+async def accumulate(tx: Tx, payout: Payout, swap_id: str) -> None:
+    """Leaves it until there is more for the same client, and looks at once whether that is so already."""
+    waiting = await store.move(tx, payout, State.ACCUMULATING)
+    await tx.post(books.accumulated(waiting, swap_id))
+    await _put(tx, waiting, f"batch:{swap_id}:{payout.id}")
+
+
+@handles(KEEPING, LOOK)
+async def look_for_batches(work: Work) -> None:
+    """By the clock: minimums change, so what was too little may be enough by now."""
+    rows = await work.read.fetch(
+        """
+        select distinct on (payout_currency, payout_network, wallet_address, extra_id) *
+        from payouts.payouts where state = 'accumulating'
+        order by payout_currency, payout_network, wallet_address, extra_id, created_at limit $1
+        """,
+        CLIENTS_MAX,
+    )
+    async with work.commit() as tx:
+        for row in rows:
+            await _put(tx, payout_from(row), f"batch:{work.message.id}:{row['id']}")
+
+
+@handles(KEEPING, BATCH)
+async def batch_client(work: Work, changenow: ChangeNow) -> None:
+    """One swap for all that a client is owed, once the exchange takes so much."""
+    of = await store.payout(work.read, work.message.correlation_id)
+    try:
+        taken = await changenow.range(Pair(ETH_TICKER, ETH_NETWORK, of.payout_currency, of.payout_network))
+    except ExchangeRefused as no:
+        async with work.commit(rejected=no.reason):
+            return
+    async with work.commit() as tx:
+        if chosen := enough(await _waiting(tx, of), taken):
+            await _begin_batch(tx, chosen)
+
+
+def enough(waiting: list[Payout], taken: Range) -> list[Payout]:
+    """The oldest of them that the exchange takes together; none when it does not take even all of them."""
+    most = None if taken.max_amount is None else taken.max_amount
+    total, chosen = Amount.zero(ETH), []
+    for payout in waiting[:BATCH_MAX]:
+        assert payout.value is not None
+        if most is not None and (total + payout.value).to_decimal() > most:
+            break
+        total += payout.value
+        chosen.append(payout)
+    return chosen if chosen and total.to_decimal() >= taken.min_amount else []
+
+
+async def _begin_batch(tx: Tx, chosen: list[Payout]) -> None:
+    priced = [await store.move(tx, payout, State.PRICED) for payout in chosen]
+    shares = [(payout.id, 1, payout.value) for payout in priced if payout.value is not None]
+    swap = await swap_store.begin_swap(tx, priced[0], 1, shares)
+    for payout in priced:
+        await tx.post(books.batched(payout, swap.id))
+    await sending.send_swap(tx, priced[0], swap)
+
+
+async def _waiting(tx: Tx, of: Payout) -> list[Payout]:
+    """The oldest first; locked in one order, so that two batches of one client do not wait for each other."""
+    rows = await tx.fetch(
+        """
+        select * from payouts.payouts
+        where state = 'accumulating' and payout_currency = $1 and payout_network = $2 and wallet_address = $3
+          and extra_id is not distinct from $4
+        order by id for update
+        """,
+        of.payout_currency, of.payout_network, of.wallet_address, of.extra_id,
+    )  # fmt: skip
+    return sorted((payout_from(row) for row in rows), key=lambda payout: (payout.created_at, payout.id))
+
+
+async def _put(tx: Tx, payout: Payout, key: str) -> None:
+    await tx.send(KEEPING, {}, action=BATCH, key=key, correlation_id=payout.id)
+
+
+async def accumulated(read: Reader) -> list[dict[str, Any]]:
+    """What waits, by client."""
+    rows = await read.fetch(
+        """
+        select payout_currency, payout_network, wallet_address, extra_id, count(*) as payouts,
+            sum(value_minor) as minor, min(created_at) as since
+        from payouts.payouts where state = 'accumulating' group by 1, 2, 3, 4 order by 1, 2, 3, 4
+        """
+    )
+    return [
+        {"payout_currency": row["payout_currency"], "payout_network": row["payout_network"],
+         "wallet_address": row["wallet_address"], "extra_id": row["extra_id"], "payouts": row["payouts"],
+         "value_eth": Amount(int(row["minor"]), ETH).to_text(), "since": row["since"]}
+        for row in rows
+    ]  # fmt: skip

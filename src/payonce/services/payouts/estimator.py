@@ -1,0 +1,68 @@
+"""The role that asks what a payout is worth: one question to the exchange for each try, and no waiting in between."""
+
+from decimal import Decimal
+from typing import Final
+
+from payonce.engine.work import Work, handles
+from payonce.kit.outcomes import Retry
+from payonce.services.payouts import pausing, sending, store
+from payonce.services.payouts.model import ETH_NETWORK, ETH_TICKER, USDT_TICKER, Hold, Payout, State
+from payonce.services.payouts.policies import ESTIMATE
+from payonce.services.payouts.tokens import hops
+from payonce.vendors.changenow.port import ChangeNow, Code, Estimate, ExchangeRefused, Pair
+
+PRICED_PAIR: Final = Pair(USDT_TICKER, ETH_NETWORK, ETH_TICKER, ETH_NETWORK)
+TRIES_OF_AN_INACTIVE_PAIR: Final = 5
+"""A minute apart: what is switched off for longer is for a person."""
+
+
+@handles(ESTIMATE)
+async def price_payout(work: Work, changenow: ChangeNow) -> None:
+    """Ask the rate, and tell the orchestrator."""
+    asked = hops.read(hops.EstimateRequest, work.message.payload)
+    payout = await _payout(work)
+    if payout is not None and payout.state is not State.RECEIVED:
+        return
+    try:
+        found = await _estimate(changenow, asked.adjusted_amount_usdt)
+    except ExchangeRefused as no:
+        await _refused(work, payout, no)
+        return
+    async with work.commit() as tx:
+        await sending.send_estimated(tx, asked, payout, pausing.put_of(work), found)
+
+
+async def _payout(work: Work) -> Payout | None:
+    """None for a caller that keeps its payouts itself."""
+    correlation_id = work.message.correlation_id
+    return None if correlation_id is None else await store.find(work.read, correlation_id)
+
+
+async def _estimate(changenow: ChangeNow, amount: Decimal) -> Estimate:
+    """No USDT is ever sent to the exchange: it is asked for a rate alone. So what is too small or too large for it is
+    priced at the nearest amount that it takes; whether the payout itself is too small, its swap will show."""
+    try:
+        return await changenow.estimate(PRICED_PAIR, amount)
+    except ExchangeRefused as no:
+        if no.code not in (Code.TOO_SMALL, Code.TOO_LARGE, Code.PAIR_INACTIVE):
+            raise
+        taken = await changenow.range(PRICED_PAIR)
+        nearest = max(amount, taken.min_amount)
+        if taken.max_amount is not None:
+            nearest = min(nearest, taken.max_amount)
+        if nearest == amount:
+            raise
+        return await changenow.estimate(PRICED_PAIR, nearest)
+
+
+async def _refused(work: Work, payout: Payout | None, no: ExchangeRefused) -> None:
+    if no.code is Code.NOT_ALLOWED:
+        await pausing.pause_and_put_back(work, no.reason)
+        return
+    # Everything else is about the pair or the amount, and may pass; nothing about it is the payout's fault.
+    if work.message.attempts + 1 < TRIES_OF_AN_INACTIVE_PAIR:
+        raise Retry(f"the exchange gives no rate: {no.reason}")
+    hold = Hold.PAIR_INACTIVE if no.code is Code.PAIR_INACTIVE else Hold.REFUSED
+    async with work.commit(rejected=no.reason) as tx:
+        if payout is not None:
+            await store.keep(tx, payout, hold, f"the exchange gives no rate: {no.reason}")

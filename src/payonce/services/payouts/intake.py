@@ -1,0 +1,199 @@
+"""The webhook that orders a payout: its signature over the raw bytes, then its fields, one clear sentence for each no.
+
+401  no signature, or not by one of our keys
+400  the body is no JSON object, or its time is not close to ours
+409  the payment is on record with another body
+422  a field that cannot become a payout
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from http import HTTPStatus
+from typing import Any, Final
+
+import msgspec
+
+from payonce.kit.crypto import verify_hex
+from payonce.kit.money import Amount, loads_exact
+from payonce.kit.outcomes import Invalid, PayonceError
+from payonce.services.payouts.addresses import looks_like_an_address
+from payonce.services.payouts.model import USDT
+from payonce.services.payouts.pricing import fee_and_rest
+from payonce.services.payouts.terms import Terms
+
+SIGNATURE_HEADER: Final = "X-Webhook-Signature"
+USER_ID_LIMIT: Final = 2**63
+PRICE_MAX: Final = Amount(10**12 * 10**6, USDT)
+"""A trillion: nobody pays that for a subscription, and every amount that follows from it fits its column."""
+UNIQUE_ID_LENGTH: Final = 16
+_ALPHABET: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+_CHANNEL: Final = re.compile(r"[A-Za-z0-9_@.:-]{1,64}")
+_TICKER: Final = re.compile(r"[a-z0-9]{1,30}")
+_MEMO: Final = re.compile(r"[\x20-\x7e]{1,120}")
+_PAYMENT: Final = re.compile(r"[\x21-\x7e]{1,200}")
+_SECONDS: Final = re.compile(r"[0-9]{1,12}")
+_DECIMAL: Final = re.compile(r"[0-9]{1,15}(\.[0-9]{1,18})?")
+
+
+class NotTaken(PayonceError):
+    """A webhook that is not taken in; nothing of it was written."""
+
+    def __init__(self, status: HTTPStatus, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a caller asks for, with every field in its one form."""
+
+    payment_id: str | None
+    user_id: int
+    closed_channel_id: str
+    wallet_address: str
+    extra_id: str | None
+    says_extra_id: bool
+    """Whether the caller spoke of a memo at all; an empty one says that the address needs none."""
+    payout_currency: str
+    payout_network: str
+    price: Amount
+    fee: Amount
+    adjusted: Amount
+
+    @property
+    def natural_key(self) -> str:
+        """Everything but the time: what a caller who sends no payment id repeats when they repeat themselves."""
+        fields = (
+            self.user_id, self.closed_channel_id, self.wallet_address, self.extra_id, self.payout_currency,
+            self.payout_network, self.price.to_minor_text(),
+        )  # fmt: skip
+        return hashlib.sha256(msgspec.json.encode(fields)).hexdigest()
+
+
+def read_webhook(terms: Terms, signature: str | None, body: bytes, now: datetime) -> Asked:
+    """Total: whatever a stranger sends, the answer is what they ask for, or NotTaken."""
+    check_signature(terms, signature, body)
+    try:
+        document = loads_exact(body)
+    except Invalid as error:
+        raise NotTaken(HTTPStatus.BAD_REQUEST, str(error)) from None
+    if not isinstance(document, dict):
+        raise NotTaken(HTTPStatus.BAD_REQUEST, "the body is not a JSON object")
+    _check_time(document.get("timestamp"), now, terms.tolerance_s)
+    return _asked(document, terms)
+
+
+def check_signature(terms: Terms, signature: str | None, body: bytes) -> None:
+    """Over the bytes as they came, in a time that tells nothing about the right one."""
+    if signature is None:
+        raise NotTaken(HTTPStatus.UNAUTHORIZED, f"the header {SIGNATURE_HEADER} is missing")
+    # All keys are tried: how many there are, and which one was right, is nobody's business.
+    right = [verify_hex(key, body, signature.strip()) for key in terms.signing_keys]
+    if True not in right:
+        raise NotTaken(
+            HTTPStatus.UNAUTHORIZED,
+            f"{SIGNATURE_HEADER} is not the hex HMAC-SHA256 of the body under a key that is agreed",
+        )
+
+
+def unique_id_of(payment: str) -> str:
+    """16 of A-Z0-9 from a hash of the payment: 82 bits, so among a billion payments the odds that any two meet are
+    below one in ten million; two that do are refused loudly."""
+    number = int.from_bytes(hashlib.sha256(b"payonce payout\n" + payment.encode()).digest(), "big")
+    letters = []
+    for _ in range(UNIQUE_ID_LENGTH):
+        number, letter = divmod(number, len(_ALPHABET))
+        letters.append(_ALPHABET[letter])
+    return "".join(letters)
+
+
+def _check_time(given: object, now: datetime, tolerance_s: int) -> None:
+    text = str(given) if type(given) is int else given
+    if not isinstance(text, str) or not _SECONDS.fullmatch(text):
+        raise NotTaken(HTTPStatus.BAD_REQUEST, "timestamp must be the seconds since 1970, as a whole number")
+    if abs(int(text) - now.timestamp()) > tolerance_s:
+        raise NotTaken(
+            HTTPStatus.BAD_REQUEST, f"timestamp is more than {tolerance_s} s away from our clock; sign the body anew"
+        )
+
+
+def _asked(document: Mapping[str, Any], terms: Terms) -> Asked:
+    currency = _ticker(document, "payout_currency")
+    network = _ticker(document, "payout_network")
+    price = _price(document)
+    fee, adjusted = fee_and_rest(price, terms.fee_percent)
+    if adjusted.minor <= 0:
+        raise _wrong("subscription_price", "leaves nothing to pay out after the fee")
+    said = "extra_id" if "extra_id" in document else "extraId"
+    return Asked(
+        payment_id=_payment_id(document.get("payment_id"), terms), user_id=_user_id(document.get("user_id")),
+        closed_channel_id=_channel(document.get("closed_channel_id")),
+        wallet_address=_address(document.get("wallet_address"), network), extra_id=_memo(document.get(said)),
+        says_extra_id=document.get(said) is not None, payout_currency=currency, payout_network=network, price=price,
+        fee=fee, adjusted=adjusted,
+    )  # fmt: skip
+
+
+def _payment_id(given: object, terms: Terms) -> str | None:
+    if given is None and terms.allow_missing_payment_id:
+        return None
+    if not isinstance(given, str) or not _PAYMENT.fullmatch(given):
+        raise _wrong("payment_id", "must be 1 to 200 printable ASCII characters without spaces, one for each payment")
+    return given
+
+
+def _user_id(given: object) -> int:
+    if type(given) is not int or not 0 <= given < USER_ID_LIMIT:
+        raise _wrong("user_id", "must be a whole number from 0 to 2^63-1")
+    return given
+
+
+def _channel(given: object) -> str:
+    text = str(given) if type(given) is int and abs(given) < USER_ID_LIMIT else given
+    if not isinstance(text, str) or not _CHANNEL.fullmatch(text):
+        raise _wrong("closed_channel_id", "must be a text such as -1001234567890")
+    return text
+
+
+def _ticker(document: Mapping[str, Any], name: str) -> str:
+    given = document.get(name)
+    text = given.strip().lower() if isinstance(given, str) else ""
+    if not _TICKER.fullmatch(text):
+        raise _wrong(name, "must be a name such as eth")
+    return text
+
+
+def _address(given: object, network: str) -> str:
+    if not isinstance(given, str) or not looks_like_an_address(network, given):
+        raise _wrong("wallet_address", f"is no address of the network {network}")
+    return given
+
+
+def _memo(given: object) -> str | None:
+    if given is None or given == "":
+        return None
+    if not isinstance(given, str) or not _MEMO.fullmatch(given):
+        raise _wrong("extra_id", "must be 1 to 120 printable ASCII characters")
+    return given
+
+
+def _price(document: Mapping[str, Any]) -> Amount:
+    given = document.get("subscription_price", document.get("sub_price"))
+    text = str(given) if type(given) is int or not isinstance(given, str) else given
+    if isinstance(given, bool) or not _DECIMAL.fullmatch(text):
+        raise _wrong("subscription_price", "must be a decimal text such as 29.99, above zero")
+    try:
+        price = Amount.from_decimal(text, USDT)
+    except Invalid as error:
+        raise _wrong("subscription_price", f"is refused: {error}") from None
+    if not 0 < price.minor <= PRICE_MAX.minor:
+        raise _wrong("subscription_price", f"must be above zero and at most {PRICE_MAX}")
+    return price
+
+
+def _wrong(name: str, rule: str) -> NotTaken:
+    return NotTaken(HTTPStatus.UNPROCESSABLE_ENTITY, f"{name} {rule}")

@@ -1,0 +1,86 @@
+"""What is done by the clock: the exchange's list of currencies, and payouts that nothing works on."""
+
+from typing import Final
+
+from payonce.engine.audit import Severity, note
+from payonce.engine.janitors import Every, Schedule
+from payonce.engine.work import Work, handles
+from payonce.kit.log import get_logger
+from payonce.kit.outcomes import Retry
+from payonce.services.payouts import sending, store
+from payonce.services.payouts.accumulating import LOOK
+from payonce.services.payouts.model import UNDER_WAY
+from payonce.services.payouts.policies import KEEPING, QUEUES
+from payonce.vendors.changenow.port import ChangeNow, ExchangeRefused
+
+FORGOTTEN_AFTER_S: Final = 300.0
+"""So long after its last move a payout without a message is not between two hops, it is forgotten."""
+PUT_BACK_MAX: Final = 100
+"""At once; the next look finds the others."""
+
+CURRENCIES: Final = "refresh_currencies"
+PUT_BACK: Final = "put_back_payouts"
+
+SCHEDULES: Final = (
+    Schedule("payouts-currencies", KEEPING, every=Every(600), action=CURRENCIES),
+    Schedule("payouts-batches", KEEPING, every=Every(300), action=LOOK),
+    Schedule("payouts-put-back", KEEPING, every=Every(60), action=PUT_BACK),
+)
+
+log = get_logger(__name__)
+
+
+@handles(KEEPING, CURRENCIES)
+async def refresh_currencies(work: Work, changenow: ChangeNow) -> None:
+    """What the exchange changes now. An answer that names none is no answer: everybody would be refused."""
+    try:
+        found = await changenow.currencies()
+    except ExchangeRefused as no:
+        raise Retry(f"the exchange does not say what it changes: {no.reason}") from no
+    if not found:
+        raise Retry("the exchange names no currencies at all")
+    named = {(each.ticker.lower(), each.network.lower()): each for each in found}
+    async with work.commit() as tx:
+        await tx.execute("delete from payouts.currencies")
+        await tx.connection.executemany(
+            """
+            insert into payouts.currencies (ticker, network, name, has_extra_id, decimals, payable)
+            values ($1, $2, $3, $4, $5, $6)
+            """,
+            [(ticker, network, each.name, each.has_extra_id, each.decimals, each.buy)
+             for (ticker, network), each in named.items()],
+        )  # fmt: skip
+
+
+@handles(KEEPING, PUT_BACK)
+async def put_back_payouts(work: Work) -> None:
+    """A task service may lose a task, and a person purge a queue: what is under way without a message gets one."""
+    async with work.commit() as tx:
+        rows = await tx.fetch(
+            f"""
+            select p.id from payouts.payouts p
+            where p.state = any($1::text[])
+              and p.updated_at < payonce.due_now() - make_interval(secs => $2::float8)
+              and not exists ({MESSAGES_OF_A_PAYOUT})
+            order by p.updated_at limit $3 for update of p skip locked
+            """,
+            sorted(UNDER_WAY), FORGOTTEN_AFTER_S, PUT_BACK_MAX,
+        )  # fmt: skip
+        for row in rows:
+            payout = await store.locked(tx, row["id"])
+            await sending.resume(tx, payout)
+            log.warning("payout_put_back", payout=payout.id, state=payout.state.value)
+            await note(
+                tx.connection, "payouts.put_back", payout.id, f"it was {payout.state} and had no message",
+                actor="payouts", severity=Severity.WARNING,
+            )  # fmt: skip
+
+
+MESSAGES_OF_A_PAYOUT: Final = f"""
+    select from payonce.live_messages m
+    where m.queue in ({", ".join(f"'{policy.queue}'" for policy in QUEUES)}) and m.correlation_id in (
+        select p.id union all
+        select lead.id from payouts.shares h join payouts.swaps s on s.id = h.swap_id
+        join payouts.payouts lead on lead.unique_id = s.unique_id where h.payout_id = p.id and h.active)
+"""
+"""Of the payout p itself, or of the payout that leads a swap it is part of."""

@@ -1,0 +1,127 @@
+"""The role that keeps the record: prices what was estimated, queues what was swapped, and tells hostpay."""
+
+from decimal import ROUND_DOWN, Decimal
+from typing import Final
+
+from payonce.engine.transaction import Tx
+from payonce.engine.work import Work, handles
+from payonce.kit.money import Amount
+from payonce.services.payouts import books, sending, store, swap_store
+from payonce.services.payouts.model import (
+    ETH_NETWORK,
+    ETH_TICKER,
+    FLOW,
+    TYPE,
+    USDT_TICKER,
+    Hold,
+    Payout,
+    State,
+    Swap,
+    SwapState,
+)  # fmt: skip
+from payonce.services.payouts.policies import ESTIMATED, SWAPPED
+from payonce.services.payouts.pricing import market_value
+from payonce.services.payouts.terms import Terms
+from payonce.services.payouts.tokens import hops
+
+SHOWN_DECIMALS: Final = Decimal("1e-18")
+"""Of the amounts that people read; the books have the exact ones."""
+
+
+@handles(ESTIMATED)
+async def value_payout(work: Work, terms: Terms) -> None:
+    """Put the pure market value on record and have the swap created; what has a price keeps it."""
+    found = hops.read(hops.EstimateResponse, work.message.payload)
+    payout = await store.payout(work.read, work.message.correlation_id)
+    if payout.state is not State.RECEIVED:
+        return
+    value = market_value(
+        payout.adjusted, found.from_amount_usdt, found.to_amount_eth_post_fee, found.deposit_fee, found.withdrawal_fee
+    )
+    if value is None:
+        reason = f"the exchange's fee of {found.deposit_fee:f} USDT leaves nothing of {payout.adjusted} to pay out"
+        async with work.commit(rejected=reason) as tx:
+            await store.keep(tx, payout, Hold.NO_VALUE, reason)
+        return
+    async with work.commit() as tx:
+        priced = await store.move(tx, payout, State.PRICED, value=value)
+        await tx.post(books.priced(payout, value))
+        await _keep_request(tx, payout, value, terms.host_wallet)
+        await tx.execute(
+            "insert into payouts.parts (payout_id, part, amount_minor) values ($1, 1, $2)", payout.id, value.minor
+        )
+        swap = await swap_store.begin_swap(tx, priced, 1, [(payout.id, 1, value)])
+        await sending.send_swap(tx, priced, swap)
+
+
+@handles(SWAPPED)
+async def record_swap(work: Work) -> None:
+    """Put the exchange on record. When every part of a payout has one, hostpay is told of all of them, in one commit."""
+    made = hops.read(hops.SwapResponse, work.message.payload)
+    swap = await swap_store.swap_of_exchange(work.read, made.unique_id, made.cn_api_id)
+    if swap is None or swap.state is not SwapState.CREATED or swap.triggered_at is not None:
+        return
+    async with work.commit() as tx:
+        payouts = await swap_store.payouts_of(tx, swap.id)
+        if (await swap_store.locked_swap(tx, swap.id)).state is not SwapState.CREATED:
+            return
+        await _keep_swap(tx, swap, made)
+        await tell_hostpay(tx, payouts)
+
+
+async def tell_hostpay(tx: Tx, payouts: list[Payout]) -> None:
+    """Of these payouts' swaps, all at once or none: what is only half created, or with a person, is not paid."""
+    swaps = {swap.id: swap for payout in payouts for swap in await swap_store.active_swaps(tx, payout.id)}
+    if any(payout.held_from is not None for payout in payouts) or not await _all_queued(tx, list(swaps)):
+        return
+    if any([await sending.parts_without_swap(tx, payout.id) for payout in payouts]):
+        return
+    for swap in swaps.values():
+        if swap.triggered_at is None:
+            lead = await store.payout_by_unique_id(tx, swap.unique_id)
+            await swap_store.trigger(tx, swap)
+            await sending.send_hostpay(tx, lead, swap)
+    for payout in payouts:
+        await swap_store.follow(tx, payout)
+
+
+async def _all_queued(tx: Tx, swap_ids: list[str]) -> bool:
+    queued: bool = await tx.fetchval(
+        """
+        select count(*) = cardinality($1::text[]) from payouts.swaps s
+        join payouts.split_payout_que q on q.unique_id = s.unique_id and q.cn_api_id = s.cn_api_id
+        where s.id = any($1::text[])
+        """,
+        swap_ids,
+    )
+    return queued
+
+
+async def _keep_request(tx: Tx, payout: Payout, value: Amount, refund_address: str) -> None:
+    await tx.execute(
+        """
+        insert into payouts.split_payout_request (
+            unique_id, user_id, closed_channel_id, from_currency, to_currency, from_network, to_network, from_amount,
+            to_amount, client_wallet_address, refund_address, flow, type)
+        values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+        """,
+        payout.unique_id, payout.user_id, payout.closed_channel_id, USDT_TICKER, payout.payout_currency, ETH_NETWORK,
+        payout.payout_network, payout.adjusted.to_decimal(), value.to_decimal(), payout.wallet_address, refund_address,
+        FLOW, TYPE,
+    )  # fmt: skip
+
+
+async def _keep_swap(tx: Tx, swap: Swap, made: hops.SwapResponse) -> None:
+    """Addresses and the amount that is paid as our own record has them; what the client gets by the exchange's word."""
+    await tx.execute(
+        """
+        insert into payouts.split_payout_que (
+            unique_id, cn_api_id, user_id, closed_channel_id, from_currency, to_currency, from_network, to_network,
+            from_amount, to_amount, payin_address, payout_address, refund_address, flow, type)
+        values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
+        on conflict (unique_id, cn_api_id) do nothing
+        """,
+        swap.unique_id, swap.cn_api_id, made.user_id, made.closed_channel_id, ETH_TICKER, swap.currency, ETH_NETWORK,
+        swap.network, swap.amount.to_decimal(), made.to_amount.quantize(SHOWN_DECIMALS, ROUND_DOWN),
+        swap.payin_address, swap.address, made.refund_address, made.flow, made.type,
+    )  # fmt: skip

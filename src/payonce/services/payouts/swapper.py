@@ -1,0 +1,195 @@
+"""The role that has exchanges created, and what follows when the exchange says no."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from payonce.engine.transaction import Tx
+from payonce.engine.work import Work, handles
+from payonce.kit.money import Amount
+from payonce.kit.outcomes import Refused, Retry
+from payonce.services.payouts import accumulating, pausing, sending, store, swap_store
+from payonce.services.payouts.effects import CreateSwap, code_of, pair_of
+from payonce.services.payouts.estimator import TRIES_OF_AN_INACTIVE_PAIR
+from payonce.services.payouts.model import (
+    DIRECT,
+    ETH,
+    FLOW,
+    PARTS_MAX,
+    TYPE,
+    Hold,
+    Payout,
+    State,
+    Swap,
+    SwapState,
+)  # fmt: skip
+from payonce.services.payouts.policies import SWAP
+from payonce.services.payouts.terms import Terms
+from payonce.services.payouts.tokens import hops
+from payonce.vendors.changenow.port import ChangeNow, Code, Range
+from payonce.vendors.changenow.port import Swap as Made
+
+TRY_AGAIN_S: Final = 60.0
+
+
+@handles(SWAP)
+async def create_swap(work: Work, changenow: ChangeNow, terms: Terms) -> None:
+    """Have an exchange created for one part of a payout, and tell the orchestrator."""
+    asked = hops.read(hops.SwapRequest, work.message.payload)
+    part = work.message.payload.get("part", 1)
+    swap = await swap_store.active_swap(work.read, asked.unique_id, part if type(part) is int else 1)
+    if swap is None or swap.triggered_at is not None or swap.state not in (SwapState.CREATING, SwapState.CREATED):
+        return
+    if await _is_kept(work, swap) and await work.open_effect() is None:
+        # Whoever lets it go on puts a message of its own.
+        return
+    if swap.direct:
+        await _pay_directly(work, swap, terms)
+        return
+    try:
+        made = await work.effect(
+            CreateSwap(changenow, swap, terms.host_wallet), key=swap.id, scope=swap.scope,
+            intent=lambda tx: _begin(tx, swap),
+        )  # fmt: skip
+    except Refused as no:
+        await _refused(work, changenow, swap, no)
+        return
+    async with work.commit() as tx:
+        current = await swap_store.locked_swap(tx, swap.id)
+        if current.state is SwapState.CREATING:
+            current = await swap_store.record_made(tx, current, made)
+        if current.state is SwapState.CREATED:
+            lead = await store.payout_by_unique_id(tx, swap.unique_id)
+            await sending.send_swapped(tx, lead, current, pausing.put_of(work), made, terms.host_wallet)
+
+
+async def _is_kept(work: Work, swap: Swap) -> bool:
+    kept: bool = await work.read.fetchval(
+        """
+        select exists (select from payouts.shares h join payouts.payouts p on p.id = h.payout_id
+            where h.swap_id = $1 and p.held_from is not null)
+        """,
+        swap.id,
+    )
+    return kept
+
+
+async def _begin(tx: Tx, swap: Swap) -> None:
+    """In the commit that records the order: from now on it may exist."""
+    for payout in await swap_store.payouts_of(tx, swap.id):
+        if payout.held_from is not None:
+            raise Retry(f"payout {payout.id} was given to a person this moment")
+        if payout.state is State.PRICED:
+            await store.move(tx, payout, State.SWAP_CREATING)
+
+
+async def _pay_directly(work: Work, swap: Swap, terms: Terms) -> None:
+    """The client gets the coin that the wallet pays: there is nothing to change, and the exchange is not asked."""
+    async with work.commit() as tx:
+        current = await swap_store.locked_swap(tx, swap.id)
+        if current.state is SwapState.CREATING:
+            await _begin(tx, swap)
+            current = await swap_store.record_direct(tx, current)
+        assert current.cn_api_id is not None and current.payin_address is not None
+        made = Made(
+            id=current.cn_api_id, pair=pair_of(swap), from_amount=swap.amount.to_decimal(),
+            to_amount=swap.amount.to_decimal(), payin_address=current.payin_address, payin_extra_id=None,
+            payout_address=swap.address, payout_extra_id=swap.extra_id, refund_address=terms.host_wallet,
+            flow=f"{FLOW}", type=TYPE if not swap.direct else DIRECT,
+        )  # fmt: skip
+        lead = await store.payout_by_unique_id(tx, swap.unique_id)
+        await sending.send_swapped(tx, lead, current, pausing.put_of(work), made, terms.host_wallet)
+
+
+@dataclass(frozen=True)
+class No:
+    """A refusal, read together with what the exchange takes now."""
+
+    code: Code
+    reason: str
+    taken: Range | None = None
+
+
+async def _refused(work: Work, changenow: ChangeNow, swap: Swap, refused: Refused) -> None:
+    no = await _understood(changenow, swap, refused)
+    async with work.commit(rejected=no.reason) as tx:
+        current = await swap_store.locked_swap(tx, swap.id)
+        if current.state is not SwapState.CREATING:
+            return
+        payouts = await swap_store.payouts_of(tx, swap.id)
+        match no.code:
+            case Code.TOO_SMALL:
+                await _too_small(tx, current, payouts, no)
+            case Code.TOO_LARGE:
+                await _too_large(tx, current, payouts, no)
+            case Code.NOT_ALLOWED:
+                await pausing.pause(work, tx.connection, f"ChangeNOW does not accept our key: {no.reason}")
+                await _again(tx, current, no)
+            case Code.PAIR_INACTIVE if swap.round < TRIES_OF_AN_INACTIVE_PAIR:
+                await _again(tx, current, no)
+            case Code.PAIR_INACTIVE:
+                await _keep(tx, current, payouts, Hold.PAIR_INACTIVE, no)
+            case Code.BAD_ADDRESS:
+                await _keep(tx, current, payouts, Hold.BAD_ADDRESS, no)
+            case _:
+                await _keep(tx, current, payouts, Hold.REFUSED, no)
+
+
+async def _understood(changenow: ChangeNow, swap: Swap, refused: Refused) -> No:
+    """The exchange calls a pair inactive also when the amount is outside of what it takes; and how much that is, one
+    that is too large has to know."""
+    code = code_of(refused)
+    if code not in (Code.PAIR_INACTIVE, Code.TOO_LARGE):
+        return No(code, refused.reason)
+    taken = await changenow.range(pair_of(swap))
+    amount = swap.amount.to_decimal()
+    if amount < taken.min_amount:
+        code = Code.TOO_SMALL
+    elif taken.max_amount is not None and amount > taken.max_amount:
+        code = Code.TOO_LARGE
+    return No(code, refused.reason, taken)
+
+
+async def _too_small(tx: Tx, swap: Swap, payouts: list[Payout], no: No) -> None:
+    await swap_store.abandon(tx, swap, no.reason)
+    for payout in payouts:
+        if len(await swap_store.active_swaps(tx, payout.id)) > 0:
+            reason = f"part {swap.part} of it is too small for the exchange: {no.reason}"
+            await store.keep(tx, payout, Hold.REFUSED, reason, as_state=State.REVIEW)
+        else:
+            await accumulating.accumulate(tx, payout, swap.id)
+
+
+async def _too_large(tx: Tx, swap: Swap, payouts: list[Payout], no: No) -> None:
+    """In as many equal parts as it needs. What serves several payouts, or is a part already, is for a person."""
+    most = None if no.taken is None or no.taken.max_amount is None else Amount.from_decimal(no.taken.max_amount, ETH)
+    count = 0 if most is None or most.minor <= 0 else -(-swap.amount.minor // most.minor)
+    alone = len(payouts) == 1 and len(await swap_store.active_swaps(tx, payouts[0].id)) == 1
+    if not alone or not 2 <= count <= PARTS_MAX:
+        await _keep(tx, swap, payouts, Hold.TOO_LARGE, no, as_state=State.REVIEW)
+        return
+    [payout] = payouts
+    await swap_store.abandon(tx, swap, f"split into {count}: {no.reason}")
+    for part, amount in enumerate(swap.amount.split([1] * count), start=1):
+        await tx.execute(
+            """
+            insert into payouts.parts (payout_id, part, amount_minor) values ($1, $2, $3)
+            on conflict (payout_id, part) do update set amount_minor = excluded.amount_minor
+            """,
+            payout.id, part, amount.minor,
+        )  # fmt: skip
+        begun = await swap_store.begin_swap(tx, payout, part, [(payout.id, part, amount)])
+        await sending.send_swap(tx, payout, begun)
+
+
+async def _again(tx: Tx, swap: Swap, no: No) -> None:
+    begun = await swap_store.replace(tx, swap, no.reason)
+    lead = await store.payout_by_unique_id(tx, swap.unique_id)
+    await sending.send_swap(tx, lead, begun, delay_s=TRY_AGAIN_S)
+
+
+async def _keep(
+    tx: Tx, swap: Swap, payouts: list[Payout], hold: Hold, no: No, *, as_state: State = State.HELD
+) -> None:  # fmt: skip
+    await swap_store.abandon(tx, swap, no.reason)
+    for payout in payouts:
+        await store.keep(tx, payout, hold, no.reason, as_state=as_state, goes_on=State.PRICED)
