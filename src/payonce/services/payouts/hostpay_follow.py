@@ -1,4 +1,4 @@
-"""After the payment left: to its final receipt on the chain, and to the end of the exchange. By looking again and again."""
+"""After the payment left: to its final receipt, and to the end of the exchange, by looking again and again."""
 
 from typing import Final
 

@@ -10,7 +10,7 @@ from payonce.kit.outcomes import Retry
 from payonce.services.payouts import sending, store
 from payonce.services.payouts.accumulating import LOOK
 from payonce.services.payouts.model import UNDER_WAY
-from payonce.services.payouts.policies import KEEPING, QUEUES
+from payonce.services.payouts.policies import FOLLOW, KEEPING, QUEUES
 from payonce.vendors.changenow.port import ChangeNow, ExchangeRefused
 
 FORGOTTEN_AFTER_S: Final = 300.0
@@ -78,7 +78,7 @@ async def put_back_payouts(work: Work) -> None:
 
 MESSAGES_OF_A_PAYOUT: Final = f"""
     select from payonce.live_messages m
-    where m.queue in ({", ".join(f"'{policy.queue}'" for policy in QUEUES)}) and m.correlation_id in (
+    where m.queue in ({", ".join(f"'{policy.queue}'" for policy in (*QUEUES, FOLLOW))}) and m.correlation_id in (
         select p.id union all
         select lead.id from payouts.shares h join payouts.swaps s on s.id = h.swap_id
         join payouts.payouts lead on lead.unique_id = s.unique_id where h.payout_id = p.id and h.active)

@@ -1,4 +1,4 @@
-"""What the wallet pays without being asked: which assets, how much at once and within a day; the rest people agree to."""
+"""What the wallet pays without being asked: which assets, how much at once and in a day. The rest people agree to."""
 
 from typing import Any, Final
 

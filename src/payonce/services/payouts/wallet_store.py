@@ -42,8 +42,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def take(tx: Tx, wallet: Wallet, swap_id: str, payment: Payment, fees: Fees, pending_nonce: int) -> Signed:
-    """The next nonce, its bytes and the payment that they carry, all in this transaction or not at all. The wallet's row
-    is locked to its end, so nonces have neither gaps nor two owners.
+    """The next nonce, its bytes and the payment that they carry, all in this transaction or not at all. The wallet's
+    row is locked to its end, so nonces have neither gaps nor two owners.
 
     What the chain counts further than we do was signed elsewhere or before a restore: such nonces are passed over."""
     await tx.execute(

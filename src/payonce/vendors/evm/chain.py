@@ -164,9 +164,10 @@ class Chain:
             self._record({"event": "taken", "raw": raw, "fate": fate})
         return transaction_hash
 
-    def arrive(self, to: str, amount: Amount, reference: str) -> str:
-        """A transfer from outside, in the next block; the same reference again is the same transfer."""
-        transaction_hash = f"0x{hashlib.sha256(f'incoming:{reference}'.encode()).hexdigest()}"
+    def arrive(self, to: str, amount: Amount, reference: str, *, transaction_hash: str | None = None) -> str:
+        """A transfer from outside, in the next block; the same reference again is the same transfer. Whoever has named
+        its hash already names it here."""
+        transaction_hash = transaction_hash or f"0x{hashlib.sha256(f'incoming:{reference}'.encode()).hexdigest()}"
         if transaction_hash not in self._mined and all(each.hash != transaction_hash for each in self.pool.values()):
             self._record({"event": "arriving", "hash": transaction_hash, "to": to.lower(), **_plain(amount)})
         return transaction_hash
