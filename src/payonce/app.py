@@ -179,6 +179,7 @@ class App:
     async def open(cls, settings: Settings, roles: Sequence[str] = ()) -> AsyncIterator["App"]:
         """Refuses, with what to do, a database that is away, too new or not migrated, and roles that do not exist."""
         handlers = handlers_of(roles)
+        settings.check_roles(roles)
         everybody = handlers_of(role_names())
         _check_environment(everybody)
         addresses = await find_database(settings)
