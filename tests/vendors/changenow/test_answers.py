@@ -29,7 +29,8 @@ class Answering:
         await send({"type": "http.response.body", "body": self.body})
 
 
-async def ask(name: str, answering: Answering) -> Outcome | Any:
+async def ask(name: str, answering: Answering) -> Any:
+    """The answer, or how it ended without one."""
     async with HttpClient("changenow", "https://changenow.example", transport=answering) as http:
         client = ChangeNowClient(http, "k-secret")
         try:

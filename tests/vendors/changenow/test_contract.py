@@ -58,8 +58,8 @@ async def test_a_paid_exchange_goes_through_every_status_by_the_vendors_clock(op
             at.clock.advance(seconds)
             now = await at.client.exchange(swap.id)
             assert now is not None
+            assert now.payin_hash == TX
             seen.append((now.status, now.amount_from, now.amount_to, now.payout_hash is not None))
-        assert now.payin_hash == TX
     given, got = Decimal("0.05"), Decimal("0.00196")
     assert seen == [
         (Status.CONFIRMING, given, None, False),

@@ -19,7 +19,7 @@ from typing import Any, Final
 from payonce.kit.money import Amount, Asset
 from payonce.vendors.books import Books
 from payonce.vendors.changenow.port import Pair, Status
-from payonce.vendors.changenow.prices import both, listing, quote
+from payonce.vendors.changenow.prices import EXACT, both, listing, quote
 
 CHAIN: Final = "chain"
 """Whatever is outside: where deposits come from and payouts go."""
@@ -199,7 +199,7 @@ class ExchangeBooks:
         entry.amount_to = deal.to_amount
         kept = min(deal.deposit_fee, entry.amount_from)
         self._book(DESK, FEES, kept, given.asset, entry.id, at)
-        self._book(DESK, STOCK, entry.amount_from - kept, given.asset, entry.id, at)
+        self._book(DESK, STOCK, EXACT.subtract(entry.amount_from, kept), given.asset, entry.id, at)
         self._book(STOCK, FEES, deal.withdrawal_fee if deal.to_amount else Decimal(0), got.asset, entry.id, at)
 
     def _pay(self, entry: Entry, tx_hash: str, at: datetime) -> None:
@@ -218,7 +218,7 @@ class ExchangeBooks:
         given = listing(entry.pair.from_currency, entry.pair.from_network)
         assert given is not None
         kept = min(given.fee, entry.amount_from)
-        entry.refund_hash, entry.refund_amount = tx_hash, entry.amount_from - kept
+        entry.refund_hash, entry.refund_amount = tx_hash, EXACT.subtract(entry.amount_from, kept)
         self._book(DESK, FEES, kept, given.asset, entry.id, at)
         self._book(DESK, CHAIN, entry.refund_amount, given.asset, entry.id, at)
         self.refunds.append(
