@@ -124,6 +124,7 @@ class ExchangeBooks:
     money: Books = field(default_factory=Books)
     _by_address: dict[str, str] = field(default_factory=dict)
     _by_payment: dict[tuple[str, str], Deposit] = field(default_factory=dict)
+    _of_exchange: dict[str, list[Deposit]] = field(default_factory=dict)
 
     def create(self, entry: Entry) -> None:
         self.entries[entry.id] = entry
@@ -138,7 +139,8 @@ class ExchangeBooks:
         return self._by_payment.get((_folded(address), tx_hash.lower()))
 
     def deposits_of(self, exchange_id: str) -> Sequence[Deposit]:
-        return [each for each in self.deposits if each.exchange_id == exchange_id]
+        """More than one is a payment too many."""
+        return self._of_exchange.get(exchange_id, ())
 
     def deposit(self, address: str, asset: Asset, amount: Decimal, tx_hash: str, at: datetime) -> Deposit:
         entry = self.at_address(address)
@@ -149,6 +151,8 @@ class ExchangeBooks:
         self.deposits.append(seen)
         self._by_payment[_folded(address), tx_hash.lower()] = seen
         self.money.book(CHAIN, DESK, Amount.from_decimal(amount, asset), tx_hash, at)
+        if entry is not None:
+            self._of_exchange.setdefault(entry.id, []).append(seen)
         if entry is not None and is_wanted:
             entry.amount_from, entry.payin_hash, entry.deposited_at = amount, tx_hash, at
             entry.status, entry.updated_at = Status.CONFIRMING, at
