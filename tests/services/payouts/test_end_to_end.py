@@ -63,7 +63,7 @@ class House:
             await self.clock.advance(STEP_S)
             self.world.clock.advance(STEP_S)
             await self.world.carry()
-            return await self.state(payment_id) == state
+            return bool(await self.state(payment_id) == state)
 
         await eventually(ended, 30.0, f"{payment_id} becomes {state}")
 
