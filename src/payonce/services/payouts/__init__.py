@@ -1,11 +1,15 @@
 """Split payouts: a subscription payment is priced, swapped at ChangeNOW, and paid by the host wallet."""
 
 from payonce.services.payouts.accumulating import batch_client, look_for_batches
+from payonce.services.payouts.decisions import deciding
 from payonce.services.payouts.estimator import price_payout
+from payonce.services.payouts.hostpay import pay_swap
+from payonce.services.payouts.hostpay_follow import follow_payment
 from payonce.services.payouts.invariants import INVARIANTS
 from payonce.services.payouts.keeping import SCHEDULES, put_back_payouts, refresh_currencies
 from payonce.services.payouts.orchestrator import record_swap, value_payout
 from payonce.services.payouts.policies import QUEUES
+from payonce.services.payouts.scopes import SCOPES
 from payonce.services.payouts.store import REFERENCES
 from payonce.services.payouts.swapper import create_swap
 from payonce.services.payouts.terms import Terms
@@ -16,6 +20,7 @@ ROLES = {
     ),
     "estimator": (price_payout,),
     "swapper": (create_swap,),
+    "hostpay": (pay_swap, follow_payment),
 }  # fmt: skip
 
-__all__ = ["INVARIANTS", "QUEUES", "REFERENCES", "ROLES", "SCHEDULES", "Terms"]
+__all__ = ["INVARIANTS", "QUEUES", "REFERENCES", "ROLES", "SCHEDULES", "SCOPES", "Terms", "deciding"]
