@@ -22,6 +22,7 @@ from payonce.routes.once import Once, moves_money
 from payonce.routes.problems import Problem, not_found, responses
 from payonce.routes.values import PAGE_DEFAULT, Asked, Limit, Moment, Note
 from payonce.services.payouts import accumulating, quoting, store, swap_store
+from payonce.services.payouts.counting import counted
 from payonce.services.payouts.decisions import ACTION, Decision, Verdict
 from payonce.services.payouts.intake import SIGNATURE_HEADER, NotTaken, read_webhook
 from payonce.services.payouts.model import USDT, Payout, State
@@ -241,12 +242,13 @@ def _add_deciding(routes: APIRouter) -> None:
 
 async def _take(desk: Desk, trace: str | None, asked: Any) -> Taken:
     collided: Collision | None = None
-    async with desk.begin(trace) as tx:
-        try:
-            return await receive(tx, asked)
-        except Collision as no:
-            # What it has written for whoever must look is kept.
-            collided = no
+    with counted("payouts"):
+        async with desk.begin(trace) as tx:
+            try:
+                return await receive(tx, asked)
+            except Collision as no:
+                # What it has written for whoever must look is kept.
+                collided = no
     raise collided
 
 
