@@ -67,6 +67,9 @@ async def _serve(settings: "Settings", roles: list[str], port: int | None, as_js
     log = get_logger(__name__)
     told = _first_signal()
     async with App.open(settings, roles) as app, AsyncExitStack() as stack:
+        if port is None and app.pushes_here:
+            # A task service brings the work: a process that does not listen would never get any.
+            port = settings.port
         if port is not None:
             from payonce.web import listening
 
