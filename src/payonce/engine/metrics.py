@@ -144,6 +144,19 @@ OLDEST_OPEN_EFFECT_SECONDS = Gauge(
 FREEZES = Gauge("payonce_freezes", "Freezes in force.", registry=REGISTRY)
 APPROVALS_WAITING = Gauge("payonce_approvals_waiting", "What waits for a second person.", registry=REGISTRY)
 
+WALLET_PAYMENTS = Counter(
+    "payonce_wallet_payments_total", "Payments of the host wallet, by what became of them.", ["asset", "outcome"],
+    registry=REGISTRY,
+)  # fmt: skip
+WALLET_BALANCE = Gauge(
+    "payonce_wallet_balance", "What the host wallet held when a payment last looked, in major units.", ["asset"],
+    registry=REGISTRY,
+)  # fmt: skip
+WALLET_LOW = Gauge(
+    "payonce_wallet_low", "1 while the host wallet holds less than it should or than a payment needs.", ["asset"],
+    registry=REGISTRY,
+)  # fmt: skip
+
 
 class Durations(Collector):
     """A histogram by queue with cheap observations, in batches: one is taken for every message."""

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from payonce.engine.policy import Exponential, Fixed, Policy
+from payonce.engine.policy import Exponential, Fixed, Policy, Steps
 from payonce.services.payouts.store import give_up
 
 VENDOR_TIMEOUT_S: Final = 20.0
@@ -31,6 +31,12 @@ ESTIMATED: Final = _policy("gcsplit-usdt-eth-response-queue")
 SWAP: Final = _policy("gcsplit-eth-client-swap-queue")
 SWAPPED: Final = _policy("gcsplit-eth-client-response-queue")
 HOSTPAY: Final = _policy("gcsplit-hostpay-trigger-queue")
+
+FOLLOW: Final = Policy(
+    "payouts-hostpay-follow", max_attempts=None, backoff=Steps(15.0, 15.0, 30.0, 30.0, 60.0), lease_s=_LEASE_S,
+    run_limit_s=_RUN_LIMIT_S, log="failures",
+)  # fmt: skip
+"""Looks at payments until they are final and at exchanges until they end, however long that takes: no giving up."""
 
 QUEUES: Final = (ESTIMATE, ESTIMATED, SWAP, SWAPPED, HOSTPAY)
 

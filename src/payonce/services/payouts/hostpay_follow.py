@@ -1,0 +1,203 @@
+"""After the payment left: to its final receipt, and to the end of the exchange, by looking again and again."""
+
+from typing import Final
+
+from payonce.engine import metrics
+from payonce.engine.ledger import Posting, Reference, moved
+from payonce.engine.transaction import Tx
+from payonce.engine.work import Work, handles
+from payonce.kit.money import Amount
+from payonce.kit.outcomes import NotSent, Retry, Unknown
+from payonce.services.payouts import books, store, swap_store, wallet_store
+from payonce.services.payouts.hostpay import send_follow
+from payonce.services.payouts.model import ETH, Hold, State, Swap, SwapState
+from payonce.services.payouts.policies import FOLLOW
+from payonce.services.payouts.requoting import swap_anew
+from payonce.services.payouts.wallet import BumpPayment, HostWallet, answered
+from payonce.services.payouts.wallet_store import Attempt, PaymentState, WalletPayment
+from payonce.vendors.changenow.port import ChangeNow, Exchange, Status
+from payonce.vendors.evm.port import Receipt
+
+BUMP_AFTER_S: Final = 180.0
+"""A payment that is in no block after so long is offered for more: fifteen blocks of mainnet."""
+SEEN_WITHIN_S: Final = 4 * 3_600.0
+"""A deposit that is final and that the exchange does not see for so long goes before a person."""
+LOOK_AGAIN_S: Final = 300.0
+"""While a person has it."""
+
+TELLING: Final = {
+    Status.FAILED: (Hold.EXCHANGE_FAILED, State.REVIEW),
+    Status.EXPIRED: (Hold.EXCHANGE_FAILED, State.REVIEW),
+    Status.VERIFYING: (Hold.VERIFYING, State.HELD),
+    Status.WAITING: (Hold.EXCHANGE_FAILED, State.REVIEW),
+    Status.NEW: (Hold.EXCHANGE_FAILED, State.REVIEW),
+}
+"""What a person hears of a paid exchange in these states. It is never paid for a second time."""
+
+
+@handles(FOLLOW)
+async def follow_payment(work: Work, changenow: ChangeNow, host: HostWallet) -> None:
+    """Look once at where a payment stands; what is not at its end is looked at again later."""
+    swap = await swap_store.swap(work.read, str(work.message.payload.get("swap_id")))
+    match swap.state:
+        case SwapState.PAYING:
+            await _follow_on_chain(work, host, swap)
+        case SwapState.PAID_IN:
+            await _follow_at_exchange(work, changenow, host, swap)
+        case _:
+            return
+
+
+async def _follow_on_chain(work: Work, host: HostWallet, swap: Swap) -> None:
+    paid = await wallet_store.payment_of(work.read, swap.id)
+    if paid is None:
+        raise Retry(f"no payment of {swap.id} is on record yet")
+    if paid.state is not PaymentState.SIGNED:
+        return
+    attempts = await wallet_store.attempts_of(work.read, swap.id)
+    if attempts[0].number > 1:
+        # Of a bump whose answer was lost: its end must be known before this message can end.
+        bump = BumpPayment(host, work.read, paid, attempts[0].number, attempts[0].signed.fees)
+        await work.effect(bump, key=bump.key)
+    # Asked for before the receipts: a nonce that was used for ever by then has its receipt by now, if it is ours.
+    used_below = await answered(host.wallet.final_nonce())
+    receipt = await _receipt_of(host, attempts)
+    if receipt is None and paid.nonce < used_below:
+        await _record_lost(work, swap, paid)
+    elif receipt is None:
+        await _send_again(work, host, swap, paid, attempts[0])
+    elif not receipt.final:
+        raise Retry(f"the payment of {swap.id} is in block {receipt.block_number}, which is not final yet")
+    elif receipt.succeeded:
+        await _record_paid_in(work, swap, receipt)
+    else:
+        await _record_reverted(work, swap, receipt)
+
+
+async def _receipt_of(host: HostWallet, attempts: list[Attempt]) -> Receipt | None:
+    """Of whichever attempt is in a block: all have one nonce, so at most one is."""
+    for attempt in attempts:
+        if (receipt := await answered(host.wallet.receipt(attempt.signed.hash))) is not None:
+            return receipt
+    return None
+
+
+async def _send_again(work: Work, host: HostWallet, swap: Swap, paid: WalletPayment, newest: Attempt) -> None:
+    """The same bytes, or after a while others of the same nonce that offer more."""
+    lease = await host.lease()
+    if newest.age_s >= BUMP_AFTER_S and (bump := await _bump(work, host, paid, newest)) is not None:
+        sent = await work.effect(bump, key=bump.key, intent=lambda tx: bump.sign(tx, lease, swap, newest))
+        metrics.WALLET_PAYMENTS.labels(paid.payment.asset, "bumped").inc()
+        raise Retry(f"the payment of {swap.id} was in no block, and offers more now: {sent.taken}")
+    try:
+        taken = await host.wallet.broadcast(newest.signed)
+    except (NotSent, Unknown) as silence:
+        raise Retry(f"the payment of {swap.id} is in no block, and {silence.reason}") from silence
+    raise Retry(f"the payment of {swap.id} is in no block yet; sent again: {taken}")
+
+
+async def _bump(work: Work, host: HostWallet, paid: WalletPayment, newest: Attempt) -> BumpPayment | None:
+    """None: the cap of the fees is reached, and the payment waits for the chain to become cheaper."""
+    market = await host.market(paid.payment.amount.asset)
+    fees = newest.signed.fees.bumped(market.fees, host.fee_cap_wei)
+    return None if fees is None else BumpPayment(host, work.read, paid, newest.number + 1, fees)
+
+
+async def _record_paid_in(work: Work, swap: Swap, receipt: Receipt) -> None:
+    async with work.commit() as tx:
+        await _settle(tx, swap, PaymentState.FINAL, receipt)
+        moved_in = await swap_store.advance(tx, swap, SwapState.PAID_IN)
+        if (posting := books.paid_in(swap, receipt.fee)) is not None:
+            await tx.post(posting)
+        if swap.direct:
+            await swap_store.finish(tx, moved_in)
+        else:
+            await send_follow(tx, work, moved_in)
+
+
+async def _record_reverted(work: Work, swap: Swap, receipt: Receipt) -> None:
+    why = f"transaction {receipt.hash} is final and was reverted: the gas is spent, nothing was transferred"
+    async with work.commit(rejected=why) as tx:
+        await _settle(tx, swap, PaymentState.REVERTED, receipt)
+        if receipt.fee:
+            await tx.post(_gas_in_vain(swap, receipt.fee))
+        await _keep(tx, swap, Hold.MISMATCH, why, State.REVIEW)
+
+
+async def _record_lost(work: Work, swap: Swap, paid: WalletPayment) -> None:
+    why = f"nonce {paid.nonce} of {paid.wallet} was used by a transaction that is not ours: {swap.id} is not paid"
+    async with work.commit(rejected=why) as tx:
+        await _settle(tx, swap, PaymentState.LOST, None)
+        await _keep(tx, swap, Hold.MISMATCH, why, State.REVIEW)
+
+
+async def _settle(tx: Tx, swap: Swap, state: PaymentState, receipt: Receipt | None) -> None:
+    await wallet_store.settle(tx, swap.id, state, receipt)
+    await wallet_store.note_hostpay(tx, swap, state, receipt=receipt)
+    metrics.WALLET_PAYMENTS.labels(swap.amount.asset.code, state).inc()
+
+
+def _gas_in_vain(swap: Swap, gas: Amount) -> Posting:
+    lines = moved(gas, books.HOST_WALLET, books.NETWORK_FEES)
+    return Posting(f"payout_swap:{swap.id}:reverted", Reference(books.SWAP, swap.id), lines, "reverted")
+
+
+async def _follow_at_exchange(work: Work, changenow: ChangeNow, host: HostWallet, swap: Swap) -> None:
+    assert swap.cn_api_id is not None
+    exchange = await changenow.exchange(swap.cn_api_id)
+    if exchange is None:
+        raise Retry(f"the exchange does not know {swap.cn_api_id}, which was paid")
+    match exchange.status:
+        case Status.FINISHED:
+            async with work.commit() as tx:
+                await swap_store.finish(tx, swap)
+        case Status.REFUNDED:
+            await _take_back(work, host, swap, exchange)
+        case Status.FAILED | Status.EXPIRED | Status.VERIFYING:
+            await _tell_a_person(work, swap, exchange)
+        case Status.WAITING | Status.NEW if await _paid_for_s(work, swap) > SEEN_WITHIN_S:
+            await _tell_a_person(work, swap, exchange)
+        case status:
+            raise Retry(f"exchange {exchange.id} is {status}")
+
+
+async def _take_back(work: Work, host: HostWallet, swap: Swap, exchange: Exchange) -> None:
+    """Another swap only when the money is back, by the chain's word."""
+    if exchange.refund_hash is None:
+        raise Retry(f"exchange {exchange.id} is refunded, and does not say by which transaction")
+    incoming = await answered(host.wallet.incoming(exchange.refund_hash, ETH))
+    if incoming is None or not incoming.final:
+        raise Retry(f"the refund of exchange {exchange.id} is not final on the chain yet")
+    reason = f"exchange {exchange.id} sent {incoming.amount} back"
+    async with work.commit() as tx:
+        await tx.post(books.returned(swap, incoming.amount))
+        await swap_store.advance(tx, swap, SwapState.RETURNED, reason=reason)
+        await swap_anew(tx, swap, reason)
+
+
+async def _tell_a_person(work: Work, swap: Swap, exchange: Exchange) -> None:
+    """Once for each state; the exchange is looked at on and on, as it may yet finish or send the money back."""
+    why = f"exchange {exchange.id} is {exchange.status} although it was paid; it is not paid again"
+    if work.message.payload.get("told") == exchange.status:
+        raise Retry(why, LOOK_AGAIN_S)
+    hold, as_state = TELLING[exchange.status]
+    async with work.commit() as tx:
+        await _keep(tx, swap, hold, why, as_state)
+        await send_follow(tx, work, swap, told=exchange.status, delay_s=LOOK_AGAIN_S)
+
+
+async def _keep(tx: Tx, swap: Swap, hold: Hold, why: str, as_state: State) -> None:
+    for carried in await swap_store.payouts_of(tx, swap.id):
+        await store.keep(tx, carried, hold, why, as_state=as_state)
+
+
+async def _paid_for_s(work: Work, swap: Swap) -> float:
+    """Since the deposit was seen to be final."""
+    seconds: float = await work.read.fetchval(
+        """
+        select extract(epoch from payonce.due_now() - updated_at)::float8 from payouts.wallet_payments
+        where swap_id = $1
+        """,
+        swap.id,
+    )
+    return seconds

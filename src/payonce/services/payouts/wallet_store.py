@@ -1,0 +1,182 @@
+"""The host wallet on record: nonces, signed bytes, and where each payment stands."""
+
+from enum import StrEnum
+from typing import Any, Final
+
+import msgspec
+
+from payonce.engine.transaction import Reader, Tx
+from payonce.kit.money import Amount, Asset
+from payonce.kit.outcomes import Retry
+from payonce.services.payouts.model import Swap
+from payonce.vendors.evm.port import Fees, Payment, Receipt, Signed, Wallet
+
+ATTEMPTS_MAX: Final = 100
+"""Fees that grow by an eighth each time reach any cap long before."""
+
+
+class PaymentState(StrEnum):
+    SIGNED = "signed"
+    """Its bytes are on record, sent or about to be."""
+    FINAL = "final"
+    REVERTED = "reverted"
+    """In a final block, gas spent, nothing transferred."""
+    LOST = "lost"
+    """Its nonce was used by a transaction that is not ours: it did not happen and never will."""
+
+
+class WalletPayment(msgspec.Struct, frozen=True, kw_only=True):
+    swap_id: str
+    wallet: str
+    nonce: int
+    payment: Payment
+    state: PaymentState
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """One set of bytes of a payment, and how long ago it was signed."""
+
+    number: int
+    signed: Signed
+    age_s: float
+
+
+async def take(tx: Tx, wallet: Wallet, swap_id: str, payment: Payment, fees: Fees, pending_nonce: int) -> Signed:
+    """The next nonce, its bytes and the payment that they carry, all in this transaction or not at all. The wallet's
+    row is locked to its end, so nonces have neither gaps nor two owners.
+
+    What the chain counts further than we do was signed elsewhere or before a restore: such nonces are passed over."""
+    await tx.execute(
+        """
+        insert into payouts.wallets (address, chain_id, next_nonce) values ($1, $2, $3)
+        on conflict (address) do nothing
+        """,
+        wallet.address, wallet.chain_id, pending_nonce,
+    )  # fmt: skip
+    nonce: int = await tx.fetchval(
+        """
+        update payouts.wallets set next_nonce = greatest(next_nonce, $2) + 1 where address = $1
+        returning next_nonce - 1
+        """,
+        wallet.address, pending_nonce,
+    )  # fmt: skip
+    signed = wallet.sign(payment, nonce, fees)
+    amount = payment.amount
+    await tx.execute(
+        """
+        insert into payouts.wallet_payments (swap_id, wallet, nonce, to_address, asset, exponent, amount_minor)
+        values ($1, $2, $3, $4, $5, $6, $7)
+        """,
+        swap_id, wallet.address, nonce, payment.to, amount.asset.code, amount.asset.exponent, amount.minor,
+    )  # fmt: skip
+    await _keep_attempt(tx, wallet.address, signed, 1)
+    return signed
+
+
+async def add_attempt(tx: Tx, paid: WalletPayment, before: Attempt, signed: Signed) -> None:
+    """One more set of bytes for a payment that stands as it was read."""
+    assert signed.nonce == paid.nonce, "a bump keeps the nonce"
+    state = await tx.fetchval(
+        "select state from payouts.wallet_payments where swap_id = $1 for update", paid.swap_id
+    )  # fmt: skip
+    newest = await tx.fetchval(
+        "select max(attempt) from payouts.wallet_attempts where wallet = $1 and nonce = $2", paid.wallet, paid.nonce
+    )
+    if (state, newest) != (PaymentState.SIGNED, before.number) or newest >= ATTEMPTS_MAX:
+        raise Retry(f"the payment of {paid.swap_id} is no longer at attempt {before.number}")
+    await _keep_attempt(tx, paid.wallet, signed, before.number + 1)
+
+
+async def payment_of(read: Reader | Tx, swap_id: str) -> WalletPayment | None:
+    row = await read.fetchrow("select * from payouts.wallet_payments where swap_id = $1", swap_id)
+    if row is None:
+        return None
+    return WalletPayment(
+        swap_id=row["swap_id"], wallet=row["wallet"], nonce=row["nonce"],
+        payment=Payment(row["to_address"], str(row["amount_minor"]), row["asset"], row["exponent"]),
+        state=PaymentState(row["state"]),
+    )  # fmt: skip
+
+
+async def attempts_of(read: Reader | Tx, swap_id: str) -> list[Attempt]:
+    """The newest first."""
+    rows = await read.fetch(
+        """
+        select a.*, extract(epoch from payonce.due_now() - a.created_at)::float8 as age_s
+        from payouts.wallet_attempts a join payouts.wallet_payments p using (wallet, nonce)
+        where p.swap_id = $1 order by a.attempt desc
+        """,
+        swap_id,
+    )
+    return [_attempt(row) for row in rows]
+
+
+async def settle(tx: Tx, swap_id: str, state: PaymentState, receipt: Receipt | None) -> None:
+    """How it ended on the chain; once."""
+    settled = await tx.fetchval(
+        """
+        update payouts.wallet_payments set state = $2, fee_minor = $3, updated_at = payonce.due_now()
+        where swap_id = $1 and state = 'signed' returning true
+        """,
+        swap_id, state, None if receipt is None else receipt.fee.minor,
+    )  # fmt: skip
+    if settled is None:
+        raise Retry(f"the payment of {swap_id} has ended already")
+
+
+async def in_flight(read: Reader | Tx, wallet: str, asset: Asset) -> Amount:
+    """What is signed and not known to be in a final block: the balance may still show it."""
+    minor = await read.fetchval(
+        """
+        select coalesce(sum(amount_minor), 0) from payouts.wallet_payments
+        where wallet = $1 and asset = $2 and exponent = $3 and state = 'signed'
+        """,
+        wallet, asset.code, asset.exponent,
+    )  # fmt: skip
+    return Amount(int(minor), asset)
+
+
+async def open_hostpay(tx: Tx, swap: Swap, currency: str, network: str, signed: Signed) -> None:
+    """The row that callers of before look at, written before anything is sent."""
+    await tx.execute(
+        """
+        insert into payouts.split_payout_hostpay
+            (unique_id, cn_api_id, from_currency, from_network, from_amount, payin_address, tx_hash, tx_status)
+        values ($1, $2, $3, $4, $5, $6, $7, 'signed')
+        """,
+        swap.unique_id, swap.cn_api_id, currency, network, swap.amount.to_decimal(), swap.payin_address, signed.hash,
+    )  # fmt: skip
+
+
+async def note_hostpay(
+    tx: Tx, swap: Swap, status: str, *, tx_hash: str | None = None, receipt: Receipt | None = None
+) -> None:  # fmt: skip
+    await tx.execute(
+        """
+        update payouts.split_payout_hostpay
+        set tx_status = $3, tx_hash = coalesce($4, tx_hash), gas_used = coalesce($5, gas_used),
+            block_number = coalesce($6, block_number), is_complete = $7, updated_at = payonce.due_now()
+        where unique_id = $1 and cn_api_id = $2
+        """,
+        swap.unique_id, swap.cn_api_id, status, tx_hash or (receipt and receipt.hash),
+        receipt and receipt.gas_used, receipt and receipt.block_number, status == PaymentState.FINAL,
+    )  # fmt: skip
+
+
+async def _keep_attempt(tx: Tx, wallet: str, signed: Signed, number: int) -> None:
+    fees = signed.fees
+    await tx.execute(
+        """
+        insert into payouts.wallet_attempts
+            (hash, wallet, nonce, attempt, raw, max_fee, priority_fee, gas_limit)
+        values ($1, $2, $3, $4, $5, $6, $7, $8)
+        """,
+        signed.hash, wallet, signed.nonce, number, signed.raw, fees.max_fee, fees.priority_fee, fees.gas_limit,
+    )  # fmt: skip
+
+
+def _attempt(row: Any) -> Attempt:
+    fees = Fees(int(row["max_fee"]), int(row["priority_fee"]), row["gas_limit"])
+    return Attempt(
+        number=row["attempt"], signed=Signed(row["hash"], row["raw"], row["nonce"], fees), age_s=row["age_s"]
+    )

@@ -1,0 +1,232 @@
+"""The client of one node: JSON-RPC, and what each answer means for the one who asked. The key is handed in.
+
+| answer to eth_sendRawTransaction | means |
+|---|---|
+| the hash of what was sent | accepted |
+| `already known` | known: it has these bytes |
+| `nonce too low` | nonce_past: these bytes or others of this nonce are in a block |
+| `… underpriced`, `fee cap less than block base fee`, `tip … below minimum` | underpriced |
+| `insufficient funds …` | OutOfFunds: this node does not keep them; the same bytes may be taken later |
+| 429; no connection | NotSent |
+| any other answer or status, no answer, another hash | Unknown: the bytes may be on their way |
+"""
+
+import zlib
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from payonce.kit.budget import Budget, Unlimited
+from payonce.kit.http import HttpClient, Response, request_within
+from payonce.kit.money import Amount, Asset
+from payonce.kit.outcomes import Invalid, NotSent, Unknown
+from payonce.vendors.evm.port import (
+    ETH,
+    Fees,
+    Incoming,
+    OutOfFunds,
+    Payment,
+    Receipt,
+    Signed,
+    Taken,
+)  # fmt: skip
+
+BALANCE_OF: Final = "0x70a08231"
+TRANSFERRED: Final = "0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef"
+GAS_OF_ETH, GAS_OF_TOKEN = 21_000, 100_000
+"""Limits, not prices: what is not used is not paid."""
+HEADROOM: Final = 2
+"""The base fee may rise by an eighth a block: twice of it lasts six blocks."""
+ANSWERS: Final = (
+    ("already known", Taken.KNOWN),
+    ("nonce too low", Taken.NONCE_PAST),
+    ("underpriced", Taken.UNDERPRICED),
+    ("less than block base fee", Taken.UNDERPRICED),
+    ("below minimum", Taken.UNDERPRICED),
+)
+NO_FUNDS: Final = "insufficient funds"
+
+
+class Key(Protocol):
+    """Signs; knows nothing of the network."""
+
+    @property
+    def address(self) -> str: ...
+
+    @property
+    def chain_id(self) -> int: ...
+
+    def sign(self, payment: Payment, nonce: int, fees: Fees) -> Signed: ...
+
+
+class Problem(msgspec.Struct, frozen=True):
+    code: int
+    message: str
+
+
+class Answer(msgspec.Struct, frozen=True):
+    id: int
+    result: Any = None
+    error: Problem | None = None
+
+
+class EvmClient:
+    """One address at one node, within a budget of calls. `tokens` are the contracts of the assets that are not ETH."""
+
+    def __init__(
+        self, http: HttpClient, key: Key, tokens: Mapping[Asset, str] | None = None, budget: Budget | None = None
+    ) -> None:
+        self._http = http
+        self._key = key
+        self._tokens = dict(tokens or {})
+        self._budget = budget or Unlimited()
+
+    @property
+    def address(self) -> str:
+        return self._key.address
+
+    @property
+    def chain_id(self) -> int:
+        return self._key.chain_id
+
+    def sign(self, payment: Payment, nonce: int, fees: Fees) -> Signed:
+        self._contract(payment.amount.asset)
+        return self._key.sign(payment, nonce, fees)
+
+    async def broadcast(self, signed: Signed) -> Taken:
+        answer, source = await self._ask("eth_sendRawTransaction", [signed.raw])
+        if answer.error is None:
+            if answer.result != signed.hash:
+                raise Unknown(f"{source} took other bytes than those of {signed.hash}")
+            return Taken.ACCEPTED
+        text = answer.error.message
+        if NO_FUNDS in text:
+            raise OutOfFunds(f"{self.address} cannot pay for nonce {signed.nonce}: {text}")
+        for words, taken in ANSWERS:
+            if words in text:
+                return taken
+        raise Unknown(f"{source} answered {answer.error.code}: {text[:200]}")
+
+    async def receipt(self, transaction_hash: str) -> Receipt | None:
+        final = await self._final_height()
+        found = await self._result("eth_getTransactionReceipt", [transaction_hash])
+        return None if found is None else _receipt(transaction_hash, found, final)
+
+    async def incoming(self, transaction_hash: str, asset: Asset) -> Incoming | None:
+        final = await self._final_height()
+        found = await self._result("eth_getTransactionReceipt", [transaction_hash])
+        if found is None:
+            return None
+        receipt = _receipt(transaction_hash, found, final)
+        contract = self._contract(asset)
+        minor = await self._value(transaction_hash) if contract is None else self._logged(found, contract)
+        if not receipt.succeeded or minor == 0:
+            return None
+        return Incoming(transaction_hash, str(minor), asset.code, asset.exponent, receipt.final)
+
+    async def pending_nonce(self) -> int:
+        return _number(await self._result("eth_getTransactionCount", [self.address, "pending"]))
+
+    async def final_nonce(self) -> int:
+        return _number(await self._result("eth_getTransactionCount", [self.address, "finalized"]))
+
+    async def fees(self, asset: Asset) -> Fees:
+        contract = self._contract(asset)
+        block = await self._result("eth_getBlockByNumber", ["latest", False])
+        tip = _number(await self._result("eth_maxPriorityFeePerGas", []))
+        base_fee = _number(_field(block, "baseFeePerGas"))
+        return Fees(base_fee * HEADROOM + tip, tip, GAS_OF_ETH if contract is None else GAS_OF_TOKEN)
+
+    async def balance(self, asset: Asset) -> Amount:
+        contract = self._contract(asset)
+        if contract is None:
+            return Amount(_number(await self._result("eth_getBalance", [self.address, "latest"])), asset)
+        data = f"{BALANCE_OF}{self.address.removeprefix('0x'):0>64}"
+        return Amount(_number(await self._result("eth_call", [{"to": contract, "data": data}, "latest"])), asset)
+
+    async def _final_height(self) -> int:
+        """Asked for before the receipt: one that is read later and lies no higher cannot be taken back."""
+        return _number(_field(await self._result("eth_getBlockByNumber", ["finalized", False]), "number"))
+
+    async def _value(self, transaction_hash: str) -> int:
+        found = await self._result("eth_getTransactionByHash", [transaction_hash])
+        if found is None or str(_field(found, "to")).lower() != self.address.lower():
+            return 0
+        return _number(_field(found, "value"))
+
+    def _logged(self, found: Any, contract: str) -> int:
+        here = f"0x{self.address.removeprefix('0x').lower():0>64}"
+        total = 0
+        for line in found.get("logs", ()):
+            topics = [str(each).lower() for each in line.get("topics", ())]
+            if str(line.get("address", "")).lower() == contract.lower() and topics[:1] + topics[2:] == [
+                TRANSFERRED, here,
+            ]:  # fmt: skip
+                total += _number(line.get("data"))
+        return total
+
+    def _contract(self, asset: Asset) -> str | None:
+        """None for ETH itself."""
+        if asset == ETH:
+            return None
+        if asset not in self._tokens:
+            raise Invalid(f"the wallet knows no contract of {asset} with {asset.exponent} decimals; name it where the "
+                          "wallet is opened")  # fmt: skip
+        return self._tokens[asset]
+
+    async def _result(self, method: str, parameters: list[Any]) -> Any:
+        """The answer to a question. A no to a question proves nothing."""
+        answer, source = await self._ask(method, parameters)
+        if answer.error is not None:
+            raise Unknown(f"{source} answered {answer.error.code}: {answer.error.message[:200]}")
+        return answer.result
+
+    async def _ask(self, method: str, parameters: list[Any]) -> tuple[Answer, str]:
+        # The same for the same question: an answer to another one does not pass, and a repeated call can be told.
+        number = zlib.crc32(msgspec.json.encode([method, parameters]))
+        body = {"jsonrpc": "2.0", "id": number, "method": method, "params": parameters}
+        answered = await request_within(self._budget, self._http, "POST", "/", json=body)
+        if answered.status == 429:
+            raise NotSent(f"{answered.source} was turned away: too many requests")
+        return _read(answered, method, number), f"{answered.source} {method}"
+
+
+def _receipt(transaction_hash: str, found: Any, final_height: int) -> Receipt:
+    if _field(found, "transactionHash") != transaction_hash:
+        raise Unknown(f"the node answered about another transaction than {transaction_hash}")
+    block_number = _number(_field(found, "blockNumber"))
+    return Receipt(
+        transaction_hash,
+        _number(_field(found, "status")) == 1,
+        block_number,
+        str(_field(found, "blockHash")),
+        _number(_field(found, "gasUsed")),
+        _number(_field(found, "effectiveGasPrice")),
+        block_number <= final_height,
+    )
+
+
+def _read(answered: Response, method: str, number: int) -> Answer:
+    if answered.status != 200:
+        raise Unknown(f"{answered.source} {method} answered {answered.status}: {answered.excerpt()}")
+    answer = answered.decode(Answer)
+    if answer.id != number:
+        raise Unknown(f"{answered.source} {method} answered another request")
+    return answer
+
+
+def _field(found: Any, name: str) -> Any:
+    if not isinstance(found, dict) or name not in found:
+        raise Unknown(f"the node answered without {name}")
+    return found[name]
+
+
+def _number(quantity: Any) -> int:
+    """A quantity as nodes write it: 0x and hexadecimal digits."""
+    try:
+        if not isinstance(quantity, str) or not quantity.startswith("0x"):
+            raise ValueError
+        return int(quantity, 16)
+    except ValueError:
+        raise Unknown(f"the node answered {str(quantity)[:60]!r} where a number was asked for") from None

@@ -1,0 +1,218 @@
+"""A node of the simulated chain as it answers over JSON-RPC. Faults of the wire are `payonce.testing.faults`."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from payonce.kit.log import get_logger
+from payonce.kit.money import Amount, Asset, loads_exact
+from payonce.kit.outcomes import Invalid
+from payonce.kit.redact import redact
+from payonce.vendors.books import Denied
+from payonce.vendors.evm.chain import TIP_WEI, Chain, Mined
+from payonce.vendors.evm.port import ETH
+
+BATCH_MAX: Final = 100
+BALANCE_OF: Final = "0x70a08231"
+"""Of ERC-20: balanceOf(address)."""
+TRANSFERRED: Final = "0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef"
+"""Of ERC-20: the topic of Transfer(address, address, uint256)."""
+
+Watcher = Callable[[Mined], Awaitable[None]]
+
+log = get_logger(__name__)
+
+
+class ChainSimulator:
+    """An ASGI application. `watcher` hears of every final transfer at least once, such as an exchange that waits for
+    deposits; `tokens` are the contracts, by address."""
+
+    def __init__(
+        self, chain: Chain, *, tokens: Mapping[str, Asset] | None = None, watcher: Watcher | None = None
+    ) -> None:
+        self.chain = chain
+        self.tokens = {address.lower(): asset for address, asset in (tokens or {}).items()}
+        self._watcher = watcher
+        self._telling = asyncio.Lock()
+        self._methods: dict[str, Callable[[list[Any]], Any]] = {
+            "eth_chainId": lambda _: hex(self.chain.chain_id),
+            "eth_blockNumber": lambda _: hex(self.chain.height),
+            "eth_getBalance": lambda asked: hex(self.chain.balance(_text(asked, 0), ETH).minor),
+            "eth_getTransactionCount": self._count,
+            "eth_getBlockByNumber": self._block,
+            "eth_maxPriorityFeePerGas": lambda _: hex(TIP_WEI),
+            "eth_call": self._call,
+            "eth_sendRawTransaction": lambda asked: self.chain.take(_text(asked, 0)),
+            "eth_getTransactionReceipt": self._receipt,
+            "eth_getTransactionByHash": self._transaction,
+        }
+        self._routes = Starlette(
+            routes=[
+                Route("/", self._spoken, methods=["POST"]),
+                Route("/simulator/books", self._books),
+                Route("/simulator/mine", self._mine, methods=["POST"]),
+                Route("/simulator/transfers", self._arrive, methods=["POST"]),
+            ]
+        )
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self._routes(scope, receive, send)
+
+    def close(self) -> None:
+        self.chain.close()
+
+    async def tell(self) -> None:
+        """Tells the watcher what has become final; what it does not take is told again next time."""
+        if self._watcher is None:
+            return
+        async with self._telling:
+            for each in self.chain.untold():
+                try:
+                    await self._watcher(each)
+                except Exception as error:
+                    log.warning("transfer_not_told", hash=each.hash, error=redact(str(error)))
+                    return
+                self.chain.tell(each.hash)
+
+    async def _spoken(self, request: Request) -> Response:
+        self.chain.catch_up()
+        await self.tell()
+        try:
+            asked = loads_exact(await request.body())
+        except Invalid:
+            return _said(_problem(None, -32700, "parse error"), 400)
+        if isinstance(asked, list):
+            if not 0 < len(asked) <= BATCH_MAX:
+                return _said(_problem(None, -32600, f"a batch has 1 to {BATCH_MAX} requests"), 400)
+            return _said([self._answered(each) for each in asked])
+        return _said(self._answered(asked))
+
+    def _answered(self, asked: Any) -> dict[str, Any]:
+        if not isinstance(asked, dict) or not isinstance(asked.get("method"), str):
+            return _problem(None, -32600, "invalid request")
+        number, method, parameters = asked.get("id"), asked["method"], asked.get("params", [])
+        if method not in self._methods:
+            return _problem(number, -32601, f"the method {method[:60]} does not exist/is not available")
+        try:
+            if not isinstance(parameters, list):
+                raise Denied("-32602", "invalid argument: parameters are a list")
+            return {"jsonrpc": "2.0", "id": number, "result": self._methods[method](parameters)}
+        except Denied as no:
+            return _problem(number, int(no.code), no.text)
+
+    def _count(self, asked: list[Any]) -> str:
+        address, tag = _text(asked, 0), _text(asked, 1)
+        match tag:
+            case "pending":
+                return hex(self.chain.pending_nonce(address))
+            case "latest":
+                return hex(self.chain.nonce(address))
+            case "finalized":
+                return hex(self.chain.nonce(address, final=True))
+        raise Denied("-32602", f"invalid argument: block {tag[:20]!r}")
+
+    def _block(self, asked: list[Any]) -> dict[str, Any]:
+        tag = _text(asked, 0)
+        numbers = {"latest": self.chain.height, "finalized": max(self.chain.final_height, 0)}
+        if tag not in numbers:
+            raise Denied("-32602", f"invalid argument: block {tag[:20]!r}")
+        number = numbers[tag]
+        return {"number": hex(number), "hash": self.chain.block_hash(number), "baseFeePerGas": hex(self.chain.base_fee)}
+
+    def _call(self, asked: list[Any]) -> str:
+        call = asked[0] if asked and isinstance(asked[0], dict) else {}
+        contract, data = str(call.get("to", "")).lower(), str(call.get("data", ""))
+        if contract not in self.tokens or not data.startswith(BALANCE_OF) or len(data) != len(BALANCE_OF) + 64:
+            raise Denied("-32000", "execution reverted")
+        return f"0x{self.chain.balance(f'0x{data[-40:]}', self.tokens[contract]).minor:064x}"
+
+    def _receipt(self, asked: list[Any]) -> dict[str, Any] | None:
+        mined = self.chain.mined(_text(asked, 0))
+        if mined is None:
+            return None
+        return {
+            "transactionHash": mined.hash,
+            "status": hex(int(mined.succeeded)),
+            "blockNumber": hex(mined.block_number),
+            "blockHash": self.chain.block_hash(mined.block_number),
+            "gasUsed": hex(mined.gas_used),
+            "effectiveGasPrice": hex(mined.gas_price),
+            "logs": self._logs(mined),
+        }
+
+    def _logs(self, mined: Mined) -> list[dict[str, Any]]:
+        contract = next((address for address, asset in self.tokens.items() if asset == mined.amount.asset), None)
+        if contract is None or not mined.succeeded:
+            return []
+        topics = [TRANSFERRED, _padded(mined.sender), _padded(mined.transaction.to)]
+        return [{"address": contract, "topics": topics, "data": f"0x{mined.amount.minor:064x}"}]
+
+    def _transaction(self, asked: list[Any]) -> dict[str, Any] | None:
+        wanted = _text(asked, 0)
+        mined = self.chain.mined(wanted)
+        waiting = next((each for each in self.chain.pool.values() if each.hash == wanted), None)
+        found = mined or waiting
+        if found is None:
+            return None
+        ether = found.transaction.asset == ETH.code
+        return {
+            "hash": wanted,
+            "from": found.sender,
+            "to": found.transaction.to if ether else None,
+            "value": hex(int(found.transaction.minor)) if ether else "0x0",
+            "nonce": hex(found.transaction.nonce),
+            "blockNumber": None if mined is None else hex(mined.block_number),
+        }
+
+    async def _books(self, request: Request) -> Response:
+        """For those who judge: every final transfer, and every balance."""
+        self.chain.catch_up()
+        transfers = [
+            {"hash": each.hash, "from": each.sender, "to": each.transaction.to, "nonce": each.transaction.nonce,
+             "amount": each.amount.to_text(), "asset": each.amount.asset.code, "block": each.block_number}
+            for each in self.chain.transfers()
+        ]  # fmt: skip
+        balances = [
+            {"address": address, "asset": asset.code, "balance": Amount(minor, asset).to_text()}
+            for (address, asset), minor in sorted(self.chain.balances().items(), key=str)
+        ]
+        return _said({"transfers": transfers, "balances": balances, "height": self.chain.height})
+
+    async def _mine(self, request: Request) -> Response:
+        self.chain.mine(int(request.query_params.get("blocks", "1")))
+        await self.tell()
+        return _said({"height": self.chain.height})
+
+    async def _arrive(self, request: Request) -> Response:
+        """A transfer that somebody else makes, such as an exchange that gives a deposit back."""
+        try:
+            asked = loads_exact(await request.body())
+            asset = Asset(asked["asset"], int(asked["exponent"]))
+            amount = Amount.from_decimal(asked["amount"], asset)
+            return _said({"hash": self.chain.arrive(str(asked["to"]), amount, str(asked["reference"]))})
+        except (Invalid, KeyError, TypeError, ValueError) as error:
+            return _said({"error": f"a transfer has to, asset, exponent, amount and reference: {error}"}, 400)
+
+
+def _text(asked: list[Any], place: int) -> str:
+    if place < len(asked) and isinstance(asked[place], str):
+        return str(asked[place])
+    raise Denied("-32602", f"missing value for required argument {place}")
+
+
+def _padded(address: str) -> str:
+    return f"0x{address.removeprefix('0x'):0>64}"
+
+
+def _problem(number: Any, code: int, text: str) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": text}}
+
+
+def _said(document: Any, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(document), status, media_type="application/json")

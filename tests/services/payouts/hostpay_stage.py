@@ -1,0 +1,212 @@
+"""Payouts with the exchange and the chain in this process, worked through step by step on a clock moved by hand."""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from payonce.engine import brakes
+from payonce.engine.ledger import Account, balance
+from payonce.engine.model import Message
+from payonce.engine.process import Worker
+from payonce.engine.work import Handler
+from payonce.kit.http import HttpClient
+from payonce.kit.money import Amount
+from payonce.services.payouts import books, store, swap_store, wallet_limits, wallet_store
+from payonce.services.payouts.estimator import price_payout
+from payonce.services.payouts.hostpay import pay_swap
+from payonce.services.payouts.hostpay_follow import follow_payment
+from payonce.services.payouts.intake import Asked
+from payonce.services.payouts.model import ETH, USDT, Payout, State, Swap
+from payonce.services.payouts.orchestrator import record_swap, value_payout
+from payonce.services.payouts.policies import HOSTPAY
+from payonce.services.payouts.receiving import receive
+from payonce.services.payouts.sending import send_hostpay
+from payonce.services.payouts.swapper import create_swap
+from payonce.services.payouts.terms import Terms
+from payonce.services.payouts.wallet import HostWallet
+from payonce.testing import OpenStage, Stage
+from payonce.testing.faults import Script
+from payonce.testing.faulty import Draws, Faulty
+from payonce.vendors.changenow.client import ChangeNowClient
+from payonce.vendors.changenow.simulator import ChangeNowSimulator
+from payonce.vendors.evm.chain import OUTSIDE, Chain, Mined
+from payonce.vendors.evm.client import EvmClient
+from payonce.vendors.evm.exchange_bridge import ExchangeBridge
+from payonce.vendors.evm.simulated_key import SimulatedKey
+from payonce.vendors.evm.simulator import ChainSimulator
+
+OPENING: Final = Amount.from_decimal("100", ETH)
+BLOCK_S: Final = 12.0
+PATIENCE_S: Final = 2 * 3_600.0
+BTC_CLIENT: Final = "bc1qw508d6qejxtdg4y5r3zarvary0c5xw7kv8f3t4"
+ETH_CLIENT: Final = "0x" + "12" * 20
+HANDLERS: Final = (price_payout, value_payout, create_swap, record_swap, pay_swap, follow_payment)
+PARKING: Final = (price_payout, value_payout, create_swap, record_swap)
+"""Up to the door of hostpay."""
+
+
+@dataclass
+class OutsideClock:
+    """The chain's and the exchange's clock go with the store's."""
+
+    now: datetime
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+@dataclass
+class House:
+    s: Stage
+    clock: OutsideClock
+    chain: Chain
+    node: Faulty
+    changenow: ChangeNowSimulator
+    desk: Faulty
+    bridge: ExchangeBridge
+    simulator: ChainSimulator
+    wallet: EvmClient
+    client: ChangeNowClient
+    terms: Terms
+    host: HostWallet
+    worker: Worker
+    hooks: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
+
+    async def order(self, number: int = 1, price: str = "100", *, direct: bool = False) -> Payout:
+        asked = Asked(
+            f"pay-{number}", 7_000_000_000 + number, f"-100{number}", ETH_CLIENT if direct else BTC_CLIENT, None, False,
+            "eth" if direct else "btc", "eth" if direct else "btc", usdt(price), usdt("0"), usdt(price),
+        )  # fmt: skip
+        async with self.s.begin() as tx:
+            return (await receive(tx, asked)).payout
+
+    async def waiting_for_hostpay(self, number: int = 1, price: str = "100", *, direct: bool = False) -> Payout:
+        """Up to where hostpay is told, without hostpay."""
+        payout = await self.order(number, price, direct=direct)
+        before = await self.another_worker(*PARKING)
+        while await before.step():
+            pass
+        assert (await self.swap(payout)).triggered_at is not None
+        return payout
+
+    async def another_worker(self, *handlers: Handler, host: HostWallet | None = None) -> Worker:
+        return await self.s.worker(*unhurried(handlers), resources=[self.client, self.terms, host or self.host])
+
+    async def run(self, patience_s: float = PATIENCE_S) -> None:
+        await self.s.clock.run_to(await self.s.clock.now() + timedelta(seconds=patience_s), self.drain)
+
+    async def drain(self) -> None:
+        self.clock.now = await self.s.clock.now()
+        for door in (self.node, self.desk):
+            await door.deliver()
+        self.chain.catch_up()
+        await self.simulator.tell()
+        await self.bridge.carry_refunds()
+        for hook in self.hooks:
+            await hook()
+        while await self.worker.step():
+            pass
+
+    async def state(self, payout: Payout) -> State:
+        return (await self.payout(payout)).state
+
+    async def payout(self, payout: Payout) -> Payout:
+        return await store.payout(self.s.read, payout.id)
+
+    async def swap(self, payout: Payout) -> Swap:
+        [swap] = await swap_store.active_swaps(self.s.read, payout.id)
+        return swap
+
+    async def tell_again(self, payout: Payout, put: int = 9) -> None:
+        """The message to hostpay once more, as a task service delivers it twice."""
+        async with self.s.begin() as tx:
+            await send_hostpay(tx, payout, await self.swap(payout), put)
+
+    async def message(self, payload: dict[str, Any]) -> None:
+        await self.s.feed.put([Message(queue=HOSTPAY.queue, payload=payload)])
+
+    async def grant(self, *, deny: bool = False) -> None:
+        actions = {"pay above limit": wallet_limits.clearing(self.s.admin)}
+        async with self.s.begin() as tx:
+            [waiting] = await brakes.approvals(tx)
+            if deny:
+                await brakes.deny(tx, waiting.id, "ann", "not this one")
+            else:
+                await brakes.grant(tx, actions, waiting.id, "ann")
+
+    def transfers(self, *, final: bool = True) -> list[Mined]:
+        """Out of the wallet."""
+        return [each for each in self.chain.transfers(final=final) if each.sender != OUTSIDE]
+
+    async def hostpay_row(self) -> Any:
+        [row] = await self.s.owner.fetch("select * from payouts.split_payout_hostpay")
+        return row
+
+    async def job_errors(self) -> str:
+        rows = await self.s.owner.fetch("select last_error from payonce.job_logs where last_error is not null")
+        return "\n".join(row["last_error"] for row in rows)
+
+    async def attempts(self, payout: Payout) -> int:
+        swap = await self.swap(payout)
+        return len(await wallet_store.attempts_of(self.s.read, swap.id))
+
+    async def sound(self, *finished: Payout) -> None:
+        """Each deposit was made once by the chain's books, and our books are the chain's to the wei."""
+        paid = Counter(each.transaction.to for each in self.transfers())
+        assert all(count == 1 for count in paid.values()), paid
+        nonces = [each.transaction.nonce for each in self.transfers()]
+        assert len(set(nonces)) == len(nonces)
+        deposits = Counter(each.address for each in self.changenow.books.deposits)
+        assert all(count == 1 for count in deposits.values())
+        ours = await balance(self.s.read, Account(books.HOST_WALLET, ETH))
+        assert OPENING + ours == self.chain.balance(self.wallet.address, ETH)
+        held = sum(minor for (_, asset), minor in self.chain.balances().items() if asset == ETH)
+        assert held == 0
+        for payout in finished:
+            assert await self.state(payout) is State.FINISHED
+        if finished:
+            assert not await balance(self.s.read, Account(books.AT_EXCHANGE, ETH))
+            assert not await balance(self.s.read, Account(books.OWED, ETH))
+
+
+def usdt(text: str) -> Amount:
+    return Amount.from_decimal(text, USDT)
+
+
+def eth(text: str) -> Amount:
+    return Amount.from_decimal(text, ETH)
+
+
+def unhurried(handlers: Sequence[Handler]) -> list[Handler]:
+    """The rate is another test's: here everything that is due runs at once."""
+    return [replace(each, policy=replace(each.policy, rate=None, concurrency=None)) for each in handlers]
+
+
+@asynccontextmanager
+async def open_house(
+    stage: OpenStage, at_node: Draws | None = None, at_exchange: Draws | None = None, *, opening: Amount = OPENING,
+    fee_cap_wei: int = 10**12, chain: dict[str, Any] | None = None, **exchange: Any,
+) -> AsyncIterator[House]:  # fmt: skip
+    async with stage() as s:
+        clock = OutsideClock(await s.clock.freeze())
+        made = Chain(clock=clock, block_s=BLOCK_S, **(chain or {}))
+        key = SimulatedKey("host", made.chain_id)
+        made.fund(key.address, opening)
+        changenow = ChangeNowSimulator(clock=clock, seed=1, limit_per_s=None, **exchange)
+        async with HttpClient("exchange", "https://exchange.example", transport=changenow) as behind:
+            bridge = ExchangeBridge(made, behind)
+            simulator = ChainSimulator(made, watcher=bridge.tell_deposit)
+            node, desk = Faulty(simulator, at_node or Script([])), Faulty(changenow, at_exchange or Script([]))
+            async with (
+                HttpClient("node", "https://node.example", transport=node) as to_node,
+                HttpClient("changenow", "https://changenow.example", transport=desk) as to_exchange,
+            ):
+                wallet, client = EvmClient(to_node, key), ChangeNowClient(to_exchange, "key")
+                terms = Terms((b"key",), key.address)
+                host = HostWallet(wallet, s.database, "process-1", market_s=0.0, fee_cap_wei=fee_cap_wei)
+                worker = await s.worker(*unhurried(HANDLERS), resources=[client, terms, host])
+                yield House(s, clock, made, node, changenow, desk, bridge, simulator, wallet, client, terms, host,
+                            worker)  # fmt: skip

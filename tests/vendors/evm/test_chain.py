@@ -1,0 +1,172 @@
+"""The simulated chain keeps its books whatever befalls it, and tells of every final transfer once it is final."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from payonce.kit.http import HttpClient
+from payonce.kit.outcomes import Unavailable
+from payonce.testing.serving import serving
+from payonce.vendors.evm.chain import Chain, Conditions, Fate, Mined
+from payonce.vendors.evm.client import EvmClient
+from payonce.vendors.evm.port import ETH, Payment, Taken
+from payonce.vendors.evm.simulated_key import SimulatedKey
+from payonce.vendors.evm.simulator import ChainSimulator
+from tests.vendors.banks import BankClock
+from tests.vendors.evm.wallets import CLIENT, ether, on_chain
+
+
+async def test_the_books_the_pool_and_the_forks_outlive_the_process(tmp_path: Path) -> None:
+    journal = tmp_path / "chain.journal"
+    key = SimulatedKey("host", 31_337)
+
+    async def hand_over(chain: Chain, nonce: int) -> Taken:
+        async with HttpClient("node", "https://node.example", transport=ChainSimulator(chain)) as http:
+            wallet = EvmClient(http, key)
+            return await wallet.broadcast(
+                wallet.sign(Payment.of(CLIENT, ether("1")), nonce, await wallet.fees(ETH))
+            )  # fmt: skip
+
+    chain = Chain(journal)
+    chain.fund(key.address, ether("10"))
+    assert await hand_over(chain, 0) is Taken.ACCEPTED
+    chain.mine()
+    chain.reorganise(1)
+    chain.mine()
+    assert await hand_over(chain, 1) is Taken.ACCEPTED
+    with pytest.raises(Unavailable, match="another process"):
+        Chain(journal)
+    told, balances = chain.block_hash(1), chain.balances()
+    chain.close()
+    with journal.open("ab") as torn:
+        torn.write(b'{"event":"mined","blo')
+
+    again = Chain(journal)
+    again.fund(key.address, ether("10"))
+    assert (again.block_hash(1), again.balances(), again.height) == (told, balances, 1)
+    assert await hand_over(again, 1) is Taken.KNOWN
+    again.mine(4)
+    assert [each.transaction.nonce for each in again.transfers()] == [0, 1]
+    again.close()
+
+
+async def test_blocks_come_by_the_clock_where_they_do() -> None:
+    async with on_chain(False, block_s=12.0) as at:
+        signed = await at.signed()
+        await at.wallet.broadcast(signed)
+        at.clock.advance(11)
+        assert await at.wallet.receipt(signed.hash) is None
+        at.clock.advance(1)
+        receipt = await at.wallet.receipt(signed.hash)
+        assert receipt is not None
+        assert not receipt.final
+        at.clock.advance(36)
+        receipt = await at.wallet.receipt(signed.hash)
+        assert receipt is not None
+        assert receipt.final
+
+
+async def test_whoever_watches_hears_of_a_final_transfer_once_and_again_after_a_failure(tmp_path: Path) -> None:
+    heard: list[Mined] = []
+    away = [True]
+
+    async def watch(mined: Mined) -> None:
+        if away.pop():
+            raise ConnectionError("nobody there")
+        away.append(False)
+        heard.append(mined)
+
+    chain = Chain(tmp_path / "chain.journal")
+    key = SimulatedKey("host", chain.chain_id)
+    chain.fund(key.address, ether("10"))
+    simulator = ChainSimulator(chain, watcher=watch)
+    async with HttpClient("node", "https://node.example", transport=simulator) as http:
+        wallet = EvmClient(http, key)
+        signed = wallet.sign(Payment.of(CLIENT, ether("1")), 0, await wallet.fees(ETH))
+        await wallet.broadcast(signed)
+        chain.mine(1 + chain.finality_blocks)
+        await simulator.tell()
+        assert not heard
+        away.append(False)
+        await asyncio.gather(simulator.tell(), simulator.tell(), wallet.receipt(signed.hash))
+        assert [each.hash for each in heard] == [signed.hash]
+    chain.close()
+    again = Chain(tmp_path / "chain.journal")
+    assert not again.untold()
+    again.close()
+
+
+async def test_what_has_only_just_been_mined_is_told_to_nobody() -> None:
+    async with on_chain(False) as at:
+        await at.wallet.broadcast(await at.signed())
+        at.chain.mine()
+        assert not at.chain.untold()
+        at.chain.mine(at.chain.finality_blocks)
+        assert len(at.chain.untold()) == 1
+
+
+async def test_under_bad_conditions_every_payment_is_made_once_by_sending_and_bumping() -> None:
+    conditions = Conditions(seed=3, shares={Fate.FORGOTTEN: 0.2, Fate.STUCK: 0.2, Fate.OLD_WINS: 0.1}, reorg_share=0.5)
+    async with on_chain(False, conditions=conditions) as at:
+        payment = Payment.of(CLIENT, ether("0.01"))
+        attempts = {nonce: [await at.signed(nonce, "0.01")] for nonce in range(20)}
+        for turn in range(200):
+            for signed in attempts.values():
+                if turn % 3 == 2 and await at.wallet.receipt(signed[-1].hash) is None:
+                    bumped = signed[-1].fees.bumped(signed[-1].fees, 10**15)
+                    assert bumped is not None
+                    signed.append(at.wallet.sign(payment, signed[-1].nonce, bumped))
+                await at.wallet.broadcast(signed[-1])
+            at.chain.mine()
+            if len(at.chain.transfers()) == len(attempts):
+                break
+        assert [each.transaction.nonce for each in at.chain.transfers()] == list(range(20))
+        assert at.paid() == ether("0.2")
+        at.adds_up()
+
+
+async def test_the_chain_is_served_with_its_books_over_a_port() -> None:
+    chain = Chain(clock=BankClock())
+    key = SimulatedKey("host", chain.chain_id)
+    chain.fund(key.address, ether("10"))
+    async with serving(ChainSimulator(chain)) as url, HttpClient("node", url, allow_private=True) as http:
+        wallet = EvmClient(http, key)
+        await wallet.broadcast(wallet.sign(Payment.of(CLIENT, ether("1")), 0, await wallet.fees(ETH)))
+        await http.request("POST", "/simulator/mine", query={"blocks": 4})
+        arriving = {"to": key.address, "asset": "ETH", "exponent": 18, "amount": "0.5", "reference": "r-1"}
+        answer = await http.request("POST", "/simulator/transfers", json=arriving)
+        await http.request("POST", "/simulator/mine")
+        incoming = await wallet.incoming(answer.json()["hash"], ETH)
+        assert incoming is not None
+        assert incoming.amount == ether("0.5")
+        books = (await http.request("GET", "/simulator/books")).json()
+        [transfer] = books["transfers"]
+        assert (transfer["to"], transfer["amount"], transfer["nonce"]) == (CLIENT, "1.000000000000000000", 0)
+        assert (await http.request("POST", "/simulator/transfers", json={"to": 1})).status == 400
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"{", -32700),
+        (b"[]", -32600),
+        (b"1", -32600),
+        (b'{"id":1,"method":"eth_mine"}', -32601),
+        (b'{"id":1,"method":"eth_getBalance","params":[]}', -32602),
+        (b'{"id":1,"method":"eth_getBalance","params":{}}', -32602),
+        (b'{"id":1,"method":"eth_getTransactionCount","params":["0x1","soon"]}', -32602),
+        (b'{"id":1,"method":"eth_call","params":[{}]}', -32000),
+    ],
+)
+async def test_a_bad_request_is_answered_in_the_words_of_json_rpc(body: bytes, code: int) -> None:
+    async with HttpClient("node", "https://node.example", transport=ChainSimulator(Chain())) as http:
+        answer = (await http.request("POST", "/", body=body)).json()
+        assert answer["error"]["code"] == code
+
+
+async def test_a_batch_is_answered_one_by_one() -> None:
+    async with HttpClient("node", "https://node.example", transport=ChainSimulator(Chain())) as http:
+        asked: list[object] = [{"id": number, "method": "eth_chainId", "params": []} for number in (1, 2)]
+        answers = (await http.request("POST", "/", json=asked)).json()
+        assert [(each["id"], each["result"]) for each in answers] == [(1, "0x7a69"), (2, "0x7a69")]

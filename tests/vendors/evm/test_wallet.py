@@ -1,0 +1,270 @@
+"""The wallet's client against the simulated chain: each answer and each fault has the outcome that is stated."""
+
+import pytest
+
+from payonce.kit.money import Amount, Asset
+from payonce.kit.outcomes import Invalid, NotSent, Unknown
+from payonce.testing.faults import Fault
+from payonce.vendors.evm.chain import Fate
+from payonce.vendors.evm.port import ETH, Fees, OutOfFunds, Payment, Taken, Wallet
+from payonce.vendors.evm.simulated_key import SimulatedKey
+from tests.vendors.evm.wallets import CLIENT, OTHER, USDT, OpenChain, ether
+
+OUTCOMES: dict[Fault, tuple[type[Exception] | Taken, int]] = {
+    Fault.REFUSED_CONNECTION: (NotSent, 0),
+    Fault.TOO_MANY_REQUESTS: (NotSent, 0),
+    Fault.ERROR_BEFORE: (Unknown, 0),
+    Fault.ERROR_AFTER: (Unknown, 1),
+    Fault.TIMEOUT_BEFORE: (Unknown, 0),
+    Fault.TIMEOUT_AFTER: (Unknown, 1),
+    Fault.ANSWER_LOST: (Unknown, 1),
+    Fault.LATE: (Unknown, 0),
+    Fault.DUPLICATE: (Taken.ACCEPTED, 1),
+    Fault.SLOW: (Taken.ACCEPTED, 1),
+    Fault.WRONG_ANSWER: (Unknown, 1),
+    Fault.MALFORMED_ANSWER: (Unknown, 1),
+}
+"""What the client says, and how many transactions wait for a block by then."""
+
+
+def test_the_outcome_of_every_fault_is_stated() -> None:
+    assert set(OUTCOMES) == set(Fault)
+
+
+@pytest.mark.parametrize("fault", Fault)
+async def test_each_fault_has_its_outcome_and_the_same_bytes_again_pay_once(
+    open_chain: OpenChain, over_sockets: bool, fault: Fault
+) -> None:
+    wanted, waiting = OUTCOMES[fault]
+    if over_sockets and fault is Fault.REFUSED_CONNECTION:
+        wanted = Unknown  # a connection that stands cannot be refused any more
+    async with open_chain(fault) as at:
+        signed = await at.signed()
+        try:
+            said: type[Exception] | Taken = await at.wallet.broadcast(signed)
+        except (NotSent, Unknown) as outcome:
+            said = type(outcome)
+        assert (said, len(at.chain.pool)) == (wanted, waiting)
+        assert await at.wallet.broadcast(signed) is (Taken.KNOWN if waiting else Taken.ACCEPTED)
+        await at.faulty.deliver()
+        at.chain.mine()
+        assert await at.wallet.broadcast(signed) is Taken.NONCE_PAST
+        at.chain.mine(at.chain.finality_blocks)
+        [transfer] = at.chain.transfers()
+        assert (transfer.hash, at.paid()) == (signed.hash, ether("1.5"))
+        at.adds_up()
+
+
+async def test_a_receipt_is_final_so_many_blocks_later_and_tells_the_gas(open_chain: OpenChain) -> None:
+    async with open_chain() as at:
+        signed = await at.signed()
+        await at.wallet.broadcast(signed)
+        assert await at.wallet.receipt(signed.hash) is None
+        at.chain.mine()
+        receipt = await at.wallet.receipt(signed.hash)
+        assert receipt is not None
+        assert (receipt.succeeded, receipt.final, receipt.block_number) == (True, False, 1)
+        at.chain.mine(at.chain.finality_blocks)
+        receipt = await at.wallet.receipt(signed.hash)
+        assert receipt is not None
+        assert receipt.final
+        assert await at.wallet.balance(ETH) == ether("8.5") - receipt.fee
+        assert receipt.fee <= signed.fees.most
+
+
+async def test_a_token_is_paid_through_its_contract_and_its_gas_in_ether(open_chain: OpenChain) -> None:
+    async with open_chain() as at:
+        signed = await at.signed(value="12.5", asset=USDT)
+        await at.wallet.broadcast(signed)
+        at.chain.mine()
+        receipt = await at.wallet.receipt(signed.hash)
+        assert receipt is not None
+        assert await at.wallet.balance(USDT) == Amount.from_decimal("487.5", USDT)
+        assert at.paid(asset=USDT) == Amount.from_decimal("12.5", USDT)
+        assert await at.wallet.balance(ETH) == ether("10") - receipt.fee
+        at.adds_up()
+
+
+async def test_nonces_count_what_waits_and_what_is_final(open_chain: OpenChain) -> None:
+    async with open_chain() as at:
+        for nonce in range(2):
+            await at.wallet.broadcast(await at.signed(nonce))
+        assert (await at.wallet.pending_nonce(), await at.wallet.final_nonce()) == (2, 0)
+        at.chain.mine(1 + at.chain.finality_blocks)
+        assert (await at.wallet.pending_nonce(), await at.wallet.final_nonce()) == (2, 2)
+
+
+async def test_a_gap_holds_up_what_stands_behind_it(open_chain: OpenChain) -> None:
+    async with open_chain() as at:
+        await at.wallet.broadcast(await at.signed(1))
+        at.chain.mine(2)
+        assert not at.chain.transfers(final=False)
+        await at.wallet.broadcast(await at.signed(0, to=OTHER))
+        at.chain.mine()
+        assert [each.transaction.nonce for each in at.chain.transfers(final=False)] == [0, 1]
+
+
+async def test_what_the_wallet_cannot_pay_for_is_not_sent_and_may_be_taken_later(open_chain: OpenChain) -> None:
+    async with open_chain() as at:
+        signed = await at.signed(value="25")
+        with pytest.raises(OutOfFunds, match="insufficient funds"):
+            await at.wallet.broadcast(signed)
+        at.chain.arrive(at.wallet.address, ether("20"), "top-up")
+        at.chain.mine()
+        assert await at.wallet.broadcast(signed) is Taken.ACCEPTED
+
+
+async def test_a_stuck_payment_is_replaced_by_one_that_offers_enough_more(open_chain: OpenChain) -> None:
+    async with open_chain() as at:
+        at.chain.fates.append(Fate.STUCK)
+        first = await at.signed()
+        await at.wallet.broadcast(first)
+        at.chain.mine(5)
+        assert await at.wallet.receipt(first.hash) is None
+        payment, market = Payment.of(CLIENT, ether("1.5")), await at.wallet.fees(ETH)
+        shy = at.wallet.sign(payment, 0, Fees(first.fees.max_fee + 1, first.fees.priority_fee + 1, 21_000))
+        assert await at.wallet.broadcast(shy) is Taken.UNDERPRICED
+        bumped = first.fees.bumped(market, 10**12)
+        assert bumped is not None
+        second = at.wallet.sign(payment, 0, bumped)
+        assert await at.wallet.broadcast(second) is Taken.ACCEPTED
+        at.chain.mine()
+        assert await at.wallet.receipt(second.hash) is not None
+        assert await at.wallet.broadcast(first) is Taken.NONCE_PAST
+        assert at.paid() == ether("1.5")
+
+
+async def test_of_two_attempts_the_older_may_win(open_chain: OpenChain) -> None:
+    async with open_chain() as at:
+        at.chain.fates += [Fate.STUCK, Fate.OLD_WINS]
+        first = await at.signed()
+        await at.wallet.broadcast(first)
+        bumped = first.fees.bumped(first.fees, 10**12)
+        assert bumped is not None
+        second = at.wallet.sign(Payment.of(CLIENT, ether("1.5")), 0, bumped)
+        assert await at.wallet.broadcast(second) is Taken.ACCEPTED
+        at.chain.mine()
+        assert await at.wallet.receipt(second.hash) is None
+        assert await at.wallet.receipt(first.hash) is not None
+
+
+async def test_what_offers_less_than_the_base_fee_waits(open_chain: OpenChain) -> None:
+    async with open_chain() as at:
+        signed = await at.signed()
+        await at.wallet.broadcast(signed)
+        at.chain.set_base_fee(signed.fees.max_fee + 1)
+        at.chain.mine(3)
+        assert await at.wallet.receipt(signed.hash) is None
+        at.chain.set_base_fee(signed.fees.max_fee)
+        at.chain.mine()
+        assert await at.wallet.receipt(signed.hash) is not None
+
+
+@pytest.mark.parametrize("forget", [False, True])
+async def test_a_reorganisation_takes_a_receipt_back_and_the_same_bytes_pay_once(
+    open_chain: OpenChain, forget: bool
+) -> None:
+    async with open_chain() as at:
+        signed = await at.signed()
+        await at.wallet.broadcast(signed)
+        at.chain.mine()
+        before = await at.wallet.receipt(signed.hash)
+        at.chain.reorganise(1, forget=forget)
+        assert await at.wallet.receipt(signed.hash) is None
+        assert at.paid() == ether("0")
+        assert await at.wallet.broadcast(signed) is (Taken.ACCEPTED if forget else Taken.KNOWN)
+        at.chain.mine()
+        after = await at.wallet.receipt(signed.hash)
+        assert before is not None
+        assert after is not None
+        assert (after.block_number, after.block_hash != before.block_hash) == (1, True)
+        assert at.paid() == ether("1.5")
+        at.adds_up()
+
+
+async def test_a_final_block_cannot_be_dropped(open_chain: OpenChain) -> None:
+    async with open_chain() as at:
+        at.chain.mine(5)
+        with pytest.raises(Invalid, match="3 deep a block is final"):
+            at.chain.reorganise(4)
+
+
+async def test_a_reverted_payment_costs_gas_and_transfers_nothing(open_chain: OpenChain) -> None:
+    async with open_chain() as at:
+        at.chain.fates.append(Fate.REVERTED)
+        signed = await at.signed()
+        await at.wallet.broadcast(signed)
+        at.chain.mine()
+        receipt = await at.wallet.receipt(signed.hash)
+        assert receipt is not None
+        assert not receipt.succeeded
+        assert await at.wallet.balance(ETH) == ether("10") - receipt.fee
+        assert not at.chain.transfers(final=False)
+
+
+@pytest.mark.parametrize(("asset", "value"), [(ETH, "0.4"), (USDT, "7")])
+async def test_what_others_send_here_is_seen_by_its_hash(open_chain: OpenChain, asset: Asset, value: str) -> None:
+    async with open_chain() as at:
+        amount = Amount.from_decimal(value, asset)
+        arriving = at.chain.arrive(at.wallet.address, amount, "refund-1")
+        assert await at.wallet.incoming(arriving, asset) is None
+        assert at.chain.arrive(at.wallet.address, amount, "refund-1") == arriving
+        at.chain.mine(1 + at.chain.finality_blocks)
+        seen = await at.wallet.incoming(arriving, asset)
+        assert seen is not None
+        assert (seen.amount, seen.final) == (amount, True)
+        elsewhere = at.chain.arrive(OTHER, amount, "refund-2")
+        at.chain.mine()
+        assert await at.wallet.incoming(elsewhere, asset) is None
+
+
+@pytest.mark.parametrize("fault", [Fault.WRONG_ANSWER, Fault.MALFORMED_ANSWER, Fault.ERROR_BEFORE])
+async def test_a_question_that_is_answered_badly_proves_nothing(open_chain: OpenChain, fault: Fault) -> None:
+    async with open_chain(None, fault) as at:
+        signed = await at.signed()
+        await at.wallet.broadcast(signed)
+        with pytest.raises(Unknown):
+            await at.wallet.receipt(signed.hash)
+
+
+async def test_bytes_that_nobody_signed_are_taken_by_no_node(open_chain: OpenChain) -> None:
+    async with open_chain() as at:
+        assert isinstance(at.wallet, Wallet)
+        signed = await at.signed()
+        forged = signed.raw[:-2] + ("00" if signed.raw[-2:] != "00" else "01")
+        with pytest.raises(Unknown, match="no signed transaction"):
+            await at.wallet.broadcast(type(signed)(signed.hash, forged, 0, signed.fees))
+        elsewhere = SimulatedKey("host", 1).sign(Payment.of(CLIENT, ether("1")), 0, signed.fees)
+        with pytest.raises(Unknown, match="chain id"):
+            await at.wallet.broadcast(elsewhere)
+
+
+def test_the_same_payment_and_nonce_are_the_same_bytes() -> None:
+    key, fees = SimulatedKey("host", 1), Fees(20, 2, 21_000)
+    payment = Payment.of(CLIENT, ether("1"))
+    assert key.sign(payment, 7, fees) == SimulatedKey("host", 1).sign(payment, 7, fees)
+    assert key.sign(payment, 8, fees).hash != key.sign(payment, 7, fees).hash
+    with pytest.raises(Invalid, match="no address on this chain"):
+        key.sign(Payment.of("bob", ether("1")), 7, fees)
+
+
+async def test_an_asset_without_a_contract_is_refused_by_name(open_chain: OpenChain) -> None:
+    async with open_chain() as at:
+        with pytest.raises(Invalid, match="no contract of DAI"):
+            await at.wallet.balance(Asset("DAI", 18))
+
+
+@pytest.mark.parametrize(
+    ("fees", "market", "cap", "bumped"),
+    [
+        (Fees(100, 8, 21), Fees(90, 5, 21), 1_000, Fees(113, 9, 21)),
+        (Fees(100, 8, 21), Fees(300, 50, 21), 1_000, Fees(300, 50, 21)),
+        (Fees(100, 8, 21), Fees(300, 250, 21), 200, Fees(200, 200, 21)),
+        (Fees(100, 8, 21), Fees(300, 50, 21), 112, None),
+        (Fees(100, 8, 21), Fees(1, 1, 21), 113, Fees(113, 9, 21)),
+    ],
+)
+def test_a_bump_is_an_eighth_more_on_both_fees_within_the_cap(
+    fees: Fees, market: Fees, cap: int, bumped: Fees | None
+) -> None:
+    assert fees.bumped(market, cap) == bumped
