@@ -78,8 +78,8 @@ SERVICES: Final = (
     ),
     Service(
         "payouts", "payonce.services.payouts", payouts.ROLES, payouts.INVARIANTS, payouts.SCHEDULES,
-        resources=open_payouts, references=payouts.REFERENCES, routes=payouts_routes, scopes=payouts.SCOPES,
-        pushes=payout_targets,
+        resources=open_payouts, references=payouts.REFERENCES, statements=payouts.statements,
+        routes=payouts_routes, scopes=payouts.SCOPES, pushes=payout_targets,
     ),
     Service("webhooks", None, {"sender": [webhooks.deliver]}, resources=open_webhooks),
     Service("cloudtasks", "payonce.queues.cloudtasks.server", {"server": ()}, runs={"server": open_task_server}),

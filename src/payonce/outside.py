@@ -184,6 +184,7 @@ def payout_targets(settings: Settings) -> Sequence[Target]:
                 hop, settings.hostpay_keys if hop is HOST_PAY else settings.signing_keys,
                 accept_v1=payouts.accepts_v1, emit_v1=payouts.emits_v1,
             ),
+            payouts.called(hop.queue),
         )
         for hop in HOPS
     ]  # fmt: skip

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from payonce.engine.budgets import SharedBudget
 from payonce.engine.database import Database
 from payonce.kit.log import get_logger
-from payonce.kit.outcomes import NotSent, Unknown
+from payonce.kit.outcomes import Invalid, NotSent, Unknown
 from payonce.outside import open_changenow
 from payonce.services.payouts.model import ETH
 from payonce.services.payouts.policies import VENDOR_TIMEOUT_S
@@ -50,8 +50,11 @@ async def open_payouts(settings: Settings, database: Database) -> AsyncIterator[
         elif simulated:
             wallet = await stack.enter_async_context(_simulated_wallet(settings, simulated[0]))  # type: ignore[arg-type]
         address = settings.payouts.host_wallet_address or (None if wallet is None else wallet.address)
+        if address is None:
+            raise Invalid("HOST_WALLET_ADDRESS is not set, and without it the exchange could not send anything back; "
+                          "set it to the address of the wallet that pays")  # fmt: skip
         terms = Terms(
-            [secret.key for secret in settings.signing_keys()], address or "", settings.payouts.fee_percent,
+            [secret.key for secret in settings.signing_keys()], address, settings.payouts.fee_percent,
             settings.payouts.allow_missing_payment_id,
         )  # fmt: skip
         yield [changenow, terms, *([] if wallet is None else [HostWallet(wallet, database, _holder())])]

@@ -28,7 +28,7 @@ CLOUD_SQL = {
 @pytest.fixture(autouse=True)
 def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     variables = [str(field.validation_alias) for field in PayoutsSettings.model_fields.values()]
-    for name in ("DATABASE_URL", "DATABASE_OWNER_URL", *variables):
+    for name in ("DATABASE_URL", "DATABASE_OWNER_URL", "CLOUD_TASKS_PROJECT_ID", *variables):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PAYONCE_DATA_DIR", str(tmp_path))
 

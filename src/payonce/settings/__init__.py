@@ -39,16 +39,16 @@ import secrets
 from collections.abc import Sequence
 from ipaddress import ip_network
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
-from pydantic.fields import FieldInfo
 
 from payonce.kit.outcomes import Invalid
 from payonce.settings.keeping import KEY_BYTES, default_data_dir, kept, kept_keys
 from payonce.settings.payouts import HOSTPAY_KEY, SIGNING_KEY, PayoutsSettings
-from payonce.settings.references import is_reference, resolved
+from payonce.settings.references import resolved
+from payonce.settings.variables import sentence, variables
 
 if TYPE_CHECKING:
     from payonce.kit.crypto import Keyring
@@ -308,7 +308,8 @@ class Settings(BaseModel):
         if any(role.startswith("payouts.") for role in roles):
             self.signing_keys()
             self.hostpay_keys()
-            self.payouts.check_addresses()
+            if self.cloud_tasks_project is not None:
+                self.payouts.check_addresses()
 
     def signing_keys(self) -> "tuple[Secret, ...]":
         """What payouts' webhook and tokens are signed with: the first makes, every one reads."""
@@ -355,7 +356,7 @@ def revealed(secret: SecretStr | None) -> str | None:
 
 def load_settings() -> Settings:
     """The environment as Settings, or Invalid with the variable, its value and the way out."""
-    environ = resolved(os.environ, [*_variables(Settings), *_variables(PayoutsSettings)])
+    environ = resolved(os.environ, [*variables(Settings), *variables(PayoutsSettings)])
     try:
         payouts = PayoutsSettings.model_validate(environ)
         if "DATABASE_URL" not in environ and (url := payouts.cloud_sql_url()) is not None:
@@ -366,30 +367,4 @@ def load_settings() -> Settings:
             )
         return Settings.model_validate({**environ, "payouts": payouts})
     except ValidationError as error:
-        raise Invalid(_sentence(error.errors(include_url=False)[0])) from None
-
-
-def _variables(model: type[BaseModel]) -> dict[str, FieldInfo]:
-    """The fields by the variables that fill them."""
-    return {
-        str(variable): field
-        for field in model.model_fields.values()
-        for variable in _aliases(field)
-        if variable is not None
-    }
-
-
-def _aliases(field: FieldInfo) -> Sequence[object]:
-    aliases = field.validation_alias
-    return aliases.choices if isinstance(aliases, AliasChoices) else [aliases]
-
-
-def _sentence(error: Any) -> str:
-    variable = str(error["loc"][0])
-    field = {**_variables(Settings), **_variables(PayoutsSettings)}.get(variable)
-    if field is None:
-        return f"{variable}: {error['msg']}"
-    shown = next((alias for alias in _aliases(field) if alias in os.environ), variable)
-    secret = field.annotation == SecretStr | None or is_reference(str(shown), os.environ.get(str(shown), "").rstrip())
-    value = "set, its value is not shown" if secret else f"is {error['input']!r}"
-    return f"{shown} {value}; {field.description}"
+        raise Invalid(sentence(error, {**variables(Settings), **variables(PayoutsSettings)})) from None

@@ -66,10 +66,6 @@ class PayoutsSettings(BaseModel):
     host_wallet_address: str | None = Field(
         None, validation_alias="HOST_WALLET_ADDRESS", description="it must be 0x and 40 hexadecimal digits"
     )
-    project: str | None = Field(
-        None, validation_alias="CLOUD_TASKS_PROJECT_ID", description="it must be the id of a Google Cloud project"
-    )
-    """Set: tasks come from Google, which must be told where to bring them."""
     gcsplit1_url: str | None = Field(None, validation_alias="GCSPLIT1_URL", description=_URL_RULE)
     gcsplit2_url: str | None = Field(None, validation_alias="GCSPLIT2_URL", description=_URL_RULE)
     gcsplit3_url: str | None = Field(None, validation_alias="GCSPLIT3_URL", description=_URL_RULE)
@@ -180,7 +176,7 @@ class PayoutsSettings(BaseModel):
             "HOSTPAY_WEBHOOK_URL": self.hostpay_url,
         }  # fmt: skip
         missing = [variable for variable, url in urls.items() if url is None]
-        if self.project is not None and missing:
+        if missing:
             raise Invalid(f"CLOUD_TASKS_PROJECT_ID is set and {missing[0]} is not; {_URL_RULE}")
 
     @property

@@ -42,6 +42,12 @@ def test_each_hop_goes_to_its_role(tmp_path: Path) -> None:
     }
 
 
+def test_a_queue_is_called_as_the_operator_calls_it(tmp_path: Path) -> None:
+    first, *others = payout_targets(settings(tmp_path, GCSPLIT2_QUEUE="estimates"))
+    assert (first.queue, first.called) == ("gcsplit-usdt-eth-estimate-queue", "estimates")
+    assert [target.called for target in others] == [target.queue for target in others]
+
+
 def test_without_addresses_it_is_this_very_process(tmp_path: Path) -> None:
     assert {target.url for target in payout_targets(settings(tmp_path))} == {None}
 

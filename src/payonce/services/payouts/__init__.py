@@ -10,6 +10,7 @@ from payonce.services.payouts.keeping import SCHEDULES, put_back_payouts, refres
 from payonce.services.payouts.orchestrator import record_swap, value_payout
 from payonce.services.payouts.policies import QUEUES
 from payonce.services.payouts.scopes import SCOPES
+from payonce.services.payouts.statements import compare_exchanges, statements
 from payonce.services.payouts.store import REFERENCES
 from payonce.services.payouts.swapper import create_swap
 from payonce.services.payouts.terms import Terms
@@ -17,11 +18,14 @@ from payonce.services.payouts.wallet_limits import clearing
 
 ROLES = {
     "orchestrator": (
-        value_payout, record_swap, refresh_currencies, look_for_batches, batch_client, put_back_payouts
+        value_payout, record_swap, refresh_currencies, look_for_batches, batch_client, put_back_payouts,
+        compare_exchanges,
     ),
     "estimator": (price_payout,),
     "swapper": (create_swap,),
     "hostpay": (pay_swap, follow_payment),
 }  # fmt: skip
 
-__all__ = ["INVARIANTS", "QUEUES", "REFERENCES", "ROLES", "SCHEDULES", "SCOPES", "Terms", "clearing", "deciding"]
+__all__ = [
+    "INVARIANTS", "QUEUES", "REFERENCES", "ROLES", "SCHEDULES", "SCOPES", "Terms", "clearing", "deciding", "statements",
+]  # fmt: skip
