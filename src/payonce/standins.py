@@ -30,6 +30,8 @@ SLOW_S: Final = 0.1
 REST_S: Final = 0
 """What an exchange asks for that turns a call away by chance, not because of too many."""
 LATE_S: Final = 1.0
+SILENT: Final = (Fault.TIMEOUT_BEFORE, Fault.TIMEOUT_AFTER)
+"""The chain's node hangs up instead: its client learns the same, sooner."""
 KEY_BYTES: Final = 32
 
 
@@ -113,7 +115,7 @@ async def open_stand_ins(manner: Manner) -> AsyncIterator[StandIns]:
         doors = [
             Faulty(changenow, _plan(manner.seed, manner.exchange_faults), over_sockets=True, slow_s=SLOW_S,
                    retry_after_s=REST_S, late_s=LATE_S),
-            Faulty(node, _plan(manner.seed + 1, manner.chain_faults), over_sockets=True, slow_s=SLOW_S,
+            Faulty(node, _plan(manner.seed + 1, manner.chain_faults, *SILENT), over_sockets=True, slow_s=SLOW_S,
                    retry_after_s=REST_S, late_s=LATE_S),
         ]  # fmt: skip
         exchange_url = await stack.enter_async_context(serving(doors[0] if manner.exchange_faults else changenow))
@@ -126,6 +128,6 @@ async def open_stand_ins(manner: Manner) -> AsyncIterator[StandIns]:
         yield StandIns(changenow, chain, node, bridge, clock, wallet, doors, environment)
 
 
-def _plan(seed: int, share: float) -> FaultPlan:
+def _plan(seed: int, share: float, *spared: Fault) -> FaultPlan:
     """Every fault but an answer with other figures: no client can tell a wrong price from a true one."""
-    return FaultPlan(seed, share, Odds(share).without(Fault.WRONG_ANSWER).weights)
+    return FaultPlan(seed, share, Odds(share).without(Fault.WRONG_ANSWER, *spared).weights)
