@@ -6,9 +6,9 @@ from payonce.payouts_crash import SCENARIOS
 from payonce.services.payouts.wallet import PayDeposit, PayRequest, Sent
 from payonce.testing import ScratchServer
 from payonce.testing.crash import Ablation, Mode, explore, explore_without, parse_point
-from payonce.testing.crash.ablations import no_intent_on_record, put
+from payonce.testing.crash.ablations import message_after_the_commit, posting_after_the_commit, put
 
-VIA_EXCHANGE, DIRECT = SCENARIOS
+_, DIRECT = SCENARIOS
 
 
 def another_nonce_for_every_broadcast() -> None:
@@ -23,10 +23,13 @@ def another_nonce_for_every_broadcast() -> None:
 
 
 ABLATIONS = (
-    Ablation("an intent on record", no_intent_on_record, VIA_EXCHANGE.name, Mode.AFTER, near="vendors.evm"),
     Ablation(
         "a nonce on record", another_nonce_for_every_broadcast, DIRECT.name, Mode.AFTER, near="vendors.evm.client"
     ),
+    Ablation(
+        "the next message in the same commit", message_after_the_commit, DIRECT.name, Mode.AFTER, near="engine.work"
+    ),
+    Ablation("the books in the same commit", posting_after_the_commit, DIRECT.name, Mode.AFTER, near="engine.work"),
 )
 
 
@@ -51,6 +54,7 @@ def test_the_client_is_paid_once(postgres: ScratchServer, point: str) -> None:
     assert report.sound, report.told()
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", [each.name for each in ABLATIONS])
 def test_a_safeguard_that_is_taken_out_is_missed(postgres: ScratchServer, name: str) -> None:
     [ablation] = [each for each in ABLATIONS if each.name == name]
