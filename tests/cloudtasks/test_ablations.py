@@ -14,8 +14,9 @@ from payonce.queues.cloudtasks import relay as relays
 from payonce.queues.cloudtasks.oidc import Verifier
 from payonce.queues.cloudtasks.queue import CloudTasksQueue
 from payonce.testing import OpenStage
-from tests.ablations import Ablations, cases, missed, patched
+from tests.ablations import Ablation, Ablations, cases, missed, patched
 from tests.cloudtasks import test_door, test_refill, test_relay, test_runs
+from tests.cloudtasks.desk import staged_runs
 
 
 @contextmanager
@@ -34,7 +35,7 @@ def answered_first() -> Iterator[None]:
 
 
 async def an_end_that_is_not_stored_is_not_answered(stage: OpenStage) -> None:
-    async with test_runs.staged_runs(stage) as runs:
+    async with staged_runs(stage) as runs:
         [message_id] = await runs.put({})
         claim, delivery = await runs.begin(message_id)
         await runs.s.owner.execute("alter table payonce.inbox rename to inbox_away")
@@ -57,16 +58,26 @@ async def lost_nothing(self: Any, late_s: float = 0.0) -> int:
     return 0
 
 
+def beginning_without(text: str, instead: str = "") -> Ablation:
+    assert text in statements.BEGIN
+    return patched(queues, "BEGIN", statements.BEGIN.replace(text, instead))
+
+
+def settling_without(text: str, instead: str = "") -> Ablation:
+    assert text in statements.SETTLE
+    return patched(queues, "SETTLE", statements.SETTLE.replace(text, instead))
+
+
 ABLATIONS: Final[Ablations] = {
     "the run's token at its end": (
-        patched(queues, "SETTLE", statements.SETTLE.replace("and entry.holder = said.token", "")),
+        settling_without("and entry.holder = said.token"),
         [
             test_runs.test_a_run_is_taken_over_when_its_lease_has_ended_and_the_old_one_is_stale,
             test_runs.test_a_stale_run_commits_nothing_and_begins_no_effect,
         ],
     ),
     "the run's token at its beginning": (
-        patched(queues, "BEGIN", statements.BEGIN.replace("when entry.held then 'held'", "")),
+        beginning_without("when entry.held then 'held'"),
         [test_runs.test_a_task_that_comes_twice_at_once_runs_once],
     ),
     "the fence of an effect": (
@@ -75,9 +86,7 @@ ABLATIONS: Final[Ablations] = {
     ),
     "storing before answering": (answered_first, [an_end_that_is_not_stored_is_not_answered]),
     "the inbox at the end": (
-        patched(
-            queues, "SETTLE", statements.SETTLE.replace("id::text from gone\n", "id::text from gone where false\n")
-        ),
+        settling_without("id::text from gone\n", "id::text from gone where false\n"),
         [
             test_runs.test_a_task_that_comes_again_after_the_end_changes_nothing,
             test_runs.test_a_message_of_a_stranger_gets_its_record_with_its_first_run,
@@ -96,25 +105,19 @@ ABLATIONS: Final[Ablations] = {
     ),
     "knowing the task service": (patched(Verifier, "check", let_in), [test_door.test_only_the_task_service_may_knock]),
     "the pause in the store": (
-        patched(queues, "BEGIN", statements.BEGIN.replace("when paused.paused then 'paused'", "")),
+        beginning_without("when paused.paused then 'paused'"),
         [test_runs.test_nothing_begins_while_the_queue_is_paused],
     ),
     "waiting for the time": (
-        patched(
-            queues, "BEGIN", statements.BEGIN.replace("when entry.due_in_s > $9 then 'early'", "when $9 > 9 then ''")
-        ),
+        beginning_without("when entry.due_in_s > $9 then 'early'", "when $9::float8 > 9 then ''"),
         [test_runs.test_a_retry_by_the_queues_backoff_is_left_to_the_task_service],
     ),
     "the queue of the row": (
-        patched(
-            queues, "BEGIN", statements.BEGIN.replace("when entry.queue <> $6 then 'elsewhere'", "when $6 = '' then ''")
-        ),
+        beginning_without("when entry.queue <> $6 then 'elsewhere'", "when $6 = '' then ''"),
         [test_runs.test_a_task_at_another_queues_door_begins_nothing],
     ),
     "telling deliveries apart": (
-        patched(
-            queues, "BEGIN", statements.BEGIN.replace("when asked.delivery < entry.delivery then 'superseded'", "")
-        ),
+        beginning_without("when asked.delivery < entry.delivery then 'superseded'"),
         [test_runs.test_a_retry_at_another_time_waits_for_a_new_task],
     ),
     "a moment for locked rows": (
