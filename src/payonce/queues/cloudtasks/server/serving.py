@@ -63,8 +63,7 @@ async def open_server(
     `server.dispatcher.step()`.
     """
     tokens = TokenMaker()
-    async with database.work.acquire() as connection:
-        await remember_key(connection, tokens.kid, tokens.public_key, KEY_KEPT_S)
+    await remember_key(database, tokens.kid, tokens.public_key, KEY_KEPT_S)
     async with Sender.open(tokens) as sender:
         dispatcher = Dispatcher(database, bell, sender, grace_s)
         tasks = TaskStore(database)
@@ -72,7 +71,7 @@ async def open_server(
             QueueStore(database), tasks, Operations(database, tasks), _rings(bell, dispatcher), name_lock_s
         )
         listener, listens_on = await _listening(service, host, port)
-        loops = [asyncio.create_task(_keep_house(database))]
+        loops = [asyncio.create_task(_keep_house(database, tokens))]
         if dispatching:
             loops.append(asyncio.create_task(dispatcher.run()))
         try:
@@ -116,10 +115,16 @@ async def _listening(service: Service, host: str, port: int) -> tuple[grpc.aio.S
     return server, listens_on
 
 
-async def _keep_house(database: Database) -> None:
+async def keep_house(database: Database, tokens: TokenMaker) -> int:
+    """One round; answers how much was cleared away."""
+    await remember_key(database, tokens.kid, tokens.public_key, KEY_KEPT_S)
+    return await prune(database)
+
+
+async def _keep_house(database: Database, tokens: TokenMaker) -> None:
     while True:
         try:
-            gone = await prune(database)
+            gone = await keep_house(database, tokens)
         except Exception as error:
             gone = 0
             say = log.warning if is_transient(error) else log.error
