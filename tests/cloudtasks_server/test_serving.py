@@ -82,7 +82,7 @@ async def test_names_and_operations_are_cleared_away_when_their_time_is_over(sti
     for after_s, names, operations in ((86_399, 1, 1), (1, 0, 1), (6 * 86_400, 0, 0)):
         await still.s.clock.advance(after_s)
         await prune(still.s.database)
-        assert tuple(await still.s.owner.fetchrow(left)) == (names, operations)
+        assert [tuple(row) for row in await still.s.owner.fetch(left)] == [(names, operations)]
 
 
 async def test_the_tasks_of_a_deleted_queue_are_cleared_away_and_then_its_name(still: Desk) -> None:

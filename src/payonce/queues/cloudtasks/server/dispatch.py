@@ -188,8 +188,7 @@ class Dispatcher:
                 await asyncio.sleep(ERROR_REST_S)
                 continue
             for ending in endings:
-                if ending.claim.key not in settled:
-                    log.warning("cloudtasks_late_answer", queue=ending.claim.queue.name, task=ending.claim.id)
+                _tell_ending(ending, ending.claim.key in settled)
             return [ending.claim.key in settled for ending in endings]
 
     async def _watch(self, claim: Claim, answer: Answer) -> None:
@@ -218,6 +217,7 @@ class Dispatcher:
         lost, late = await self._tasks.extend(list(self._running), LEASE_S)
         for claim in lost & self._running.keys():
             # Somebody else has it, or it was deleted: whatever it would answer changes nothing.
+            log.warning("cloudtasks_lease_lost", queue=claim.queue.name, task=claim.id)
             self._running[claim].task.cancel()
         for claim in late & self._running.keys():
             self._running[claim].deadline.reschedule(_now())
@@ -299,6 +299,21 @@ async def _heard(event: asyncio.Event, within_s: float) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await event.wait()
+
+
+def _tell_ending(ending: Ending, is_settled: bool) -> None:
+    """What an operator would ask about: an answer that came too late, a task that had its last attempt."""
+    claim = ending.claim
+    if not is_settled:
+        log.warning("cloudtasks_late_answer", queue=claim.queue.name, task=claim.id, reason=ending.reason)
+    elif ending.wait_s is None and not is_success(ending.status):
+        log.error(
+            "cloudtasks_task_given_up",
+            queue=claim.queue.name,
+            task=claim.id,
+            attempts=claim.attempts,
+            reason=ending.reason,
+        )
 
 
 def _tell(event: str, error: BaseException, **about: object) -> None:
