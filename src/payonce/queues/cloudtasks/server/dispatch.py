@@ -54,12 +54,14 @@ def bell_of(queue: str) -> str:
     return f"cloudtasks:{queue}"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Running:
     """An attempt under way."""
 
     task: "asyncio.Task[None]"
     deadline: asyncio.Timeout
+    has_answer: bool = False
+    """It is being settled: its lease is still kept, but there is nothing left to call off."""
 
 
 class Dispatcher:
@@ -167,6 +169,7 @@ class Dispatcher:
     async def _attempt(self, claim: Claim, deadline: asyncio.Timeout) -> None:
         try:
             answer = await self._sender.send(claim, deadline)
+            self._running[claim].has_answer = True
             await self._settling.add(ending_of(claim, answer))
             await self._watch(claim, answer)
         except Exception as error:
@@ -215,11 +218,12 @@ class Dispatcher:
         if not self._running:
             return
         lost, late = await self._tasks.extend(list(self._running), LEASE_S)
-        for claim in lost & self._running.keys():
+        waiting = {claim for claim, running in self._running.items() if not running.has_answer}
+        for claim in lost & waiting:
             # Somebody else has it, or it was deleted: whatever it would answer changes nothing.
             log.warning("cloudtasks_lease_lost", queue=claim.queue.name, task=claim.id)
             self._running[claim].task.cancel()
-        for claim in late & self._running.keys():
+        for claim in late & waiting:
             self._running[claim].deadline.reschedule(_now())
 
     async def _tried(self, work: "Work") -> bool:
