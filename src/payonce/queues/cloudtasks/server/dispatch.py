@@ -40,6 +40,8 @@ SETTLE_PAUSE_S: Final = 0.015
 """Nobody waits for a settlement but a queue at its concurrency."""
 POLL_S: Final = 1.0
 """A lost ring and a dead process's leases are noticed within this."""
+SLOT_REST_S: Final = 0.05
+"""What a claim says of a queue that has no slot free, since another process may have freed one."""
 ERROR_REST_S: Final = 0.5
 SLOWED_ONCE_IN_S: Final = 1.0
 DRAIN_S: Final = 10.0
@@ -165,19 +167,32 @@ class Dispatcher:
         for queue, lane in asked.items():
             rest_s = claims.rests_s.get(queue.id)
             lane.due_at = _now() + (POLL_S if rest_s is None else min(POLL_S, rest_s))
+            lane.is_held_up = rest_s is not None and rest_s <= SLOT_REST_S
 
     async def _attempt(self, claim: Claim, deadline: asyncio.Timeout) -> None:
         try:
             answer = await self._sender.send(claim, deadline)
             self._running[claim].has_answer = True
-            await self._settling.add(ending_of(claim, answer))
+            ending = ending_of(claim, answer)
+            await self._settling.add(ending)
+            self._look_again(ending)
             await self._watch(claim, answer)
         except Exception as error:
             # The lease ends, and the task is sent again.
             _tell("cloudtasks_attempt_failed", error, queue=claim.queue.name, task=claim.id)
         finally:
             self._running.pop(claim, None)
-        self.wake(claim.queue.name)
+
+    def _look_again(self, ending: Ending) -> None:
+        """When the retry is due; at once if the queue waited for a slot. A claim that finds nothing is not free."""
+        lane = self._lanes.get(ending.claim.queue.name)
+        if lane is None:
+            return
+        if ending.wait_s is not None:
+            lane.due_at = min(lane.due_at, _now() + ending.wait_s)
+            self._rung.set()
+        if lane.is_held_up:
+            lane.rung.set()
 
     async def _settle(self, endings: Sequence[Ending]) -> Sequence[bool]:
         """Tries until the store has them: an answer that is lost here is a task that is sent again."""
@@ -253,6 +268,8 @@ class Lane:
         self.due_at = 0.0
         """When to claim next if nothing rings before; by the loop's clock, as the next."""
         self.thorough_at = 0.0
+        self.is_held_up = False
+        """It has something due, and perhaps no slot for it."""
         self._bell = bell
         self._answers: deque[bool] = deque(maxlen=ERRORS_LOOKED_AT)
         bell.subscribe(bell_of(queue.name), self.rung)
