@@ -28,6 +28,7 @@
 | CHANGENOW_API_KEY | the key to ChangeNOW | simulated in the process, if CHANGENOW_URL is unset too |
 | CHANGENOW_PRIVATE_API_KEY | the key that its list of exchanges asks for, if you have one | CHANGENOW_API_KEY |
 | CHANGENOW_URL | where ChangeNOW is | https://api.changenow.io |
+| PAYONCE_CHAIN_URL | a node of the simulated chain, when several processes share one | simulated in the process |
 
 QUEUE_POLICY__<QUEUE>__<FIELD> changes one field of one queue's policy; see payonce.engine.policy. What payouts read is
 in payonce.settings.payouts; any of them may name a secret instead (payonce.settings.references).
@@ -199,6 +200,10 @@ class Settings(BaseModel):
         None, validation_alias="CHANGENOW_URL", description="it must be an address such as https://api.changenow.io"
     )
 
+    chain_url: str | None = Field(
+        None, validation_alias="PAYONCE_CHAIN_URL", description="it must be an address such as http://127.0.0.1:8545"
+    )
+
     payouts: PayoutsSettings = Field(default_factory=lambda: PayoutsSettings.model_validate({}))
 
     @field_validator("changenow_api_key", "changenow_private_api_key")
@@ -212,7 +217,7 @@ class Settings(BaseModel):
             raise ValueError("not one word")
         return SecretStr(word)
 
-    @field_validator("northbank_url", "southbank_url", "changenow_url")
+    @field_validator("northbank_url", "southbank_url", "changenow_url", "chain_url")
     @classmethod
     def _is_http(cls, url: str | None) -> str | None:
         if url is not None:
