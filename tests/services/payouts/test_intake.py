@@ -139,7 +139,7 @@ async def test_a_time_that_is_far_from_ours_is_400(door: OpenDoor) -> None:
         assert await at.count() == (0, 0, 0)
 
 
-REFUSED = {
+REFUSED: dict[str, list[Any]] = {
     "wallet_address": ["", "0x123", CLIENT, 7, "bc1 with a space", "x" * 300, None],
     "payout_currency": ["", "b t c", 5, None, "x" * 31],
     "payout_network": ["", None, ["btc"]],

@@ -230,7 +230,8 @@ def payout_from(row: Any) -> Payout:
         adjusted=Amount(int(row["adjusted_minor"]), USDT),
         value=None if row["value_minor"] is None else Amount(int(row["value_minor"]), ETH),
         state=State(row["state"]), held_from=None if row["held_from"] is None else State(row["held_from"]),
-        hold=None if row["hold"] is None else Hold(row["hold"]), reason=row["reason"], puts=row["puts"], revision=row["revision"],
+        hold=None if row["hold"] is None else Hold(row["hold"]), reason=row["reason"], puts=row["puts"],
+        revision=row["revision"],
         trace_id=row["trace_id"], created_at=row["created_at"], updated_at=row["updated_at"],
     )  # fmt: skip
 
