@@ -16,4 +16,11 @@ def payonce_components() -> Sequence[tuple[str, str]]:
 
 @pytest.fixture
 def desk(stage: OpenStage) -> AbstractAsyncContextManager[Desk]:
+    """A server that dispatches by itself."""
     return open_desk(stage)
+
+
+@pytest.fixture
+def still(stage: OpenStage) -> AbstractAsyncContextManager[Desk]:
+    """A server whose clock stands and which dispatches only in steps."""
+    return open_desk(stage, dispatching=False, frozen=True)

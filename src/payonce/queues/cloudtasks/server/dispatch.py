@@ -31,11 +31,13 @@ LEASE_S: Final = 30.0
 RENEW_S: Final = LEASE_S / 3
 CLAIM_BATCH: Final = 100
 """Bounds how much a process that dies leaves to its leases at once."""
-CLAIM_PAUSE_S: Final = 0.004
-"""Between two claims of a busy queue: what comes in meanwhile is claimed together."""
+CLAIM_PAUSE_S: Final = 0.008
+"""Between two claims under load: what comes in meanwhile is claimed together."""
 RUNNING_MAX: Final = 5_000
 """Requests that one process has under way."""
 SETTLE_BATCH: Final = 500
+SETTLE_PAUSE_S: Final = 0.015
+"""Nobody waits for a settlement but a queue at its concurrency."""
 POLL_S: Final = 1.0
 """A lost ring and a dead process's leases are noticed within this."""
 ERROR_REST_S: Final = 0.5
@@ -63,21 +65,23 @@ class Running:
 class Dispatcher:
     """Sends the due tasks of every queue. `run` does so until told to stop; `step` sends one and settles it."""
 
-    def __init__(self, database: Database, bell: Bell, sender: Sender) -> None:
+    def __init__(self, database: Database, bell: Bell, sender: Sender, grace_s: float = DRAIN_S) -> None:
         self._queues = QueueStore(database)
         self._tasks = TaskStore(database)
         self._bell = bell
         self._sender = sender
-        self._settling = Gathering(self._settle, SETTLE_BATCH)
+        self._grace_s = grace_s
+        self._settling = Gathering(self._settle, SETTLE_BATCH, SETTLE_PAUSE_S)
         self._lanes: dict[str, Lane] = {}
         self._running: dict[Claim, Running] = {}
         self._changed = asyncio.Event()
+        self._rung = asyncio.Event()
         self._is_stopping = False
 
     async def step(self) -> bool:
         """One task, from claim to settlement, with nothing in the background. False when nothing is due."""
         for queue in await self._queues.live():
-            claims = await self._tasks.claim(queue, 1, LEASE_S)
+            claims = await self._tasks.claim({queue: True}, 1, LEASE_S)
             for claim in claims.tasks:
                 answer = await self._sender.send(claim, _deadline_of(claim))
                 await self._settle([ending_of(claim, answer)])
@@ -86,66 +90,79 @@ class Dispatcher:
         return False
 
     async def run(self) -> None:
-        """Until `stop`: a lane for each queue, and one loop that keeps the leases of all."""
+        """Until `stop`: one loop follows the queues, one claims, one keeps the leases."""
         self._bell.subscribe(QUEUES_BELL, self._changed)
+        claiming = asyncio.create_task(self._claim_for_ever())
         renewing = asyncio.create_task(self._renew_for_ever())
         try:
             while not self._is_stopping:
                 self._changed.clear()
                 rest_s = POLL_S if await self._tried(self._open_lanes()) else ERROR_REST_S
-                await _rung(self._changed, rest_s)
+                await _heard(self._changed, rest_s)
         finally:
             self._bell.unsubscribe(QUEUES_BELL, self._changed)
-            await asyncio.gather(*(lane.close() for lane in self._lanes.values()))
+            claiming.cancel()
+            await asyncio.gather(claiming, return_exceptions=True)
             await self._drain()
+            for lane in self._lanes.values():
+                lane.close()
             renewing.cancel()
             await asyncio.gather(renewing, return_exceptions=True)
 
     def stop(self) -> None:
-        """Claims nothing more; what runs may finish within DRAIN_S, the rest is left to its lease."""
+        """Claims nothing more; what runs may finish within the grace, the rest is left to its lease."""
         self._is_stopping = True
         self._changed.set()
 
-    def wake(self, queue: str) -> None:
-        """Something of this queue may be due. Other processes hear it by the bell."""
-        if queue in self._lanes:
-            self._lanes[queue].rung.set()
+    def wake(self, queue: str, *, thoroughly: bool = False) -> bool:
+        """Something of this queue may be due. False when somebody else has to see to it."""
+        lane = self._lanes.get(queue)
+        if lane is None or self._is_stopping or len(self._running) >= RUNNING_MAX:
+            return False
+        if thoroughly:
+            lane.thorough_at = 0.0
+        lane.rung.set()
+        return True
 
     async def _open_lanes(self) -> None:
         live = {queue.name: queue for queue in await self._queues.live()}
         for name, lane in list(self._lanes.items()):
             if name not in live or live[name].id != lane.queue.id:
-                await self._lanes.pop(name).close()
+                self._lanes.pop(name).close()
         for name, queue in live.items():
             if name not in self._lanes:
-                self._lanes[name] = lane = Lane(queue, self._bell)
-                lane.serving = asyncio.create_task(self._serve(lane))
+                self._lanes[name] = Lane(queue, self._bell, self._rung)
+                self._rung.set()
             elif self._lanes[name].queue != queue:
                 self._lanes[name].queue = queue
                 self._lanes[name].rung.set()
 
-    async def _serve(self, lane: "Lane") -> None:
+    async def _claim_for_ever(self) -> None:
         while True:
-            lane.rung.clear()
-            try:
-                rest_s = await self._claim(lane)
-            except Exception as error:
-                _tell("cloudtasks_claim_failed", error, queue=lane.queue.name)
+            self._rung.clear()
+            rest_s = CLAIM_PAUSE_S
+            if not await self._tried(self._claim()):
                 rest_s = ERROR_REST_S
+            elif self._lanes:
+                rest_s = min(lane.due_at for lane in self._lanes.values()) - _now()
             # A pause whatever happens, then until rung.
             await asyncio.sleep(CLAIM_PAUSE_S)
-            await _rung(lane.rung, rest_s - CLAIM_PAUSE_S)
+            await _heard(self._rung, rest_s - CLAIM_PAUSE_S)
 
-    async def _claim(self, lane: "Lane") -> float:
-        """Answers with how long to rest before the next claim."""
-        wanted = min(CLAIM_BATCH, RUNNING_MAX - len(self._running))
-        if wanted <= 0:
-            return CLAIM_PAUSE_S
-        claims = await self._tasks.claim(lane.queue, wanted, LEASE_S)
+    async def _claim(self) -> None:
+        """Of every queue that may have something."""
+        asked = {lane.queue: lane for lane in self._lanes.values() if lane.rung.is_set() or lane.due_at <= _now()}
+        free = RUNNING_MAX - len(self._running)
+        if not asked or free < len(asked):
+            return
+        thoroughly = {queue: lane.begin_claim() for queue, lane in asked.items()}
+        claims = await self._tasks.claim(thoroughly, min(CLAIM_BATCH, free // len(asked)), LEASE_S)
         for claim in claims.tasks:
             deadline = _deadline_of(claim)
             self._running[claim] = Running(asyncio.create_task(self._attempt(claim, deadline)), deadline)
-        return POLL_S if claims.rest_s is None else min(POLL_S, claims.rest_s)
+        for queue, lane in asked.items():
+            rest_s = claims.rests_s.get(queue.id)
+            lane.due_at = _now() + (POLL_S if rest_s is None else min(POLL_S, rest_s))
 
     async def _attempt(self, claim: Claim, deadline: asyncio.Timeout) -> None:
         try:
@@ -191,7 +208,7 @@ class Dispatcher:
             while True:
                 moved.clear()
                 rest_s = RENEW_S if await self._tried(self._renew()) else ERROR_REST_S
-                await _rung(moved, rest_s)
+                await _heard(moved, rest_s)
         finally:
             self._bell.unsubscribe(QUEUES_BELL, moved)
 
@@ -203,7 +220,7 @@ class Dispatcher:
             # Somebody else has it, or it was deleted: whatever it would answer changes nothing.
             self._running[claim].task.cancel()
         for claim in late & self._running.keys():
-            self._running[claim].deadline.reschedule(asyncio.get_running_loop().time())
+            self._running[claim].deadline.reschedule(_now())
 
     async def _tried(self, work: "Work") -> bool:
         try:
@@ -216,7 +233,7 @@ class Dispatcher:
     async def _drain(self) -> None:
         tasks = [running.task for running in self._running.values()]
         if tasks:
-            await asyncio.wait(tasks, timeout=DRAIN_S)
+            await asyncio.wait(tasks, timeout=self._grace_s)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -226,19 +243,26 @@ class Dispatcher:
 class Lane:
     """One queue as this process serves it."""
 
-    def __init__(self, queue: QueueRow, bell: Bell) -> None:
+    def __init__(self, queue: QueueRow, bell: Bell, anything: asyncio.Event) -> None:
         self.queue = queue
-        self.rung = asyncio.Event()
-        self.serving: asyncio.Task[None] | None = None
+        self.rung = Ring(anything)
+        self.due_at = 0.0
+        """When to claim next if nothing rings before; by the loop's clock, as the next."""
+        self.thorough_at = 0.0
         self._bell = bell
         self._answers: deque[bool] = deque(maxlen=ERRORS_LOOKED_AT)
         bell.subscribe(bell_of(queue.name), self.rung)
 
-    async def close(self) -> None:
+    def close(self) -> None:
         self._bell.unsubscribe(bell_of(self.queue.name), self.rung)
-        if self.serving is not None:
-            self.serving.cancel()
-            await asyncio.gather(self.serving, return_exceptions=True)
+
+    def begin_claim(self) -> bool:
+        """Whether it is to be a thorough one."""
+        self.rung.clear()
+        is_thorough = self.thorough_at <= _now()
+        if is_thorough:
+            self.thorough_at = _now() + POLL_S
+        return is_thorough
 
     def note(self, succeeded: bool) -> bool:
         """Whether too many of the last answers were errors."""
@@ -247,14 +271,30 @@ class Lane:
         return len(self._answers) == ERRORS_LOOKED_AT and errors > ERRORS_LOOKED_AT * ERRORS_HIGH_SHARE
 
 
+class Ring(asyncio.Event):
+    """A queue's own event, which is also one of all queues'."""
+
+    def __init__(self, anything: asyncio.Event) -> None:
+        super().__init__()
+        self._anything = anything
+
+    def set(self) -> None:
+        super().set()
+        self._anything.set()
+
+
 Work = Coroutine[object, object, None]
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _deadline_of(claim: Claim) -> asyncio.Timeout:
     return asyncio.timeout(claim.deadline_ms / 1_000)
 
 
-async def _rung(event: asyncio.Event, within_s: float) -> None:
+async def _heard(event: asyncio.Event, within_s: float) -> None:
     if within_s > 0:
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):

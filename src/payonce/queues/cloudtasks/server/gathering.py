@@ -9,11 +9,16 @@ Answer = TypeVar("Answer")
 
 
 class Gathering(Generic[Item, Answer]):
-    """Flushes as soon as the previous flush has returned; the first item does not wait for company."""
+    """Flushes as soon as the previous flush has returned and `pause_s` has passed since it began; the first item after
+    a rest does not wait for company."""
 
-    def __init__(self, flush: Callable[[Sequence[Item]], Awaitable[Sequence[Answer]]], most: int) -> None:
+    def __init__(
+        self, flush: Callable[[Sequence[Item]], Awaitable[Sequence[Answer]]], most: int, pause_s: float
+    ) -> None:
         self._flush = flush
         self._most = most
+        self._pause_s = pause_s
+        self._flush_from = 0.0
         self._waiting: list[tuple[Item, asyncio.Future[Answer]]] = []
         self._flushing: asyncio.Task[None] | None = None
 
@@ -33,6 +38,8 @@ class Gathering(Generic[Item, Answer]):
     async def _flush_all(self) -> None:
         try:
             while self._waiting:
+                await asyncio.sleep(max(0.0, self._flush_from - asyncio.get_running_loop().time()))
+                self._flush_from = asyncio.get_running_loop().time() + self._pause_s
                 batch, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
                 await self._flush_one(batch)
         finally:

@@ -1,6 +1,6 @@
 """The SQL of tasks: added, looked at, claimed for dispatch, kept while they run, and settled."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -52,10 +52,9 @@ class Claim:
 @dataclass(frozen=True)
 class Claims:
     tasks: Sequence[Claim]
-    rest_s: float | None
-    """Until another may be claimed; None: until something changes."""
-    is_gone: bool = False
-    """There is no such queue any more."""
+    rests_s: Mapping[int, float | None]
+    """By the queue's id, until another may be claimed; None: until something changes. A queue that is missing is
+    gone."""
 
 
 @dataclass(frozen=True)
@@ -138,14 +137,22 @@ class TaskStore:
             queue_id, task_id,
         )  # fmt: skip
 
-    async def claim(self, queue: QueueRow, limit: int, lease_s: float) -> Claims:
+    async def claim(self, queues: Mapping[QueueRow, bool], limit: int, lease_s: float) -> Claims:
+        """Up to `limit` of each of these queues; thoroughly where it says so: also what the dead have left behind, and
+        what is forced."""
+        # Everybody locks in this order, so that two claims cannot deadlock.
+        ordered = sorted(queues, key=lambda queue: queue.id)
         rows = await self.database.engine.fetch(
-            "select * from cloudtasks.claim($1, $2, $3, $4)", queue.id, limit, lease_s, PACE_RECOVERY_S
+            "select * from cloudtasks.claim_many($1, $2, $3, $4, $5)",
+            [queue.id for queue in ordered],
+            limit,
+            lease_s,
+            PACE_RECOVERY_S,
+            [queues[queue] for queue in ordered],
         )
-        if not rows:
-            return Claims((), None, is_gone=True)
-        rest_s = rows.pop()["rest_s"]
-        return Claims([_claim_of(queue, row) for row in rows], rest_s)
+        by_id = {queue.id: queue for queue in ordered}
+        tasks = [_claim_of(by_id[row["queue_id"]], row) for row in rows if row["id"] is not None]
+        return Claims(tasks, {row["queue_id"]: row["rest_s"] for row in rows if row["id"] is None})
 
     async def extend(self, claims: Sequence[Claim], lease_s: float) -> tuple[set[Claim], set[Claim]]:
         """Keeps what runs. Answers with the claims that are lost, and with those whose deadline has passed."""

@@ -153,11 +153,12 @@ $$;
 
 -- Claims what is due and may be sent of one queue. The last row is no task (id null): it says how long to rest, null
 -- for "until something changes". Two claims of one queue follow each other, so that its limits hold for all processes.
+-- A thorough claim also takes what the dead have left behind, and what RunTask asks for.
 create function cloudtasks.claim(
-    of_queue bigint, wanted integer, lease_s double precision, recovery_s double precision
+    of_queue bigint, wanted integer, lease_s double precision, recovery_s double precision, thorough boolean
 )
     returns table (
-        id text, named boolean, request bytea, retry bytea, deadline_ms integer, schedule_at timestamptz, token bigint,
+        queue_id bigint, id text, named boolean, request bytea, retry bytea, deadline_ms integer, schedule_at timestamptz, token bigint,
         forced boolean, dispatches integer, executions integer, age_s double precision, last_status integer,
         last_reason text, rest_s double precision
     )
@@ -179,24 +180,26 @@ begin
     if not found then
         return;
     end if;
-    -- Whoever held these is dead: its token is too old from here on.
-    update cloudtasks.tasks t set lease_until = null, token = t.token + 1, last_status = null, last_code = 14,
-        last_reason = 'the dispatcher was lost'
-    where t.queue_id = of_queue and t.lease_until <= payonce.lease_now();
-
-    return query
-        update cloudtasks.tasks t
-        set token = t.token + 1, lease_until = payonce.lease_now() + make_interval(secs => lease_s), forced = false,
-            dispatches = t.dispatches + 1, first_dispatched_at = coalesce(t.first_dispatched_at, moment),
-            last_scheduled_at = t.schedule_at, last_dispatched_at = moment, last_answered_at = null
-        where t.ctid = any (array(
-            select w.ctid from cloudtasks.tasks w where w.queue_id = of_queue and w.forced
-            limit wanted for no key update skip locked))
-        returning t.id, t.named, t.request, t.retry, t.deadline_ms, t.schedule_at, t.token, true, t.dispatches,
-            t.executions, extract(epoch from moment - t.first_dispatched_at)::double precision, t.last_status,
-            t.last_reason, null::double precision;
-    get diagnostics spent = row_count;
-    allowed := allowed - spent;
+    if thorough then
+        -- Whoever held these is dead: its token is too old from here on.
+        update cloudtasks.tasks t set lease_until = null, token = t.token + 1, last_status = null, last_code = 14,
+            last_reason = 'the dispatcher was lost'
+        where t.queue_id = of_queue and t.lease_until <= payonce.lease_now();
+        return query
+            update cloudtasks.tasks t
+            set token = t.token + 1, lease_until = payonce.lease_now() + make_interval(secs => lease_s),
+                forced = false, dispatches = t.dispatches + 1,
+                first_dispatched_at = coalesce(t.first_dispatched_at, moment), last_scheduled_at = t.schedule_at,
+                last_dispatched_at = moment, last_answered_at = null
+            where t.ctid = any (array(
+                select w.ctid from cloudtasks.tasks w where w.queue_id = of_queue and w.forced
+                limit wanted for no key update skip locked))
+            returning of_queue, t.id, t.named, t.request, t.retry, t.deadline_ms, t.schedule_at, t.token, true, t.dispatches,
+                t.executions, extract(epoch from moment - t.first_dispatched_at)::double precision, t.last_status,
+                t.last_reason, null::double precision;
+        get diagnostics spent = row_count;
+        allowed := allowed - spent;
+    end if;
 
     if q.state = 'RUNNING' then
         select count(*) into live from (
@@ -225,7 +228,7 @@ begin
                 select w.ctid from cloudtasks.tasks w
                 where w.queue_id = of_queue and w.lease_until is null and w.schedule_at <= moment
                 order by w.schedule_at limit allowed for no key update skip locked))
-            returning t.id, t.named, t.request, t.retry, t.deadline_ms, t.schedule_at, t.token, false, t.dispatches,
+            returning of_queue, t.id, t.named, t.request, t.retry, t.deadline_ms, t.schedule_at, t.token, false, t.dispatches,
                 t.executions, extract(epoch from moment - t.first_dispatched_at)::double precision, t.last_status,
                 t.last_reason, null::double precision;
         get diagnostics spent = row_count;
@@ -234,13 +237,31 @@ begin
             set arrival_at = greatest(arrival_at, moment) + make_interval(secs => spent / (q.rate * pace))
             where id = of_queue;
         end if;
-        rests_s := coalesce(rests_s, (
+        rests_s := coalesce(rests_s, case when spent > 0 and spent = allowed then 0 end, (
             select extract(epoch from greatest(w.schedule_at - moment, interval '0')) from cloudtasks.tasks w
             where w.queue_id = of_queue and w.lease_until is null order by w.schedule_at limit 1));
     end if;
-    return query select null::text, null::boolean, null::bytea, null::bytea, null::integer, null::timestamptz,
+    return query select of_queue, null::text, null::boolean, null::bytea, null::bytea, null::integer, null::timestamptz,
         null::bigint, null::boolean, null::integer, null::integer, null::double precision, null::integer, null::text,
         rests_s;
+end
+$$;
+
+-- The same of several queues, in the order in which everybody locks them.
+create function cloudtasks.claim_many(
+    of_queues bigint[], wanted integer, lease_s double precision, recovery_s double precision, thorough boolean[]
+)
+    returns table (
+        queue_id bigint, id text, named boolean, request bytea, retry bytea, deadline_ms integer,
+        schedule_at timestamptz, token bigint, forced boolean, dispatches integer, executions integer,
+        age_s double precision, last_status integer, last_reason text, rest_s double precision
+    )
+    language plpgsql volatile
+as $$
+begin
+    for place in 1 .. cardinality(of_queues) loop
+        return query select * from cloudtasks.claim(of_queues[place], wanted, lease_s, recovery_s, thorough[place]);
+    end loop;
 end
 $$;
 
