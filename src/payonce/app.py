@@ -33,7 +33,7 @@ from payonce.engine.work import Handler
 from payonce.examples import tally, transfers
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid
-from payonce.outside import open_banks, open_payouts, open_task_server, open_webhooks
+from payonce.outside import open_banks, open_payouts, open_task_server, open_webhooks, payout_targets
 from payonce.pushing import at_home, open_pushed, tuned
 from payonce.queues.backends import Backend, open_backend, refuse_if_elsewhere, take_over, until_moved
 from payonce.service import Service
@@ -78,7 +78,7 @@ SERVICES: Final = (
     Service(
         "payouts", "payonce.services.payouts", payouts.ROLES, payouts.INVARIANTS, payouts.SCHEDULES,
         resources=open_payouts, references=payouts.REFERENCES, statements=payouts.statements,
-        routes=payouts_routes, scopes=payouts.SCOPES,
+        routes=payouts_routes, scopes=payouts.SCOPES, pushes=payout_targets,
     ),
     Service("webhooks", None, {"sender": [webhooks.deliver]}, resources=open_webhooks),
     Service("cloudtasks", "payonce.queues.cloudtasks.server", {"server": ()}, runs={"server": open_task_server}),
