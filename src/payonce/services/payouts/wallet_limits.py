@@ -75,7 +75,7 @@ async def exceeded(read: Reader | Tx, swap: Swap) -> str:
     limit = await limit_of(read, asset)
     if limit is None:
         return f"the wallet pays no {asset}: it is not among the allowed assets"
-    if await read.fetchval("select true from payouts.wallet_clearances where swap_id = $1", swap.id):
+    if await _is_cleared(read, swap):
         return ""
     if limit.per_payment is not None and swap.amount > limit.per_payment:
         return f"{swap.amount} is above the {limit.per_payment} that the wallet pays at once"
@@ -112,8 +112,11 @@ async def _execute(tx: Tx, asked: LargePayment, by: str) -> dict[str, Any]:
     if swap.state is not SwapState.CREATED:
         raise Stale(f"swap {swap.id} is {swap.state} by now; it is not paid for again")
     await tx.execute(
-        "insert into payouts.wallet_clearances (swap_id, cleared_by) values ($1, $2) on conflict do nothing",
-        swap.id, by,
+        """
+        insert into payouts.wallet_clearances (unique_id, part, amount_minor, cleared_by) values ($1, $2, $3, $4)
+        on conflict do nothing
+        """,
+        swap.unique_id, swap.part, swap.amount.minor, by,
     )  # fmt: skip
     lead = None
     for carried in await swap_store.payouts_of(tx, swap.id):
@@ -136,6 +139,18 @@ async def _asked_for(tx: Tx, asked: LargePayment) -> Swap:
 
 
 _ACTION: Final = Action("pay above limit", LargePayment, _weigh, _execute)
+
+
+async def _is_cleared(read: Reader | Tx, swap: Swap) -> bool:
+    """Of the same part and no more than was agreed to: an exchange that had to be replaced is not asked about anew."""
+    cleared: bool = await read.fetchval(
+        """
+        select exists (select from payouts.wallet_clearances
+            where unique_id = $1 and part = $2 and amount_minor >= $3)
+        """,
+        swap.unique_id, swap.part, swap.amount.minor,
+    )  # fmt: skip
+    return cleared
 
 
 async def _paid_within_a_day(read: Reader | Tx, asset: Asset, besides: str) -> Amount:
