@@ -33,9 +33,10 @@ from payonce.engine.work import Handler
 from payonce.examples import tally, transfers
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid
-from payonce.outside import open_banks, open_webhooks
+from payonce.outside import open_banks, open_payouts, open_webhooks
 from payonce.queues.backends import Backend, open_backend, refuse_if_elsewhere, take_over, until_moved
 from payonce.service import Service
+from payonce.services import payouts
 from payonce.settings import TOKEN_BYTES, Settings, revealed
 
 if TYPE_CHECKING:
@@ -60,12 +61,23 @@ def transfers_routes() -> "APIRouter":
     return build_routes()
 
 
+def payouts_routes() -> "APIRouter":
+    from payonce.services.payouts.api import build_routes
+
+    return build_routes()
+
+
 SERVICES: Final = (
     Service("tally", "payonce.examples.tally", tally.ROLES, tally.INVARIANTS),
     Service(
         "transfers", "payonce.examples.transfers", transfers.ROLES, transfers.INVARIANTS, resources=open_banks,
         references=transfers.REFERENCES, statements=transfers.statements, scenarios=transfers_scenarios,
         routes=transfers_routes, scopes=transfers.SCOPES,
+    ),
+    Service(
+        "payouts", "payonce.services.payouts", payouts.ROLES, payouts.INVARIANTS, payouts.SCHEDULES,
+        resources=open_payouts, references=payouts.REFERENCES, statements=payouts.statements,
+        routes=payouts_routes, scopes=payouts.SCOPES,
     ),
     Service("webhooks", None, {"sender": [webhooks.deliver]}, resources=open_webhooks),
 )  # fmt: skip
@@ -77,6 +89,8 @@ ACTIONS: Final[Sequence[Callable[[Admin], brakes.Action[Any]]]] = (
     brakes.redriving,
     brakes.writing_off,
     brakes.bounding,
+    payouts.deciding,
+    payouts.clearing,
 )
 """What may need a second person."""
 
@@ -179,6 +193,7 @@ class App:
     async def open(cls, settings: Settings, roles: Sequence[str] = ()) -> AsyncIterator["App"]:
         """Refuses, with what to do, a database that is away, too new or not migrated, and roles that do not exist."""
         handlers = handlers_of(roles)
+        settings.check_roles(roles)
         everybody = handlers_of(role_names())
         _check_environment(everybody)
         addresses = await find_database(settings)

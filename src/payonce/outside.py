@@ -10,17 +10,22 @@ from payonce.engine.database import Database
 from payonce.engine.policy import override_from_environment
 from payonce.examples import transfers
 from payonce.kit.log import get_logger
+from payonce.kit.money import Amount, well_known
 from payonce.kit.outcomes import Invalid
 from payonce.settings import Settings, revealed
 
 if TYPE_CHECKING:
     from payonce.kit.http import HttpClient
+    from payonce.services.payouts.wallet import HostWallet
     from payonce.vendors.changenow.simulator import ChangeNowSimulator
 
 BANK_CALLS_PER_S, BANK_BURST, BANK_WAIT_S = 500.0, 100, 0.4
 """What each of the example's banks allows all our processes together; the wait is part of a call's time-out."""
 CHANGENOW_AT = "https://api.changenow.io"
 SIMULATED_KEY = "simulated"
+SIMULATED_BLOCK_S = 1.0
+SIMULATED_OPENING = Amount.from_decimal("1000", well_known("ETH"))
+"""Of the wallet that pays a simulated exchange."""
 
 log = get_logger(__name__)
 
@@ -91,6 +96,59 @@ async def open_changenow(settings: Settings, database: Database) -> AsyncIterato
     with _simulated_changenow(settings) as simulator:
         async with HttpClient("changenow", "https://changenow.example", transport=simulator) as http:
             yield [client(http, SIMULATED_KEY), simulator]
+
+
+@asynccontextmanager
+async def open_payouts(settings: Settings, database: Database) -> AsyncIterator[Sequence[object]]:
+    """The exchange, the terms with our callers and the host wallet. Where the exchange is simulated, so are the wallet
+    and its chain; a simulated wallet never pays a real exchange."""
+    from payonce.services.payouts import Terms
+    from payonce.vendors.changenow.simulator import ChangeNowSimulator
+
+    keys = tuple(secret.key for secret in settings.signing_keys())
+    agreed = settings.payouts
+
+    def terms(address: str) -> Terms:
+        return Terms(keys, address, agreed.fee_percent, agreed.allow_missing_payment_id)
+
+    async with open_changenow(settings, database) as exchange:
+        simulator = next((each for each in exchange if isinstance(each, ChangeNowSimulator)), None)
+        if simulator is not None:
+            async with _simulated_wallet(settings, database, simulator) as host:
+                yield [*exchange, terms(agreed.host_wallet_address or host.wallet.address), host]
+            return
+        if agreed.host_wallet_address is None:
+            raise Invalid("HOST_WALLET_ADDRESS is not set, and without it the exchange could not send anything back; "
+                          "set it to the address of the wallet that pays")  # fmt: skip
+        yield [*exchange, terms(agreed.host_wallet_address)]
+
+
+@asynccontextmanager
+async def _simulated_wallet(
+    settings: Settings, database: Database, exchange: "ChangeNowSimulator"
+) -> AsyncIterator["HostWallet"]:
+    from payonce.kit.http import HttpClient
+    from payonce.kit.ids import new_id
+    from payonce.services.payouts.wallet import HostWallet
+    from payonce.vendors.evm.chain import Chain
+    from payonce.vendors.evm.client import EvmClient
+    from payonce.vendors.evm.exchange_bridge import ExchangeBridge
+    from payonce.vendors.evm.simulated_key import SimulatedKey
+    from payonce.vendors.evm.simulator import ChainSimulator
+
+    journal = settings.simulators_dir / "chain.journal"
+    log.warning("vendor_simulated", vendor="evm", journal=str(journal), instead="set CHANGENOW_API_KEY")
+    chain = Chain(journal, block_s=SIMULATED_BLOCK_S)
+    key = SimulatedKey("host", chain.chain_id)
+    chain.fund(key.address, SIMULATED_OPENING)
+    async with HttpClient("changenow", "https://changenow.example", transport=exchange) as behind:
+        bridge = ExchangeBridge(chain, behind)
+        node = ChainSimulator(chain, watcher=bridge.tell_deposit)
+        try:
+            async with HttpClient("evm", "https://chain.example", transport=node) as http:
+                yield HostWallet(EvmClient(http, key), database, f"wallet-{new_id()}")
+        finally:
+            node.close()
 
 
 @contextmanager

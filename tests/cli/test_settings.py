@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from payonce.kit.outcomes import Invalid
-from payonce.settings import default_data_dir, load_settings
+from payonce.settings import load_settings
+from payonce.settings.keeping import default_data_dir
 
 VARIABLES = (
     *("DATABASE_URL", "DATABASE_OWNER_URL", "PORT", "CHANGENOW_API_KEY", "CHANGENOW_URL"),

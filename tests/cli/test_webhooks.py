@@ -18,7 +18,7 @@ from standardwebhooks.webhooks import Webhook
 
 from payonce.cli import run_command
 from payonce.kit.webhooks import Secret, Verified, signed_headers, verify
-from payonce.settings import kept_keys
+from payonce.settings.keeping import kept_keys
 from payonce.testing import ScratchDatabase
 from payonce.testing.serving import serving
 from tests.cli.conftest import PATIENCE_S, Ended, Payonce, ask, until

@@ -95,6 +95,10 @@ HTTP_REQUESTS = Counter(
 TOKEN_FAILURES = Counter(
     "payonce_token_failures_total", "API keys that were refused, by why.", ["reason"], registry=REGISTRY
 )
+HOP_TOKEN_FAILURES = Counter(
+    "payonce_hop_token_failures_total", "Tokens between roles that could not be made or were refused.",
+    ["hop", "operation", "why"], registry=REGISTRY,
+)  # fmt: skip
 WEBHOOK_DELIVERY_SECONDS = Histogram(
     "webhook_delivery_seconds", "One attempt to deliver a webhook, from its first byte to what came of it.",
     ["outcome"], buckets=_SECONDS, registry=REGISTRY,

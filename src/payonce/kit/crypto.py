@@ -90,8 +90,7 @@ class Keyring:
         """Keys of the same versions for one purpose alone (HKDF-SHA256)."""
         if not purpose:
             raise Invalid("derived keys need a purpose, such as payouts.token")
-        info = b"payonce/1/" + purpose.encode()
-        return Keyring({version: _derived(key, info) for version, key in self._keys.items()}, self._current)
+        return Keyring({version: derive_key(key, purpose) for version, key in self._keys.items()}, self._current)
 
     def seal(self, plaintext: bytes, aad: bytes) -> bytes:
         """`aad` is what the value belongs to (a tenant, a row, a hop): it opens with the same `aad` alone."""
@@ -126,6 +125,13 @@ class Keyring:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("keys are not pickled or copied: pass the keyring itself")
+
+
+def derive_key(secret: bytes, purpose: str, length: int = KEY_BYTES) -> bytes:
+    """A key for one purpose alone from a secret of any length (HKDF-SHA256)."""
+    if not secret:
+        raise Invalid("a derived key needs a secret to be derived from")
+    return HKDF(algorithm=SHA256(), length=length, salt=None, info=b"payonce/1/" + purpose.encode()).derive(secret)
 
 
 def sign(key: bytes, message: bytes) -> bytes:
@@ -170,10 +176,6 @@ def from_hex(text: str) -> bytes:
     if not _HEX.fullmatch(text):
         raise Invalid("the text is not hexadecimal")
     return bytes.fromhex(text)
-
-
-def _derived(key: bytes, info: bytes) -> bytes:
-    return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=info).derive(key)
 
 
 def _key_of(text: str, version: int) -> bytes:

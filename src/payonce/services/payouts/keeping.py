@@ -10,7 +10,8 @@ from payonce.kit.outcomes import Retry
 from payonce.services.payouts import sending, store
 from payonce.services.payouts.accumulating import LOOK
 from payonce.services.payouts.model import UNDER_WAY
-from payonce.services.payouts.policies import FOLLOW, KEEPING, QUEUES
+from payonce.services.payouts.policies import KEEPING
+from payonce.services.payouts.statements import COMPARE
 from payonce.vendors.changenow.port import ChangeNow, ExchangeRefused
 
 FORGOTTEN_AFTER_S: Final = 300.0
@@ -24,6 +25,7 @@ PUT_BACK: Final = "put_back_payouts"
 SCHEDULES: Final = (
     Schedule("payouts-currencies", KEEPING, every=Every(600), action=CURRENCIES),
     Schedule("payouts-batches", KEEPING, every=Every(300), action=LOOK),
+    Schedule("payouts-exchanges", KEEPING, every=Every(86_400), action=COMPARE),
     Schedule("payouts-put-back", KEEPING, every=Every(60), action=PUT_BACK),
 )
 
@@ -78,7 +80,7 @@ async def put_back_payouts(work: Work) -> None:
 
 MESSAGES_OF_A_PAYOUT: Final = f"""
     select from payonce.live_messages m
-    where m.queue in ({", ".join(f"'{policy.queue}'" for policy in (*QUEUES, FOLLOW))}) and m.correlation_id in (
+    where m.queue <> '{KEEPING.queue}' and m.correlation_id in (
         select p.id union all
         select lead.id from payouts.shares h join payouts.swaps s on s.id = h.swap_id
         join payouts.payouts lead on lead.unique_id = s.unique_id where h.payout_id = p.id and h.active)

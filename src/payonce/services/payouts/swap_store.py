@@ -142,16 +142,22 @@ async def trigger(tx: Tx, swap: Swap) -> None:
 async def advance(tx: Tx, swap: Swap, after: SwapState, *, reason: str | None = None) -> Swap:
     """Moves the swap, and the payouts it carries as far as all their parts have come. What a person has stays with
     them, and only where it goes on from is moved."""
+    # Payouts are locked before their swaps, everywhere.
+    carried = await payouts_of(tx, swap.id)
     moved = await _update(tx, swap, after, reason=reason)
     if after not in REPLACED:
-        for carried in await payouts_of(tx, swap.id):
-            await follow(tx, carried)
+        for payout in carried:
+            await follow(tx, payout)
     return moved
 
 
 async def follow(tx: Tx, payout: Payout) -> None:
     """Moves a payout to where its swaps stand."""
-    wanted = state_by(swap.state for swap in await active_swaps(tx, payout.id))
+    swaps = await active_swaps(tx, payout.id)
+    if len(swaps) < await tx.fetchval("select count(*) from payouts.parts where payout_id = $1", payout.id):
+        # A part of it waits for another swap: until then the others say nothing about the whole.
+        return
+    wanted = state_by(swap.state for swap in swaps)
     if payout.held_from is not None:
         await _move_beneath(tx, payout, wanted)
     elif wanted is not payout.state:

@@ -1,18 +1,17 @@
 """The role that has exchanges created, and what follows when the exchange says no."""
 
+import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Final
 
 from payonce.engine.transaction import Tx
 from payonce.engine.work import Work, handles
-from payonce.kit.money import Amount
 from payonce.kit.outcomes import Refused, Retry
 from payonce.services.payouts import accumulating, pausing, sending, store, swap_store
 from payonce.services.payouts.effects import CreateSwap, code_of, pair_of
 from payonce.services.payouts.estimator import TRIES_OF_AN_INACTIVE_PAIR
 from payonce.services.payouts.model import (
-    DIRECT,
-    ETH,
     FLOW,
     PARTS_MAX,
     TYPE,
@@ -25,7 +24,7 @@ from payonce.services.payouts.model import (
 from payonce.services.payouts.policies import SWAP
 from payonce.services.payouts.terms import Terms
 from payonce.services.payouts.tokens import hops
-from payonce.vendors.changenow.port import ChangeNow, Code, Range
+from payonce.vendors.changenow.port import ChangeNow, Code, ExchangeRefused, Range
 from payonce.vendors.changenow.port import Swap as Made
 
 TRY_AGAIN_S: Final = 60.0
@@ -85,16 +84,16 @@ async def _begin(tx: Tx, swap: Swap) -> None:
 async def _pay_directly(work: Work, swap: Swap, terms: Terms) -> None:
     """The client gets the coin that the wallet pays: there is nothing to change, and the exchange is not asked."""
     async with work.commit() as tx:
+        await _begin(tx, swap)
         current = await swap_store.locked_swap(tx, swap.id)
         if current.state is SwapState.CREATING:
-            await _begin(tx, swap)
             current = await swap_store.record_direct(tx, current)
         assert current.cn_api_id is not None and current.payin_address is not None
         made = Made(
             id=current.cn_api_id, pair=pair_of(swap), from_amount=swap.amount.to_decimal(),
             to_amount=swap.amount.to_decimal(), payin_address=current.payin_address, payin_extra_id=None,
             payout_address=swap.address, payout_extra_id=swap.extra_id, refund_address=terms.host_wallet,
-            flow=f"{FLOW}", type=TYPE if not swap.direct else DIRECT,
+            flow=FLOW, type=TYPE,
         )  # fmt: skip
         lead = await store.payout_by_unique_id(tx, swap.unique_id)
         await sending.send_swapped(tx, lead, current, pausing.put_of(work), made, terms.host_wallet)
@@ -112,10 +111,10 @@ class No:
 async def _refused(work: Work, changenow: ChangeNow, swap: Swap, refused: Refused) -> None:
     no = await _understood(changenow, swap, refused)
     async with work.commit(rejected=no.reason) as tx:
+        payouts = await swap_store.payouts_of(tx, swap.id)
         current = await swap_store.locked_swap(tx, swap.id)
         if current.state is not SwapState.CREATING:
             return
-        payouts = await swap_store.payouts_of(tx, swap.id)
         match no.code:
             case Code.TOO_SMALL:
                 await _too_small(tx, current, payouts, no)
@@ -140,7 +139,11 @@ async def _understood(changenow: ChangeNow, swap: Swap, refused: Refused) -> No:
     code = code_of(refused)
     if code not in (Code.PAIR_INACTIVE, Code.TOO_LARGE):
         return No(code, refused.reason)
-    taken = await changenow.range(pair_of(swap))
+    try:
+        taken = await changenow.range(pair_of(swap))
+    except ExchangeRefused:
+        # Of a pair that is switched off it does not even say that.
+        return No(code, refused.reason)
     amount = swap.amount.to_decimal()
     if amount < taken.min_amount:
         code = Code.TOO_SMALL
@@ -152,7 +155,9 @@ async def _understood(changenow: ChangeNow, swap: Swap, refused: Refused) -> No:
 async def _too_small(tx: Tx, swap: Swap, payouts: list[Payout], no: No) -> None:
     await swap_store.abandon(tx, swap, no.reason)
     for payout in payouts:
-        if len(await swap_store.active_swaps(tx, payout.id)) > 0:
+        if payout.held_from is not None:
+            await store.keep(tx, payout, payout.hold or Hold.PERSON, payout.reason or no.reason, goes_on=State.PRICED)
+        elif await swap_store.active_swaps(tx, payout.id):
             reason = f"part {swap.part} of it is too small for the exchange: {no.reason}"
             await store.keep(tx, payout, Hold.REFUSED, reason, as_state=State.REVIEW)
         else:
@@ -161,8 +166,8 @@ async def _too_small(tx: Tx, swap: Swap, payouts: list[Payout], no: No) -> None:
 
 async def _too_large(tx: Tx, swap: Swap, payouts: list[Payout], no: No) -> None:
     """In as many equal parts as it needs. What serves several payouts, or is a part already, is for a person."""
-    most = None if no.taken is None or no.taken.max_amount is None else Amount.from_decimal(no.taken.max_amount, ETH)
-    count = 0 if most is None or most.minor <= 0 else -(-swap.amount.minor // most.minor)
+    most = None if no.taken is None else no.taken.max_amount
+    count = 0 if most is None or most <= 0 else math.ceil(Fraction(swap.amount.to_decimal()) / Fraction(most))
     alone = len(payouts) == 1 and len(await swap_store.active_swaps(tx, payouts[0].id)) == 1
     if not alone or not 2 <= count <= PARTS_MAX:
         await _keep(tx, swap, payouts, Hold.TOO_LARGE, no, as_state=State.REVIEW)

@@ -25,32 +25,35 @@
 | CHANGENOW_PRIVATE_API_KEY | the key that its list of exchanges asks for, if you have one | CHANGENOW_API_KEY |
 | CHANGENOW_URL | where ChangeNOW is | https://api.changenow.io |
 
-QUEUE_POLICY__<QUEUE>__<FIELD> changes one field of one queue's policy; see payonce.engine.policy.
+QUEUE_POLICY__<QUEUE>__<FIELD> changes one field of one queue's policy; see payonce.engine.policy. What payouts read is
+in payonce.settings.payouts; any of them may name a secret instead (payonce.settings.references).
 """
 
-import base64
 import os
 import secrets
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Sequence
 from ipaddress import ip_network
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic.fields import FieldInfo
 
 from payonce.kit.outcomes import Invalid
+from payonce.settings.keeping import KEY_BYTES, default_data_dir, kept, kept_keys
+from payonce.settings.payouts import HOSTPAY_KEY, SIGNING_KEY, PayoutsSettings
+from payonce.settings.references import is_reference, resolved
 
 if TYPE_CHECKING:
     from payonce.kit.crypto import Keyring
+    from payonce.kit.webhooks.secrets import Secret
 
-KEY_BYTES: Final = 32
 KEYS_FILE_NAME: Final = "keys"
 LINK_FILE_NAME: Final = "console-token"
+SIGNING_KEY_FILE_NAME: Final = "payouts-signing-key"
+HOSTPAY_KEY_FILE_NAME: Final = "payouts-hostpay-key"
 TOKEN_BYTES: Final = 32
-DATA_FOLDER_NAME: Final = ".payonce"
-PROJECT_MARKS: Final = (DATA_FOLDER_NAME, "pyproject.toml", ".git")
 POSTGRES_SCHEMES: Final = ("postgresql", "postgres")
 URL_RULE: Final = (
     "it must be a PostgreSQL address such as postgresql://user@host:5432/database, a password in it percent-encoded"
@@ -167,6 +170,8 @@ class Settings(BaseModel):
         None, validation_alias="CHANGENOW_URL", description="it must be an address such as https://api.changenow.io"
     )
 
+    payouts: PayoutsSettings = Field(default_factory=lambda: PayoutsSettings.model_validate({}))
+
     @field_validator("changenow_api_key", "changenow_private_api_key")
     @classmethod
     def _is_one_word(cls, key: SecretStr | None) -> SecretStr | None:
@@ -263,6 +268,34 @@ class Settings(BaseModel):
             return Keyring.from_text(self.keys.get_secret_value())
         return Keyring.from_text(kept_keys(self.data_dir / KEYS_FILE_NAME)) if self.embedded else None
 
+    def check_roles(self, roles: Sequence[str]) -> None:
+        """Refuses to start roles without what they cannot do without. Any process of payouts may be the one that makes
+        the tasks of all of them, so each needs all keys."""
+        if any(role.startswith("payouts.") for role in roles):
+            self.signing_keys()
+            self.hostpay_keys()
+            self.payouts.check_addresses()
+
+    def signing_keys(self) -> "tuple[Secret, ...]":
+        """What payouts' webhook and tokens are signed with: the first makes, every one reads."""
+        return self._payout_keys(self.payouts.signing_key, SIGNING_KEY, SIGNING_KEY_FILE_NAME)
+
+    def hostpay_keys(self) -> "tuple[Secret, ...]":
+        """The same for tokens to hostpay."""
+        return self._payout_keys(self.payouts.hostpay_signing_key, HOSTPAY_KEY, HOSTPAY_KEY_FILE_NAME)
+
+    def _payout_keys(self, text: SecretStr | None, variable: str, file_name: str) -> "tuple[Secret, ...]":
+        from payonce.kit.webhooks.secrets import secrets_of
+
+        if text is not None:
+            return secrets_of(text.get_secret_value())
+        if not self.embedded:
+            raise Invalid(
+                f"{variable} is not set, and without it payouts could not tell a forged message from a true one; make "
+                "one with `openssl rand -hex 32` and give it to every process of payouts"
+            )
+        return secrets_of(kept(self.data_dir / file_name, lambda: secrets.token_hex(KEY_BYTES)))
+
     def console_token(self) -> str:
         """What the console's link carries while nobody has a login; the same after a restart."""
         path = self.data_dir / LINK_FILE_NAME
@@ -288,57 +321,41 @@ def revealed(secret: SecretStr | None) -> str | None:
 
 def load_settings() -> Settings:
     """The environment as Settings, or Invalid with the variable, its value and the way out."""
-    owner_alone = os.environ.get("DATABASE_OWNER_URL") and not os.environ.get("DATABASE_URL")
-    if owner_alone:
-        raise Invalid(
-            "DATABASE_OWNER_URL is set and DATABASE_URL is not; set both, or neither for the private database"
-        )
+    environ = resolved(os.environ, [*_variables(Settings), *_variables(PayoutsSettings)])
     try:
-        # An empty variable is an unset one.
-        return Settings.model_validate({name: text for name, text in os.environ.items() if text})
+        payouts = PayoutsSettings.model_validate(environ)
+        if "DATABASE_URL" not in environ and (url := payouts.cloud_sql_url()) is not None:
+            environ["DATABASE_URL"] = url
+        if "DATABASE_OWNER_URL" in environ and "DATABASE_URL" not in environ:
+            raise Invalid(
+                "DATABASE_OWNER_URL is set and DATABASE_URL is not; set both, or neither for the private database"
+            )
+        return Settings.model_validate({**environ, "payouts": payouts})
     except ValidationError as error:
         raise Invalid(_sentence(error.errors(include_url=False)[0])) from None
 
 
-def kept_keys(path: Path) -> str:
-    """The keys in this file."""
-    return kept(path, lambda: f"k1:{base64.b64encode(os.urandom(KEY_BYTES)).decode()}")
+def _variables(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    """The fields by the variables that fill them."""
+    return {
+        str(variable): field
+        for field in model.model_fields.values()
+        for variable in _aliases(field)
+        if variable is not None
+    }
 
 
-def kept(path: Path, make: Callable[[], str]) -> str:
-    """The secret in this file, for its owner alone; made if there is none. One of several who make it at once wins."""
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(f"{make()}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        with suppress(FileExistsError):
-            # A link is made whole or not at all, and never over another's.
-            os.link(draft, path)
-        draft.unlink()
-    return path.read_text()
-
-
-def default_data_dir(start: Path, environ: Mapping[str, str]) -> Path:
-    """The project's own folder, so that two projects never share data; outside of one, the user's data folder."""
-    for folder in (start, *start.parents):
-        if any((folder / mark).exists() for mark in PROJECT_MARKS):
-            return folder / DATA_FOLDER_NAME
-    shared = environ.get("XDG_DATA_HOME", "")
-    root = Path(shared) if shared.startswith("/") else Path.home() / ".local" / "share"
-    return root / "payonce"
+def _aliases(field: FieldInfo) -> Sequence[object]:
+    aliases = field.validation_alias
+    return aliases.choices if isinstance(aliases, AliasChoices) else [aliases]
 
 
 def _sentence(error: Any) -> str:
     variable = str(error["loc"][0])
-    for name, field in Settings.model_fields.items():
-        aliases = field.validation_alias
-        known = [str(alias) for alias in aliases.choices] if isinstance(aliases, AliasChoices) else [aliases]
-        if variable in (name, *known):
-            shown = next((alias for alias in known if alias in os.environ), variable)
-            secret = field.annotation == SecretStr | None
-            value = "set, its value is not shown" if secret else f"is {error['input']!r}"
-            return f"{shown} {value}; {field.description}"
-    return f"{variable}: {error['msg']}"
+    field = {**_variables(Settings), **_variables(PayoutsSettings)}.get(variable)
+    if field is None:
+        return f"{variable}: {error['msg']}"
+    shown = next((alias for alias in _aliases(field) if alias in os.environ), variable)
+    secret = field.annotation == SecretStr | None or is_reference(str(shown), os.environ.get(str(shown), "").rstrip())
+    value = "set, its value is not shown" if secret else f"is {error['input']!r}"
+    return f"{shown} {value}; {field.description}"

@@ -1,0 +1,175 @@
+"""What payouts read from the environment, under the names that their operators know.
+
+| variable | meaning | unset |
+|---|---|---|
+| SUCCESS_URL_SIGNING_KEY | signs the webhook and makes the tokens between the roles; several with spaces between, the first makes | made for the private database, else no role starts |
+| TPS_HOSTPAY_SIGNING_KEY | the same for tokens to hostpay | the same |
+| TP_FLAT_FEE | our fee in percent | 3 |
+| HOST_WALLET_ADDRESS | where the vendor sends refunds: the wallet that pays | the wallet's own |
+| GCSPLIT1_URL, GCSPLIT2_URL, GCSPLIT3_URL, HOSTPAY_WEBHOOK_URL | where orchestrator, estimator, swapper and hostpay answer; needed at Google | this process |
+| GCSPLIT2_QUEUE, GCSPLIT3_QUEUE, HOSTPAY_QUEUE | the queues to them; only their own names are taken | their names |
+| ESTIMATOR__GCSPLIT1_RESPONSE_QUEUE, SWAPPER__GCSPLIT1_RESPONSE_QUEUE | the queues back; GCSPLIT1_RESPONSE_QUEUE serves a process of one role | their names |
+| PAYOUTS_ALLOW_MISSING_PAYMENT_ID | true for callers whose webhook has no payment_id | false |
+| PAYOUTS_TOKENS_V1 | off, accept or emit: whether older services take part | off |
+| INSTANCE_CONNECTION_NAME, DB_NAME, DB_USER, DB_PASSWORD | a Cloud SQL database, without DATABASE_URL | |
+
+Each may be projects/…/secrets/…/versions/… instead; see payonce.settings.references.
+"""  # noqa: E501
+
+import re
+from decimal import Decimal
+from typing import Final, Literal
+from urllib.parse import quote, urlencode
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
+
+from payonce.kit.outcomes import Invalid
+
+SIGNING_KEY: Final = "SUCCESS_URL_SIGNING_KEY"
+HOSTPAY_KEY: Final = "TPS_HOSTPAY_SIGNING_KEY"
+FEE_PERCENT_DECIMALS: Final = 6
+CLOUD_SQL_FOLDER: Final = "/cloudsql"
+
+QUEUES: Final = {
+    "gcsplit2_queue": ("GCSPLIT2_QUEUE", ("gcsplit-usdt-eth-estimate-queue",)),
+    "gcsplit3_queue": ("GCSPLIT3_QUEUE", ("gcsplit-eth-client-swap-queue",)),
+    "hostpay_queue": ("HOSTPAY_QUEUE", ("gcsplit-hostpay-trigger-queue",)),
+    "estimator_response_queue": ("ESTIMATOR__GCSPLIT1_RESPONSE_QUEUE", ("gcsplit-usdt-eth-response-queue",)),
+    "swapper_response_queue": ("SWAPPER__GCSPLIT1_RESPONSE_QUEUE", ("gcsplit-eth-client-response-queue",)),
+    "response_queue": (
+        "GCSPLIT1_RESPONSE_QUEUE",
+        ("gcsplit-usdt-eth-response-queue", "gcsplit-eth-client-response-queue"),
+    ),
+}
+"""By field: its variable, and what it may name. The queues have one name each, in the database and at Google."""
+
+_KEY_RULE: Final = "each key must have 16 to 256 printable characters; make one with `openssl rand -hex 32`"
+_URL_RULE: Final = "it must be an address such as https://gcsplit1-10-26-xxx.run.app"
+_PERCENT: Final = re.compile(rf"\d{{1,2}}(?:\.\d{{1,{FEE_PERCENT_DECIMALS}}})?", re.ASCII)
+_ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]{40}", re.ASCII)
+_INSTANCE: Final = re.compile(r"[\w.-]+(?::[\w.-]+){2,3}", re.ASCII)
+
+
+def _queue(name: str) -> str | None:
+    variable, known = QUEUES[name]
+    field: str | None = Field(None, validation_alias=variable, description=f"it must be {' or '.join(known)}")
+    return field
+
+
+class PayoutsSettings(BaseModel):
+    """Each description completes the sentence that refuses a bad value: what it must be."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    signing_key: SecretStr | None = Field(None, validation_alias=SIGNING_KEY, description=_KEY_RULE)
+    hostpay_signing_key: SecretStr | None = Field(None, validation_alias=HOSTPAY_KEY, description=_KEY_RULE)
+    fee_percent: Decimal = Field(
+        Decimal(3),
+        validation_alias="TP_FLAT_FEE",
+        description=f"it must be a percentage from 0 to below 100, with at most {FEE_PERCENT_DECIMALS} decimals",
+    )
+    host_wallet_address: str | None = Field(
+        None, validation_alias="HOST_WALLET_ADDRESS", description="it must be 0x and 40 hexadecimal digits"
+    )
+    project: str | None = Field(
+        None, validation_alias="CLOUD_TASKS_PROJECT_ID", description="it must be the id of a Google Cloud project"
+    )
+    """Set: tasks come from Google, which must be told where to bring them."""
+    gcsplit1_url: str | None = Field(None, validation_alias="GCSPLIT1_URL", description=_URL_RULE)
+    gcsplit2_url: str | None = Field(None, validation_alias="GCSPLIT2_URL", description=_URL_RULE)
+    gcsplit3_url: str | None = Field(None, validation_alias="GCSPLIT3_URL", description=_URL_RULE)
+    hostpay_url: str | None = Field(None, validation_alias="HOSTPAY_WEBHOOK_URL", description=_URL_RULE)
+    gcsplit2_queue: str | None = _queue("gcsplit2_queue")
+    gcsplit3_queue: str | None = _queue("gcsplit3_queue")
+    hostpay_queue: str | None = _queue("hostpay_queue")
+    estimator_response_queue: str | None = _queue("estimator_response_queue")
+    swapper_response_queue: str | None = _queue("swapper_response_queue")
+    response_queue: str | None = _queue("response_queue")
+    allow_missing_payment_id: bool = Field(
+        False, validation_alias="PAYOUTS_ALLOW_MISSING_PAYMENT_ID", description="it must be true or false"
+    )
+    tokens_v1: Literal["off", "accept", "emit"] = Field(
+        "off", validation_alias="PAYOUTS_TOKENS_V1", description="it must be off, accept or emit"
+    )
+    instance: str | None = Field(
+        None,
+        validation_alias="INSTANCE_CONNECTION_NAME",
+        description="it must read project:region:instance, as `gcloud sql instances describe` shows it",
+    )
+    db_name: str | None = Field(None, validation_alias="DB_NAME", description="it must name a database")
+    db_user: str | None = Field(None, validation_alias="DB_USER", description="it must name a login")
+    db_password: SecretStr | None = Field(None, validation_alias="DB_PASSWORD", description="it must be a password")
+
+    @field_validator("signing_key", "hostpay_signing_key")
+    @classmethod
+    def _are_keys(cls, text: SecretStr | None) -> SecretStr | None:
+        if text is not None:
+            from payonce.kit.webhooks.secrets import secrets_of
+
+            secrets_of(text.get_secret_value())
+        return text
+
+    @field_validator("fee_percent", mode="before")
+    @classmethod
+    def _is_percent(cls, text: object) -> object:
+        if isinstance(text, str) and not _PERCENT.fullmatch(text):
+            raise ValueError("no percentage")
+        return text
+
+    @field_validator("host_wallet_address", "instance")
+    @classmethod
+    def _has_its_shape(cls, text: str | None, info: ValidationInfo) -> str | None:
+        shape = _ADDRESS if info.field_name == "host_wallet_address" else _INSTANCE
+        if text is not None and not shape.fullmatch(text):
+            raise ValueError("another shape")
+        return text
+
+    @field_validator("gcsplit1_url", "gcsplit2_url", "gcsplit3_url", "hostpay_url")
+    @classmethod
+    def _is_http(cls, url: str | None) -> str | None:
+        if url is not None:
+            from payonce.kit.http import parse_url
+
+            parse_url(url)
+        return url if url is None else url.rstrip("/")
+
+    @field_validator(*QUEUES)
+    @classmethod
+    def _is_its_queue(cls, text: str | None, info: ValidationInfo) -> str | None:
+        if text is not None and text not in QUEUES[str(info.field_name)][1]:
+            raise ValueError("another queue")
+        return text
+
+    def check_addresses(self) -> None:
+        """Google brings tasks to addresses alone: any process may be the one that makes them, so each knows all."""
+        urls = {
+            "GCSPLIT1_URL": self.gcsplit1_url, "GCSPLIT2_URL": self.gcsplit2_url, "GCSPLIT3_URL": self.gcsplit3_url,
+            "HOSTPAY_WEBHOOK_URL": self.hostpay_url,
+        }  # fmt: skip
+        missing = [variable for variable, url in urls.items() if url is None]
+        if self.project is not None and missing:
+            raise Invalid(f"CLOUD_TASKS_PROJECT_ID is set and {missing[0]} is not; {_URL_RULE}")
+
+    @property
+    def accepts_v1(self) -> bool:
+        """Who emits version 1 is answered in it."""
+        return self.tokens_v1 != "off"
+
+    @property
+    def emits_v1(self) -> bool:
+        return self.tokens_v1 == "emit"
+
+    def cloud_sql_url(self, folder: str = CLOUD_SQL_FOLDER) -> str | None:
+        """The database behind Cloud SQL's socket; None if no instance is named."""
+        if self.instance is None:
+            return None
+        wanted = {"DB_NAME": self.db_name, "DB_USER": self.db_user, "DB_PASSWORD": self.db_password}
+        if missing := [name for name, value in wanted.items() if value is None]:
+            raise Invalid(f"INSTANCE_CONNECTION_NAME is {self.instance!r} and {missing[0]} is not set; set it, or name "
+                          "the database by DATABASE_URL")  # fmt: skip
+        assert self.db_name is not None
+        assert self.db_user is not None
+        assert self.db_password is not None
+        login = f"{quote(self.db_user, safe='')}:{quote(self.db_password.get_secret_value(), safe='')}"
+        socket = urlencode({"host": f"{folder}/{self.instance}"})
+        return f"postgresql://{login}@/{quote(self.db_name, safe='')}?{socket}"

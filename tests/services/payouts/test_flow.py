@@ -1,0 +1,86 @@
+"""A payout's way from the webhook to hostpay, and on to its end, with books that close at every step."""
+
+from decimal import Decimal
+
+from payonce.services.payouts import books
+from payonce.services.payouts.model import USDT, State
+from payonce.testing import OpenStage
+from tests.services.payouts.payouts_stage import CLIENT, HOST_WALLET, eth, open_office, usdt
+
+
+async def test_a_payout_is_priced_swapped_and_told_to_hostpay(stage: OpenStage) -> None:
+    async with open_office(stage) as office:
+        taken = await office.order()
+        assert taken.new
+        assert await office.state(taken) is State.RECEIVED
+        await office.run()
+        payout = await office.payout(taken)
+        assert payout.state is State.SWAPPED
+        # 97 USDT at the rate between both fees: (to + withdrawal) / (from - deposit) = 1/2500.
+        assert payout.value == eth("0.0388")
+        [swap] = await office.swaps(taken)
+        [told] = await office.hostpay_told()
+        assert told["unique_id"] == payout.unique_id
+        assert told["cn_api_id"] == swap.cn_api_id
+        assert Decimal(told["from_amount"]) == Decimal("0.0388")
+        assert told["payin_address"] == swap.payin_address
+        assert await office.broken() == {}
+
+
+async def test_every_table_of_the_seed_is_filled(stage: OpenStage) -> None:
+    async with open_office(stage) as office:
+        taken = await office.order()
+        await office.run()
+        [request] = await office.s.owner.fetch("select * from payouts.split_payout_request")
+        [queued] = await office.s.owner.fetch("select * from payouts.split_payout_que")
+        [swap] = await office.swaps(taken)
+        assert request["unique_id"] == queued["unique_id"] == taken.payout.unique_id
+        assert (request["from_currency"], request["from_amount"]) == ("usdt", Decimal(97))
+        assert (request["to_currency"], request["to_asset"], request["to_amount"]) == ("btc", "ETH", Decimal("0.0388"))
+        assert request["client_wallet_address"] == queued["payout_address"] == taken.payout.wallet_address
+        assert request["refund_address"] == queued["refund_address"] == HOST_WALLET
+        assert (queued["cn_api_id"], queued["from_amount"]) == (swap.cn_api_id, Decimal("0.0388"))
+        exchange = office.changenow.books.entries[queued["cn_api_id"]]
+        assert queued["to_amount"] > 0
+        assert queued["payin_address"] == exchange.payin_address
+
+
+async def test_the_books_close_at_every_step(stage: OpenStage) -> None:
+    async with open_office(stage) as office:
+        taken = await office.order()
+        assert await office.balance(books.COLLECTED, USDT) == usdt("100")
+        assert await office.balance(books.FEES, USDT) == usdt("-3")
+        assert await office.balance(books.OWED, USDT) == usdt("-97")
+        await office.run()
+        assert await office.balance(books.OWED, USDT) == usdt("0")
+        assert await office.balance(books.OWED) == eth("-0.0388")
+        assert await office.balance(books.CONVERSION) == eth("0.0388")
+        [swap] = await office.swaps(taken)
+        await office.pay(swap, gas=eth("0.00042"))
+        assert await office.state(taken) is State.PAID_IN
+        assert await office.balance(books.HOST_WALLET) == eth("-0.03922")
+        assert await office.balance(books.AT_EXCHANGE) == eth("0.0388")
+        assert await office.balance(books.NETWORK_FEES) == eth("0.00042")
+        assert await office.broken() == {}
+        await office.finish(swap)
+        assert await office.state(taken) is State.FINISHED
+        assert await office.balance(books.OWED) == await office.balance(books.AT_EXCHANGE) == eth("0")
+        assert await office.broken() == {}
+
+
+async def test_a_payout_in_eth_goes_to_the_wallet_without_an_exchange(stage: OpenStage) -> None:
+    async with open_office(stage) as office:
+        taken = await office.order(payout_currency="eth", payout_network="eth", wallet_address=CLIENT)
+        await office.run()
+        assert await office.state(taken) is State.SWAPPED
+        assert not office.changenow.books.entries
+        [told] = await office.hostpay_told()
+        assert told["payin_address"] == CLIENT
+        [swap] = await office.swaps(taken)
+        assert swap.direct
+        await office.pay(swap, gas=eth("0.0001"))
+        await office.finish(swap)
+        assert await office.state(taken) is State.FINISHED
+        assert await office.balance(books.HOST_WALLET) == eth("-0.0389")
+        assert await office.balance(books.AT_EXCHANGE) == eth("0")
+        assert await office.broken() == {}
