@@ -12,7 +12,7 @@ from payonce.services.payouts import books, store, swap_store, wallet_store
 from payonce.services.payouts.hostpay import send_follow
 from payonce.services.payouts.model import ETH, Hold, State, Swap, SwapState
 from payonce.services.payouts.policies import FOLLOW
-from payonce.services.payouts.requoting import swap_anew
+from payonce.services.payouts.requoting import keep_priced, swap_anew
 from payonce.services.payouts.wallet import BumpPayment, HostWallet, answered
 from payonce.services.payouts.wallet_store import Attempt, PaymentState, WalletPayment
 from payonce.vendors.changenow.port import ChangeNow, Exchange, Status
@@ -116,14 +116,20 @@ async def _record_reverted(work: Work, swap: Swap, receipt: Receipt) -> None:
         await _settle(tx, swap, PaymentState.REVERTED, receipt)
         if receipt.fee:
             await tx.post(_gas_in_vain(swap, receipt.fee))
-        await _keep(tx, swap, Hold.MISMATCH, why, State.REVIEW)
+        await _in_vain(tx, swap, why)
 
 
 async def _record_lost(work: Work, swap: Swap, paid: WalletPayment) -> None:
     why = f"nonce {paid.nonce} of {paid.wallet} was used by a transaction that is not ours: {swap.id} is not paid"
     async with work.commit(rejected=why) as tx:
         await _settle(tx, swap, PaymentState.LOST, None)
-        await _keep(tx, swap, Hold.MISMATCH, why, State.REVIEW)
+        await _in_vain(tx, swap, why)
+
+
+async def _in_vain(tx: Tx, swap: Swap, why: str) -> None:
+    """Nothing was transferred, for ever. Whether it is tried anew, with another exchange, a person decides."""
+    await swap_store.advance(tx, swap, SwapState.RETURNED, reason=why)
+    await keep_priced(tx, swap, Hold.MISMATCH, why, State.REVIEW)
 
 
 async def _settle(tx: Tx, swap: Swap, state: PaymentState, receipt: Receipt | None) -> None:

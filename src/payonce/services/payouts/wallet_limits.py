@@ -11,8 +11,9 @@ from payonce.engine.transaction import Reader, Tx
 from payonce.kit.money import Amount, Asset
 from payonce.kit.outcomes import Invalid, Retry, Stale
 from payonce.services.payouts import store, swap_store
-from payonce.services.payouts.model import Hold, Swap, SwapState
-from payonce.services.payouts.sending import send_hostpay
+from payonce.services.payouts.model import Hold, Swap
+from payonce.services.payouts.requoting import lapse_and_keep
+from payonce.services.payouts.sending import resume
 
 DAY_S: Final = 86_400
 ASKER: Final = "payouts.hostpay"
@@ -88,9 +89,9 @@ async def exceeded(read: Reader | Tx, swap: Swap) -> str:
 
 
 async def ask_for(tx: Tx, swap: Swap, why: str) -> None:
-    """Keeps the payouts of a swap, and asks people whether it may be paid."""
-    for carried in await swap_store.payouts_of(tx, swap.id):
-        await store.keep(tx, carried, Hold.LIMIT, why)
+    """Keeps the payouts of a swap, and asks people whether it may be paid. The exchange waits for nobody, so it is let
+    go: if they agree, another one is made."""
+    await lapse_and_keep(tx, swap, Hold.LIMIT, why)
     if await limit_of(tx, swap.amount.asset) is not None:
         asked = LargePayment(swap.id, swap.amount.to_minor_text())
         await ask(tx, _ACTION, asked, ASKER, why, lifetime_s=ANSWER_WITHIN_S)
@@ -103,14 +104,15 @@ def clearing(_: Admin) -> Action[LargePayment]:
 
 async def _weigh(tx: Tx, asked: LargePayment) -> Weighed:
     swap = await _asked_for(tx, asked)
-    text = f"let the wallet pay {swap.amount} to {swap.payin_address} for {swap.id}"
+    text = f"let the wallet pay {swap.amount} for {swap.unique_id}, part {swap.part}"
     return Weighed(asked.swap_id, text, [swap.amount], because="it is above a limit of the wallet")
 
 
 async def _execute(tx: Tx, asked: LargePayment, by: str) -> dict[str, Any]:
     swap = await _asked_for(tx, asked)
-    if swap.state is not SwapState.CREATED:
-        raise Stale(f"swap {swap.id} is {swap.state} by now; it is not paid for again")
+    waiting = [payout for payout in await swap_store.payouts_of(tx, swap.id) if payout.hold is Hold.LIMIT]
+    if not waiting:
+        raise Stale(f"no payout of swap {swap.id} waits for this any more")
     await tx.execute(
         """
         insert into payouts.wallet_clearances (unique_id, part, amount_minor, cleared_by) values ($1, $2, $3, $4)
@@ -118,13 +120,9 @@ async def _execute(tx: Tx, asked: LargePayment, by: str) -> dict[str, Any]:
         """,
         swap.unique_id, swap.part, swap.amount.minor, by,
     )  # fmt: skip
-    lead = None
-    for carried in await swap_store.payouts_of(tx, swap.id):
-        lead = carried if carried.unique_id == swap.unique_id else lead
-        if carried.hold is Hold.LIMIT and carried.held_from is not None:
-            await store.move(tx, carried, carried.held_from)
-    assert lead is not None
-    await send_hostpay(tx, lead, swap, await store.count_put(tx, lead.id))
+    for payout in waiting:
+        assert payout.held_from is not None
+        await resume(tx, await store.move(tx, payout, payout.held_from))
     return {"swap": swap.id, "amount": str(swap.amount)}
 
 
