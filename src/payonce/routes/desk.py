@@ -1,5 +1,6 @@
 """What a route finds behind the counter: the store, the queues, and transactions in the trace of its request."""
 
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Annotated, Protocol, cast
 
@@ -18,6 +19,8 @@ class Desk(Protocol):
     database: Database
     read: Reader
     admin: Admin
+    resources: Sequence[object]
+    """What the services' roles of this process opened: vendors' clients, keys; empty in one that runs none."""
 
     @property
     def actions(self) -> Actions: ...

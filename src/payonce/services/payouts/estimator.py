@@ -24,7 +24,7 @@ async def price_payout(work: Work, changenow: ChangeNow) -> None:
     if payout is not None and payout.state is not State.RECEIVED:
         return
     try:
-        found = await _estimate(changenow, asked.adjusted_amount_usdt)
+        found = await estimate_rate(changenow, asked.adjusted_amount_usdt)
     except ExchangeRefused as no:
         await _refused(work, payout, no)
         return
@@ -38,7 +38,7 @@ async def _payout(work: Work) -> Payout | None:
     return None if correlation_id is None else await store.find(work.read, correlation_id)
 
 
-async def _estimate(changenow: ChangeNow, amount: Decimal) -> Estimate:
+async def estimate_rate(changenow: ChangeNow, amount: Decimal) -> Estimate:
     """No USDT is ever sent to the exchange: it is asked for a rate alone. So what is too small or too large for it is
     priced at the nearest amount that it takes; whether the payout itself is too small, its swap will show."""
     try:

@@ -1,0 +1,268 @@
+"""Payouts over HTTP: the webhook that orders them, quotes, what they have come to, and what people decide."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from decimal import Decimal
+from http import HTTPStatus
+from typing import Annotated, Any, Final, TypeVar
+
+from fastapi import APIRouter, Header, Path, Query, Response
+from pydantic import BaseModel, Field, StringConstraints
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
+
+from payonce.engine.brakes import Done, ask
+from payonce.engine.metrics import SIGNATURE_FAILURES
+from payonce.engine.transaction import Tx
+from payonce.kit.money import Amount
+from payonce.kit.outcomes import Invalid, Stale
+from payonce.routes.callers import Caller, require
+from payonce.routes.desk import AtDesk, Desk, Trace
+from payonce.routes.once import Once, moves_money
+from payonce.routes.problems import Problem, not_found, responses
+from payonce.routes.values import PAGE_DEFAULT, Asked, Limit, Moment, Note
+from payonce.services.payouts import accumulating, quoting, store, swap_store
+from payonce.services.payouts.decisions import ACTION, Decision, Verdict
+from payonce.services.payouts.intake import SIGNATURE_HEADER, NotTaken, read_webhook
+from payonce.services.payouts.model import USDT, State
+from payonce.services.payouts.receiving import Collision, Taken, check_currency, receive
+from payonce.services.payouts.scopes import DECIDE, READ
+from payonce.services.payouts.statement import statement
+from payonce.services.payouts.terms import Terms
+from payonce.vendors.changenow.port import ChangeNow
+
+PREFIX: Final = "/v1/payouts"
+READS: Final = responses(400, 401, 403, 422, 429, 503)
+READS_ONE: Final = responses(400, 401, 403, 404, 422, 429, 503)
+DECIDES: Final = responses(400, 401, 403, 404, 409, 413, 422, 429, 503)
+EARLIEST: Final = datetime(2000, 1, 1, tzinfo=UTC)
+
+Id = Annotated[str, Path(pattern=r"^[0-9a-zA-Z-]{1,100}$")]
+Viewer = Annotated[Caller, require(READ)]
+Ticker = Annotated[str, Query(pattern="^[a-zA-Z0-9]{1,30}$")]
+Found = TypeVar("Found")
+
+
+class Receipt(BaseModel):
+    """What the caller of the webhook hears; the same for the same payment, however often it comes."""
+
+    status: str = "success"
+    payout_id: str
+    unique_id: str
+    state: State
+
+
+class SwapDocument(BaseModel):
+    part: int
+    state: str
+    amount_eth: str
+    exchange: str | None = Field(description="ChangeNOW's id.")
+    payin_address: str | None
+
+
+class PayoutDocument(BaseModel):
+    id: str
+    unique_id: str
+    payment_id: str | None
+    state: State
+    user_id: str
+    closed_channel_id: str
+    wallet_address: str
+    payout_currency: str
+    payout_network: str
+    price_usdt: str
+    fee_usdt: str
+    adjusted_usdt: str
+    value_eth: str | None
+    hold: str | None
+    reason: str | None
+    held_from: State | None
+    trace_id: str | None
+    created_at: datetime
+    updated_at: datetime = Field(description="Say it with a decision: it is a decision about what you saw.")
+
+
+class PayoutStory(PayoutDocument):
+    swaps: list[SwapDocument]
+
+
+class PayoutPage(BaseModel):
+    payouts: list[PayoutDocument]
+    next_after: str | None = Field(description="Give it as `after` for the next page; null on the last one.")
+
+
+class Accumulated(BaseModel):
+    payout_currency: str
+    payout_network: str
+    wallet_address: str
+    extra_id: str | None
+    payouts: int
+    value_eth: str
+    since: datetime
+
+
+class QuoteDocument(BaseModel):
+    price_usdt: str
+    fee_usdt: str
+    adjusted_usdt: str
+    value_eth: str | None = Field(description="The pure market value; null when fees eat it up.")
+    minimum_eth: str = Field(description="Below it, payouts of a client wait for more.")
+    accumulates: bool
+    client_gets: str | None = Field(description="By the exchange's estimate of now; null below the minimum.")
+
+
+class DecisionAsked(Asked):
+    verdict: Verdict
+    updated_at: Moment = Field(description="As GET showed it.")
+    note: Note = Field(description="Why; it is kept in the audit log.")
+    address: Annotated[str, StringConstraints(pattern=r"^[!-~]{1,200}$")] | None = None
+    extra_id: Annotated[str, StringConstraints(pattern=r"^[ -~]{1,120}$")] | None = None
+
+
+class Decided(BaseModel):
+    """Done, or, above the threshold of an asset, waiting for a second person to grant `approval`."""
+
+    payout: str
+    done: bool
+    state: State | None = None
+    approval: int | None = None
+    expires_at: datetime | None = None
+
+
+def build_routes() -> APIRouter:
+    routes = APIRouter(tags=["payouts"])
+    _add_intake(routes)
+    _add_reading(routes)
+    _add_deciding(routes)
+    return routes
+
+
+def _add_intake(routes: APIRouter) -> None:
+    @routes.post("/", summary="Order a payout by signed webhook", response_model=Receipt,
+                 responses=responses(400, 401, 409, 413, 422, 503))  # fmt: skip
+    async def order_payout(
+        request: Request,
+        desk: AtDesk,
+        trace: Trace,
+        signature: Annotated[
+            str | None, Header(alias=SIGNATURE_HEADER, description="Hex HMAC-SHA256 of the body.")
+        ] = None,
+    ) -> Receipt:
+        terms = _resource(desk, Terms)
+        try:
+            asked = read_webhook(terms, signature, await request.body(), await _now(desk))
+            await check_currency(desk.read, asked)
+            taken = await _take(desk, trace, asked)
+        except NotTaken as no:
+            if no.status is HTTPStatus.UNAUTHORIZED:
+                SIGNATURE_FAILURES.labels("payouts", "missing" if signature is None else "forged").inc()
+            raise Problem(no.status, str(no)) from no
+        return Receipt(payout_id=taken.payout.id, unique_id=taken.payout.unique_id, state=taken.payout.state)
+
+    @routes.get("/quote", summary="Fee, estimate and minimum before money moves", responses=READS)
+    async def quote_payout(
+        desk: AtDesk,
+        caller: Viewer,
+        price: Annotated[str, Query(pattern=r"^[0-9]{1,12}(\.[0-9]{1,6})?$", description="In USDT, such as 29.99.")],
+        payout_currency: Ticker,
+        payout_network: Ticker,
+    ) -> QuoteDocument:
+        terms, changenow = _resource(desk, Terms), _resource(desk, ChangeNow)  # type: ignore[type-abstract]
+        amount = Amount.from_decimal(Decimal(price), USDT)
+        if amount.minor <= 0:
+            raise Problem(422, f"price is {price}; it must be above zero")
+        found = await quoting.quote(changenow, terms, amount, payout_currency.lower(), payout_network.lower())
+        return QuoteDocument(**found)
+
+
+def _add_reading(routes: APIRouter) -> None:
+    @routes.get(PREFIX, summary="The newest first", responses=READS)
+    async def list_payouts(
+        desk: AtDesk, caller: Viewer, state: State | None = None, since: Moment | None = None,
+        limit: Limit = PAGE_DEFAULT, after: Annotated[str | None, Query(pattern=r"^[0-9a-zA-Z-]{1,100}$")] = None,
+    ) -> PayoutPage:  # fmt: skip
+        found = await store.listed(desk.read, state, after, limit, since)
+        following = found[-1].id if len(found) == min(limit, store.LISTED_MAX) else None
+        return PayoutPage(payouts=[PayoutDocument(**_document(each)) for each in found], next_after=following)
+
+    @routes.get(f"{PREFIX}/accumulated", summary="What waits until it is enough, by client", responses=READS)
+    async def list_accumulated(desk: AtDesk, caller: Viewer) -> list[Accumulated]:
+        return [Accumulated(**each) for each in await accumulating.accumulated(desk.read)]
+
+    @routes.get(f"{PREFIX}/statement.csv", summary="Payouts of a time as a table", responses=READS,
+                response_class=Response)  # fmt: skip
+    async def payout_statement(
+        desk: AtDesk, caller: Viewer, since: Moment = EARLIEST, until: Moment | None = None
+    ) -> Response:
+        lines: AsyncIterator[str] = statement(desk.read, since, until or await _now(desk))
+        return StreamingResponse(lines, media_type="text/csv")
+
+    @routes.get(f"{PREFIX}/{{payout_id}}", summary="One payout, with its swaps", responses=READS_ONE)
+    async def show_payout(payout_id: Id, desk: AtDesk, caller: Viewer) -> PayoutStory:
+        found = await store.find(desk.read, payout_id)
+        if found is None:
+            raise not_found(f"payout {payout_id!r}")
+        swaps = [
+            SwapDocument(
+                part=swap.part, state=swap.state, amount_eth=swap.amount.to_text(), exchange=swap.cn_api_id,
+                payin_address=swap.payin_address,
+            )
+            for swap in await swap_store.active_swaps(desk.read, found.id)
+        ]  # fmt: skip
+        return PayoutStory(**_document(found), swaps=swaps)
+
+
+def _add_deciding(routes: APIRouter) -> None:
+    @routes.post(f"{PREFIX}/{{payout_id}}/decide", summary="Hold, release, readdress, reject or refund one",
+                 response_model=Decided, responses=DECIDES)  # fmt: skip
+    async def decide_payout(
+        payout_id: Id, body: DecisionAsked, desk: AtDesk, once: Annotated[Once, moves_money(DECIDE)]
+    ) -> Response:
+        async def act(tx: Tx) -> Decided:
+            if await store.find(tx, payout_id) is None:
+                raise not_found(f"payout {payout_id!r}")
+            asked = Decision(
+                payout_id=payout_id, seen=body.updated_at.astimezone(UTC), verdict=body.verdict, note=body.note,
+                address=body.address, extra_id=body.extra_id,
+            )  # fmt: skip
+            try:
+                end = await ask(tx, desk.actions[ACTION], asked, once.caller.holder, body.note)
+            except Stale as error:
+                raise Problem(409, str(error)) from error
+            except Invalid as error:
+                raise Problem(422, str(error)) from error
+            if isinstance(end, Done):
+                return Decided(payout=payout_id, done=True, state=end.result["state"])
+            return Decided(payout=payout_id, done=False, approval=end.id, expires_at=end.expires_at)
+
+        return await once.answer(act)
+
+
+async def _take(desk: Desk, trace: str | None, asked: Any) -> Taken:
+    collided: Collision | None = None
+    async with desk.begin(trace) as tx:
+        try:
+            return await receive(tx, asked)
+        except Collision as no:
+            # What it has written for whoever must look is kept.
+            collided = no
+    raise collided
+
+
+async def _now(desk: Desk) -> datetime:
+    now: datetime = await desk.read.fetchval("select payonce.due_now()")
+    return now
+
+
+def _resource(desk: Desk, kind: type[Found]) -> Found:
+    for resource in desk.resources:
+        if isinstance(resource, kind):
+            return resource
+    raise Problem(503, "this process runs no role of payouts; ask the one that runs payouts.orchestrator")
+
+
+def _document(payout: store.Payout) -> dict[str, Any]:
+    return {
+        **store.described(payout), "held_from": payout.held_from, "trace_id": payout.trace_id,
+        "created_at": payout.created_at, "updated_at": payout.updated_at,
+    }  # fmt: skip
