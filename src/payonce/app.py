@@ -33,10 +33,12 @@ from payonce.engine.work import Handler
 from payonce.examples import tally, transfers
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid
-from payonce.outside import open_banks, open_task_server, open_webhooks
+from payonce.outside import open_banks, open_task_server, open_webhooks, payout_targets
+from payonce.paying import open_payouts
 from payonce.pushing import at_home, open_pushed, tuned
 from payonce.queues.backends import Backend, open_backend, refuse_if_elsewhere, take_over, until_moved
 from payonce.service import Service
+from payonce.services import payouts
 from payonce.settings import TOKEN_BYTES, Settings, revealed
 
 if TYPE_CHECKING:
@@ -61,12 +63,23 @@ def transfers_routes() -> "APIRouter":
     return build_routes()
 
 
+def payouts_routes() -> "APIRouter":
+    from payonce.services.payouts.api import build_routes
+
+    return build_routes()
+
+
 SERVICES: Final = (
     Service("tally", "payonce.examples.tally", tally.ROLES, tally.INVARIANTS),
     Service(
         "transfers", "payonce.examples.transfers", transfers.ROLES, transfers.INVARIANTS, resources=open_banks,
         references=transfers.REFERENCES, statements=transfers.statements, scenarios=transfers_scenarios,
         routes=transfers_routes, scopes=transfers.SCOPES,
+    ),
+    Service(
+        "payouts", "payonce.services.payouts", payouts.ROLES, payouts.INVARIANTS, payouts.SCHEDULES,
+        resources=open_payouts, references=payouts.REFERENCES, statements=payouts.statements,
+        routes=payouts_routes, scopes=payouts.SCOPES, pushes=payout_targets,
     ),
     Service("webhooks", None, {"sender": [webhooks.deliver]}, resources=open_webhooks),
     Service("cloudtasks", "payonce.queues.cloudtasks.server", {"server": ()}, runs={"server": open_task_server}),
@@ -79,6 +92,8 @@ ACTIONS: Final[Sequence[Callable[[Admin], brakes.Action[Any]]]] = (
     brakes.redriving,
     brakes.writing_off,
     brakes.bounding,
+    payouts.deciding,
+    payouts.clearing,
 )
 """What may need a second person."""
 

@@ -9,6 +9,7 @@ from payonce.engine.bell import Bell
 from payonce.engine.budgets import SharedBudget
 from payonce.engine.database import Database
 from payonce.engine.policy import override_from_environment
+from payonce.engine.push import Target
 from payonce.examples import transfers
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid, Unavailable
@@ -158,3 +159,28 @@ async def open_task_server(settings: Settings, database: Database, bell: Bell) -
                         for_other_processes=f"CLOUD_TASKS_ENDPOINT={server.address}")  # fmt: skip
         log.info("cloud_tasks_server_listening", address=server.address)
         yield server.address
+
+
+def payout_targets(settings: Settings) -> Sequence[Target]:
+    """Which queues of payouts a task service brings, where to, and in which tokens. Needs no key before the first
+    token is made or read: commands that only look know the queues as well."""
+    # Not at the top: the ciphers take a while to load.
+    from payonce.services.payouts.tokens import HOPS, HOST_PAY
+    from payonce.services.payouts.tokens.codec import TokenCodec
+
+    payouts = settings.payouts
+    urls = {
+        "orchestrator": payouts.gcsplit1_url, "estimator": payouts.gcsplit2_url, "swapper": payouts.gcsplit3_url,
+        "hostpay": payouts.hostpay_url,
+    }  # fmt: skip
+    return [
+        Target(
+            hop.queue, hop.path, urls[hop.role],
+            TokenCodec(
+                hop, settings.hostpay_keys if hop is HOST_PAY else settings.signing_keys,
+                accept_v1=payouts.accepts_v1, emit_v1=payouts.emits_v1,
+            ),
+            payouts.called(hop.queue),
+        )
+        for hop in HOPS
+    ]  # fmt: skip

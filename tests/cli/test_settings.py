@@ -73,6 +73,7 @@ def test_addresses_are_secrets_and_settings_cannot_be_changed(monkeypatch: pytes
         ("PAYONCE_NORTHBANK_URL", "bank.example"),
         ("PAYONCE_SOUTHBANK_URL", "ftp://bank.example"),
         ("CHANGENOW_URL", "api.changenow.io"),
+        ("PAYONCE_CHAIN_URL", "127.0.0.1:8545"),
         ("PAYONCE_METRICS", "closed"),
         ("PAYONCE_TRUSTED_PROXIES", "*"),
         ("PAYONCE_TRUSTED_PROXIES", "10.0.0.1, proxy.example"),

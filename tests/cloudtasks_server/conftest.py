@@ -6,6 +6,7 @@ from contextlib import AbstractAsyncContextManager
 import pytest
 
 from payonce.testing import OpenStage
+from tests.cloudtasks_server.api import Api, open_api
 from tests.cloudtasks_server.desk import Desk, open_desk
 
 
@@ -24,3 +25,9 @@ def desk(stage: OpenStage) -> AbstractAsyncContextManager[Desk]:
 def still(stage: OpenStage) -> AbstractAsyncContextManager[Desk]:
     """A server whose clock stands and which dispatches only in steps."""
     return open_desk(stage, dispatching=False, frozen=True)
+
+
+@pytest.fixture
+def api(stage: OpenStage) -> AbstractAsyncContextManager[Api]:
+    """The API, here or at Google; nothing is dispatched."""
+    return open_api(stage)

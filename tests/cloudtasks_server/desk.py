@@ -12,7 +12,10 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import tasks_v2
 from google.cloud.tasks_v2.services.cloud_tasks.transports import CloudTasksGrpcAsyncIOTransport
 
+from payonce.queues.cloudtasks.server.dispatch import LEASE_S
+from payonce.queues.cloudtasks.server.queue_store import QueueStore
 from payonce.queues.cloudtasks.server.serving import CloudTasksServer, open_server
+from payonce.queues.cloudtasks.server.task_store import Claims, TaskStore
 from payonce.testing import OpenStage, Stage, eventually
 from payonce.testing.serving import serving
 
@@ -101,6 +104,12 @@ class Desk:
         while await self.server.dispatcher.step():
             count += 1
         return count
+
+    async def claims(self, limit: int) -> Claims:
+        """As another process would claim, which then falls silent."""
+        store = TaskStore(self.s.database)
+        queues = await QueueStore(self.s.database).live()
+        return await store.claim(dict.fromkeys(queues, True), limit, LEASE_S)
 
     async def emptied(self, queue: str = QUEUE) -> None:
         async def is_empty() -> bool:

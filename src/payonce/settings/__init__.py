@@ -28,6 +28,7 @@
 | CHANGENOW_API_KEY | the key to ChangeNOW | simulated in the process, if CHANGENOW_URL is unset too |
 | CHANGENOW_PRIVATE_API_KEY | the key that its list of exchanges asks for, if you have one | CHANGENOW_API_KEY |
 | CHANGENOW_URL | where ChangeNOW is | https://api.changenow.io |
+| PAYONCE_CHAIN_URL | a node of the simulated chain, when several processes share one | simulated in the process |
 
 QUEUE_POLICY__<QUEUE>__<FIELD> changes one field of one queue's policy; see payonce.engine.policy. What payouts read is
 in payonce.settings.payouts; any of them may name a secret instead (payonce.settings.references).
@@ -38,16 +39,16 @@ import secrets
 from collections.abc import Sequence
 from ipaddress import ip_network
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
-from pydantic.fields import FieldInfo
 
 from payonce.kit.outcomes import Invalid
 from payonce.settings.keeping import KEY_BYTES, default_data_dir, kept, kept_keys
 from payonce.settings.payouts import HOSTPAY_KEY, SIGNING_KEY, PayoutsSettings
-from payonce.settings.references import is_reference, resolved
+from payonce.settings.references import resolved
+from payonce.settings.variables import sentence, variables
 
 if TYPE_CHECKING:
     from payonce.kit.crypto import Keyring
@@ -199,6 +200,10 @@ class Settings(BaseModel):
         None, validation_alias="CHANGENOW_URL", description="it must be an address such as https://api.changenow.io"
     )
 
+    chain_url: str | None = Field(
+        None, validation_alias="PAYONCE_CHAIN_URL", description="it must be an address such as http://127.0.0.1:8545"
+    )
+
     payouts: PayoutsSettings = Field(default_factory=lambda: PayoutsSettings.model_validate({}))
 
     @field_validator("changenow_api_key", "changenow_private_api_key")
@@ -212,7 +217,7 @@ class Settings(BaseModel):
             raise ValueError("not one word")
         return SecretStr(word)
 
-    @field_validator("northbank_url", "southbank_url", "changenow_url")
+    @field_validator("northbank_url", "southbank_url", "changenow_url", "chain_url")
     @classmethod
     def _is_http(cls, url: str | None) -> str | None:
         if url is not None:
@@ -303,7 +308,8 @@ class Settings(BaseModel):
         if any(role.startswith("payouts.") for role in roles):
             self.signing_keys()
             self.hostpay_keys()
-            self.payouts.check_addresses()
+            if self.cloud_tasks_project is not None:
+                self.payouts.check_addresses()
 
     def signing_keys(self) -> "tuple[Secret, ...]":
         """What payouts' webhook and tokens are signed with: the first makes, every one reads."""
@@ -350,7 +356,7 @@ def revealed(secret: SecretStr | None) -> str | None:
 
 def load_settings() -> Settings:
     """The environment as Settings, or Invalid with the variable, its value and the way out."""
-    environ = resolved(os.environ, [*_variables(Settings), *_variables(PayoutsSettings)])
+    environ = resolved(os.environ, [*variables(Settings), *variables(PayoutsSettings)])
     try:
         payouts = PayoutsSettings.model_validate(environ)
         if "DATABASE_URL" not in environ and (url := payouts.cloud_sql_url()) is not None:
@@ -361,30 +367,4 @@ def load_settings() -> Settings:
             )
         return Settings.model_validate({**environ, "payouts": payouts})
     except ValidationError as error:
-        raise Invalid(_sentence(error.errors(include_url=False)[0])) from None
-
-
-def _variables(model: type[BaseModel]) -> dict[str, FieldInfo]:
-    """The fields by the variables that fill them."""
-    return {
-        str(variable): field
-        for field in model.model_fields.values()
-        for variable in _aliases(field)
-        if variable is not None
-    }
-
-
-def _aliases(field: FieldInfo) -> Sequence[object]:
-    aliases = field.validation_alias
-    return aliases.choices if isinstance(aliases, AliasChoices) else [aliases]
-
-
-def _sentence(error: Any) -> str:
-    variable = str(error["loc"][0])
-    field = {**_variables(Settings), **_variables(PayoutsSettings)}.get(variable)
-    if field is None:
-        return f"{variable}: {error['msg']}"
-    shown = next((alias for alias in _aliases(field) if alias in os.environ), variable)
-    secret = field.annotation == SecretStr | None or is_reference(str(shown), os.environ.get(str(shown), "").rstrip())
-    value = "set, its value is not shown" if secret else f"is {error['input']!r}"
-    return f"{shown} {value}; {field.description}"
+        raise Invalid(sentence(error, {**variables(Settings), **variables(PayoutsSettings)})) from None

@@ -33,6 +33,7 @@ BTC_CLIENT: Final = "bc1qw508d6qejxtdg4y5r3zarvary0c5xw7kv8f3t4"
 TERMS: Final = Terms((KEY,), HOST_WALLET)
 PATIENCE_S: Final = 3_600.0
 TO_BTC: Final = Pair("eth", "eth", "btc", "btc")
+UP_TO_HOSTPAY: Final = ("orchestrator", "estimator", "swapper")
 PRICING: Final = Pair("usdt", "eth", "eth", "eth")
 
 
@@ -162,7 +163,7 @@ async def open_office(
     draws: Draws | None = None,
     *,
     terms: Terms = TERMS,
-    roles: Sequence[str] = tuple(ROLES),
+    roles: Sequence[str] = UP_TO_HOSTPAY,
     **how: Any,
 ) -> AsyncIterator[Office]:  # fmt: skip
     async with stage() as s:

@@ -1,6 +1,5 @@
 """Hostpay pays a deposit once, whatever arrives twice, late or not at all, and sees it to its end."""
 
-import pytest
 
 from payonce.services.payouts.model import State
 from payonce.testing import OpenStage

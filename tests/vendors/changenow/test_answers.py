@@ -8,6 +8,7 @@ import pytest
 
 from payonce.kit.http import HttpClient
 from payonce.kit.outcomes import NotSent, Outcome, Retry, Unknown
+from payonce.testing.faults import Fault
 from payonce.vendors.changenow.client import ChangeNowClient
 from payonce.vendors.changenow.port import Code, ExchangeRefused, Pair, Status
 from tests.vendors.banks import BankClock
@@ -29,7 +30,8 @@ class Answering:
         await send({"type": "http.response.body", "body": self.body})
 
 
-async def ask(name: str, answering: Answering) -> Outcome | Any:
+async def ask(name: str, answering: Answering) -> Any:
+    """The answer, or how it ended without one."""
     async with HttpClient("changenow", "https://changenow.example", transport=answering) as http:
         client = ChangeNowClient(http, "k-secret")
         try:
@@ -214,6 +216,29 @@ async def test_an_answer_about_another_exchange_is_not_believed() -> None:
 async def test_an_exchange_is_unknown_only_by_the_vendors_word() -> None:
     assert await ask("exchange", Answering(404, no("not_found", "Transaction not found"))) is None
     assert type(await ask("exchange", Answering(404, b"404 page not found"))) is Retry
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(200, "ok"), (400, "refused"), (401, "refused"), (429, "resting"), (503, "error"), (301, "error")],
+)
+async def test_whoever_watches_is_told_of_every_request(status: int, kind: str) -> None:
+    told: list[tuple[str, str, float]] = []
+    async with HttpClient("changenow", "https://changenow.example", transport=Answering(status, b"{}")) as http:
+        client = ChangeNowClient(http, "k", watch=lambda *each: told.append(each))
+        for asked in (client.create(order()), client.range(ETH_BTC)):
+            with pytest.raises(Outcome):
+                await asked
+    assert [each[:2] for each in told] == [("create", kind), ("range", kind)]
+    assert all(0 <= seconds < 5 for _, _, seconds in told)
+
+
+async def test_whoever_watches_is_told_when_there_was_no_answer(open_changenow: OpenChangeNow) -> None:
+    told: list[tuple[str, str, float]] = []
+    async with open_changenow(Fault.ANSWER_LOST) as at:
+        with pytest.raises(Retry):
+            await ChangeNowClient(at.http, "k", watch=lambda *each: told.append(each)).range(ETH_BTC)
+    assert [each[:2] for each in told] == [("range", "no_answer")]
 
 
 async def test_the_vendor_itself_refuses_as_the_table_says(open_changenow: OpenChangeNow) -> None:

@@ -8,17 +8,20 @@ from pathlib import Path
 import pytest
 
 from payonce.kit.http import HttpClient
-from payonce.kit.outcomes import Invalid, Retry, Unavailable
+from payonce.kit.outcomes import Invalid, NotSent, Retry, Unavailable, Unknown
+from payonce.testing.faults import FaultPlan, Odds
+from payonce.testing.faulty import Faulty
 from payonce.testing.serving import serving
 from payonce.vendors.changenow.books import AT_ONCE, Fate
 from payonce.vendors.changenow.client import ChangeNowClient
 from payonce.vendors.changenow.conduct import Fates
-from payonce.vendors.changenow.port import Exchange, Range, Status, Swap
+from payonce.vendors.changenow.port import Exchange, Order, Range, Status, Swap
 from payonce.vendors.changenow.simulator import ChangeNowSimulator
 from payonce.vendors.simulated import open_simulator
 from tests.vendors.changenow.at import ETH_BTC, HOST, TX, AtChangeNow, OpenChangeNow, order
 
 ETH = Decimal("0.05")
+TRIES = 20
 
 
 async def paid(at: AtChangeNow, fate: Fate = Fate.FINISH) -> Swap:
@@ -230,3 +233,51 @@ async def test_another_process_tells_of_deposits_and_reads_the_books() -> None:
     assert [(each["amount"], each["address"]) for each in books["refunds"]] == [("0.0495", HOST)]
     assert (books["payouts"], books["held"], books["turnedAway"]) == ([], {}, 0)
     assert books["requests"] == 3, "what is below /simulator is not the vendor's"
+
+
+async def test_on_a_bad_day_what_is_paid_is_paid_out_once() -> None:
+    """Three calls of ten go wrong; who obeys the outcomes creates anew what is in doubt and pays what was answered."""
+    simulator = ChangeNowSimulator(seed=3, limit_per_s=None)
+    spared = {f"{method} /simulator": Odds(0.0) for method in ("GET", "POST")}
+    faulty = Faulty(simulator, FaultPlan(11, 0.3, routes=spared), slow_s=0.0, retry_after_s=0)
+    async with HttpClient("changenow", "https://changenow.example", transport=faulty) as http:
+        client = ChangeNowClient(http, "k")
+        paid_in: dict[str, Swap] = {}
+        for number in range(100):
+            swap = await eventually_created(client, order(amount=f"0.{number + 10:03}", payload=f"p-{number}"))
+            told = {"payinAddress": swap.payin_address, "asset": "eth", "amount": str(swap.from_amount)}
+            for _ in range(2):
+                await http.request("POST", "/simulator/deposits", json=told | {"txHash": f"0x{number:x}"})
+            paid_in[swap.id] = swap
+        simulator.advance(60)
+        for swap in paid_in.values():
+            assert (await eventually_found(client, swap)).status is Status.FINISHED
+        await faulty.close()
+    books = simulator.settle_all()
+    assert sum(faulty.enacted.values()) > 50
+    assert len(books.entries) > len(paid_in), "some were made and not answered"
+    assert {each.exchange_id: each.amount for each in books.payouts} == {
+        each.id: each.to_amount for each in paid_in.values()
+    }
+    assert len(books.deposits) == len(books.payouts) == len(paid_in)
+    assert books.held() == {}
+
+
+async def eventually_created(client: ChangeNowClient, wanted: Order) -> Swap:
+    for _ in range(TRIES):
+        try:
+            return await client.create(wanted)
+        except (NotSent, Unknown):
+            continue
+    raise AssertionError(f"not created within {TRIES} tries")
+
+
+async def eventually_found(client: ChangeNowClient, swap: Swap) -> Exchange:
+    for _ in range(TRIES):
+        try:
+            exchange = await client.exchange(swap.id)
+        except Retry:
+            continue
+        assert exchange is not None
+        return exchange
+    raise AssertionError(f"not answered within {TRIES} tries")

@@ -7,6 +7,7 @@ import pytest
 
 from payonce.kit.outcomes import Invalid
 from payonce.vendors.changenow.port import ChangeNow, Pair, Range, Status
+from payonce.vendors.changenow.simulator import DOUBLE_DIGITS
 from tests.vendors.changenow.at import (
     CLIENT_BTC,
     CLIENT_XRP,
@@ -58,8 +59,8 @@ async def test_a_paid_exchange_goes_through_every_status_by_the_vendors_clock(op
             at.clock.advance(seconds)
             now = await at.client.exchange(swap.id)
             assert now is not None
+            assert now.payin_hash == TX
             seen.append((now.status, now.amount_from, now.amount_to, now.payout_hash is not None))
-        assert now.payin_hash == TX
     given, got = Decimal("0.05"), Decimal("0.00196")
     assert seen == [
         (Status.CONFIRMING, given, None, False),
@@ -68,6 +69,20 @@ async def test_a_paid_exchange_goes_through_every_status_by_the_vendors_clock(op
         (Status.FINISHED, given, got, True),
     ]
     assert got == swap.to_amount
+
+
+async def test_a_vendor_that_counts_in_doubles_is_understood(open_changenow: OpenChangeNow) -> None:
+    wanted = order(amount="0.038123456789012345")
+    async with open_changenow(digits=DOUBLE_DIGITS) as at:
+        swap = await at.client.create(wanted)
+        at.simulator.deposit(swap.payin_address, "eth", swap.from_amount, TX)
+        at.clock.advance(60)
+        found = await at.client.exchange(swap.id)
+        assert (await at.client.estimate(ETH_BTC, wanted.from_amount)).from_amount == wanted.from_amount
+    assert swap.from_amount == wanted.from_amount, "what is paid is what was ordered, to the wei"
+    assert found is not None
+    assert (found.status, found.amount_from) == (Status.FINISHED, Decimal("0.03812345678901234"))
+    assert at.simulator.books.held() == {}
 
 
 async def test_an_unknown_exchange_is_none(open_changenow: OpenChangeNow) -> None:

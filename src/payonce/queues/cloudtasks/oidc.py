@@ -3,6 +3,7 @@
 At Google the keys are Google's, fetched and kept; at our own server they are rows of the database that all share.
 """
 
+import asyncio
 import base64
 import binascii
 import hashlib
@@ -95,6 +96,7 @@ class Verifier:
         self._account = account
         self._known: Mapping[str, RSAPublicKey] = {}
         self._looked_at = float("-inf")
+        self._looking = asyncio.Lock()
         self._verified: dict[tuple[bytes, str], float] = {}
         """Until when a token holds, by its hash and audience: verifying is dear, and one serves many tasks."""
 
@@ -138,15 +140,17 @@ class Verifier:
             raise Invalid("not a token") from error
 
     async def _key(self, kid: str) -> RSAPublicKey | None:
-        age_s = time.monotonic() - self._looked_at
-        if age_s > KEYS_KEPT_S or (kid not in self._known and age_s > LOOK_AGAIN_S):
-            self._looked_at = time.monotonic()
-            try:
-                self._known = await self._keys.fetch()
-            except BaseException:
-                self._looked_at = float("-inf")
-                raise
+        if self._is_due(kid):
+            # Whoever comes meanwhile waits for the same look, and finds what it found.
+            async with self._looking:
+                if self._is_due(kid):
+                    self._known = await self._keys.fetch()
+                    self._looked_at = time.monotonic()
         return self._known.get(kid)
+
+    def _is_due(self, kid: str) -> bool:
+        age_s = time.monotonic() - self._looked_at
+        return age_s > KEYS_KEPT_S or (kid not in self._known and age_s > LOOK_AGAIN_S)
 
 
 def _check_claims(claims: Claims, issuers: tuple[str, ...], audience: str, account: str) -> None:

@@ -1,21 +1,31 @@
 """Split payouts: a subscription payment is priced, swapped at ChangeNOW, and paid by the host wallet."""
 
 from payonce.services.payouts.accumulating import batch_client, look_for_batches
+from payonce.services.payouts.decisions import deciding
 from payonce.services.payouts.estimator import price_payout
+from payonce.services.payouts.hostpay import pay_swap
+from payonce.services.payouts.hostpay_follow import follow_payment
 from payonce.services.payouts.invariants import INVARIANTS
 from payonce.services.payouts.keeping import SCHEDULES, put_back_payouts, refresh_currencies
 from payonce.services.payouts.orchestrator import record_swap, value_payout
 from payonce.services.payouts.policies import QUEUES
+from payonce.services.payouts.scopes import SCOPES
+from payonce.services.payouts.statements import compare_exchanges, statements
 from payonce.services.payouts.store import REFERENCES
 from payonce.services.payouts.swapper import create_swap
 from payonce.services.payouts.terms import Terms
+from payonce.services.payouts.wallet_limits import clearing
 
 ROLES = {
     "orchestrator": (
-        value_payout, record_swap, refresh_currencies, look_for_batches, batch_client, put_back_payouts
+        value_payout, record_swap, refresh_currencies, look_for_batches, batch_client, put_back_payouts,
+        compare_exchanges,
     ),
     "estimator": (price_payout,),
     "swapper": (create_swap,),
+    "hostpay": (pay_swap, follow_payment),
 }  # fmt: skip
 
-__all__ = ["INVARIANTS", "QUEUES", "REFERENCES", "ROLES", "SCHEDULES", "Terms"]
+__all__ = [
+    "INVARIANTS", "QUEUES", "REFERENCES", "ROLES", "SCHEDULES", "SCOPES", "Terms", "clearing", "deciding", "statements",
+]  # fmt: skip

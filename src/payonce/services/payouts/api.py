@@ -22,9 +22,11 @@ from payonce.routes.once import Once, moves_money
 from payonce.routes.problems import Problem, not_found, responses
 from payonce.routes.values import PAGE_DEFAULT, Asked, Limit, Moment, Note
 from payonce.services.payouts import accumulating, quoting, store, swap_store
+from payonce.services.payouts.counting import counted
 from payonce.services.payouts.decisions import ACTION, Decision, Verdict
 from payonce.services.payouts.intake import SIGNATURE_HEADER, NotTaken, read_webhook
-from payonce.services.payouts.model import USDT, State
+from payonce.services.payouts.model import USDT, Payout, State
+from payonce.services.payouts.pricing import fee_and_rest
 from payonce.services.payouts.receiving import Collision, Taken, check_currency, receive
 from payonce.services.payouts.scopes import DECIDE, READ
 from payonce.services.payouts.statement import statement
@@ -169,8 +171,8 @@ def _add_intake(routes: APIRouter) -> None:
     ) -> QuoteDocument:
         terms, changenow = _resource(desk, Terms), _resource(desk, ChangeNow)  # type: ignore[type-abstract]
         amount = Amount.from_decimal(Decimal(price), USDT)
-        if amount.minor <= 0:
-            raise Problem(422, f"price is {price}; it must be above zero")
+        if fee_and_rest(amount, terms.fee_percent)[1].minor <= 0:
+            raise Problem(422, f"price is {price}, which leaves nothing to pay out after the fee")
         found = await quoting.quote(changenow, terms, amount, payout_currency.lower(), payout_network.lower())
         return QuoteDocument(**found)
 
@@ -240,12 +242,13 @@ def _add_deciding(routes: APIRouter) -> None:
 
 async def _take(desk: Desk, trace: str | None, asked: Any) -> Taken:
     collided: Collision | None = None
-    async with desk.begin(trace) as tx:
-        try:
-            return await receive(tx, asked)
-        except Collision as no:
-            # What it has written for whoever must look is kept.
-            collided = no
+    with counted("payouts"):
+        async with desk.begin(trace) as tx:
+            try:
+                return await receive(tx, asked)
+            except Collision as no:
+                # What it has written for whoever must look is kept.
+                collided = no
     raise collided
 
 
@@ -261,7 +264,7 @@ def _resource(desk: Desk, kind: type[Found]) -> Found:
     raise Problem(503, "this process runs no role of payouts; ask the one that runs payouts.orchestrator")
 
 
-def _document(payout: store.Payout) -> dict[str, Any]:
+def _document(payout: Payout) -> dict[str, Any]:
     return {
         **store.described(payout), "held_from": payout.held_from, "trace_id": payout.trace_id,
         "created_at": payout.created_at, "updated_at": payout.updated_at,

@@ -11,6 +11,7 @@ from payonce.services.payouts import sending, store
 from payonce.services.payouts.accumulating import LOOK
 from payonce.services.payouts.model import UNDER_WAY
 from payonce.services.payouts.policies import KEEPING
+from payonce.services.payouts.statements import COMPARE
 from payonce.vendors.changenow.port import ChangeNow, ExchangeRefused
 
 FORGOTTEN_AFTER_S: Final = 300.0
@@ -24,6 +25,7 @@ PUT_BACK: Final = "put_back_payouts"
 SCHEDULES: Final = (
     Schedule("payouts-currencies", KEEPING, every=Every(600), action=CURRENCIES),
     Schedule("payouts-batches", KEEPING, every=Every(300), action=LOOK),
+    Schedule("payouts-exchanges", KEEPING, every=Every(86_400), action=COMPARE),
     Schedule("payouts-put-back", KEEPING, every=Every(60), action=PUT_BACK),
 )
 

@@ -54,7 +54,7 @@ _KEPT: Final = frozenset({State.HELD, State.REVIEW})
 TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
     State.RECEIVED: frozenset({State.PRICED}) | _KEPT,
     State.PRICED: frozenset({State.SWAP_CREATING}) | _KEPT,
-    State.SWAP_CREATING: frozenset({State.SWAPPED, State.PRICED, State.ACCUMULATING}) | _KEPT,
+    State.SWAP_CREATING: frozenset({State.SWAPPED, State.PAYING, State.PRICED, State.ACCUMULATING}) | _KEPT,
     State.ACCUMULATING: frozenset({State.PRICED, State.REJECTED, State.REFUNDED}),
     State.SWAPPED: frozenset({State.PAYING, State.PRICED}) | _KEPT,
     State.PAYING: frozenset({State.PAID_IN, State.FINISHED, State.PRICED}) | _KEPT,

@@ -7,6 +7,7 @@ from payonce.engine.transaction import Tx
 from payonce.engine.work import Work, handles
 from payonce.kit.money import Amount
 from payonce.services.payouts import books, sending, store, swap_store
+from payonce.services.payouts.counting import counted
 from payonce.services.payouts.model import (
     ETH_NETWORK,
     ETH_TICKER,
@@ -43,6 +44,11 @@ async def value_payout(work: Work, terms: Terms) -> None:
         async with work.commit(rejected=reason) as tx:
             await store.keep(tx, payout, Hold.NO_VALUE, reason)
         return
+    with counted("split_payout_request"):
+        await _price(work, payout, value, terms)
+
+
+async def _price(work: Work, payout: Payout, value: Amount, terms: Terms) -> None:
     async with work.commit() as tx:
         priced = await store.move(tx, payout, State.PRICED, value=value)
         await tx.post(books.priced(payout, value))
@@ -61,6 +67,11 @@ async def record_swap(work: Work) -> None:
     swap = await swap_store.swap_of_exchange(work.read, made.unique_id, made.cn_api_id)
     if swap is None or swap.state is not SwapState.CREATED or swap.triggered_at is not None:
         return
+    with counted("split_payout_que"):
+        await _record(work, swap, made)
+
+
+async def _record(work: Work, swap: Swap, made: hops.SwapResponse) -> None:
     async with work.commit() as tx:
         payouts = await swap_store.payouts_of(tx, swap.id)
         if (await swap_store.locked_swap(tx, swap.id)).state is not SwapState.CREATED:

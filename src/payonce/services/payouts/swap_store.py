@@ -153,7 +153,11 @@ async def advance(tx: Tx, swap: Swap, after: SwapState, *, reason: str | None = 
 
 async def follow(tx: Tx, payout: Payout) -> None:
     """Moves a payout to where its swaps stand."""
-    wanted = state_by(swap.state for swap in await active_swaps(tx, payout.id))
+    swaps = await active_swaps(tx, payout.id)
+    if len(swaps) < await tx.fetchval("select count(*) from payouts.parts where payout_id = $1", payout.id):
+        # A part of it waits for another swap: until then the others say nothing about the whole.
+        return
+    wanted = state_by(swap.state for swap in swaps)
     if payout.held_from is not None:
         await _move_beneath(tx, payout, wanted)
     elif wanted is not payout.state:

@@ -65,11 +65,12 @@ class Running:
 class Dispatcher:
     """Sends the due tasks of every queue. `run` does so until told to stop; `step` sends one and settles it."""
 
-    def __init__(self, database: Database, bell: Bell, sender: Sender) -> None:
+    def __init__(self, database: Database, bell: Bell, sender: Sender, grace_s: float = DRAIN_S) -> None:
         self._queues = QueueStore(database)
         self._tasks = TaskStore(database)
         self._bell = bell
         self._sender = sender
+        self._grace_s = grace_s
         self._settling = Gathering(self._settle, SETTLE_BATCH, SETTLE_PAUSE_S)
         self._lanes: dict[str, Lane] = {}
         self._running: dict[Claim, Running] = {}
@@ -109,7 +110,7 @@ class Dispatcher:
             await asyncio.gather(renewing, return_exceptions=True)
 
     def stop(self) -> None:
-        """Claims nothing more; what runs may finish within DRAIN_S, the rest is left to its lease."""
+        """Claims nothing more; what runs may finish within the grace, the rest is left to its lease."""
         self._is_stopping = True
         self._changed.set()
 
@@ -232,7 +233,7 @@ class Dispatcher:
     async def _drain(self) -> None:
         tasks = [running.task for running in self._running.values()]
         if tasks:
-            await asyncio.wait(tasks, timeout=DRAIN_S)
+            await asyncio.wait(tasks, timeout=self._grace_s)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -12,7 +12,7 @@ from payonce.engine.bell import Bell
 from payonce.engine.database import Database, is_transient
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Unavailable
-from payonce.queues.cloudtasks.server.dispatch import QUEUES_BELL, Dispatcher, bell_of
+from payonce.queues.cloudtasks.server.dispatch import DRAIN_S, QUEUES_BELL, Dispatcher, bell_of
 from payonce.queues.cloudtasks.server.housekeeping import PRUNE_BATCH, PRUNE_EVERY_S, prune
 from payonce.queues.cloudtasks.server.operations import Operations
 from payonce.queues.cloudtasks.server.queue_store import QueueStore, remember_key
@@ -53,18 +53,20 @@ async def open_server(
     port: int = 0,
     *,
     name_lock_s: float = 0.0,
+    grace_s: float = DRAIN_S,
     dispatching: bool = True,
 ) -> AsyncIterator[CloudTasksServer]:
     """Listens until the block ends, then drains. Port 0 takes any free one.
 
-    `name_lock_s`: for how long the name of a deleted queue is refused. Without `dispatching` nothing is sent but by
+    `name_lock_s`: for how long the name of a deleted queue is refused. `grace_s`: what requests under way have
+    left when it closes. Without `dispatching` nothing is sent but by
     `server.dispatcher.step()`.
     """
     tokens = TokenMaker()
     async with database.work.acquire() as connection:
         await remember_key(connection, tokens.kid, tokens.public_key, KEY_KEPT_S)
     async with Sender.open(tokens) as sender:
-        dispatcher = Dispatcher(database, bell, sender)
+        dispatcher = Dispatcher(database, bell, sender, grace_s)
         tasks = TaskStore(database)
         service = Service(
             QueueStore(database), tasks, Operations(database, tasks), _rings(bell, dispatcher), name_lock_s
@@ -128,6 +130,8 @@ async def _keep_house(database: Database) -> None:
 def connect_lines(address: str) -> str:
     """The lines of Python by which Google's client speaks to the server at this address."""
     return (
-        f'channel = grpc.insecure_channel("{address}")\n'
-        "client = tasks_v2.CloudTasksClient(transport=CloudTasksGrpcTransport(channel=channel))"
+        "import grpc; from google.cloud import tasks_v2; "
+        "from google.cloud.tasks_v2.services.cloud_tasks import transports\n"
+        "client = tasks_v2.CloudTasksClient("
+        f'transport=transports.CloudTasksGrpcTransport(channel=grpc.insecure_channel("{address}")))'
     )

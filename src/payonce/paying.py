@@ -1,0 +1,119 @@
+"""What payouts need from outside: the exchange, the wallet and what was agreed with their callers."""
+
+import asyncio
+import os
+import secrets
+import socket
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Final
+
+from payonce.engine.budgets import SharedBudget
+from payonce.engine.database import Database
+from payonce.kit.log import get_logger
+from payonce.kit.outcomes import Invalid, NotSent, Unknown
+from payonce.outside import open_changenow
+from payonce.services.payouts.model import ETH
+from payonce.services.payouts.policies import VENDOR_TIMEOUT_S
+from payonce.services.payouts.terms import Terms
+from payonce.services.payouts.wallet import HostWallet
+from payonce.settings import Settings
+
+if TYPE_CHECKING:
+    from payonce.vendors.changenow.simulator import ChangeNowSimulator
+    from payonce.vendors.evm.client import EvmClient
+    from payonce.vendors.evm.exchange_bridge import ExchangeBridge
+    from payonce.vendors.evm.simulator import ChainSimulator
+
+SIMULATED_SECRET: Final = "host wallet"  # noqa: S105 - of a wallet that holds nothing but simulated ether
+SIMULATED_BLOCK_S: Final = 2.0
+SIMULATED_OPENING_ETH: Final = "1000"
+CARRY_EVERY_S: Final = 2.0
+"""How often the simulated chain tells the simulated exchange of deposits, and brings refunds back."""
+NODE_CALLS_PER_S, NODE_BURST, NODE_WAIT_S = 200.0, 100, 2.0
+"""What all processes together ask of the node."""
+
+log = get_logger(__name__)
+
+
+@asynccontextmanager
+async def open_payouts(settings: Settings, database: Database) -> AsyncIterator[Sequence[object]]:
+    """The exchange's client, the terms and the wallet. What has no address is simulated in this process.
+
+    At the real exchange a simulated wallet would promise deposits that never come: then there is none, and hostpay
+    refuses to start."""
+    async with AsyncExitStack() as stack:
+        changenow, *simulated = await stack.enter_async_context(open_changenow(settings, database))
+        wallet: EvmClient | None = None
+        if settings.chain_url is not None:
+            wallet = await stack.enter_async_context(_wallet_at(settings.chain_url, database))
+        elif simulated:
+            wallet = await stack.enter_async_context(_simulated_wallet(settings, simulated[0]))  # type: ignore[arg-type]
+        address = settings.payouts.host_wallet_address or (None if wallet is None else wallet.address)
+        if address is None:
+            raise Invalid("HOST_WALLET_ADDRESS is not set, and without it the exchange could not send anything back; "
+                          "set it to the address of the wallet that pays")  # fmt: skip
+        terms = Terms(
+            [secret.key for secret in settings.signing_keys()], address, settings.payouts.fee_percent,
+            settings.payouts.allow_missing_payment_id,
+        )  # fmt: skip
+        yield [changenow, terms, *([] if wallet is None else [HostWallet(wallet, database, _holder())])]
+
+
+@asynccontextmanager
+async def _wallet_at(url: str, database: Database) -> AsyncIterator["EvmClient"]:
+    """Of a simulated chain that several processes share."""
+    from payonce.kit.http import HttpClient
+    from payonce.vendors.evm.chain import CHAIN_ID
+    from payonce.vendors.evm.client import EvmClient
+    from payonce.vendors.evm.simulated_key import SimulatedKey
+
+    budget = SharedBudget(database, "chain", NODE_CALLS_PER_S, NODE_BURST, NODE_WAIT_S)
+    async with HttpClient("chain", url, timeout_s=VENDOR_TIMEOUT_S, allow_private=True) as http:
+        yield EvmClient(http, SimulatedKey(SIMULATED_SECRET, CHAIN_ID), budget=budget)
+
+
+@asynccontextmanager
+async def _simulated_wallet(settings: Settings, changenow: "ChangeNowSimulator") -> AsyncIterator["EvmClient"]:
+    from payonce.kit.http import HttpClient
+    from payonce.kit.money import Amount
+    from payonce.vendors.evm.chain import Chain
+    from payonce.vendors.evm.client import EvmClient
+    from payonce.vendors.evm.exchange_bridge import ExchangeBridge
+    from payonce.vendors.evm.simulated_key import SimulatedKey
+    from payonce.vendors.evm.simulator import ChainSimulator
+
+    journal = settings.simulators_dir / "chain.journal"
+    log.warning("vendor_simulated", vendor="chain", journal=str(journal), instead="set PAYONCE_CHAIN_URL")
+    chain = Chain(journal, block_s=SIMULATED_BLOCK_S)
+    key = SimulatedKey(SIMULATED_SECRET, chain.chain_id)
+    chain.fund(key.address, Amount.from_decimal(SIMULATED_OPENING_ETH, ETH))
+    try:
+        async with HttpClient("exchange", "https://changenow.example", transport=changenow) as behind:
+            bridge = ExchangeBridge(chain, behind)
+            node = ChainSimulator(chain, watcher=bridge.tell_deposit)
+            async with HttpClient("chain", "https://chain.example", transport=node) as http:
+                carrying = asyncio.create_task(_carry(node, bridge), name="simulated chain")
+                try:
+                    yield EvmClient(http, key)
+                finally:
+                    carrying.cancel()
+                    await asyncio.gather(carrying, return_exceptions=True)
+    finally:
+        chain.close()
+
+
+async def _carry(node: "ChainSimulator", bridge: "ExchangeBridge") -> None:
+    """What chain and exchange would do by themselves, for as long as the process lives."""
+    while True:
+        await asyncio.sleep(CARRY_EVERY_S)
+        try:
+            node.chain.catch_up()
+            await node.tell()
+            await bridge.carry_refunds()
+        except (NotSent, Unknown) as silence:
+            log.warning("simulated_exchange_silent", reason=silence.reason)
+
+
+def _holder() -> str:
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
