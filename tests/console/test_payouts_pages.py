@@ -1,0 +1,386 @@
+"""Payouts in the console: what is found and shown, and that only what is safe is offered, and done once it is sure."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from payonce.console.pages import payouts_deciding
+from payonce.engine.brakes import preview, set_threshold
+from payonce.engine.people import Role
+from payonce.kit.outcomes import Invalid
+from payonce.services.payouts import books, looking, story
+from payonce.services.payouts.decisions import Decision, Verdict, deciding
+from payonce.services.payouts.model import Payout, State
+from payonce.testing import OpenStage, Servers
+from payonce.testing.faults import Fault
+from tests.ablations import Ablations, cases, missed, patched
+from tests.console.payouts_scene import (
+    OTHER_ADDRESS,
+    REFUSED_ADDRESS,
+    above_the_limit,
+    held,
+    multiply,
+    open_scene,
+    order,
+    payouts_servers,
+)
+from tests.console.visitor import Answer, Visitor, give_login, notes_of, visiting
+from tests.services.payouts.hostpay_stage import BTC_CLIENT, House, usdt
+
+SOMEBODY = "operator@localhost"
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Servers]:
+    running = payouts_servers()
+    yield running
+    running.close()
+
+
+def rows_of(page: Answer) -> list[str]:
+    body = page.text.partition("<tbody>")[2].partition("</tbody>")[0]
+    return re.findall(r'href="/console/payouts/([^"]+)"', body)
+
+
+def offered(page: Answer) -> set[str]:
+    return set(re.findall(r'name="verdict" value="([^"]+)"', page.text))
+
+
+async def choose(visitor: Visitor, payout: Payout, verdict: Verdict, **fields: str) -> Answer:
+    """Up to the page that tells what would follow."""
+    page = await visitor.get(f"/payouts/{payout.id}")
+    form = {"verdict": verdict.value, "seen": page.field("seen"), "why": "the client asked", **fields}
+    return await visitor.submit(page, f"/payouts/{payout.id}/decide", **form)
+
+
+async def confirm(visitor: Visitor, payout: Payout, check: Answer) -> Answer:
+    names = (*payouts_deciding.FIELDS, "sure")
+    return await visitor.submit(check, f"/payouts/{payout.id}/decide", **{name: check.field(name) for name in names})
+
+
+async def test_without_tables_the_pages_say_so_and_a_form_is_refused(stage: OpenStage) -> None:
+    async with open_scene(stage) as (house, address), visiting(address) as visitor:
+        await house.s.owner.execute("drop schema payouts cascade")
+        for path in ("/payouts", "/payouts/days", "/payouts/some-id"):
+            page = await visitor.get(path)
+            assert (page.status, "This database has no payouts." in page.words) == (200, True), path
+        refused = await visitor.submit(page, "/payouts/some-id/decide", verdict="hold")
+        assert (refused.status, "this database has no payouts" in refused.words) == (400, True)
+        assert "Host wallet" not in (await visitor.get("/vendors")).words
+
+
+async def test_an_empty_list_says_what_comes_next(stage: OpenStage) -> None:
+    async with open_scene(stage) as (_, address), visiting(address) as visitor:
+        assert "No payout was ordered yet." in (await visitor.get("/payouts")).words
+        assert "No payout matches." in (await visitor.get("/payouts?channel=-1")).words
+        assert "No payout was ordered within 30d." in (await visitor.get("/payouts/days")).words
+        assert (await visitor.get("/payouts/nobody")).status == 404
+
+
+async def test_every_filter_finds_its_payout_and_only_that(stage: OpenStage) -> None:
+    async with open_scene(stage) as (house, address), visiting(address) as visitor:
+        wanted = await order(house, 1)
+        await house.run()
+        await house.s.clock.advance(3_600)
+        others = [await held(house, 2), await house.order(3, direct=True)]
+        swap = await house.swap(wanted)
+        hash_ = await house.s.owner.fetchval("select hash from payouts.wallet_attempts")
+        for query in (
+            "state=finished", f"wallet={BTC_CLIENT}", "channel=-1001", "user=7000000001", "reference=pay-1",
+            f"reference={wanted.unique_id.lower()}", f"reference={wanted.id}", f"reference={swap.cn_api_id}",
+            f"reference={swap.id}", f"reference={hash_}", f"until={others[0].created_at.isoformat()[:19]}",
+        ):  # fmt: skip
+            page = await visitor.get(f"/payouts?{query.replace('+', '%2B')}")
+            assert rows_of(page) == [wanted.id], query
+        assert set(rows_of(await visitor.get("/payouts?currency=BTC&network=btc"))) == {wanted.id, others[0].id}
+        assert set(rows_of(await visitor.get("/payouts"))) == {wanted.id, *(each.id for each in others)}
+        for query in ("user=abc", "user=9223372036854775808", "state=gone", "since=yesterday"):
+            assert (await visitor.get(f"/payouts?{query}")).status == 400, query
+
+
+async def test_totals_are_by_state_within_the_other_filters(stage: OpenStage) -> None:
+    async with open_scene(stage) as (house, address), visiting(address) as visitor:
+        await order(house, 1)
+        await house.run()
+        for number in (2, 3):
+            await held(house, number)
+        page = await visitor.get("/payouts?state=finished")
+        assert "All 3" in page.words
+        assert "Finished 1" in page.words
+        assert "Held 2" in page.words
+        assert 'title="200.000000 USDT"' in page.text
+        narrowed = await visitor.get("/payouts?channel=-1002")
+        assert "All 1 Held 1" in narrowed.words
+
+
+async def test_pages_of_a_long_list_show_each_payout_once(stage: OpenStage) -> None:
+    async with open_scene(stage) as (house, address), visiting(address) as visitor:
+        await held(house)
+        await multiply(house, 119)
+        # Of the same moment, too, none is lost between two pages.
+        await house.s.owner.execute("update payouts.payouts set created_at = $1", await house.s.clock.now())
+        seen: list[str] = []
+        path = "/payouts?state=held"
+        while path:
+            page = await visitor.get(path)
+            seen += rows_of(page)
+            found = re.search(r'<a href="([^"]+)" rel="next"', page.text)
+            path = found[1].replace("&amp;", "&") if found else ""
+        assert (len(seen), len(set(seen))) == (120, 120)
+        assert "No more rows" in page.words
+
+
+async def test_a_finished_payout_shows_its_whole_way_with_exact_amounts(stage: OpenStage) -> None:
+    async with open_scene(stage) as (house, address), visiting(address) as visitor:
+        payout = await order(house, trace="trace-1")
+        await house.run()
+        now, swap = await house.payout(payout), await house.swap(payout)
+        [transfer] = house.transfers()
+        page = await visitor.get(f"/payouts/{payout.unique_id}")
+        assert now.value is not None
+        for text in (
+            "finished", "100.000000 USDT", "3.000000 USDT", "97.000000 USDT", f"{now.value.to_text()} ETH", BTC_CLIENT,
+            "97.000000 USDT is worth", f"exchange {swap.cn_api_id}", f"told to pay {swap.payin_address}", transfer.hash,
+            f"in block {transfer.block_number}", "payouts/fees", "payouts/at_changenow", "changenow.create",
+            "gcsplit-usdt-eth-estimate-queue", "pay-1",
+        ):  # fmt: skip
+            assert text in page.words, text
+        assert offered(page) == set()
+        words = page.words
+        steps = ["paid for channel", "is worth", "hostpay is told", "nonce 0, attempt 1", "in block"]
+        assert sorted(steps, key=words.index) == steps, "in time order"
+        assert "Follow the trace" in words
+        assert "trace-1" in (await visitor.get("/trace?id=trace-1")).words
+
+
+async def test_a_held_payout_goes_on_to_a_new_address(stage: OpenStage) -> None:
+    async with open_scene(stage) as (house, address), visiting(address) as visitor:
+        payout = await held(house, trace="trace-1")
+        page = await visitor.get(f"/payouts/{payout.id}")
+        assert "Ask the client for an address of that network" in page.words
+        assert offered(page) == {"release", "readdress", "refund", "reject"}
+        check = await choose(visitor, payout, Verdict.READDRESS, address=OTHER_ADDRESS)
+        assert "Nothing is changed yet." in check.words
+        assert f"From {REFUSED_ADDRESS} to {OTHER_ADDRESS}" in check.words
+        assert await house.state(payout) is State.HELD
+        done = await confirm(visitor, payout, check)
+        assert "The payout is priced." in done.words
+        await house.run()
+        assert await house.state(payout) is State.FINISHED
+        assert (await house.swap(payout)).address == OTHER_ADDRESS
+        told = [(actor, text) for actor, text in await notes_of(house.s, payout.id) if actor == SOMEBODY]
+        assert [(actor, "the client asked" in text) for actor, text in told] == [(SOMEBODY, True)]
+        traces = await house.s.owner.fetch("select distinct trace_id from payonce.job_logs where correlation_id = $1",
+                                           payout.id)  # fmt: skip
+        assert [row["trace_id"] for row in traces] == ["trace-1"], "what follows belongs to the same story"
+
+
+async def test_a_decision_about_what_has_changed_meanwhile_does_nothing(stage: OpenStage) -> None:
+    async with open_scene(stage) as (house, address), visiting(address) as visitor:
+        payout = await held(house)
+        check = await choose(visitor, payout, Verdict.REFUND)
+        await house.s.clock.advance(1)
+        other = await choose(visitor, payout, Verdict.READDRESS, address=OTHER_ADDRESS)
+        assert (await confirm(visitor, payout, other)).status == 200
+        stale = await confirm(visitor, payout, check)
+        assert (stale.status, "has changed since you looked at it" in stale.words) == (409, True)
+        assert await house.state(payout) is State.PRICED
+
+
+async def test_what_is_typed_wrong_is_told_beside_the_form_and_changes_nothing(stage: OpenStage) -> None:
+    async with open_scene(stage) as (house, address), visiting(address) as visitor:
+        payout = await held(house)
+        path = f"/payouts/{payout.id}/decide"
+        page = await visitor.get(f"/payouts/{payout.id}")
+        good = {"verdict": "readdress", "seen": page.field("seen"), "why": "x", "address": OTHER_ADDRESS, "sure": "yes"}
+        for wrong, said in (
+            ({"verdict": "pay"}, "the decision is 'pay'"), ({"seen": ""}, "does not say what you saw"),
+            ({"why": ""}, "say why"), ({"address": ""}, "the new address is missing"),
+            ({"address": "0xnot"}, "is no address of the network btc"), ({"verdict": "hold"}, "is held; one can hold"),
+        ):  # fmt: skip
+            refused = await visitor.submit(page, path, **{**good, **wrong})
+            assert (refused.status, "Nothing was changed" in refused.words, said in refused.words) == (400, True, True)
+        assert await house.state(payout) is State.HELD
+
+
+async def test_a_refund_undoes_the_books_and_a_rejection_keeps_the_fee(stage: OpenStage) -> None:
+    async with open_scene(stage) as (house, address), visiting(address) as visitor:
+        back, gone = await held(house, 1), await held(house, 2)
+        done = await confirm(visitor, back, await choose(visitor, back, Verdict.REFUND))
+        assert "The payout is refunded." in done.words
+        await confirm(visitor, gone, await choose(visitor, gone, Verdict.REJECT))
+        assert [await house.state(each) for each in (back, gone)] == [State.REFUNDED, State.REJECTED]
+        fees = await house.s.owner.fetchval(
+            "select sum(l.minor) from payonce.posting_lines l join payonce.accounts a on a.id = l.account_id "
+            "where a.path = $1", books.FEES,
+        )  # fmt: skip
+        assert int(fees) == -usdt("3").minor
+        assert offered(await visitor.get(f"/payouts/{back.id}")) == set()
+
+
+async def test_what_is_offered_is_what_would_be_carried_out(stage: OpenStage) -> None:
+    async with open_scene(stage) as (house, address), visiting(address) as visitor:
+        done = await order(house, 1)
+        await house.run()
+        waits = await house.waiting_for_hostpay(2)
+        kept = await house.waiting_for_hostpay(3)
+        await confirm(visitor, kept, await choose(visitor, kept, Verdict.HOLD))
+        payouts = [done, waits, kept, await order(house, 4), await held(house, 5), await above_the_limit(house, 6)]
+        assert {await house.state(each) for each in payouts} >= {State.FINISHED, State.HELD}
+        for payout in payouts:
+            page = await visitor.get(f"/payouts/{payout.id}")
+            accepted = await _accepted(house, payout)
+            if "Waits for an approver" in page.words:
+                assert offered(page) == set()
+            else:
+                assert offered(page) == accepted, (await house.state(payout), payout.payment_id)
+
+
+async def _accepted(house: House, payout: Payout) -> set[str]:
+    found = set()
+    now = await house.payout(payout)
+    for verdict in Verdict:
+        asked = Decision(payout_id=now.id, seen=now.updated_at, verdict=verdict, note="x", address=OTHER_ADDRESS)
+        try:
+            async with house.s.begin() as tx:
+                await preview(tx, deciding(house.s.admin), asked, "ann")
+        except Invalid:
+            continue
+        found.add(verdict.value)
+    return found
+
+
+async def test_above_a_threshold_a_second_person_decides(stage: OpenStage) -> None:
+    async with (
+        open_scene(stage) as (house, address), visiting(address) as ann, visiting(address) as bob,
+    ):  # fmt: skip
+        payout = await held(house)
+        async with house.s.begin() as tx:
+            await set_threshold(tx, usdt("50"), "root")
+        await give_login(house.s, "ann", Role.APPROVER)
+        await give_login(house.s, "bob", Role.APPROVER)
+        await ann.log_in("ann")
+        await bob.log_in("bob")
+        check = await choose(ann, payout, Verdict.REFUND)
+        assert "97.000000 USDT is above the threshold" in check.words
+        asked = await confirm(ann, payout, check)
+        assert "You asked for it yourself" in asked.words
+        path = asked.url.partition("/console")[2]
+        refused = await ann.submit(asked, f"{path}/grant")
+        assert refused.status >= 400
+        assert await house.state(payout) is State.HELD
+        page = await bob.get(f"/payouts/{payout.id}")
+        assert "Waits for a second person" in page.words
+        assert offered(page) == set()
+        granted = await bob.submit(await bob.get(path), f"{path}/grant", why="seen")
+        assert "is granted and done" in granted.words
+        assert f"/console/payouts/{payout.id}" in granted.text
+        assert await house.state(payout) is State.REFUNDED
+
+
+async def test_a_payment_above_the_wallets_limit_is_approved(stage: OpenStage) -> None:
+    async with open_scene(stage) as (house, address), visiting(address) as visitor:
+        payout = await above_the_limit(house)
+        page = await visitor.get(f"/payouts/{payout.id}")
+        assert "Waits for an approver" in page.words
+        assert "is above the 0.010000000000000000 ETH that the wallet pays at once" in page.words
+        [number] = re.findall(r"/console/approvals/(\d+)", page.text)
+        approval = await visitor.get(f"/approvals/{number}")
+        assert f"/console/payouts/{payout.unique_id}" in approval.text
+        granted = await visitor.submit(approval, f"/approvals/{number}/grant", why="agreed with ann")
+        assert "is granted and done" in granted.words
+        await house.run()
+        assert await house.state(payout) is State.FINISHED
+        assert len(house.transfers()) == 1
+
+
+async def test_a_viewer_sees_no_form(stage: OpenStage) -> None:
+    async with open_scene(stage) as (house, address), visiting(address) as visitor:
+        payout = await held(house)
+        await give_login(house.s, "vic", Role.VIEWER)
+        await visitor.log_in("vic")
+        page = await visitor.get(f"/payouts/{payout.id}")
+        assert "You are viewer; an operator decides." in page.words
+        assert f"/payouts/{payout.id}/decide" not in page.text
+        refused = await visitor.submit(page, f"/payouts/{payout.id}/decide", verdict="refund", why="x", sure="yes")
+        assert refused.status == 403
+        assert await house.state(payout) is State.HELD
+
+
+async def test_a_day_adds_up_what_came_in_and_what_is_kept(stage: OpenStage) -> None:
+    async with open_scene(stage) as (house, address), visiting(address) as visitor:
+        await order(house, 1)
+        await house.run()
+        back = await held(house, 2, price="50", fee="1.5")
+        await held(house, 3, price="25.000001", fee="0.750001")
+        await confirm(visitor, back, await choose(visitor, back, Verdict.REFUND))
+        page = await visitor.get("/payouts/days?window=7d")
+        assert "Volume 125.000001 USDT" in page.words
+        assert "Fee income 3.750001 USDT" in page.words
+        assert "3 1 0 1 1 125.000001 USDT 3.750001 USDT" in page.words
+        found = await looking.days(house.s.read, 7)
+        assert [each.received for each in found] == [0, 0, 0, 0, 0, 0, 3]
+        assert (await visitor.get("/payouts/days?window=year")).status == 400
+
+
+async def test_vendors_are_shown_with_what_they_lost_and_what_is_paused(stage: OpenStage) -> None:
+    lost = {("POST /v2/exchange", 1): Fault.ANSWER_LOST}
+
+    class Lossy:
+        def draw(self, route: str, call: str, number: int) -> Fault | None:
+            return lost.pop((route.partition("?")[0], 1), None)
+
+    async with open_scene(stage, at_exchange=Lossy()) as (house, address), visiting(address) as visitor:
+        assert "No effect was tried within the last day." in (await visitor.get("/vendors")).words
+        await order(house)
+        await house.run()
+        await house.s.owner.execute(
+            "insert into payonce.budgets (name, rate_per_s, burst, arrival_at, held_until) "
+            "select 'changenow', 30, 10, due + interval '100 milliseconds', due + interval '1 minute' "
+            "from payonce.due_now() due"
+        )
+        await house.s.admin.pause("gcsplit-eth-client-swap-queue", "ChangeNOW does not accept our key", "payouts")
+        page = await visitor.get("/vendors")
+        assert not lost, "the answer was lost"
+        assert re.search(r"changenow\.create 2 .* 1 0 0 1 ", page.words), page.words
+        assert "changenow 30 10 30 % 30 % asked for rest" in page.words
+        assert "gcsplit-eth-client-swap-queue is paused: ChangeNOW does not accept our key" in page.words
+        assert "any amount at once, any amount a day" in page.words
+        assert "0 payments" in page.words
+
+
+async def test_markup_in_a_reason_is_text(stage: OpenStage) -> None:
+    async with open_scene(stage) as (house, address), visiting(address) as visitor:
+        payout = await held(house)
+        await house.s.owner.execute("update payouts.payouts set reason = '<b>x</b> password=hunter22'")
+        for path in ("/payouts", f"/payouts/{payout.id}"):
+            page = await visitor.get(path)
+            assert "<b>x</b>" not in page.text
+            assert "hunter22" not in page.text
+
+
+def everything(payout: Payout, swaps: Any) -> list[Verdict]:
+    return list(Verdict)
+
+
+async def nobody_waits(*_: Any) -> None:
+    return None
+
+
+ABLATIONS: Ablations = {
+    "only safe decisions": (
+        patched(story, "open_verdicts", everything),
+        [test_what_is_offered_is_what_would_be_carried_out],
+    ),
+    "an open question keeps others out": (
+        patched(payouts_deciding, "_waiting", nobody_waits),
+        [test_above_a_threshold_a_second_person_decides],
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "number"), cases(ABLATIONS))
+async def test_without_the_safeguard_a_test_fails(stage: OpenStage, name: str, number: int) -> None:
+    await missed(ABLATIONS, name, number, stage)
