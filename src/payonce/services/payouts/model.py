@@ -167,6 +167,7 @@ class Payout(msgspec.Struct, frozen=True, kw_only=True):
     hold: Hold | None
     reason: str | None
     puts: int
+    revision: int
     trace_id: str | None
     created_at: datetime
     updated_at: datetime
@@ -230,6 +231,7 @@ def payout_from(row: Any) -> Payout:
         value=None if row["value_minor"] is None else Amount(int(row["value_minor"]), ETH),
         state=State(row["state"]), held_from=None if row["held_from"] is None else State(row["held_from"]),
         hold=None if row["hold"] is None else Hold(row["hold"]), reason=row["reason"], puts=row["puts"],
+        revision=row["revision"],
         trace_id=row["trace_id"], created_at=row["created_at"], updated_at=row["updated_at"],
     )  # fmt: skip
 
