@@ -113,13 +113,13 @@ class SwapState(StrEnum):
     LAPSED = "lapsed"
     """Hostpay found that the exchange takes no deposit any more, and had paid nothing."""
     RETURNED = "returned"
-    """Paid, and the money came back."""
+    """Paid, and the money came back; or it never left, as the chain took the transaction in vain."""
 
 
 SWAP_TRANSITIONS: Final[Mapping[SwapState, frozenset[SwapState]]] = {
     SwapState.CREATING: frozenset({SwapState.CREATED, SwapState.ABANDONED}),
     SwapState.CREATED: frozenset({SwapState.PAYING, SwapState.ABANDONED, SwapState.LAPSED}),
-    SwapState.PAYING: frozenset({SwapState.PAID_IN}),
+    SwapState.PAYING: frozenset({SwapState.PAID_IN, SwapState.RETURNED}),
     SwapState.PAID_IN: frozenset({SwapState.FINISHED, SwapState.RETURNED}),
     SwapState.FINISHED: frozenset(),
     SwapState.ABANDONED: frozenset(),
