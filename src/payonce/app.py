@@ -33,7 +33,8 @@ from payonce.engine.work import Handler
 from payonce.examples import tally, transfers
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid
-from payonce.outside import open_banks, open_payouts, open_webhooks
+from payonce.outside import open_banks, open_payouts, open_task_server, open_webhooks, payout_targets
+from payonce.pushing import at_home, open_pushed, tuned
 from payonce.queues.backends import Backend, open_backend, refuse_if_elsewhere, take_over, until_moved
 from payonce.service import Service
 from payonce.services import payouts
@@ -77,9 +78,10 @@ SERVICES: Final = (
     Service(
         "payouts", "payonce.services.payouts", payouts.ROLES, payouts.INVARIANTS, payouts.SCHEDULES,
         resources=open_payouts, references=payouts.REFERENCES, statements=payouts.statements,
-        routes=payouts_routes, scopes=payouts.SCOPES,
+        routes=payouts_routes, scopes=payouts.SCOPES, pushes=payout_targets,
     ),
     Service("webhooks", None, {"sender": [webhooks.deliver]}, resources=open_webhooks),
+    Service("cloudtasks", "payonce.queues.cloudtasks.server", {"server": ()}, runs={"server": open_task_server}),
 )  # fmt: skip
 
 RELAYS: Final[Sequence[Relay]] = (LogRelay(),)
@@ -213,7 +215,9 @@ class App:
             backend = await stack.enter_async_context(
                 open_backend(settings.backend, revealed(settings.redis_url), database, bell)
             )
-            queues = [handler.policy.queue for handler in handlers]
+            handlers, everybody = await tuned(database, handlers), await tuned(database, everybody)
+            backend = await open_pushed(SERVICES, settings, roles, everybody, backend, database, bell, stack)
+            queues = at_home(handlers, backend)
             await refuse_if_elsewhere(database, backend.name, queues, revealed(settings.redis_url))
             if handlers:
                 await take_over(database, backend.name, queues)
@@ -250,18 +254,29 @@ class App:
 
     def start(self) -> None:
         """Begins to work on the queues of the roles, and to keep house."""
-        self._worker = Worker(
-            self._handlers, self.database, self.feed, self._open_queue, self.resources, self.settings.slots,
-            checks=SEND_CHECKS,
-        )  # fmt: skip
-        self.loops["worker"] = asyncio.create_task(self._worker.run(), name="worker")
-        queues = [handler.policy.queue for handler in self._handlers]
-        moved = until_moved(self.database, self.backend.name, queues)
+        if self._handlers:
+            self._worker = Worker(
+                self._handlers, self.database, self.feed, self._open_queue, self.resources, self.settings.slots,
+                checks=SEND_CHECKS,
+            )  # fmt: skip
+            self.loops["worker"] = asyncio.create_task(self._worker.run(), name="worker")
+        moved = until_moved(self.database, self.backend.name, at_home(self._handlers, self.backend))
         self.loops["backend"] = asyncio.create_task(moved, name="backend")
         self.loops["janitors"] = asyncio.create_task(self._keep_house(), name="janitors")
+        if self.pushes_here:
+            assert self.backend.pushes is not None
+            keeping = self.backend.pushes.keeper.run(self.process_name)
+            self.loops["task service"] = asyncio.create_task(keeping, name="task service")
+
+    @property
+    def pushes_here(self) -> bool:
+        """Whether a task service brings work to this process, which must listen then."""
+        return self.backend.pushes is not None and self.backend.pushes.works_here
 
     async def stop(self) -> None:
         """No more claims; what runs may finish within the grace, the rest is left to its lease."""
+        if self.backend.pushes is not None:
+            self.backend.pushes.close_doors()
         if self._worker is not None:
             await self._worker.stop(self.settings.grace_s)
             await self.loops["worker"]
@@ -304,7 +319,7 @@ class App:
         missing = {handler.policy.queue: handler.policy for handler in everybody if handler.policy.queue not in known}
         if wanted := {**missing, **ours}:
             await self.feed.declare(list(wanted.values()))
-        await declare_relays(self.database, (*RELAYS, *self.backend.relays))
+        await declare_relays(self.database, (*RELAYS, *self.backend.relays, *self.backend.also_known))
 
 
 def _check_environment(everybody: Sequence[Handler]) -> None:

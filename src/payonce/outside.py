@@ -2,16 +2,20 @@
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from payonce.engine import metrics, webhooks
+from payonce.engine.bell import Bell
 from payonce.engine.budgets import SharedBudget
 from payonce.engine.database import Database
 from payonce.engine.policy import override_from_environment
+from payonce.engine.push import Target
 from payonce.examples import transfers
 from payonce.kit.log import get_logger
 from payonce.kit.money import Amount, well_known
-from payonce.kit.outcomes import Invalid
+from payonce.kit.outcomes import Invalid, Unavailable
+from payonce.queues.cloudtasks.client import NO_PACKAGE, Config
+from payonce.queues.cloudtasks.names import LOCAL_ACCOUNT, LOCAL_PROJECT, Place
 from payonce.settings import Settings, revealed
 
 if TYPE_CHECKING:
@@ -26,6 +30,10 @@ SIMULATED_KEY = "simulated"
 SIMULATED_BLOCK_S = 1.0
 SIMULATED_OPENING = Amount.from_decimal("1000", well_known("ETH"))
 """Of the wallet that pays a simulated exchange."""
+
+TASK_SERVER_HOST: Final = "127.0.0.1"
+TASK_SERVER_PORT: Final = 8123
+"""Where our own Cloud Tasks server listens, and where single roles look for it."""
 
 log = get_logger(__name__)
 
@@ -175,3 +183,62 @@ async def open_webhooks(settings: Settings, database: Database) -> AsyncIterator
     """What webhooks are delivered with. Its policy is the environment's, as the queue's is."""
     async with webhooks.webhook_client(allow_private=settings.webhook_private) as http:
         yield [webhooks.Sender(http, database, settings.keyring(), override_from_environment(webhooks.DELIVERIES))]
+
+
+def cloud_tasks(settings: Settings, server: object = None) -> Config:
+    """Where pushed queues are brought from: Google's project, a server that is named, or the one in this process."""
+    place = Place(settings.cloud_tasks_project or LOCAL_PROJECT, settings.cloud_tasks_location)
+    if settings.cloud_tasks_project is not None and settings.cloud_tasks_endpoint is None:
+        if settings.cloud_tasks_service_account is None:
+            raise Invalid("CLOUD_TASKS_PROJECT_ID is set and CLOUD_TASKS_SERVICE_ACCOUNT is not; name the account for "
+                          "which Cloud Tasks signs its calls, or anybody could make them")  # fmt: skip
+        return Config(place, settings.cloud_tasks_service_account)
+    here = server if isinstance(server, str) else f"{TASK_SERVER_HOST}:{TASK_SERVER_PORT}"
+    account = settings.cloud_tasks_service_account or LOCAL_ACCOUNT
+    return Config(place, account, settings.cloud_tasks_endpoint or here)
+
+
+@asynccontextmanager
+async def open_task_server(settings: Settings, database: Database, bell: Bell) -> AsyncIterator[str | None]:
+    """Our own Cloud Tasks server, and its address. None where another one is named: then none is run here."""
+    if settings.cloud_tasks_project is not None or settings.cloud_tasks_endpoint is not None:
+        yield None
+        return
+    try:
+        from payonce.queues.cloudtasks.server.serving import open_server
+    except ImportError as error:
+        raise Unavailable(NO_PACKAGE) from error
+    async with AsyncExitStack() as stack:
+        try:
+            server = await stack.enter_async_context(open_server(database, bell, TASK_SERVER_HOST, TASK_SERVER_PORT))
+        except Unavailable:
+            server = await stack.enter_async_context(open_server(database, bell, TASK_SERVER_HOST, 0))
+            log.warning("cloud_tasks_port_taken", wanted=TASK_SERVER_PORT, instead=server.address,
+                        for_other_processes=f"CLOUD_TASKS_ENDPOINT={server.address}")  # fmt: skip
+        log.info("cloud_tasks_server_listening", address=server.address)
+        yield server.address
+
+
+def payout_targets(settings: Settings) -> Sequence[Target]:
+    """Which queues of payouts a task service brings, where to, and in which tokens. Needs no key before the first
+    token is made or read: commands that only look know the queues as well."""
+    # Not at the top: the ciphers take a while to load.
+    from payonce.services.payouts.tokens import HOPS, HOST_PAY
+    from payonce.services.payouts.tokens.codec import TokenCodec
+
+    payouts = settings.payouts
+    urls = {
+        "orchestrator": payouts.gcsplit1_url, "estimator": payouts.gcsplit2_url, "swapper": payouts.gcsplit3_url,
+        "hostpay": payouts.hostpay_url,
+    }  # fmt: skip
+    return [
+        Target(
+            hop.queue, hop.path, urls[hop.role],
+            TokenCodec(
+                hop, settings.hostpay_keys if hop is HOST_PAY else settings.signing_keys,
+                accept_v1=payouts.accepts_v1, emit_v1=payouts.emits_v1,
+            ),
+            payouts.called(hop.queue),
+        )
+        for hop in HOPS
+    ]  # fmt: skip

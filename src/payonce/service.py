@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from payonce.engine.audit.run import Audit
+from payonce.engine.bell import Bell
 from payonce.engine.database import Database
 from payonce.engine.janitors import Schedule
+from payonce.engine.push import Target
 from payonce.engine.reconcile import StatementSource
 from payonce.engine.work import Handler
 from payonce.settings import Settings
@@ -42,3 +44,9 @@ class Service:
     """What it answers over HTTP, written with payonce.routes; built when a process listens."""
     scopes: Mapping[str, str] = field(default_factory=dict)
     """What keys for its routes may be allowed, and what that means."""
+    pushes: Callable[[Settings], Sequence[Target]] | None = None
+    """Which of its queues a task service brings over HTTP, and where; the others lie where all queues do."""
+    runs: Mapping[str, Callable[[Settings, Database, Bell], AbstractAsyncContextManager[object]]] = field(
+        default_factory=dict
+    )
+    """What a role runs besides handlers, such as a server, for as long as the process does."""

@@ -28,7 +28,7 @@ CLOUD_SQL = {
 @pytest.fixture(autouse=True)
 def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     variables = [str(field.validation_alias) for field in PayoutsSettings.model_fields.values()]
-    for name in ("DATABASE_URL", "DATABASE_OWNER_URL", *variables):
+    for name in ("DATABASE_URL", "DATABASE_OWNER_URL", "CLOUD_TASKS_PROJECT_ID", *variables):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PAYONCE_DATA_DIR", str(tmp_path))
 
@@ -82,10 +82,9 @@ def test_at_google_every_address_is_needed(monkeypatch: pytest.MonkeyPatch) -> N
         ("TP_FLAT_FEE", "three"), ("TP_FLAT_FEE", "3%"), ("TP_FLAT_FEE", "-1"), ("TP_FLAT_FEE", "100"),
         ("TP_FLAT_FEE", "nan"), ("TP_FLAT_FEE", "1e1"), ("TP_FLAT_FEE", "3.1234567"), ("TP_FLAT_FEE", "٣"),
         ("GCSPLIT1_URL", "gcsplit1.run.app"), ("HOSTPAY_WEBHOOK_URL", "ftp://hostpay.example"),
-        ("GCSPLIT2_QUEUE", "my-queue"), ("GCSPLIT3_QUEUE", "gcsplit-usdt-eth-estimate-queue"),
-        ("HOSTPAY_QUEUE", "x"), ("GCSPLIT1_RESPONSE_QUEUE", "gcsplit-hostpay-trigger-queue"),
-        ("ESTIMATOR__GCSPLIT1_RESPONSE_QUEUE", "gcsplit-eth-client-response-queue"),
-        ("SWAPPER__GCSPLIT1_RESPONSE_QUEUE", "gcsplit-usdt-eth-response-queue"),
+        ("GCSPLIT2_QUEUE", "my_queue"), ("GCSPLIT3_QUEUE", "projects/p/queues/q"),
+        ("HOSTPAY_QUEUE", "q" * 101), ("GCSPLIT1_RESPONSE_QUEUE", "gcsplit-hostpay-trigger-queue"),
+        ("ESTIMATOR__GCSPLIT1_RESPONSE_QUEUE", "a b"), ("SWAPPER__GCSPLIT1_RESPONSE_QUEUE", "é"),
         ("PAYOUTS_ALLOW_MISSING_PAYMENT_ID", "perhaps"), ("PAYOUTS_TOKENS_V1", "on"),
         ("HOST_WALLET_ADDRESS", "0x12"), ("INSTANCE_CONNECTION_NAME", "/cloudsql/books"),
     ],
@@ -104,11 +103,20 @@ def test_a_bad_key_is_not_shown(monkeypatch: pytest.MonkeyPatch, name: str) -> N
     assert "nter2" not in str(no.value)
 
 
-def test_the_queues_are_known_by_the_names_that_operators_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GCSPLIT2_QUEUE", "gcsplit-usdt-eth-estimate-queue")
-    monkeypatch.setenv("ESTIMATOR__GCSPLIT1_RESPONSE_QUEUE", "gcsplit-usdt-eth-response-queue")
-    monkeypatch.setenv("SWAPPER__GCSPLIT1_RESPONSE_QUEUE", "gcsplit-eth-client-response-queue")
-    assert load_settings().payouts.gcsplit2_queue == "gcsplit-usdt-eth-estimate-queue"
+def test_the_task_service_may_call_a_queue_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    variables = {
+        "gcsplit-usdt-eth-estimate-queue": "GCSPLIT2_QUEUE",
+        "gcsplit-usdt-eth-response-queue": "ESTIMATOR__GCSPLIT1_RESPONSE_QUEUE",
+        "gcsplit-eth-client-swap-queue": "GCSPLIT3_QUEUE",
+        "gcsplit-eth-client-response-queue": "SWAPPER__GCSPLIT1_RESPONSE_QUEUE",
+        "gcsplit-hostpay-trigger-queue": "HOSTPAY_QUEUE",
+    }
+    assert {queue: load_settings().payouts.called(queue) for queue in variables} == {name: name for name in variables}
+    for queue, variable in variables.items():
+        monkeypatch.setenv(variable, f"{queue}-2")
+    assert all(load_settings().payouts.called(queue) == f"{queue}-2" for queue in variables)
+    monkeypatch.setenv("GCSPLIT1_RESPONSE_QUEUE", "gcsplit-usdt-eth-response-queue")
+    assert load_settings().payouts.response_queue == "gcsplit-usdt-eth-response-queue"
 
 
 def test_no_text_of_the_settings_shows_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:

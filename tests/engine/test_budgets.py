@@ -11,7 +11,16 @@ import pytest
 import structlog
 
 from payonce.engine import budgets
-from payonce.engine.budgets import PENALTY_MAX_S, SharedBudget, Turn, declare_budget, penalise, take_turn
+from payonce.engine.budgets import (
+    PENALTY_MAX_S,
+    SharedBudget,
+    Turn,
+    Use,
+    budgets_in_use,
+    declare_budget,
+    penalise,
+    take_turn,
+)
 from payonce.engine.metrics import REGISTRY
 from payonce.kit.budget import Budget
 from payonce.kit.outcomes import Invalid, NotSent
@@ -106,6 +115,19 @@ async def test_no_window_holds_more_than_rate_and_burst(stage: OpenStage, seed: 
                 await penalise(s.database, NAME, roll.choice([0.5, 10.0]))
         assert len(given) > 20
         check_every_window(given, rate_per_s, burst)
+
+
+async def test_those_who_look_on_see_when_the_next_turn_is_and_what_rest_was_asked_for(stage: OpenStage) -> None:
+    async with stage() as s:
+        await s.clock.freeze()
+        assert await budgets_in_use(s.read) == []
+        await declare_budget(s.database, NAME, 2.0, 3)
+        assert await budgets_in_use(s.read) == [Use(NAME, 2.0, 3, 0.0, 0.0)]
+        for _ in range(4):
+            await take_turn(s.database, NAME, 1, 10.0)
+        assert await budgets_in_use(s.read) == [Use(NAME, 2.0, 3, 1.0, 0.0)]
+        await penalise(s.database, NAME, 30.0)
+        assert await budgets_in_use(s.read) == [Use(NAME, 2.0, 3, 30.0, 30.0)]
 
 
 async def test_processes_at_once_share_one_budget(stage: OpenStage) -> None:

@@ -14,6 +14,7 @@ from payonce.cli import (
     approvals,
     audit,
     bench,
+    cloudtasks,
     console,
     crash,
     db,
@@ -52,6 +53,7 @@ Examples:
   payonce freeze add …      stop sends at once
   payonce keys add …        let somebody call over HTTP
   payonce webhooks …        who is told of what happens, and what became of it
+  payonce cloudtasks        a Cloud Tasks server for Google's own clients
 """
 
 app = typer.Typer(
@@ -83,6 +85,7 @@ app.add_typer(reconcile.commands, name="reconcile")
 app.add_typer(webhooks.commands, name="webhooks")
 app.add_typer(bench.commands, name="bench")
 app.command("crash")(crash.crash)
+app.command("cloudtasks")(cloudtasks.cloudtasks)
 
 
 def main() -> None:

@@ -65,8 +65,11 @@ async def _serve(settings: "Settings", roles: list[str], port: int | None, as_js
     from payonce.kit.log import get_logger
 
     log = get_logger(__name__)
-    told = _first_signal()
+    told = first_signal()
     async with App.open(settings, roles) as app, AsyncExitStack() as stack:
+        if port is None and app.pushes_here:
+            # A task service brings the work: a process that does not listen would never get any.
+            port = settings.port
         if port is not None:
             from payonce.web import listening
 
@@ -116,7 +119,7 @@ async def _until_told(app: "App", told: "asyncio.Future[signal.Signals]") -> sig
     raise AssertionError("nothing ended")
 
 
-def _first_signal() -> "asyncio.Future[signal.Signals]":
+def first_signal() -> "asyncio.Future[signal.Signals]":
     """Resolved by the first SIGTERM or SIGINT; the second ends the process where it stands."""
     loop = asyncio.get_running_loop()
     told: asyncio.Future[signal.Signals] = loop.create_future()

@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Final
 
 from payonce.engine.database import Database
+from payonce.engine.ledger.model import Reads
 from payonce.engine.metrics import BUDGET_PENALTIES, BUDGET_REFUSALS, BUDGET_WAIT_SECONDS
 from payonce.engine.model import NAME_MAX_LENGTH
 from payonce.kit.log import get_logger
@@ -45,6 +46,19 @@ class Turn:
     given: bool
     at: datetime
     wait_s: float
+
+
+@dataclass(frozen=True)
+class Use:
+    """How a budget stands by the store's clock, for those who look on."""
+
+    name: str
+    rate_per_s: float
+    burst: int
+    next_turn_s: float
+    """0 while a call may go out at once."""
+    held_s: float
+    """Left of the rest that the vendor asked for."""
 
 
 class SharedBudget:
@@ -195,6 +209,20 @@ async def is_held(database: Database, name: str) -> bool:
     return bool(await database.engine.fetchval(
         "select held_until > payonce.due_now() from payonce.budgets where name = $1", name
     ))  # fmt: skip
+
+
+async def budgets_in_use(read: Reads) -> list[Use]:
+    """Every budget that a process has asked, by name."""
+    rows = await read.fetch(
+        """
+        select name, rate_per_s, burst,
+            greatest(0, extract(epoch from arrival_at + make_interval(secs => (1 - burst) / rate_per_s)
+                                         - payonce.due_now()))::float8 as next_turn_s,
+            greatest(0, extract(epoch from held_until - payonce.due_now()))::float8 as held_s
+        from payonce.budgets order by name
+        """
+    )
+    return [Use(**dict(row)) for row in rows]
 
 
 async def _next_turn(database: Database, name: str, cost: int) -> Turn:

@@ -77,6 +77,15 @@ OUTBOX_LAG_SECONDS = Gauge(
     registry=REGISTRY,
 )  # fmt: skip
 
+PUSHED_DELIVERIES = Counter(
+    "payonce_pushed_deliveries_total", "Tasks that the task service brought, by how they were answered.",
+    ["queue", "outcome"], registry=REGISTRY,
+)  # fmt: skip
+TASKS_PUT_BACK = Counter(
+    "payonce_tasks_put_back_total", "Messages brought anew because the task service had lost their task.", ["queue"],
+    registry=REGISTRY,
+)  # fmt: skip
+
 BUDGET_WAIT_SECONDS = Histogram(
     "payonce_budget_wait_seconds", "From asking for a turn at a vendor to having it.", ["budget"], buckets=_SECONDS,
     registry=REGISTRY,

@@ -10,7 +10,8 @@ from uuid import UUID
 
 import msgspec
 
-from payonce.engine.model import Message
+from payonce.engine.model import Message, message_to_wire
+from payonce.kit.outcomes import Invalid
 
 
 class Arrived(msgspec.Struct, frozen=True):
@@ -45,3 +46,22 @@ class Target:
     url: str | None
     """Of that process, without the path, as the task service reaches it; None: it is this very process."""
     codec: Codec
+    called: str | None = None
+    """What the queue is called at the task service; as here unless said."""
+
+
+class EnvelopeCodec:
+    """For queues without a form of their own: the body is the envelope's JSON. The task service proves who sent it."""
+
+    def encode(self, message: Message) -> bytes:
+        return message_to_wire(message)
+
+    def decode(self, body: bytes, headers: Mapping[str, str]) -> Arrived:
+        try:
+            return Arrived(msgspec.json.decode(body, type=_Named).id)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise Invalid("the body is not an envelope with an id; send what the task was made with") from error
+
+
+class _Named(msgspec.Struct):
+    id: UUID

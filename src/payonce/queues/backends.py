@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Final, Protocol
+from dataclasses import dataclass, replace
+from typing import Final
 
 from payonce.engine.bell import Bell
 from payonce.engine.database import Database, is_transient
@@ -12,20 +12,17 @@ from payonce.engine.janitors import LEADER, Janitor
 from payonce.engine.outbox import Relay
 from payonce.engine.policy import Policy
 from payonce.engine.queue import Admin, PullQueue
-from payonce.engine.transaction import RingingFeed
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid, Unavailable
+from payonce.queues.cloudtasks.opening import CloudTasks
 from payonce.queues.postgres import PostgresAdmin, PostgresFeed, PostgresQueue
+from payonce.queues.routing import DeclaringFeed, RoutedAdmin, RoutedFeed
 
 MOVED_LOOK_S: Final = 2.0
 POSTGRES: Final = "postgres"
 REDIS: Final = "redis"
 
 log = get_logger(__name__)
-
-
-class DeclaringFeed(RingingFeed, Protocol):
-    async def declare(self, policies: Sequence[Policy]) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -39,6 +36,29 @@ class Backend:
     relays: Sequence[Relay] = ()
     led: Sequence[Janitor] = ()
     """What the process that leads does for it."""
+    also_known: Sequence[Relay] = ()
+    """Relays that take entries here and are carried by others."""
+    pushes: CloudTasks | None = None
+    """The queues that a task service brings, beside those that lie here."""
+
+
+def beside(home: Backend, pushes: CloudTasks) -> Backend:
+    """Pushed queues are at the task service, all others at home."""
+    names = frozenset(pushes.pushed)
+
+    def queue(policy: Policy, worker: str) -> PullQueue:
+        return pushes.queue(policy, worker) if policy.queue in names else home.queue(policy, worker)
+
+    carried = (*home.relays, pushes.relay) if pushes.works_here else home.relays
+    return replace(
+        home,
+        feed=RoutedFeed(home.feed, pushes.feed, names),
+        admin=RoutedAdmin(home.admin, pushes.admin, names),
+        queue=queue,
+        relays=carried,
+        also_known=() if pushes.works_here else (pushes.relay,),
+        pushes=pushes,
+    )
 
 
 @asynccontextmanager
@@ -105,8 +125,11 @@ async def take_over(database: Database, backend: str, queues: Sequence[str]) -> 
 
 
 async def queues_elsewhere(database: Database, backend: str) -> list[str]:
-    """Those that were last declared, or moved, for another backend than this."""
-    rows = await database.engine.fetch("select name from payonce.queues where backend <> $1 order by name", backend)
+    """Those that were last declared, or moved, for another backend than this. Pushed ones are at the task service
+    wherever the others lie."""
+    rows = await database.engine.fetch(
+        "select name from payonce.queues where backend not in ($1, 'cloudtasks') order by name", backend
+    )
     return [row["name"] for row in rows]
 
 

@@ -68,6 +68,12 @@ async def queue_names(source: asyncpg.Pool | Connection) -> list[str]:
     return [row["name"] for row in await source.fetch("select name from payonce.queues order by name")]
 
 
+async def claimed_queues(source: asyncpg.Pool | Connection) -> list[str]:
+    """Those that workers take from; the others are brought by a task service, and lie nowhere else."""
+    rows = await source.fetch("select name from payonce.queues where backend <> 'cloudtasks' order by name")
+    return [row["name"] for row in rows]
+
+
 async def check_known(source: asyncpg.Pool | Connection, queue: str) -> None:
     if not await source.fetchval("select exists (select from payonce.queues where name = $1)", queue):
         raise await unknown_queue(source, queue)

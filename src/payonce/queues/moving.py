@@ -11,7 +11,7 @@ from payonce.engine.outbox.kept import CONSUMER_PREFIX
 from payonce.engine.policy import Policy
 from payonce.engine.queue import PullQueue
 from payonce.kit.outcomes import Invalid
-from payonce.queues.declaring import queue_names
+from payonce.queues.declaring import claimed_queues
 from payonce.queues.postgres import PostgresQueue
 from payonce.queues.redis import RedisAdmin, RedisQueue, RedisRelay, RedisStore
 from payonce.queues.redis.emptying import Emptying
@@ -26,7 +26,7 @@ async def move_to_redis(database: Database, bell: Bell, store: RedisStore) -> in
     """Messages become rows of the outbox, a batch in each transaction, and the relay brings them. Answers how many."""
     relay = RedisRelay(store)
     await declare_relays(database, [relay])
-    for queue in await queue_names(database.engine):
+    for queue in await claimed_queues(database.engine):
         await _reap(PostgresQueue(database, bell, await _policy(database, queue), WORKER))
     await _refuse_leased(database)
     moved = 0
@@ -34,8 +34,8 @@ async def move_to_redis(database: Database, bell: Bell, store: RedisStore) -> in
         while count := await _move_batch(database, connection, _TO_OUTBOX):
             moved += count
         await keys_to_redis(database, store)
-        await connection.execute("update payonce.queues set backend = 'redis'")
-    for queue in await queue_names(database.engine):
+        await connection.execute("update payonce.queues set backend = 'redis' where backend <> 'cloudtasks'")
+    for queue in await claimed_queues(database.engine):
         await store.declare(queue)
     while await relay_step(database, relay):
         pass
@@ -47,7 +47,7 @@ async def move_to_postgres(database: Database, bell: Bell, store: RedisStore) ->
     """What Redis alone has gets its row in the outbox first; then rows become messages. Answers how many."""
     relay, admin = RedisRelay(store), RedisAdmin(store, bell)
     await declare_relays(database, [relay])
-    queues = await queue_names(database.engine)
+    queues = await claimed_queues(database.engine)
     for queue in queues:
         await _reap(RedisQueue(store, bell, await _policy(database, queue), WORKER))
         depth = await admin.depth(queue)
@@ -63,7 +63,7 @@ async def move_to_postgres(database: Database, bell: Bell, store: RedisStore) ->
         # What Redis does not have yet, or has lost.
         while count := await _move_batch(database, connection, _ANY_TO_MESSAGES):
             moved += count
-        await connection.execute("update payonce.queues set backend = 'postgres'")
+        await connection.execute("update payonce.queues set backend = 'postgres' where backend <> 'cloudtasks'")
     bell.ring(queues)
     return moved
 

@@ -20,6 +20,10 @@
 | PAYONCE_WEBHOOK_PRIVATE | true to deliver webhooks also to private addresses and over plain http | false |
 | WEBHOOK_SIGNING_SECRET | what incoming webhooks are verified with; several with spaces between | none |
 | WEBHOOK_TOLERANCE_SECONDS | how far a webhook's timestamp may be off | 300 |
+| CLOUD_TASKS_PROJECT_ID | Google project whose Cloud Tasks bring pushed queues | our own server does |
+| CLOUD_TASKS_LOCATION | where its queues are | us-central1 |
+| CLOUD_TASKS_ENDPOINT | host:port of a Cloud Tasks server without TLS, such as `payonce cloudtasks` | 127.0.0.1:8123 |
+| CLOUD_TASKS_SERVICE_ACCOUNT | account for which the task service signs its calls | our own server's |
 | PAYONCE_NORTHBANK_URL, PAYONCE_SOUTHBANK_URL | the banks of the example `transfers` | simulated in the process |
 | CHANGENOW_API_KEY | the key to ChangeNOW | simulated in the process, if CHANGENOW_URL is unset too |
 | CHANGENOW_PRIVATE_API_KEY | the key that its list of exchanges asks for, if you have one | CHANGENOW_API_KEY |
@@ -34,16 +38,16 @@ import secrets
 from collections.abc import Sequence
 from ipaddress import ip_network
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
-from pydantic.fields import FieldInfo
 
 from payonce.kit.outcomes import Invalid
 from payonce.settings.keeping import KEY_BYTES, default_data_dir, kept, kept_keys
 from payonce.settings.payouts import HOSTPAY_KEY, SIGNING_KEY, PayoutsSettings
-from payonce.settings.references import is_reference, resolved
+from payonce.settings.references import resolved
+from payonce.settings.variables import sentence, variables
 
 if TYPE_CHECKING:
     from payonce.kit.crypto import Keyring
@@ -157,6 +161,31 @@ class Settings(BaseModel):
         le=86_400,
         validation_alias="WEBHOOK_TOLERANCE_SECONDS",
         description="it must be a whole number of seconds from 1 to 86400",
+    )
+
+    cloud_tasks_project: str | None = Field(
+        None,
+        validation_alias="CLOUD_TASKS_PROJECT_ID",
+        pattern=r"^[a-z][a-z0-9:.-]{4,98}$",
+        description="it must be the id of a Google project, such as my-project-123",
+    )
+    cloud_tasks_location: str = Field(
+        "us-central1",
+        validation_alias="CLOUD_TASKS_LOCATION",
+        pattern=r"^[a-z0-9-]{1,60}$",
+        description="it must be a location of Google's, such as us-central1",
+    )
+    cloud_tasks_endpoint: str | None = Field(
+        None,
+        validation_alias="CLOUD_TASKS_ENDPOINT",
+        pattern=r"^[^\s/:@]+:[0-9]{1,5}$",
+        description="it must be host:port of a Cloud Tasks server without TLS, such as 127.0.0.1:8123",
+    )
+    cloud_tasks_service_account: str | None = Field(
+        None,
+        validation_alias="CLOUD_TASKS_SERVICE_ACCOUNT",
+        pattern=r"^[^\s@]+@[^\s@]+$",
+        description="it must be the address of a service account, such as tasks@my-project.iam.gserviceaccount.com",
     )
 
     northbank_url: str | None = Field(None, validation_alias="PAYONCE_NORTHBANK_URL", description=BANK_RULE)
@@ -274,7 +303,8 @@ class Settings(BaseModel):
         if any(role.startswith("payouts.") for role in roles):
             self.signing_keys()
             self.hostpay_keys()
-            self.payouts.check_addresses()
+            if self.cloud_tasks_project is not None:
+                self.payouts.check_addresses()
 
     def signing_keys(self) -> "tuple[Secret, ...]":
         """What payouts' webhook and tokens are signed with: the first makes, every one reads."""
@@ -321,7 +351,7 @@ def revealed(secret: SecretStr | None) -> str | None:
 
 def load_settings() -> Settings:
     """The environment as Settings, or Invalid with the variable, its value and the way out."""
-    environ = resolved(os.environ, [*_variables(Settings), *_variables(PayoutsSettings)])
+    environ = resolved(os.environ, [*variables(Settings), *variables(PayoutsSettings)])
     try:
         payouts = PayoutsSettings.model_validate(environ)
         if "DATABASE_URL" not in environ and (url := payouts.cloud_sql_url()) is not None:
@@ -332,30 +362,4 @@ def load_settings() -> Settings:
             )
         return Settings.model_validate({**environ, "payouts": payouts})
     except ValidationError as error:
-        raise Invalid(_sentence(error.errors(include_url=False)[0])) from None
-
-
-def _variables(model: type[BaseModel]) -> dict[str, FieldInfo]:
-    """The fields by the variables that fill them."""
-    return {
-        str(variable): field
-        for field in model.model_fields.values()
-        for variable in _aliases(field)
-        if variable is not None
-    }
-
-
-def _aliases(field: FieldInfo) -> Sequence[object]:
-    aliases = field.validation_alias
-    return aliases.choices if isinstance(aliases, AliasChoices) else [aliases]
-
-
-def _sentence(error: Any) -> str:
-    variable = str(error["loc"][0])
-    field = {**_variables(Settings), **_variables(PayoutsSettings)}.get(variable)
-    if field is None:
-        return f"{variable}: {error['msg']}"
-    shown = next((alias for alias in _aliases(field) if alias in os.environ), variable)
-    secret = field.annotation == SecretStr | None or is_reference(str(shown), os.environ.get(str(shown), "").rstrip())
-    value = "set, its value is not shown" if secret else f"is {error['input']!r}"
-    return f"{shown} {value}; {field.description}"
+        raise Invalid(sentence(error, {**variables(Settings), **variables(PayoutsSettings)})) from None

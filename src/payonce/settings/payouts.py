@@ -7,8 +7,8 @@
 | TP_FLAT_FEE | our fee in percent | 3 |
 | HOST_WALLET_ADDRESS | where the vendor sends refunds: the wallet that pays | the wallet's own |
 | GCSPLIT1_URL, GCSPLIT2_URL, GCSPLIT3_URL, HOSTPAY_WEBHOOK_URL | where orchestrator, estimator, swapper and hostpay answer; needed at Google | this process |
-| GCSPLIT2_QUEUE, GCSPLIT3_QUEUE, HOSTPAY_QUEUE | the queues to them; only their own names are taken | their names |
-| ESTIMATOR__GCSPLIT1_RESPONSE_QUEUE, SWAPPER__GCSPLIT1_RESPONSE_QUEUE | the queues back; GCSPLIT1_RESPONSE_QUEUE serves a process of one role | their names |
+| GCSPLIT2_QUEUE, GCSPLIT3_QUEUE, HOSTPAY_QUEUE | what the task service calls the queues to them | as here |
+| ESTIMATOR__GCSPLIT1_RESPONSE_QUEUE, SWAPPER__GCSPLIT1_RESPONSE_QUEUE | the same for the queues back from estimator and swapper; GCSPLIT1_RESPONSE_QUEUE is taken where it says nothing new | as here |
 | PAYOUTS_ALLOW_MISSING_PAYMENT_ID | true for callers whose webhook has no payment_id | false |
 | PAYOUTS_TOKENS_V1 | off, accept or emit: whether older services take part | off |
 | INSTANCE_CONNECTION_NAME, DB_NAME, DB_USER, DB_PASSWORD | a Cloud SQL database, without DATABASE_URL | |
@@ -29,31 +29,24 @@ SIGNING_KEY: Final = "SUCCESS_URL_SIGNING_KEY"
 HOSTPAY_KEY: Final = "TPS_HOSTPAY_SIGNING_KEY"
 FEE_PERCENT_DECIMALS: Final = 6
 CLOUD_SQL_FOLDER: Final = "/cloudsql"
+RESPONSE_QUEUES: Final = ("gcsplit-usdt-eth-response-queue", "gcsplit-eth-client-response-queue")
 
 QUEUES: Final = {
-    "gcsplit2_queue": ("GCSPLIT2_QUEUE", ("gcsplit-usdt-eth-estimate-queue",)),
-    "gcsplit3_queue": ("GCSPLIT3_QUEUE", ("gcsplit-eth-client-swap-queue",)),
-    "hostpay_queue": ("HOSTPAY_QUEUE", ("gcsplit-hostpay-trigger-queue",)),
-    "estimator_response_queue": ("ESTIMATOR__GCSPLIT1_RESPONSE_QUEUE", ("gcsplit-usdt-eth-response-queue",)),
-    "swapper_response_queue": ("SWAPPER__GCSPLIT1_RESPONSE_QUEUE", ("gcsplit-eth-client-response-queue",)),
-    "response_queue": (
-        "GCSPLIT1_RESPONSE_QUEUE",
-        ("gcsplit-usdt-eth-response-queue", "gcsplit-eth-client-response-queue"),
-    ),
+    "gcsplit-usdt-eth-estimate-queue": "gcsplit2_queue",
+    "gcsplit-usdt-eth-response-queue": "estimator_response_queue",
+    "gcsplit-eth-client-swap-queue": "gcsplit3_queue",
+    "gcsplit-eth-client-response-queue": "swapper_response_queue",
+    "gcsplit-hostpay-trigger-queue": "hostpay_queue",
 }
-"""By field: its variable, and what it may name. The queues have one name each, in the database and at Google."""
+"""By its own name, the field that says what a queue is called at the task service."""
 
 _KEY_RULE: Final = "each key must have 16 to 256 printable characters; make one with `openssl rand -hex 32`"
+_QUEUE_RULE: Final = "it must be the id of a queue: letters, digits and dashes, at most 100"
 _URL_RULE: Final = "it must be an address such as https://gcsplit1-10-26-xxx.run.app"
 _PERCENT: Final = re.compile(rf"\d{{1,2}}(?:\.\d{{1,{FEE_PERCENT_DECIMALS}}})?", re.ASCII)
+_QUEUE: Final = re.compile(r"[A-Za-z0-9-]{1,100}", re.ASCII)
 _ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]{40}", re.ASCII)
 _INSTANCE: Final = re.compile(r"[\w.-]+(?::[\w.-]+){2,3}", re.ASCII)
-
-
-def _queue(name: str) -> str | None:
-    variable, known = QUEUES[name]
-    field: str | None = Field(None, validation_alias=variable, description=f"it must be {' or '.join(known)}")
-    return field
 
 
 class PayoutsSettings(BaseModel):
@@ -71,20 +64,25 @@ class PayoutsSettings(BaseModel):
     host_wallet_address: str | None = Field(
         None, validation_alias="HOST_WALLET_ADDRESS", description="it must be 0x and 40 hexadecimal digits"
     )
-    project: str | None = Field(
-        None, validation_alias="CLOUD_TASKS_PROJECT_ID", description="it must be the id of a Google Cloud project"
-    )
-    """Set: tasks come from Google, which must be told where to bring them."""
     gcsplit1_url: str | None = Field(None, validation_alias="GCSPLIT1_URL", description=_URL_RULE)
     gcsplit2_url: str | None = Field(None, validation_alias="GCSPLIT2_URL", description=_URL_RULE)
     gcsplit3_url: str | None = Field(None, validation_alias="GCSPLIT3_URL", description=_URL_RULE)
     hostpay_url: str | None = Field(None, validation_alias="HOSTPAY_WEBHOOK_URL", description=_URL_RULE)
-    gcsplit2_queue: str | None = _queue("gcsplit2_queue")
-    gcsplit3_queue: str | None = _queue("gcsplit3_queue")
-    hostpay_queue: str | None = _queue("hostpay_queue")
-    estimator_response_queue: str | None = _queue("estimator_response_queue")
-    swapper_response_queue: str | None = _queue("swapper_response_queue")
-    response_queue: str | None = _queue("response_queue")
+    gcsplit2_queue: str | None = Field(None, validation_alias="GCSPLIT2_QUEUE", description=_QUEUE_RULE)
+    gcsplit3_queue: str | None = Field(None, validation_alias="GCSPLIT3_QUEUE", description=_QUEUE_RULE)
+    hostpay_queue: str | None = Field(None, validation_alias="HOSTPAY_QUEUE", description=_QUEUE_RULE)
+    estimator_response_queue: str | None = Field(
+        None, validation_alias="ESTIMATOR__GCSPLIT1_RESPONSE_QUEUE", description=_QUEUE_RULE
+    )
+    swapper_response_queue: str | None = Field(
+        None, validation_alias="SWAPPER__GCSPLIT1_RESPONSE_QUEUE", description=_QUEUE_RULE
+    )
+    response_queue: str | None = Field(
+        None,
+        validation_alias="GCSPLIT1_RESPONSE_QUEUE",
+        description=f"it must be {' or '.join(RESPONSE_QUEUES)}: for another name write "
+        "ESTIMATOR__GCSPLIT1_RESPONSE_QUEUE or SWAPPER__GCSPLIT1_RESPONSE_QUEUE, which say whose it is",
+    )
     allow_missing_payment_id: bool = Field(
         False, validation_alias="PAYOUTS_ALLOW_MISSING_PAYMENT_ID", description="it must be true or false"
     )
@@ -133,12 +131,25 @@ class PayoutsSettings(BaseModel):
             parse_url(url)
         return url if url is None else url.rstrip("/")
 
-    @field_validator(*QUEUES)
+    @field_validator(*QUEUES.values())
     @classmethod
-    def _is_its_queue(cls, text: str | None, info: ValidationInfo) -> str | None:
-        if text is not None and text not in QUEUES[str(info.field_name)][1]:
-            raise ValueError("another queue")
+    def _is_a_queue(cls, text: str | None) -> str | None:
+        if text is not None and not _QUEUE.fullmatch(text):
+            raise ValueError("no queue")
         return text
+
+    @field_validator("response_queue")
+    @classmethod
+    def _is_known(cls, text: str | None) -> str | None:
+        # Two roles read it as two queues, and any process makes the tasks of both.
+        if text is not None and text not in RESPONSE_QUEUES:
+            raise ValueError("whose queue?")
+        return text
+
+    def called(self, queue: str) -> str:
+        """What the task service calls this queue."""
+        name: str | None = getattr(self, QUEUES[queue])
+        return name or queue
 
     def check_addresses(self) -> None:
         """Google brings tasks to addresses alone: any process may be the one that makes them, so each knows all."""
@@ -147,7 +158,7 @@ class PayoutsSettings(BaseModel):
             "HOSTPAY_WEBHOOK_URL": self.hostpay_url,
         }  # fmt: skip
         missing = [variable for variable, url in urls.items() if url is None]
-        if self.project is not None and missing:
+        if missing:
             raise Invalid(f"CLOUD_TASKS_PROJECT_ID is set and {missing[0]} is not; {_URL_RULE}")
 
     @property

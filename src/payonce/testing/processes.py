@@ -20,8 +20,8 @@ from typing import Final
 
 from payonce.testing.eventually import DEFAULT_WITHIN_S, eventually
 
-OURS: Final = ("DATABASE_", "PAYONCE_", "QUEUE_POLICY__", "PORT")
-"""Variables that would lead a child to somebody's database."""
+OURS: Final = ("DATABASE_", "PAYONCE_", "QUEUE_POLICY__", "PORT", "CHANGENOW_")
+"""Variables that would lead a child to somebody's database or vendor."""
 SHOWN_LINES: Final = 40
 
 # Asks the kernel to kill this process with its parent (1 is PR_SET_PDEATHSIG), and becomes the command.

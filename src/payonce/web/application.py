@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from fastapi import Depends, FastAPI
+from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from payonce.app import SERVICES, App
@@ -27,6 +28,10 @@ MOUNTS: Final[Mapping[str, Callable[[App], ASGIApp]]] = {
 and trace ids are guarded here."""
 
 
+GUARD_MARGIN_S: Final = 5.0
+"""Beyond the patience of a door, which answers for itself when a run does not end."""
+
+
 def build_web(app: App) -> FastAPI:
     web = FastAPI(
         title="payonce",
@@ -38,7 +43,10 @@ def build_web(app: App) -> FastAPI:
         dependencies=[Depends(refuse_unknown_query)],
         generate_unique_id_function=lambda route: route.name,
     )
-    web.add_middleware(Guard)
+    pushes = app.backend.pushes
+    doors = [] if pushes is None else pushes.doors()
+    slow = {path: pushed.answers_within_s + GUARD_MARGIN_S for pushed, _ in doors for path in pushed.paths}
+    web.add_middleware(Guard, answer_limits_s=slow)
     web.state.desk = app
     web.state.attempts = Attempts()
     web.include_router(health_routes(app))
@@ -51,5 +59,9 @@ def build_web(app: App) -> FastAPI:
     for path, mounted in MOUNTS.items():
         web.mount(path, mounted(app))
     web.router.routes.extend(ways_in())
+    # First: a process of one role answers under the bare paths, whatever else answers there in a process of all.
+    web.router.routes[:0] = [
+        Route(path, door, methods=["POST"], include_in_schema=False) for pushed, door in doors for path in pushed.paths
+    ]
     describe(web)
     return web

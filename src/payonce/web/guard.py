@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final
 
@@ -36,11 +37,14 @@ class Guard:
         body_max_bytes: int = BODY_MAX_BYTES,
         body_limit_s: float = BODY_LIMIT_S,
         answer_limit_s: float = ANSWER_LIMIT_S,
+        answer_limits_s: Mapping[str, float] | None = None,
     ) -> None:
         self._app = app
         self._body_max_bytes = body_max_bytes
         self._body_limit_s = body_limit_s
         self._answer_limit_s = answer_limit_s
+        self._answer_limits_s = answer_limits_s or {}
+        """By path, where an answer is the end of a run."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -49,7 +53,8 @@ class Guard:
         answer = _Answer(scope, send)
         try:
             body = await self._read_body(scope, receive)
-            async with asyncio.timeout(self._answer_limit_s) as limit:
+            limit_s = self._answer_limits_s.get(scope["path"], self._answer_limit_s)
+            async with asyncio.timeout(limit_s) as limit:
                 answer.limit = limit
                 await self._app(scope, _replayed(body, receive), answer.send)
         except _Gone:

@@ -55,6 +55,8 @@ async def listening(app: App, host: str, port: int) -> AsyncIterator[int]:
     app.loops["web"] = task
     chosen = int(listener.getsockname()[1])
     log.info("listening", url=f"http://{host}:{chosen}")
+    if app.backend.pushes is not None:
+        app.backend.pushes.address = _reached_at(host, chosen)
     try:
         yield chosen
     finally:
@@ -160,6 +162,15 @@ class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+def _reached_at(host: str, port: int) -> str:
+    """From this machine: who listens everywhere listens on the loopback, too."""
+    near = {
+        "0.0.0.0": "127.0.0.1",  # noqa: S104 - compared, not bound
+        "::": "::1",
+    }.get(host, host)
+    return f"http://[{near}]:{port}" if ":" in near else f"http://{near}:{port}"
 
 
 def _bind(host: str, port: int) -> socket.socket:

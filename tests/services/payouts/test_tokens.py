@@ -1,6 +1,7 @@
 """A token opens at its own hop, in its time and under our keys, and says what was sent to the last digit."""
 
 import json
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -20,7 +21,6 @@ from payonce.services.payouts.tokens import (
     HOPS,
     HOST_PAY,
     SWAP_REQUEST,
-    EstimateRequest,
     Hop,
     HostPay,
     plain,
@@ -82,7 +82,7 @@ def test_a_token_of_version_1_fits_no_other_layout(made: Hop, tried: Hop) -> Non
 
 
 def test_the_payload_of_another_audience_does_not_open() -> None:
-    elsewhere = Hop(ESTIMATE_REQUEST.name, "payouts.hostpay/", EstimateRequest)
+    elsewhere = replace(ESTIMATE_REQUEST, role="hostpay")
     refused(codec(elsewhere), codec(ESTIMATE_REQUEST).encode(message(ESTIMATE_REQUEST)), Why.FORGED)
 
 
@@ -136,7 +136,7 @@ def test_keys_are_asked_for_with_the_first_token() -> None:
         asked.append("keys")
         return [KEY]
 
-    tokens = TokenCodec(ESTIMATE_REQUEST, keys, queue="q", clock=Clock())
+    tokens = TokenCodec(ESTIMATE_REQUEST, keys, clock=Clock())
     assert asked == []
     body = tokens.encode(message(ESTIMATE_REQUEST))
     assert tokens.decode(body, {}).id == MESSAGE_ID
@@ -152,7 +152,7 @@ def test_an_older_services_message_is_the_same_however_often_its_task_comes(hop:
     assert once == again
     assert once.message is not None
     assert once.message.payload == plain(FIELDS[hop])
-    assert (once.message.id, once.message.queue) == (once.id, f"queue-of-{hop.name}")
+    assert (once.message.id, once.message.queue) == (once.id, hop.queue)
     assert other.id != once.id
 
 

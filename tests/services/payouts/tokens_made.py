@@ -71,7 +71,7 @@ def keys_of(hop: Hop) -> Sequence[Secret]:
 
 def codec(hop: Hop, keys: Sequence[Secret] | None = None, *, clock: Clock | None = None, v1: str = "off") -> TokenCodec:
     return TokenCodec(
-        hop, keys_of(hop) if keys is None else keys, queue=f"queue-of-{hop.name}", accept_v1=v1 == "accept",
+        hop, keys_of(hop) if keys is None else keys, accept_v1=v1 == "accept",
         emit_v1=v1 == "emit", clock=clock or Clock(),
     )  # fmt: skip
 
@@ -79,4 +79,4 @@ def codec(hop: Hop, keys: Sequence[Secret] | None = None, *, clock: Clock | None
 def message(hop: Hop, **changes: Any) -> Message:
     """The service's message of this hop, with a key of its own beside the hop's fields."""
     payload = {**plain(FIELDS[hop]), "payout_id": "p-1", **changes}
-    return Message(id=MESSAGE_ID, queue=f"queue-of-{hop.name}", payload=payload)
+    return Message(id=MESSAGE_ID, queue=hop.queue, payload=payload)

@@ -36,7 +36,7 @@ GIVEN_UP: Final = "o.state = 'parked' and (not r.keeps or o.refusals > 0 or o.su
 settled, other parked ones are messages that a run parked; delivering one clears what its relay held against it."""
 
 _DELIVERED_ANEW: Final = """state = 'waiting', token = entry.token + 1, try_at = payonce.due_now(), tries = 0,
-    refusals = 0, crashes = 0, suspect = false, last_error = null"""
+    refusals = 0, crashes = 0, suspect = false, last_error = null, delivery = entry.delivery + 1"""
 """Of a kept row `entry` that its relay gave up: its attempts, age and due time are its runs', not the relay's."""
 
 

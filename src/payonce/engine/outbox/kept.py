@@ -28,7 +28,8 @@ CONSUMER_PREFIX: Final = "queue "
 
 STARTS_OVER: Final = """state = 'waiting', token = entry.token + 1, try_at = payonce.due_now(),
     ready_at = payonce.due_now(), attempts = 0, tries = 0, refusals = 0, crashes = 0, suspect = false,
-    last_error = null, holder = null, held_until = null, first_attempt_at = null"""
+    last_error = null, holder = null, held_until = null, first_attempt_at = null, delivery = entry.delivery + 1,
+    worker = null, begun_at = null, run_crashes = 0, running_alone = false"""
 """Of a row `entry` of payonce.outbox that a person, or an answer, wakes."""
 
 
@@ -198,7 +199,7 @@ async def put_back(database: Database, relay: str, absent: Sequence[Kept]) -> in
             delete from payonce.outbox where relay = $1 and id = any(array(select id from lost where over))
         )
         update payonce.outbox entry
-        set state = 'waiting', token = entry.token + 1, try_at = payonce.due_now()
+        set state = 'waiting', token = entry.token + 1, try_at = payonce.due_now(), delivery = entry.delivery + 1
         where entry.relay = $1 and entry.id = any(array(select id from lost where not over))
         returning entry.id
         """,

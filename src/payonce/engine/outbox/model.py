@@ -97,11 +97,16 @@ class Entry(msgspec.Struct, frozen=True):
     """In how many seconds it falls due, for a queue whose clock is not this store's; negative when it is past due."""
     first_attempt_at: datetime | None = None
     """When a run of it first began; only of kept entries that are put back."""
+    delivery: int = 0
+    """Grows when it is to be brought anew; the same while it is only not known whether the last try arrived."""
 
 
 @dataclass(frozen=True)
 class Delivered:
     """The other side has it."""
+
+    name: str | None = None
+    """What it is called there, for a refill to ask by."""
 
 
 @dataclass(frozen=True)
@@ -156,14 +161,15 @@ class Verdict:
     tries: int = 0
     refusals: int = 0
     suspect: bool = False
+    name: str | None = None
 
 
 def verdict(terms: Terms, claimed: Claimed, answer: Answer) -> Verdict:
     """Pure and total: what an answer means for an entry."""
     tries = claimed.entry.tries + 1
     match answer:
-        case Delivered():
-            return Verdict("delivered", State.DELIVERED if terms.keeps else None)
+        case Delivered(name):
+            return Verdict("delivered", State.DELIVERED if terms.keeps else None, name=name)
         case NotNow(reason, after_s):
             delay_s = terms.backoff.delay_s(tries, 0.0) if after_s is None else after_s
             return Verdict(

@@ -96,7 +96,8 @@ async def claim(database: Database, relay: Relay, limit: int, *, suspects: bool)
             log.error("outbox_entry_parked", relay=relay.name, message_id=str(row["id"]), reason=row["last_error"])
             continue
         try:
-            entry = Entry(message_of(row), row["ready_at"], row["tries"], row["due_in_s"], row["first_attempt_at"])
+            entry = Entry(message_of(row), row["ready_at"], row["tries"], row["due_in_s"], row["first_attempt_at"],
+                          row["delivery"])  # fmt: skip
         except UNREADABLE as error:
             await _park_unreadable(database, relay, row, error)
             continue
@@ -108,7 +109,7 @@ async def record(database: Database, relay: Relay, claims: Sequence[Claimed], ve
     """Writes down what became of claimed entries. Answers with those that were still this relay's to decide on."""
     decided = [
         (claimed.entry.message.id, claimed.token, each.to, each.reason, each.delay_s, each.tries, each.refusals,
-         each.suspect)
+         each.suspect, each.name)
         for claimed, each in zip(claims, verdicts, strict=True)
     ]  # fmt: skip
     # Everybody locks in this order, so that two batches with entries in common cannot deadlock.
@@ -159,7 +160,7 @@ async def _park_unreadable(database: Database, relay: Relay, row: Record, error:
     log.error("outbox_entry_parked", relay=relay.name, message_id=str(row["id"]), reason=reason)
     await database.engine.fetch(
         _RECORD, relay.name, [row["id"]], [row["token"]], [State.PARKED], [reason], [0.0], [row["tries"]],
-        [row["refusals"]], [True],
+        [row["refusals"]], [True], [None],
     )  # fmt: skip
 
 
@@ -171,7 +172,7 @@ def _tell(relay: Relay, claimed: Claimed, decided: Verdict, in_time: bool) -> No
 
 
 _CLAIMED_COLUMNS: Final = f"""{MESSAGE_COLUMNS}, state, ready_at, tries, first_attempt_at, refusals, suspect, token,
-    last_error, extract(epoch from ready_at - payonce.due_now())::float8 as due_in_s"""
+    last_error, delivery, extract(epoch from ready_at - payonce.due_now())::float8 as due_in_s"""
 
 # Up to $3 entries of relay $1 for $4 seconds. One that was first tried longer than $5 seconds ago is not repeated:
 # its receiver may have taken it and forgotten that by now.
@@ -201,9 +202,10 @@ _CLAIM: Final = f"""
 # an order of its own would walk the whole relay (among 200,000 entries a step took 157 ms instead of 11, measured).
 _RECORD: Final = """
     with mine as (
-        select entry.id, said.state, said.reason, said.delay_s, said.tries, said.refusals, said.suspect
+        select entry.id, said.state, said.reason, said.delay_s, said.tries, said.refusals, said.suspect, said.name
         from unnest($2::uuid[], $3::bigint[], $4::text[], $5::text[], $6::float8[], $7::integer[], $8::integer[],
-                    $9::boolean[]) as said (id, token, state, reason, delay_s, tries, refusals, suspect)
+                    $9::boolean[], $10::text[])
+            as said (id, token, state, reason, delay_s, tries, refusals, suspect, name)
         join payonce.outbox entry
             on entry.relay = $1 and entry.id = said.id and entry.token = said.token and entry.state = 'leased'
         for update of entry
@@ -215,6 +217,7 @@ _RECORD: Final = """
         update payonce.outbox entry
         set state = mine.state, lease_until = null, last_error = mine.reason, tries = mine.tries,
             refusals = mine.refusals, suspect = mine.suspect, crashes = 0,
+            delivered_as = coalesce(mine.name, entry.delivered_as),
             try_at = payonce.due_now() + make_interval(secs => mine.delay_s)
         from mine where entry.relay = $1 and entry.id = mine.id and mine.state is not null
         returning entry.id

@@ -9,7 +9,7 @@ from uuid import UUID
 from payonce.engine.outbox import Kept, overdue_kept, put_back
 from payonce.engine.rows import MESSAGE_COLUMNS, message_of
 from payonce.kit.log import get_logger
-from payonce.queues.declaring import queue_names
+from payonce.queues.declaring import claimed_queues
 from payonce.queues.redis import scripts
 from payonce.queues.redis.bodies import encode_bodies
 from payonce.queues.redis.kept import RELAY, known_copies
@@ -41,7 +41,7 @@ async def refill(store: RedisStore, late_s: float = 0.0) -> Refilled:
     An entry that is marked as delivered was in Redis before that, and leaves Redis after its row here has changed: one
     that is absent is lost. One that is parked in Redis was woken here before Redis heard of its parking.
     """
-    queues = await queue_names(store.database.engine)
+    queues = await claimed_queues(store.database.engine)
     for queue in queues:
         await _declare(store, queue)
         [forgotten] = await store.run(scripts.MEND, queue, MEND_MAX)

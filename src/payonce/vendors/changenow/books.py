@@ -19,7 +19,7 @@ from typing import Any, Final
 from payonce.kit.money import Amount, Asset
 from payonce.vendors.books import Books
 from payonce.vendors.changenow.port import Pair, Status
-from payonce.vendors.changenow.prices import both, listing, quote
+from payonce.vendors.changenow.prices import EXACT, both, listing, quote
 
 CHAIN: Final = "chain"
 """Whatever is outside: where deposits come from and payouts go."""
@@ -124,6 +124,7 @@ class ExchangeBooks:
     money: Books = field(default_factory=Books)
     _by_address: dict[str, str] = field(default_factory=dict)
     _by_payment: dict[tuple[str, str], Deposit] = field(default_factory=dict)
+    _of_exchange: dict[str, list[Deposit]] = field(default_factory=dict)
 
     def create(self, entry: Entry) -> None:
         self.entries[entry.id] = entry
@@ -138,7 +139,8 @@ class ExchangeBooks:
         return self._by_payment.get((_folded(address), tx_hash.lower()))
 
     def deposits_of(self, exchange_id: str) -> Sequence[Deposit]:
-        return [each for each in self.deposits if each.exchange_id == exchange_id]
+        """More than one is a payment too many."""
+        return self._of_exchange.get(exchange_id, ())
 
     def deposit(self, address: str, asset: Asset, amount: Decimal, tx_hash: str, at: datetime) -> Deposit:
         entry = self.at_address(address)
@@ -149,6 +151,8 @@ class ExchangeBooks:
         self.deposits.append(seen)
         self._by_payment[_folded(address), tx_hash.lower()] = seen
         self.money.book(CHAIN, DESK, Amount.from_decimal(amount, asset), tx_hash, at)
+        if entry is not None:
+            self._of_exchange.setdefault(entry.id, []).append(seen)
         if entry is not None and is_wanted:
             entry.amount_from, entry.payin_hash, entry.deposited_at = amount, tx_hash, at
             entry.status, entry.updated_at = Status.CONFIRMING, at
@@ -199,7 +203,7 @@ class ExchangeBooks:
         entry.amount_to = deal.to_amount
         kept = min(deal.deposit_fee, entry.amount_from)
         self._book(DESK, FEES, kept, given.asset, entry.id, at)
-        self._book(DESK, STOCK, entry.amount_from - kept, given.asset, entry.id, at)
+        self._book(DESK, STOCK, EXACT.subtract(entry.amount_from, kept), given.asset, entry.id, at)
         self._book(STOCK, FEES, deal.withdrawal_fee if deal.to_amount else Decimal(0), got.asset, entry.id, at)
 
     def _pay(self, entry: Entry, tx_hash: str, at: datetime) -> None:
@@ -218,7 +222,7 @@ class ExchangeBooks:
         given = listing(entry.pair.from_currency, entry.pair.from_network)
         assert given is not None
         kept = min(given.fee, entry.amount_from)
-        entry.refund_hash, entry.refund_amount = tx_hash, entry.amount_from - kept
+        entry.refund_hash, entry.refund_amount = tx_hash, EXACT.subtract(entry.amount_from, kept)
         self._book(DESK, FEES, kept, given.asset, entry.id, at)
         self._book(DESK, CHAIN, entry.refund_amount, given.asset, entry.id, at)
         self.refunds.append(

@@ -25,7 +25,6 @@ from payonce.kit.outcomes import Invalid, NotSent, Refused, Retry, Unknown
 from payonce.kit.redact import redact
 from payonce.vendors.changenow import wire
 from payonce.vendors.changenow.port import (
-    ANSWER_MAX_S,
     PAGE_MAX,
     REFERENCE_MAX_CHARS,
     AddressVerdict,
@@ -170,9 +169,7 @@ class ChangeNowClient:
 
     async def _send(self, call: str, method: str, path: str, **options: Any) -> Response:
         observe = None if self._watch is None else partial(self._watch, call)
-        return await request_within(
-            self._budget, self._http, method, path, observe=observe, timeout_s=ANSWER_MAX_S, **options
-        )
+        return await request_within(self._budget, self._http, method, path, observe=observe, **options)
 
 
 def _ok(answer: Response) -> Response:

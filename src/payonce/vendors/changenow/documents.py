@@ -1,8 +1,8 @@
 """What the simulated exchange says, in the vendor's own documents, and what it shows of its books to oracles."""
 
 from datetime import UTC, datetime
-from decimal import Decimal
-from typing import Any
+from decimal import Context, Decimal
+from typing import Any, Final
 
 import msgspec
 
@@ -10,8 +10,12 @@ from payonce.vendors.changenow.books import Deposit, Entry, ExchangeBooks, Paid
 from payonce.vendors.changenow.port import Pair
 from payonce.vendors.changenow.prices import ADDRESSES, LISTINGS, Listing, Quote
 
-ENCODER = msgspec.json.Encoder(decimal_format="number")
-"""The vendor writes amounts as numbers. These have all their digits, which its own need not have."""
+_ENCODER: Final = msgspec.json.Encoder(decimal_format="number")
+
+
+def encoded(document: Any, digits: int | None) -> bytes:
+    """Amounts are numbers: of so many digits, as out of a binary double, or with all of them."""
+    return _ENCODER.encode(document if digits is None else _cut(document, Context(prec=digits)))
 
 
 def moment(at: datetime | None) -> str | None:
@@ -194,6 +198,14 @@ def _currency(each: Listing) -> dict[str, Any]:
         "sell": True,
         "legacyTicker": each.ticker if is_own_chain else f"{each.ticker}{each.network}",
     }
+
+
+def _cut(document: Any, context: Context) -> Any:
+    if isinstance(document, dict):
+        return {name: _cut(value, context) for name, value in document.items()}
+    if isinstance(document, list):
+        return [_cut(each, context) for each in document]
+    return context.plus(document) if isinstance(document, Decimal) else document
 
 
 def _text(document: dict[str, Any]) -> dict[str, Any]:

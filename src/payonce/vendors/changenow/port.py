@@ -16,12 +16,12 @@ from payonce.kit.outcomes import Refused
 REQUESTS_PER_S: Final = 30.0
 """What the vendor allows one key; all queues, polls, quotes and reconciliation together."""
 BUDGET_PER_S: Final = REQUESTS_PER_S * 0.8
-BUDGET_BURST: Final = 5
-"""Within any second at most rate and burst, 29, have their turn; the rest is for those that travel slower."""
+BUDGET_BURST: Final = 1
+"""Within any second at most 25 have their turn; the rest is for those that were held up on their way."""
 CALL_MAX_S: Final = 20.0
 TURN_MAX_S: Final = 5.0
 ANSWER_MAX_S: Final = 14.0
-"""A call is the wait for its turn, for the answer, and a second to tell the others of a rest that the vendor asks for."""
+"""A call is the wait for its turn, for the answer, and a second to tell others of a rest that the vendor asks for."""
 PAGE_MAX: Final = 100
 """Of the list of exchanges."""
 REFERENCE_MAX_CHARS: Final = 64

@@ -38,6 +38,7 @@ from payonce.vendors.changenow.prices import Listing, both, is_address, listing,
 from payonce.vendors.journal import Journal
 
 ID_BYTES: Final = 7
+DOUBLE_DIGITS: Final = 16
 RETRY_AFTER_S: Final = 1
 ENDLESS: Final = datetime.max.replace(tzinfo=UTC)
 UNKNOWN_DECIMALS: Final = 18
@@ -59,12 +60,14 @@ class ChangeNowSimulator:
         fates: Fates | None = None,
         seed: int | None = None,
         limit_per_s: float | None = REQUESTS_PER_S,
+        digits: int | None = None,
         api_key: str | None = None,
         private_key: str | None = None,
         tick: Callable[[], float] = time.monotonic,
     ) -> None:
         """With a seed the ids are the same each time; without, no two books have the same. Without an `api_key` any
-        key will do; with a `private_key` the list wants that one."""
+        key will do; with a `private_key` the list wants that one. With `digits` amounts are said with no more:
+        DOUBLE_DIGITS is what a number out of JavaScript is good for."""
         self.books = ExchangeBooks(pace or Pace())
         self.meter = Meter(limit_per_s, tick)
         self.inactive: set[Pair] = set()
@@ -76,6 +79,7 @@ class ChangeNowSimulator:
         self._down_until: datetime | None = None
         self._fates = fates or Fates()
         self._seed = seed
+        self._digits = digits
         self._keys = (api_key, private_key)
         self._journal = Journal(journal)
         for record in self._journal.earlier:
@@ -314,7 +318,7 @@ class ChangeNowSimulator:
                 document, status = await answer(request), 200
             except Denied as no:
                 document, status = {"error": no.code, "message": no.text}, STATUS.get(no.code, 400)
-            return Response(documents.ENCODER.encode(document), status, media_type="application/json")
+            return Response(documents.encoded(document, self._digits), status, media_type="application/json")
 
         return endpoint
 

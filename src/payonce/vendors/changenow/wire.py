@@ -225,7 +225,8 @@ def amount(value: Decimal, name: str) -> Decimal:
         raise Unknown(f"has a {name} that is no amount")
     if exponent < -DIGITS_MAX:
         raise Unknown(f"has a {name} of more than {DIGITS_MAX} decimals")
-    return abs(value)
+    # Not abs(): arithmetic would round to the 28 digits of the decimal context.
+    return value.copy_abs()
 
 
 def amount_or_none(value: Decimal | None, name: str) -> Decimal | None:

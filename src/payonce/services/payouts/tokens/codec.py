@@ -59,17 +59,16 @@ class TokenCodec:
         hop: Hop,
         keys: Keys,
         *,
-        queue: str,
         action: str = "",
         accept_v1: bool = False,
         emit_v1: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """The first key makes tokens, every one reads them; they are asked for with the first token, since most
-        commands have none to make or read. `queue` and `action` are those of a message that an older service sends.
-        Who emits version 1 accepts it as well: the answer comes in it."""
+        commands have none to make or read. `action` is that of a message which an older service sends. Who
+        emits version 1 accepts it as well: the answer comes in it."""
         self._hop = hop
-        self._queue, self._action = queue, action
+        self._action = action
         self._keys = keys
         self._accept_v1, self._emit_v1 = accept_v1 or emit_v1, emit_v1
         self._clock = clock
@@ -133,7 +132,7 @@ class TokenCodec:
         if not 0 < len(task) <= TASK_NAME_MAX_CHARS:
             raise BadToken(Why.UNNAMED, f"a token of version 1 came without the header {TASK_NAME_HEADER}")
         known_as = uuid5(_NAMESPACE, f"{self._hop.name}/{task}")
-        message = Message(id=known_as, queue=self._queue, action=self._action, payload=plain(fields))
+        message = Message(id=known_as, queue=self._hop.queue, action=self._action, payload=plain(fields))
         return Arrived(known_as, message)
 
     def _told(self, no: BadToken, operation: str, **about: str) -> BadToken:

@@ -107,16 +107,27 @@ class Hop:
     """One way a token goes. Its name and its audience are sealed into it: elsewhere it does not open."""
 
     name: str
-    audience: str
-    """The role and path that may open it."""
+    queue: str
+    role: str
+    """Of payouts: who may open it."""
+    path: str
+    """Where that role takes it."""
     fields: type[HopFields]
 
+    @property
+    def audience(self) -> str:
+        return f"payouts.{self.role}{self.path}"
 
-ESTIMATE_REQUEST: Final = Hop("1->2", "payouts.estimator/", EstimateRequest)
-ESTIMATE_RESPONSE: Final = Hop("2->1", "payouts.orchestrator/usdt-eth-estimate", EstimateResponse)
-SWAP_REQUEST: Final = Hop("1->3", "payouts.swapper/", SwapRequest)
-SWAP_RESPONSE: Final = Hop("3->1", "payouts.orchestrator/eth-client-swap", SwapResponse)
-HOST_PAY: Final = Hop("1->hostpay", "payouts.hostpay/", HostPay)
+
+ESTIMATE_REQUEST: Final = Hop("1->2", "gcsplit-usdt-eth-estimate-queue", "estimator", "/", EstimateRequest)
+ESTIMATE_RESPONSE: Final = Hop(
+    "2->1", "gcsplit-usdt-eth-response-queue", "orchestrator", "/usdt-eth-estimate", EstimateResponse
+)
+SWAP_REQUEST: Final = Hop("1->3", "gcsplit-eth-client-swap-queue", "swapper", "/", SwapRequest)
+SWAP_RESPONSE: Final = Hop(
+    "3->1", "gcsplit-eth-client-response-queue", "orchestrator", "/eth-client-swap", SwapResponse
+)
+HOST_PAY: Final = Hop("1->hostpay", "gcsplit-hostpay-trigger-queue", "hostpay", "/", HostPay)
 
 HOPS: Final = (ESTIMATE_REQUEST, ESTIMATE_RESPONSE, SWAP_REQUEST, SWAP_RESPONSE, HOST_PAY)
 

@@ -1,0 +1,239 @@
+#!/usr/bin/env bash
+# Payouts on Google Cloud: prints the commands, in their order; with --apply it runs them.
+#
+#   export PROJECT=shop-1 IMAGE=… INSTANCE=books HOST_WALLET_ADDRESS=0x…
+#   deploy/gcp/payouts.sh                            every step, printed
+#   deploy/gcp/payouts.sh --apply queues services    these two, done
+#
+# Steps: apis accounts database secrets queues migrate services access
+# Every step may be run again. What they do and how to go back: docs/running-payouts-on-google-cloud.md
+set -euo pipefail
+
+STEPS="apis accounts database secrets queues migrate services access"
+
+REGION="${REGION:-us-central1}"
+DB_NAME="${DB_NAME:-payouts}"
+DB_USER="${DB_USER:-payouts}"
+DB_TIER="${DB_TIER:-db-custom-2-7680}"
+PAYOUTS_TOKENS_V1="${PAYOUTS_TOKENS_V1:-off}"
+PAYOUTS_ALLOW_MISSING_PAYMENT_ID="${PAYOUTS_ALLOW_MISSING_PAYMENT_ID:-false}"
+MAX_INSTANCES="${MAX_INSTANCES:-4}"
+
+# No handler waits in a loop: a call to a vendor takes at most 20 s, and a run is ended after 115 s.
+TIMEOUT_S=120
+PORT=8080
+
+QUEUES="
+gcsplit-usdt-eth-estimate-queue
+gcsplit-usdt-eth-response-queue
+gcsplit-eth-client-swap-queue
+gcsplit-eth-client-response-queue
+gcsplit-hostpay-trigger-queue
+"
+# Until `payonce queues tune` has measured: then 80 % of ChangeNOW's rate, and the concurrency that its p95 needs.
+DISPATCHES_PER_SECOND=10
+CONCURRENT_DISPATCHES=50
+
+# service, role, CPU, memory, least instances, who may call it
+SERVICES="
+gcsplit1-10-26  payouts.orchestrator 2 1Gi   1 everybody
+gcsplit2-10-26  payouts.estimator    1 512Mi 0 tasks
+gcsplit3-10-26  payouts.swapper      1 512Mi 0 tasks
+gchostpay-10-26 payouts.hostpay      1 512Mi 0 tasks
+"
+
+SECRETS="SUCCESS_URL_SIGNING_KEY TPS_HOSTPAY_SIGNING_KEY TP_FLAT_FEE CHANGENOW_API_KEY DB_PASSWORD PAYONCE_KEYS"
+
+APPLY=no
+
+main() {
+  local chosen=()
+  while [ $# -gt 0 ]; do
+    case "$1" in
+      --apply) APPLY=yes ;;
+      -h | --help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;;
+      -*) refuse "there is no option $1; there is --apply" ;;
+      *)
+        case " $STEPS " in
+          *" $1 "*) chosen+=("$1") ;;
+          *) refuse "there is no step $1; the steps are: $STEPS" ;;
+        esac
+        ;;
+    esac
+    shift
+  done
+  [ -n "${PROJECT:-}" ] || refuse "PROJECT is not set; it must be the id of your Google Cloud project"
+  [ -n "${IMAGE:-}" ] || refuse "IMAGE is not set; it must name the image built from deploy/Dockerfile in your registry"
+  [ -n "${INSTANCE:-}" ] || refuse "INSTANCE is not set; it must name your Cloud SQL instance"
+  [ -n "${HOST_WALLET_ADDRESS:-}" ] ||
+    refuse "HOST_WALLET_ADDRESS is not set; it must be the address of the wallet that pays, for refunds"
+  if [ "$APPLY" = yes ]; then
+    PROJECT_NUMBER="${PROJECT_NUMBER:-$(gcloud projects describe "$PROJECT" --format='value(projectNumber)')}"
+  else
+    PROJECT_NUMBER="${PROJECT_NUMBER:-PROJECT_NUMBER}"
+  fi
+  RUNNER="payouts-run@$PROJECT.iam.gserviceaccount.com"
+  CALLER="payouts-tasks@$PROJECT.iam.gserviceaccount.com"
+  local step
+  # shellcheck disable=SC2086
+  for step in ${chosen[@]:-$STEPS}; do
+    printf '# %s\n' "$step"
+    "step_$step"
+  done
+}
+
+step_apis() {
+  run gcloud services enable run.googleapis.com cloudtasks.googleapis.com secretmanager.googleapis.com \
+    sqladmin.googleapis.com --project="$PROJECT"
+}
+
+# One account that the roles run as, and one that tasks are delivered as: what can call a role can do nothing else.
+step_accounts() {
+  local account role
+  for account in payouts-run payouts-tasks; do
+    unless_there gcloud iam service-accounts describe "$account@$PROJECT.iam.gserviceaccount.com" --project="$PROJECT" \
+      -- gcloud iam service-accounts create "$account" --project="$PROJECT"
+  done
+  # Tasks are made, looked for and deleted; queues are paused, resumed and brought in line with the policies.
+  for role in roles/cloudtasks.enqueuer roles/cloudtasks.viewer roles/cloudtasks.queueAdmin roles/cloudsql.client; do
+    run gcloud projects add-iam-policy-binding "$PROJECT" --member="serviceAccount:$RUNNER" --role="$role" \
+      --condition=None
+  done
+  run gcloud iam service-accounts add-iam-policy-binding "$CALLER" --member="serviceAccount:$RUNNER" \
+    --role=roles/iam.serviceAccountUser --project="$PROJECT"
+}
+
+step_database() {
+  unless_there gcloud sql instances describe "$INSTANCE" --project="$PROJECT" \
+    -- gcloud sql instances create "$INSTANCE" --database-version=POSTGRES_16 --tier="$DB_TIER" --region="$REGION" \
+    --availability-type=REGIONAL --enable-point-in-time-recovery --project="$PROJECT"
+  unless_there gcloud sql databases describe "$DB_NAME" --instance="$INSTANCE" --project="$PROJECT" \
+    -- gcloud sql databases create "$DB_NAME" --instance="$INSTANCE" --project="$PROJECT"
+}
+
+# Only the drawers: a value never stands in a command line. Each is filled with
+#   printf %s VALUE | gcloud secrets versions add NAME --data-file=- --project=PROJECT
+step_secrets() {
+  local name
+  for name in $SECRETS; do
+    unless_there gcloud secrets describe "$name" --project="$PROJECT" \
+      -- gcloud secrets create "$name" --replication-policy=automatic --project="$PROJECT"
+    run gcloud secrets add-iam-policy-binding "$name" --member="serviceAccount:$RUNNER" \
+      --role=roles/secretmanager.secretAccessor --project="$PROJECT"
+  done
+}
+
+# Only those that are missing: a queue that was tuned stays so. `payonce queues sync --to cloudtasks` brings all of them
+# in line with the policies.
+step_queues() {
+  local queue
+  local flags=(
+    "--max-dispatches-per-second=$DISPATCHES_PER_SECOND"
+    "--max-concurrent-dispatches=$CONCURRENT_DISPATCHES"
+    --max-attempts=-1
+    --max-retry-duration=86400s
+    --min-backoff=60s
+    --max-backoff=60s
+    --max-doublings=0
+    "--location=$REGION"
+    "--project=$PROJECT"
+  )
+  for queue in $QUEUES; do
+    unless_there gcloud tasks queues describe "$queue" --location="$REGION" --project="$PROJECT" \
+      -- gcloud tasks queues create "$queue" "${flags[@]}"
+  done
+}
+
+# Before each new version; the services refuse a database that lacks a migration.
+step_migrate() {
+  run gcloud run jobs deploy payouts-migrate --image="$IMAGE" --args=db,migrate --region="$REGION" \
+    --service-account="$RUNNER" --set-cloudsql-instances="$(instance)" --set-env-vars="$(variables)" \
+    --task-timeout=30m --max-retries=0 --project="$PROJECT"
+  run gcloud run jobs execute payouts-migrate --region="$REGION" --wait --project="$PROJECT"
+}
+
+step_services() {
+  local service role cpu memory least who open
+  while read -r service role cpu memory least who; do
+    [ -n "$service" ] || continue
+    open=--no-allow-unauthenticated
+    # The webhook comes from outside Google and proves itself by its signature, tasks by their OIDC token.
+    [ "$who" = everybody ] && open=--allow-unauthenticated
+    # Outside of requests the roles hand over tasks and keep house, for which they need the CPU.
+    run gcloud run deploy "$service" --image="$IMAGE" --args="run,$role,--port,$PORT" --port="$PORT" \
+      --region="$REGION" "$open" --cpu="$cpu" --memory="$memory" --timeout="${TIMEOUT_S}s" --no-cpu-throttling \
+      --min-instances="$least" --max-instances="$MAX_INSTANCES" --service-account="$RUNNER" \
+      --set-cloudsql-instances="$(instance)" --set-env-vars="$(variables)" --project="$PROJECT" </dev/null
+  done <<<"$SERVICES"
+}
+
+step_access() {
+  local service who
+  while read -r service _ _ _ _ who; do
+    [ "$who" = tasks ] || continue
+    run gcloud run services add-iam-policy-binding "$service" --member="serviceAccount:$CALLER" \
+      --role=roles/run.invoker --region="$REGION" --project="$PROJECT" </dev/null
+  done <<<"$SERVICES"
+}
+
+# Every role gets the same: whichever of them hands over the tasks must reach and sign for all.
+variables() {
+  local name all=(
+    "CLOUD_TASKS_PROJECT_ID=$PROJECT"
+    "CLOUD_TASKS_LOCATION=$REGION"
+    "CLOUD_TASKS_SERVICE_ACCOUNT=$CALLER"
+    "GCSPLIT1_URL=$(address gcsplit1-10-26)"
+    "GCSPLIT2_URL=$(address gcsplit2-10-26)"
+    "GCSPLIT3_URL=$(address gcsplit3-10-26)"
+    "HOSTPAY_WEBHOOK_URL=$(address gchostpay-10-26)"
+    "GCSPLIT2_QUEUE=gcsplit-usdt-eth-estimate-queue"
+    "GCSPLIT3_QUEUE=gcsplit-eth-client-swap-queue"
+    "HOSTPAY_QUEUE=gcsplit-hostpay-trigger-queue"
+    "ESTIMATOR__GCSPLIT1_RESPONSE_QUEUE=gcsplit-usdt-eth-response-queue"
+    "SWAPPER__GCSPLIT1_RESPONSE_QUEUE=gcsplit-eth-client-response-queue"
+    "INSTANCE_CONNECTION_NAME=$(instance)"
+    "DB_NAME=$DB_NAME"
+    "DB_USER=$DB_USER"
+    "HOST_WALLET_ADDRESS=$HOST_WALLET_ADDRESS"
+    "PAYOUTS_TOKENS_V1=$PAYOUTS_TOKENS_V1"
+    "PAYOUTS_ALLOW_MISSING_PAYMENT_ID=$PAYOUTS_ALLOW_MISSING_PAYMENT_ID"
+  )
+  for name in $SECRETS; do
+    all+=("$name=projects/$PROJECT/secrets/$name/versions/latest")
+  done
+  local IFS='|'
+  # gcloud's own way to say which character stands between: no value has a bar.
+  printf '^|^%s' "${all[*]}"
+}
+
+# What Cloud Run calls a service before it is first deployed as well, so that each can be told of the others.
+address() { printf 'https://%s-%s.%s.run.app' "$1" "$PROJECT_NUMBER" "$REGION"; }
+
+instance() { printf '%s:%s:%s' "$PROJECT" "$REGION" "$INSTANCE"; }
+
+run() {
+  printf '%q ' "$@"
+  printf '\n'
+  [ "$APPLY" = no ] || "$@"
+}
+
+# unless_there CHECK… -- CREATE…: creates what the check does not find.
+unless_there() {
+  local check=()
+  while [ "$1" != -- ]; do
+    check+=("$1")
+    shift
+  done
+  shift
+  if [ "$APPLY" = yes ] && "${check[@]}" >/dev/null 2>&1; then
+    return
+  fi
+  run "$@"
+}
+
+refuse() {
+  printf '%s\n' "$1" >&2
+  exit 2
+}
+
+main "$@"

@@ -1,0 +1,74 @@
+"""`cloudtasks`: a server of the Cloud Tasks API on this machine, until a signal asks it to drain."""
+
+import signal
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from payonce.cli.errors import EXIT_INTERRUPTED
+from payonce.cli.output import JsonOption, command_settings, loop_factory, run_async, show
+from payonce.cli.serve import first_signal
+from payonce.kit.outcomes import Unavailable
+
+if TYPE_CHECKING:
+    from payonce.settings import Settings
+
+
+def cloudtasks(
+    host: Annotated[
+        str, typer.Option("--host", help="Address to listen on; whoever reaches it may send.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", help="Port for gRPC; 0 takes any free one.", min=0, max=65535)] = 8123,
+    lock_names: Annotated[
+        bool, typer.Option("--lock-names", help="Refuse the name of a deleted queue for 3 days, as Google may.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a durable server of the Google Cloud Tasks API, for Google's own clients.
+
+    Tasks live in the private PostgreSQL, or in that of DATABASE_URL. SIGTERM or Ctrl-C drains.
+
+    Example: payonce cloudtasks --port 9100
+    """
+    try:
+        import google.cloud.tasks_v2  # noqa: F401 - asked for here, so that its absence is one clear sentence
+        import grpc  # noqa: F401
+    except ImportError as error:
+        raise Unavailable("payonce cloudtasks needs the extra gcp; run: pip install 'payonce[gcp]'") from error
+    settings = command_settings(quiet=False)
+    stopped_by, address = run_async(_serve(settings, host, port, lock_names, as_json), loop_factory())
+    show({"address": address, "stopped_by": stopped_by.name}, as_json)
+    if stopped_by is signal.SIGINT:
+        raise typer.Exit(EXIT_INTERRUPTED)
+
+
+async def _serve(
+    settings: "Settings", host: str, port: int, lock_names: bool, as_json: bool
+) -> tuple[signal.Signals, str]:
+    from payonce.app import all_migrations, find_database, migrate_database
+    from payonce.engine.bell import Bell
+    from payonce.engine.database import Database
+    from payonce.kit.log import get_logger
+    from payonce.queues.cloudtasks.server.queue_store import NAME_LOCK_S
+    from payonce.queues.cloudtasks.server.serving import connect_lines, open_server
+
+    log = get_logger(__name__)
+    told = first_signal()
+    addresses = await find_database(settings)
+    if settings.embedded:
+        await migrate_database(addresses)
+    lock_s = NAME_LOCK_S if lock_names else 0.0
+    async with Database.open(addresses.service, application_name="payonce cloudtasks") as database:
+        await database.check(all_migrations())
+        async with (
+            Bell.open(database) as bell,
+            open_server(database, bell, host, port, name_lock_s=lock_s, grace_s=settings.grace_s) as server,
+        ):
+            log.info("cloudtasks_listening", address=server.address)
+            if not as_json:
+                lines = connect_lines(server.address)
+                print(f"\nCloud Tasks listens on {server.address}. In Python:\n\n{lines}\n", flush=True)
+            signalled = await told
+            log.info("cloudtasks_draining", signal=signalled.name, grace_s=settings.grace_s)
+        log.info("cloudtasks_stopped", address=server.address)
+    return signalled, server.address

@@ -1,0 +1,228 @@
+"""What operators do to pushed queues: look, pause, redrive, purge. All from PostgreSQL, where the messages are."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+from payonce.engine.bell import Bell
+from payonce.engine.database import Connection, Database, settled_transaction
+from payonce.engine.model import State, clean_text
+from payonce.engine.outbox import wake_name
+from payonce.engine.outbox.kept import CONSUMER_PREFIX, STARTS_OVER
+from payonce.engine.queue import Depth, Filter, Preview, Stored
+from payonce.engine.rows import MESSAGE_COLUMNS, message_shown
+from payonce.kit.log import get_logger
+from payonce.kit.outcomes import Invalid
+from payonce.queues.cloudtasks.client import TaskService
+from payonce.queues.cloudtasks.names import RELAY
+from payonce.queues.cloudtasks.pushed import Pushed
+from payonce.queues.cloudtasks.statements import SUSPICIOUS
+from payonce.queues.declaring import check_known, queue_names, set_paused, unknown_queue
+
+COUNT_MAX: Final = 1_000_000
+"""Depths stop here, so that looking at a queue of ten million stays cheap."""
+CHANGE_BATCH: Final = 1_000
+SAMPLES: Final = 5
+PEEK_MAX: Final = 1_000
+
+log = get_logger(__name__)
+
+
+class CloudTasksAdmin:
+    def __init__(self, database: Database, bell: Bell, service: TaskService, pushed: Mapping[str, Pushed]) -> None:
+        self._database = database
+        self._pool = database.engine
+        self._bell = bell
+        self._service = service
+        self._pushed = pushed
+
+    async def queues(self) -> list[str]:
+        return await queue_names(self._pool)
+
+    async def depth(self, queue: str) -> Depth:
+        row = await self._pool.fetchrow(_DEPTH, queue)
+        if row is None:
+            raise await unknown_queue(self._pool, queue)
+        return Depth(queue, row["ready"], row["delayed"], row["alone"], row["leased"], row["parked"],
+                     max(0.0, row["oldest_ready_s"]), row["paused"])  # fmt: skip
+
+    async def peek(self, queue: str, state: State, limit: int, after: UUID | None = None) -> list[Stored]:
+        """In the order they fall due; `after` the given message, for the next page."""
+        await check_known(self._pool, queue)
+        if not 1 <= limit <= PEEK_MAX:
+            raise Invalid(f"limit is {limit}; it must be between 1 and {PEEK_MAX}")
+        rows = await self._pool.fetch(
+            f"""
+            select {_STORED} from payonce.outbox
+            where relay = '{RELAY}' and queue = $1 and {_IN[state]} and ($3::uuid is null or ({_AT}, id) > (
+                select {_AT}, id from payonce.outbox where relay = '{RELAY}' and id = $3))
+            order by {_AT}, id limit $2
+            """,
+            queue, limit, after,
+        )  # fmt: skip
+        return [_stored(row, state) for row in rows]
+
+    async def pause(self, queue: str, reason: str, by: str = "the application") -> None:
+        """No run begins from the commit on. That the task service stops bringing only saves it the way."""
+        async with self._pool.acquire() as connection, connection.transaction():
+            await set_paused(connection, queue, clean_text(reason), by)
+        await self._tell_service(queue, True)
+
+    async def resume(self, queue: str, by: str = "the application") -> None:
+        async with self._pool.acquire() as connection, connection.transaction():
+            await set_paused(connection, queue, None, by)
+        await self._tell_service(queue, False)
+        self._bell.ring({queue})
+
+    async def _tell_service(self, queue: str, paused: bool) -> None:
+        try:
+            await self._service.set_paused(self._pushed[queue].there, paused)
+        except Exception as error:
+            # A janitor of whoever has the task service puts it right.
+            log.warning("task_queue_not_told", queue=queue, paused=paused, error=str(error))
+
+    async def preview(self, queue: str, state: State, which: Filter) -> Preview:
+        await check_known(self._pool, queue)
+        rows = await self._pool.fetch(
+            f"""
+            select {_STORED},
+                (select count(*) from (select from payonce.outbox where {_matching(state)} limit {COUNT_MAX}) counted)
+                    as total,
+                (select count(*) from (select from payonce.outbox where {_matching(state)} and {_HAS_OPEN_EFFECTS}
+                    limit {COUNT_MAX}) counted) as with_open_effects
+            from payonce.outbox where {_matching(state)} order by {_AT}, id limit {SAMPLES}
+            """,
+            *_arguments(queue, which),
+        )
+        if not rows:
+            return Preview(0)
+        return Preview(rows[0]["total"], [_stored(row, state) for row in rows], rows[0]["with_open_effects"])
+
+    async def choose(
+        self, queue: str, state: State, which: Filter, limit: int, within: Connection | None = None
+    ) -> list[UUID]:
+        await check_known(self._pool, queue)
+        rows = await (self._pool if within is None else within).fetch(
+            f"select id from payonce.outbox where {_matching(state)} order by {_AT}, id limit $8",
+            *_arguments(queue, which), limit,
+        )  # fmt: skip
+        return [row["id"] for row in rows]
+
+    async def redrive(self, queue: str, which: Filter, within: Connection | None = None) -> int:
+        """Parked messages start over: attempts, crashes and age from zero. One that is parked again meanwhile stays."""
+        await check_known(self._pool, queue)
+        source = self._pool if within is None else within
+        begun_at = await source.fetchval("select payonce.due_now()")
+        count = 0
+        while rows := await source.fetch(
+            f"""
+            with chosen as (
+                select id from payonce.outbox where {_matching(State.PARKED)} and try_at <= $8
+                order by id limit {CHANGE_BATCH} for update skip locked
+            )
+            update payonce.outbox entry set {STARTS_OVER}
+            from chosen where entry.relay = '{RELAY}' and entry.id = chosen.id
+            returning entry.id
+            """,
+            *_arguments(queue, which), begun_at,
+        ):  # fmt: skip
+            count += len(rows)
+        if count and within is None:
+            self._bell.ring({queue, wake_name(RELAY)})
+        return count
+
+    async def purge(self, queue: str, state: State, which: Filter, by: str) -> int:
+        """Deletes what is there at the beginning; each leaves a row in the job log, so nothing vanishes untold, and its
+        id in the inbox, so that its task is known when it comes. Messages with open effects stay."""
+        await check_known(self._pool, queue)
+        if state is State.LEASED:
+            raise Invalid("messages that are being worked on cannot be purged; pause the queue and let them end")
+        begun_at = await self._pool.fetchval("select payonce.due_now()")
+        count = 0
+        async with self._pool.acquire() as connection:
+            while (purged := await self._purge_some(connection, queue, state, which, by, begun_at)) is not None:
+                count += purged
+        return count
+
+    async def _purge_some(
+        self, connection: Connection, queue: str, state: State, which: Filter, by: str, begun_at: datetime
+    ) -> int | None:
+        """One transaction's worth; None when nothing is left. Locked first and looked at again then: an effect may have
+        been begun, and its message parked, between the look and the lock."""
+        async with settled_transaction(self._database, connection):
+            rows = await connection.fetch(
+                f"""
+                select id from payonce.outbox
+                where {_matching(state)} and created_at <= $8 and not {_HAS_OPEN_EFFECTS}
+                order by id limit {CHANGE_BATCH} for update skip locked
+                """,
+                *_arguments(queue, which), begun_at,
+            )  # fmt: skip
+            if not rows:
+                return None
+            return len(await connection.fetch(_PURGE, [row["id"] for row in rows], clean_text(by)))
+
+
+def _stored(row: Any, state: State) -> Stored:
+    return Stored(
+        message_shown(row), state, row["at"], row["run_crashes"], row["held_until"], row["worker"], row["last_error"]
+    )
+
+
+_HELD: Final = "coalesce(holder is not null and held_until > payonce.lease_now(), false)"
+_AT: Final = "(case when state = 'parked' then try_at else ready_at end)"
+_STORED: Final = f"{MESSAGE_COLUMNS}, {_AT} as at, run_crashes, held_until, worker, last_error"
+_IN: Final = {
+    State.PARKED: "state = 'parked'",
+    State.LEASED: f"state <> 'parked' and {_HELD}",
+    State.ALONE: f"state <> 'parked' and not {_HELD} and run_crashes >= {SUSPICIOUS}",
+    State.READY: f"state <> 'parked' and not {_HELD} and run_crashes < {SUSPICIOUS}",
+}
+
+_HAS_OPEN_EFFECTS: Final = """exists (
+    select from payonce.effects e where e.message_id = outbox.id and e.state in ('intended', 'unknown', 'review'))"""
+
+
+def _matching(state: State) -> str:
+    return f"""relay = '{RELAY}' and queue = $1 and {_IN[state]}
+        and ($2::uuid[] is null or id = any($2)) and ($3::text is null or action = $3)
+        and ($4::text is null or correlation_id = $4)
+        and ($5::text is null or position($5 in coalesce(last_error, '')) > 0)
+        and ($6::timestamptz is null or {_AT} >= $6) and ($7::timestamptz is null or {_AT} < $7)"""
+
+
+def _arguments(queue: str, which: Filter) -> tuple[Any, ...]:
+    ids = list(which.ids) or None
+    return (queue, ids, which.action, which.correlation_id, which.error_contains, which.parked_after,
+            which.parked_before)  # fmt: skip
+
+
+def _counted(state: State, also: str = "true") -> str:
+    return f"""(select count(*) from (select from payonce.outbox
+        where relay = '{RELAY}' and queue = q.name and {_IN[state]} and {also} limit {COUNT_MAX}) counted)"""
+
+
+_DEPTH: Final = f"""
+    select q.paused,
+        {_counted(State.READY, "ready_at <= payonce.due_now()")} as ready,
+        {_counted(State.READY, "ready_at > payonce.due_now()")} as delayed,
+        {_counted(State.ALONE)} as alone, {_counted(State.LEASED)} as leased, {_counted(State.PARKED)} as parked,
+        coalesce((select extract(epoch from payonce.due_now() - ready_at)::float8 from payonce.outbox
+            where relay = '{RELAY}' and queue = q.name and {_IN[State.READY]} order by ready_at limit 1), 0)
+            as oldest_ready_s
+    from payonce.queues q where q.name = $1"""
+
+_PURGE: Final = f"""
+    with gone as (
+        delete from payonce.outbox where relay = '{RELAY}' and id = any($1) and not {_HAS_OPEN_EFFECTS} and not {_HELD}
+        returning *
+    ), ended as (
+        insert into payonce.inbox (consumer, id) select '{CONSUMER_PREFIX}' || queue, id::text from gone
+        on conflict do nothing
+    )
+    insert into payonce.job_logs (queue, message_id, correlation_id, idempotency_key, trace_id, status,
+                                  attempts, last_error, action, created_at, updated_at)
+    select queue, id, correlation_id, idempotency_key, trace_id, 'failed', attempts, 'purged by ' || $2,
+           action, payonce.due_now(), payonce.due_now()
+    from gone returning message_id"""

@@ -1,0 +1,59 @@
+"""Putting messages for the task service: always into the outbox, where they live until they are settled."""
+
+from collections.abc import Sequence
+from typing import Final
+from uuid import UUID
+
+from payonce.engine.bell import Bell
+from payonce.engine.database import Connection, Database
+from payonce.engine.model import Message
+from payonce.engine.outbox import put_kept, wake_name
+from payonce.engine.policy import Policy
+from payonce.kit.outcomes import Invalid
+from payonce.queues.cloudtasks.names import RELAY
+from payonce.queues.declaring import check_limits, declare_queue
+
+PUT_MAX_MESSAGES: Final = 100_000
+"""One put is one transaction; a larger one would hold its locks and its snapshot for too long."""
+
+
+class CloudTasksFeed:
+    def __init__(self, database: Database, bell: Bell) -> None:
+        self._database = database
+        self._bell = bell
+        self._known: set[str] = set()
+
+    async def declare(self, policies: Sequence[Policy]) -> None:
+        """Makes queues known to PostgreSQL. What an operator set (paused, tuned) stays."""
+        check_limits(policies)
+        async with self._database.engine.acquire() as connection, connection.transaction():
+            for policy in sorted(policies, key=lambda policy: policy.queue):
+                await declare_queue(connection, policy, RELAY)
+        self._known.update(policy.queue for policy in policies)
+
+    async def put(self, messages: Sequence[Message], within: Connection | None = None) -> list[UUID]:
+        if not messages:
+            return []
+        if len(messages) > PUT_MAX_MESSAGES:
+            raise Invalid(f"{len(messages):,} messages in one put; put at most {PUT_MAX_MESSAGES:,} at a time")
+        if within is not None:
+            await self._know_queues(within, messages)
+            return await put_kept(within, RELAY, messages)
+        async with self._database.transaction() as connection:
+            await self._know_queues(connection, messages)
+            ids = await put_kept(connection, RELAY, messages)
+        self.ring({message.queue for message in messages})
+        return ids
+
+    def ring(self, queues: set[str]) -> None:
+        """For puts within a transaction: call after its commit. The relay makes their tasks."""
+        if queues:
+            self._bell.ring({wake_name(RELAY)})
+
+    async def _know_queues(self, connection: Connection, messages: Sequence[Message]) -> None:
+        unknown = {message.queue for message in messages} - self._known
+        if unknown:
+            rows = await connection.fetch("select name from payonce.queues where name = any($1)", list(unknown))
+            self._known.update(row["name"] for row in rows)
+            if missing := unknown - self._known:
+                raise Invalid(f"there is no queue {min(missing)!r}; declare its policy and start its service first")

@@ -1,0 +1,192 @@
+"""Who may knock: every task carries a token that its service signed for our account, and it is verified each time.
+
+At Google the keys are Google's, fetched and kept; at our own server they are rows of the database that all share.
+"""
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import time
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+import msgspec
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric import padding
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey, RSAPublicNumbers
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+from payonce.engine.database import Database
+from payonce.kit.http import HttpClient
+from payonce.kit.outcomes import Invalid, Unavailable
+
+GOOGLE_KEYS_URL: Final = "https://www.googleapis.com"
+GOOGLE_KEYS_PATH: Final = "/oauth2/v3/certs"
+GOOGLE_ISSUERS: Final = ("https://accounts.google.com", "accounts.google.com")
+LOCAL_ISSUERS: Final = ("https://cloudtasks.payonce.invalid",)
+TOKEN_MAX_BYTES: Final = 8 * 1024
+KEYS_MAX: Final = 100
+LOOK_AGAIN_S: Final = 10.0
+"""A token under a key that nobody knows makes us look for new keys no more often than this."""
+KEYS_KEPT_S: Final = 3_600.0
+"""A key that its owner has withdrawn is believed for so long at most."""
+SKEW_S: Final = 60.0
+VERIFIED_MAX: Final = 10_000
+KEY_BITS_LEAST: Final = 2_048
+
+
+class Keys(Protocol):
+    """Where the signers' public keys are."""
+
+    issuers: tuple[str, ...]
+
+    async def fetch(self) -> Mapping[str, RSAPublicKey]:
+        """By key id. Raises Unavailable when they cannot be had now."""
+        ...
+
+
+class GoogleKeys:
+    issuers: tuple[str, ...] = GOOGLE_ISSUERS
+
+    def __init__(self, http: HttpClient) -> None:
+        self._http = http
+
+    async def fetch(self) -> Mapping[str, RSAPublicKey]:
+        try:
+            response = await self._http.request("GET", GOOGLE_KEYS_PATH)
+            if response.status != 200:
+                raise ValueError(f"status {response.status}")
+            listed = msgspec.json.decode(response.body, type=_KeySet).keys[:KEYS_MAX]
+            return {each.kid: _public_key(each) for each in listed if each.kty == "RSA"}
+        except Exception as error:
+            raise Unavailable(f"Google's keys cannot be had: {error}; tasks are refused until they can") from error
+
+
+class LocalKeys:
+    """Of our own server, whichever process runs it."""
+
+    issuers: tuple[str, ...] = LOCAL_ISSUERS
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def fetch(self) -> Mapping[str, RSAPublicKey]:
+        rows = await self._database.engine.fetch(
+            "select kid, public_key from cloudtasks.signing_keys order by created_at desc limit $1", KEYS_MAX
+        )
+        found = {row["kid"]: load_pem_public_key(row["public_key"].encode()) for row in rows}
+        return {kid: key for kid, key in found.items() if isinstance(key, RSAPublicKey)}
+
+
+class Claims(msgspec.Struct, frozen=True):
+    """What a token says, as far as it matters."""
+
+    iss: str
+    aud: str
+    exp: float
+    email: str = ""
+    email_verified: bool = False
+
+
+class Verifier:
+    def __init__(self, keys: Keys, account: str) -> None:
+        self._keys = keys
+        self._account = account
+        self._known: Mapping[str, RSAPublicKey] = {}
+        self._looked_at = float("-inf")
+        self._looking = asyncio.Lock()
+        self._verified: dict[tuple[bytes, str], float] = {}
+        """Until when a token holds, by its hash and audience: verifying is dear, and one serves many tasks."""
+
+    async def check(self, authorization: str, audience: str) -> None:
+        """Raises Invalid, which says what is wrong and nothing of what was sent, and Unavailable without keys."""
+        scheme, _, token = authorization.partition(" ")
+        if scheme.lower() != "bearer" or not token:
+            raise Invalid("no token")
+        if len(token) > TOKEN_MAX_BYTES:
+            raise Invalid("token too long")
+        seen = (hashlib.sha256(token.encode()).digest(), audience)
+        if self._verified.get(seen, 0.0) > time.time():
+            return
+        claims = await self._opened(token)
+        _check_claims(claims, self._keys.issuers, audience, self._account)
+        if len(self._verified) >= VERIFIED_MAX:
+            self._verified.clear()
+        self._verified[seen] = claims.exp
+
+    async def _opened(self, token: str) -> Claims:
+        parts = token.split(".")
+        if len(parts) != 3:
+            raise Invalid("not a token")
+        try:
+            header: Any = msgspec.json.decode(_decoded(parts[0]), type=_Header)
+            signature = _decoded(parts[2])
+        except (ValueError, msgspec.DecodeError, binascii.Error) as error:
+            raise Invalid("not a token") from error
+        if header.alg != "RS256":
+            raise Invalid("not signed with RS256")
+        key = await self._key(header.kid)
+        if key is None:
+            raise Invalid("unknown key")
+        try:
+            key.verify(signature, f"{parts[0]}.{parts[1]}".encode(), padding.PKCS1v15(), SHA256())
+        except InvalidSignature as error:
+            raise Invalid("wrong signature") from error
+        try:
+            return msgspec.json.decode(_decoded(parts[1]), type=Claims)
+        except (ValueError, msgspec.DecodeError, binascii.Error) as error:
+            raise Invalid("not a token") from error
+
+    async def _key(self, kid: str) -> RSAPublicKey | None:
+        if self._is_due(kid):
+            # Whoever comes meanwhile waits for the same look, and finds what it found.
+            async with self._looking:
+                if self._is_due(kid):
+                    self._known = await self._keys.fetch()
+                    self._looked_at = time.monotonic()
+        return self._known.get(kid)
+
+    def _is_due(self, kid: str) -> bool:
+        age_s = time.monotonic() - self._looked_at
+        return age_s > KEYS_KEPT_S or (kid not in self._known and age_s > LOOK_AGAIN_S)
+
+
+def _check_claims(claims: Claims, issuers: tuple[str, ...], audience: str, account: str) -> None:
+    if claims.iss not in issuers:
+        raise Invalid("wrong issuer")
+    if claims.aud != audience:
+        raise Invalid("wrong audience")
+    if claims.exp + SKEW_S <= time.time():
+        raise Invalid("expired")
+    if claims.email != account or not claims.email_verified:
+        raise Invalid("wrong account")
+
+
+class _Header(msgspec.Struct, frozen=True):
+    alg: str
+    kid: str
+
+
+class _Key(msgspec.Struct, frozen=True):
+    kid: str
+    kty: str
+    n: str = ""
+    e: str = ""
+
+
+class _KeySet(msgspec.Struct, frozen=True):
+    keys: list[_Key]
+
+
+def _public_key(key: _Key) -> RSAPublicKey:
+    exponent, modulus = (int.from_bytes(_decoded(part), "big") for part in (key.e, key.n))
+    made = RSAPublicNumbers(exponent, modulus).public_key()
+    if made.key_size < KEY_BITS_LEAST:
+        raise ValueError(f"a key of {made.key_size} bits")
+    return made
+
+
+def _decoded(text: str) -> bytes:
+    return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)

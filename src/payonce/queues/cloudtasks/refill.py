@@ -1,0 +1,159 @@
+"""What the task service has lost is brought anew: Google may delete a task silently when its limits are reached.
+
+Runs in every process that has the backend open, in one of them at a time, under a lease of its own: whoever leads the
+house may have no way to the task service.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from payonce.engine.bell import Bell
+from payonce.engine.database import Database
+from payonce.engine.janitors import Janitor, run_ticks, while_leading
+from payonce.engine.leases import Leadership
+from payonce.engine.metrics import TASKS_PUT_BACK
+from payonce.engine.outbox import wake_name
+from payonce.engine.outbox.kept import CONSUMER_PREFIX
+from payonce.kit.log import get_logger
+from payonce.queues.cloudtasks.client import TaskService
+from payonce.queues.cloudtasks.names import RELAY
+from payonce.queues.cloudtasks.pushed import Pushed
+from payonce.queues.cloudtasks.sync import differences, repair_pauses, sync
+
+LATE_S: Final = 180.0
+"""So long after it fell due, and unheld, a message's task is asked for."""
+REFILL_EVERY_S: Final = 60.0
+QUEUES_EVERY_S: Final = 5.0
+QUEUES_LOOK_S: Final = 60.0
+"""How often the queues' numbers are compared; a missing queue is noticed at once, by whoever wants to put into it."""
+PAGE: Final = 500
+ASKED_AT_ONCE: Final = 10
+LEADER: Final = "cloudtasks"
+WAKE_NAME: Final = "*cloudtasks"
+"""What the bell rings when the task service has no such queue."""
+
+log = get_logger(__name__)
+
+
+class Keeper:
+    """Keeps the task service and PostgreSQL in step, as far as queues and lost tasks go."""
+
+    def __init__(
+        self, database: Database, bell: Bell, service: TaskService, pushed: Mapping[str, Pushed],
+        own_address: Callable[[], str | None],
+    ) -> None:  # fmt: skip
+        self._database = database
+        self._bell = bell
+        self._service = service
+        self._pushed = pushed
+        self._own_address = own_address
+        self._missing = True
+        """A queue may be missing there: they are looked at when the process begins, and when a task finds none."""
+        self._looked_at = float("-inf")
+
+    def queue_missing(self) -> None:
+        self._missing = True
+        self._bell.ring({WAKE_NAME})
+
+    async def run(self, holder: str) -> None:
+        """Until cancelled."""
+        async with Leadership.open(self._database, LEADER, holder) as leadership:
+            await run_ticks(
+                [
+                    Janitor("cloudtasks queues", QUEUES_EVERY_S, self.look_after_queues, WAKE_NAME),
+                    Janitor("cloudtasks refill", REFILL_EVERY_S, while_leading(leadership, lambda _: self.refill())),
+                ],
+                self._bell,
+            )
+
+    async def look_after_queues(self) -> None:
+        """Our own server gets its queues from here; at Google's, an operator decides, and is told."""
+        now = asyncio.get_running_loop().time()
+        if not self._missing and now < self._looked_at + QUEUES_LOOK_S:
+            return
+        pushed = list(self._pushed.values())
+        if self._service.config.local:
+            changed = await sync(self._service, pushed)
+            for queue in sorted({each.queue for each in changed}):
+                log.info("task_queue_synced", queue=queue)
+        else:
+            for each in await differences(self._service, pushed):
+                log.warning("task_queue_differs", queue=each.queue, field=each.field, there=each.there, here=each.here,
+                            put_right_with="payonce queues sync --to cloudtasks")  # fmt: skip
+        for queue in await repair_pauses(self._database, self._service, pushed):
+            log.warning("task_queue_pause_repaired", queue=queue)
+        self._missing, self._looked_at = False, now
+
+    async def refill(self, late_s: float = LATE_S) -> int:
+        """Messages whose task is gone, or goes to where nobody answers any more, get a new one. Answers how many."""
+        count, after = 0, None
+        while page := await self._database.engine.fetch(
+            _OVERDUE, RELAY, list(self._pushed), late_s, PAGE, *((None, None) if after is None else after)
+        ):
+            after = page[-1]["ready_at"], page[-1]["id"]
+            lost = await self._lost(page)
+            if lost:
+                count += await self._put_back(lost)
+        if count:
+            self._bell.ring({wake_name(RELAY)})
+        return count
+
+    async def _lost(self, page: Sequence[Any]) -> list[Any]:
+        limit = asyncio.Semaphore(ASKED_AT_ONCE)
+
+        async def is_lost(row: Any) -> bool:
+            if row["delivered_as"] is None:
+                return True
+            async with limit:
+                url = await self._service.find(row["delivered_as"])
+                reached = self._pushed[row["queue"]].reached_at(self._own_address())
+                if url is None or reached is None or url == reached[1]:
+                    return url is None
+                # Its process listens elsewhere by now.
+                await self._service.delete(row["delivered_as"])
+                return True
+
+        lost = await asyncio.gather(*(is_lost(row) for row in page))
+        return [row for row, gone in zip(page, lost, strict=True) if gone]
+
+    async def _put_back(self, lost: Sequence[Any]) -> int:
+        rows = await self._database.engine.fetch(
+            _PUT_BACK, RELAY, [row["id"] for row in lost], [row["token"] for row in lost],
+            [row["delivery"] for row in lost],
+        )  # fmt: skip
+        for row in rows:
+            TASKS_PUT_BACK.labels(row["queue"]).inc()
+            log.warning("task_lost", queue=row["queue"], message_id=str(row["id"]))
+        return len(rows)
+
+
+_UNHELD: Final = "(entry.holder is null or entry.held_until <= payonce.lease_now())"
+
+_OVERDUE: Final = f"""
+    select entry.id, entry.queue, entry.ready_at, entry.token, entry.delivery, entry.delivered_as
+    from payonce.outbox entry
+    where entry.relay = $1 and entry.state = 'delivered' and entry.queue = any($2)
+      and entry.ready_at <= payonce.due_now() - make_interval(secs => $3::float8) and {_UNHELD}
+      and ($5::timestamptz is null or (entry.ready_at, entry.id) > ($5, $6::uuid))
+    order by entry.ready_at, entry.id limit $4"""
+
+# What was begun, settled, retried or brought anew since it was looked at stays as it is; attempts and times stay in any
+# case. An entry whose message the inbox has is over, and goes.
+_PUT_BACK: Final = f"""
+    with lost as (
+        select entry.id, exists (select from payonce.inbox known
+            where known.consumer = '{CONSUMER_PREFIX}' || entry.queue and known.id = entry.id::text) as over
+        from unnest($2::uuid[], $3::bigint[], $4::integer[]) as lost (id, token, delivery) cross join lateral (
+            select entry.id, entry.queue from payonce.outbox entry
+            where entry.relay = $1 and entry.id = lost.id and entry.state = 'delivered' and entry.token = lost.token
+              and entry.delivery = lost.delivery and {_UNHELD}
+            for update skip locked
+        ) entry
+    ), gone as (
+        delete from payonce.outbox where relay = $1 and id = any(array(select id from lost where over))
+    )
+    update payonce.outbox entry
+    set state = 'waiting', token = entry.token + 1, delivery = entry.delivery + 1, try_at = payonce.due_now()
+    where entry.relay = $1 and entry.id = any(array(select id from lost where not over))
+    returning entry.id, entry.queue"""

@@ -1,0 +1,1 @@
+"""A durable server that speaks the API of Google Cloud Tasks, on PostgreSQL."""

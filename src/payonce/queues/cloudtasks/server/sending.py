@@ -1,0 +1,152 @@
+"""One attempt: the HTTP request of a task with Google's headers, and what its answer means.
+
+aiohttp itself rather than `payonce.kit.http`: a task names its own method, headers and address, on this machine too,
+and gets up to half an hour; and the guards of that client would be paid for with every dispatch.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+
+import aiohttp
+import grpc
+from multidict import CIMultiDict
+
+from payonce.kit.redact import redact
+from payonce.queues.cloudtasks.server.arithmetic import counts_as_execution, is_success, next_wait_s
+from payonce.queues.cloudtasks.server.queues import RetryPb, retrying_of
+from payonce.queues.cloudtasks.server.task_store import Claim, Ending
+from payonce.queues.cloudtasks.server.tasks import METHODS, USER_AGENT, HttpRequestPb, code_of
+from payonce.queues.cloudtasks.server.tokens import TokenMaker
+
+CONNECTIONS_MAX: Final = 5_000
+CONNECT_LIMIT_S: Final = 10.0
+ANSWER_READ_BYTES: Final = 64 * 1024
+"""An answer's body means nothing here; it is read only so that its connection can be used again."""
+REASON_MAX_LENGTH: Final = 300
+_OURS: Final = ("host", "content-length", "transfer-encoding", "connection", "user-agent")
+_OUR_PREFIXES: Final = ("x-google-", "x-appengine-", "x-cloudtasks-")
+_SKIPPED: Final = ("Content-Type", "Accept", "Accept-Encoding", "User-Agent")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back: a status, or none and a reason."""
+
+    status: int | None
+    code: grpc.StatusCode
+    reason: str
+    retry_after_s: float | None = None
+    took_s: float = 0.0
+
+
+class Sender:
+    """Sends the requests of tasks."""
+
+    def __init__(self, session: aiohttp.ClientSession, tokens: TokenMaker) -> None:
+        self._session = session
+        self._tokens = tokens
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, tokens: TokenMaker) -> AsyncIterator["Sender"]:
+        connector = aiohttp.TCPConnector(limit=CONNECTIONS_MAX)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_LIMIT_S)
+        async with aiohttp.ClientSession(
+            connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(), skip_auto_headers=_SKIPPED
+        ) as session:
+            yield cls(session, tokens)
+
+    async def send(self, claim: Claim, deadline: asyncio.Timeout) -> Answer:
+        """Exactly one request; redirects are answers like others."""
+        request = HttpRequestPb.FromString(claim.request)
+        began_at = asyncio.get_running_loop().time()
+        try:
+            async with deadline:
+                return await self._exchange(claim, request, began_at)
+        except TimeoutError:
+            return late_answer(claim)
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            said = redact(f"{type(error).__name__}: {error}")[:REASON_MAX_LENGTH].replace("\0", " ")
+            took_s = asyncio.get_running_loop().time() - began_at
+            return Answer(None, grpc.StatusCode.UNAVAILABLE, f"UNAVAILABLE(14): {said}", took_s=took_s)
+
+    async def _exchange(self, claim: Claim, request: Any, began_at: float) -> Answer:
+        async with self._session.request(
+            METHODS[request.http_method],
+            request.url,
+            data=request.body or None,
+            headers=self._headers(claim, request),
+            allow_redirects=False,
+        ) as response:
+            await response.content.read(ANSWER_READ_BYTES)
+            code = grpc.StatusCode.OK if is_success(response.status) else code_of(response.status)
+            return Answer(
+                response.status,
+                code,
+                f"{code.name}({code.value[0]}): HTTP status code {response.status}",
+                retry_after_of(response.headers.get("Retry-After")),
+                asyncio.get_running_loop().time() - began_at,
+            )
+
+    def _headers(self, claim: Claim, request: Any) -> "CIMultiDict[str]":
+        headers: CIMultiDict[str] = CIMultiDict()
+        for name, value in request.headers.items():
+            if name.lower() not in _OURS and not name.lower().startswith(_OUR_PREFIXES):
+                headers[name] = value
+        headers["User-Agent"] = USER_AGENT
+        headers["X-CloudTasks-QueueName"] = claim.queue.name.rpartition("/")[2]
+        headers["X-CloudTasks-TaskName"] = claim.id
+        headers["X-CloudTasks-TaskRetryCount"] = str(claim.attempts - 1)
+        headers["X-CloudTasks-TaskExecutionCount"] = str(claim.executions)
+        headers["X-CloudTasks-TaskETA"] = f"{claim.schedule_at.timestamp():.6f}"
+        if claim.attempts > 1:
+            if claim.previous_status is not None:
+                headers["X-CloudTasks-TaskPreviousResponse"] = str(claim.previous_status)
+            if claim.previous_reason is not None:
+                headers["X-CloudTasks-TaskRetryReason"] = _one_line(claim.previous_reason)
+        if request.HasField("oidc_token"):
+            oidc = request.oidc_token
+            token = self._tokens.token(oidc.service_account_email, oidc.audience or request.url)
+            headers["Authorization"] = f"Bearer {token}"
+        return headers
+
+
+def late_answer(claim: Claim) -> Answer:
+    deadline_s = claim.deadline_ms / 1_000
+    return Answer(
+        None,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        f"DEADLINE_EXCEEDED(4): no answer within {deadline_s:g}s",
+        took_s=deadline_s,
+    )
+
+
+def ending_of(claim: Claim, answer: Answer) -> Ending:
+    """What becomes of the task: done, tried again, or given up."""
+    wait_s: float | None = None
+    if not is_success(answer.status):
+        retrying = claim.queue.config.retrying if claim.retry is None else retrying_of(RetryPb.FromString(claim.retry))
+        wait_s = next_wait_s(claim.attempts, claim.age_s + answer.took_s, retrying, answer.retry_after_s)
+    return Ending(claim, wait_s, answer.status, answer.code.value[0], answer.reason, counts_as_execution(answer.status))
+
+
+def retry_after_of(value: str | None) -> float | None:
+    """Seconds or a date; anything else is as if it were not said."""
+    if value is None:
+        return None
+    text = value.strip()
+    if text.isascii() and text.isdigit():
+        return float(text[:10])
+    try:
+        return max(0.0, (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds())
+    except (ValueError, TypeError):
+        return None
+
+
+def _one_line(text: str) -> str:
+    return "".join(character if " " <= character <= "~" else " " for character in text)

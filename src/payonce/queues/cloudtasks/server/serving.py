@@ -1,0 +1,137 @@
+"""A server in this process: its surface, its dispatcher and its housekeeping, opened and closed together."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import grpc
+
+from payonce.engine.bell import Bell
+from payonce.engine.database import Database, is_transient
+from payonce.kit.log import get_logger
+from payonce.kit.outcomes import Unavailable
+from payonce.queues.cloudtasks.server.dispatch import DRAIN_S, QUEUES_BELL, Dispatcher, bell_of
+from payonce.queues.cloudtasks.server.housekeeping import PRUNE_BATCH, PRUNE_EVERY_S, prune
+from payonce.queues.cloudtasks.server.operations import Operations
+from payonce.queues.cloudtasks.server.queue_store import QueueStore, remember_key
+from payonce.queues.cloudtasks.server.sending import Sender
+from payonce.queues.cloudtasks.server.service import Rings, Service
+from payonce.queues.cloudtasks.server.surface import handlers_of
+from payonce.queues.cloudtasks.server.task_store import TaskStore
+from payonce.queues.cloudtasks.server.tokens import KEY_KEPT_S, TokenMaker
+
+DEFAULT_HOST: Final = "127.0.0.1"
+DEFAULT_PORT: Final = 8123
+MESSAGE_MAX_BYTES: Final = 32 * 1024 * 1024
+"""Of one call; a batch of the largest tasks is larger, and has to be made in parts."""
+CALLS_GRACE_S: Final = 5.0
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class CloudTasksServer:
+    """A server that listens."""
+
+    host: str
+    port: int
+    dispatcher: Dispatcher
+    """For `step()`, where nothing is to run by itself."""
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+@asynccontextmanager
+async def open_server(
+    database: Database,
+    bell: Bell,
+    host: str = DEFAULT_HOST,
+    port: int = 0,
+    *,
+    name_lock_s: float = 0.0,
+    grace_s: float = DRAIN_S,
+    dispatching: bool = True,
+) -> AsyncIterator[CloudTasksServer]:
+    """Listens until the block ends, then drains. Port 0 takes any free one.
+
+    `name_lock_s`: for how long the name of a deleted queue is refused. `grace_s`: what requests under way have
+    left when it closes. Without `dispatching` nothing is sent but by
+    `server.dispatcher.step()`.
+    """
+    tokens = TokenMaker()
+    async with database.work.acquire() as connection:
+        await remember_key(connection, tokens.kid, tokens.public_key, KEY_KEPT_S)
+    async with Sender.open(tokens) as sender:
+        dispatcher = Dispatcher(database, bell, sender, grace_s)
+        tasks = TaskStore(database)
+        service = Service(
+            QueueStore(database), tasks, Operations(database, tasks), _rings(bell, dispatcher), name_lock_s
+        )
+        listener, listens_on = await _listening(service, host, port)
+        loops = [asyncio.create_task(_keep_house(database))]
+        if dispatching:
+            loops.append(asyncio.create_task(dispatcher.run()))
+        try:
+            yield CloudTasksServer(host, listens_on, dispatcher)
+        finally:
+            await listener.stop(CALLS_GRACE_S)
+            await service.drained()
+            dispatcher.stop()
+            await asyncio.gather(*loops[1:], return_exceptions=True)
+            loops[0].cancel()
+            await asyncio.gather(*loops, return_exceptions=True)
+
+
+def _rings(bell: Bell, dispatcher: Dispatcher) -> Rings:
+    def has_tasks(queue: str) -> None:
+        # Those who can do it themselves need not wake the others: a NOTIFY costs as much as the task.
+        if not dispatcher.wake(queue):
+            bell.ring([bell_of(queue)])
+
+    def has_forced(queue: str) -> None:
+        dispatcher.wake(queue, thoroughly=True)
+
+    return Rings(lambda: bell.ring([QUEUES_BELL]), has_tasks, has_forced)
+
+
+async def _listening(service: Service, host: str, port: int) -> tuple[grpc.aio.Server, int]:
+    server = grpc.aio.server(
+        options=[
+            ("grpc.max_receive_message_length", MESSAGE_MAX_BYTES),
+            ("grpc.max_send_message_length", MESSAGE_MAX_BYTES),
+            # Two servers on one port would each get some of the calls, and nobody would know.
+            ("grpc.so_reuseport", 0),
+        ]
+    )
+    server.add_generic_rpc_handlers(tuple(handlers_of(service)))
+    try:
+        listens_on = server.add_insecure_port(f"{host}:{port}")
+    except RuntimeError as error:
+        raise Unavailable(f"cannot listen on {host}:{port}; is the port taken? Choose another with --port") from error
+    await server.start()
+    return server, listens_on
+
+
+async def _keep_house(database: Database) -> None:
+    while True:
+        try:
+            gone = await prune(database)
+        except Exception as error:
+            gone = 0
+            say = log.warning if is_transient(error) else log.error
+            say("cloudtasks_prune_failed", error=f"{type(error).__name__}: {error}")
+        await asyncio.sleep(0 if gone >= PRUNE_BATCH else PRUNE_EVERY_S)
+
+
+def connect_lines(address: str) -> str:
+    """The lines of Python by which Google's client speaks to the server at this address."""
+    return (
+        "import grpc; from google.cloud import tasks_v2; "
+        "from google.cloud.tasks_v2.services.cloud_tasks import transports\n"
+        "client = tasks_v2.CloudTasksClient("
+        f'transport=transports.CloudTasksGrpcTransport(channel=grpc.insecure_channel("{address}")))'
+    )

@@ -1,0 +1,182 @@
+"""The statements of pushed queues: beginning runs, renewing them, and their ends, each for a whole batch."""
+
+from typing import Final
+
+from payonce.engine.outbox.kept import CONSUMER_PREFIX
+from payonce.engine.rows import MESSAGE_COLUMNS
+
+SUSPICIOUS: Final = 2
+"""So many processes may die on a message in company; then it runs alone, and if one dies again it is parked."""
+
+_BEGUN_COLUMNS: Final = ", ".join(
+    f"begun.{name.strip()}" for name in MESSAGE_COLUMNS.split(",") if name.strip() != "id"
+)
+
+# $2 ids in order, $3 which delivery of each came, $4 the runs' token, $5 their lease, $6 the queue, $7 the worker,
+# $8 true for what runs alone, $9 how early a message may come. A row that somebody else has locked is being settled or
+# begun there: it is left out, and so is one that does not exist.
+BEGIN: Final = f"""
+    with paused as (
+        select coalesce((select paused from payonce.queues where name = $6), false) as paused
+    ), found as (
+        select entry.id, entry.crashed, entry.died_alone, entry.first, entry.due_in_s,
+            case when entry.queue <> $6 then 'elsewhere'
+                 when entry.over then 'over'
+                 when entry.state = 'parked' then 'parked'
+                 when asked.delivery < entry.delivery then 'superseded'
+                 when entry.held then 'held'
+                 when paused.paused then 'paused'
+                 when entry.died_alone then 'died alone'
+                 when entry.due_in_s > $9 then 'early'
+                 when entry.crashed >= {SUSPICIOUS} and not $8 then 'suspect'
+                 else 'begun' end as verdict
+        from unnest($2::uuid[], $3::integer[]) as asked (id, delivery) cross join paused cross join lateral (
+            select entry.id, entry.queue, entry.state, entry.delivery,
+                entry.holder is not null and entry.held_until > payonce.lease_now() as held,
+                entry.run_crashes + case when entry.held_until <= payonce.lease_now() then 1 else 0 end as crashed,
+                coalesce(entry.running_alone and entry.held_until <= payonce.lease_now(), false) as died_alone,
+                entry.first_attempt_at is null and entry.token <= 1 as first,
+                extract(epoch from entry.ready_at - payonce.due_now())::float8 as due_in_s,
+                exists (select from payonce.inbox known
+                        where known.consumer = '{CONSUMER_PREFIX}' || entry.queue and known.id = entry.id::text) as over
+            from payonce.outbox entry where entry.relay = $1 and entry.id = asked.id
+            for update skip locked
+        ) entry
+    ), begun as (
+        update payonce.outbox entry
+        set holder = $4, held_until = payonce.lease_now() + make_interval(secs => $5::float8),
+            worker = $7, begun_at = payonce.due_now(), running_alone = false, run_crashes = found.crashed,
+            first_attempt_at = coalesce(entry.first_attempt_at, payonce.due_now())
+        from found where entry.relay = $1 and entry.id = found.id and found.verdict = 'begun'
+        returning entry.*
+    ), known as (
+        update payonce.outbox entry
+        set run_crashes = found.crashed, holder = null, held_until = null,
+            last_error = 'process ' || coalesce(entry.worker, '?') || ' died or stopped: its lease ended'
+        from found where entry.relay = $1 and entry.id = found.id and found.verdict = 'suspect'
+          and entry.holder is not null
+    ), parked as (
+        update payonce.outbox entry
+        set state = 'parked', token = entry.token + 1, lease_until = null, try_at = payonce.due_now(), refusals = 0,
+            suspect = false, holder = null, held_until = null, running_alone = false, run_crashes = found.crashed,
+            last_error = 'process ' || coalesce(entry.worker, '?')
+                || ' died or stopped: its lease ended while this message ran alone'
+        from found where entry.relay = $1 and entry.id = found.id and found.verdict = 'died alone'
+        returning entry.*
+    ), over as (
+        delete from payonce.outbox entry using found
+        where entry.relay = $1 and entry.id = found.id and found.verdict = 'over'
+    ), logged as (
+        insert into payonce.job_logs (queue, message_id, correlation_id, idempotency_key, trace_id, status, attempts,
+                                      last_error, action, worker, started_at, created_at, updated_at)
+        select queue, id, correlation_id, idempotency_key, trace_id, 'parked', attempts, last_error, action, worker,
+               begun_at, payonce.due_now(), payonce.due_now()
+        from parked
+    )
+    select found.id, found.verdict, found.first, found.due_in_s, found.crashed, begun.first_attempt_at,
+           begun.begun_at, {_BEGUN_COLUMNS}
+    from found left join begun on begun.id = found.id"""
+
+# What is to be told of ids that BEGIN left out.
+ABSENT: Final = """
+    select asked.id,
+        exists (select from payonce.outbox entry where entry.relay = $1 and entry.id = asked.id) as there,
+        exists (select from payonce.inbox known where known.consumer = $3 and known.id = asked.id::text) as over
+    from unnest($2::uuid[]) as asked (id)"""
+
+# The token is the fence: a run that was taken over finds another, and one that ended finds none. A message goes into
+# the inbox when it ends, so that a task that comes once more is known. `anew`: it waits for a new task. A run that
+# ended in order clears the suspicion of crashing. The time of a release, up to when the message is due again, does not
+# age it.
+SETTLE: Final = f"""
+    with said as (
+        select * from unnest($2::uuid[], $3::bigint[], $4::text[], $5::float8[], $6::text[], $7::boolean[])
+            as said (id, token, ending, delay_s, reason, anew)
+    ), mine as (
+        select entry.id, said.ending, said.delay_s, said.reason, said.anew
+        from said cross join lateral (
+            select entry.id from payonce.outbox entry
+            where entry.relay = $1 and entry.id = said.id and entry.holder = said.token and entry.state <> 'parked'
+            for update
+        ) entry
+    ), gone as (
+        delete from payonce.outbox entry
+        where entry.relay = $1 and entry.id = any(array(select id from mine where ending in ('success', 'failed')))
+        returning entry.*
+    ), accepted as (
+        insert into payonce.inbox (consumer, id) select '{CONSUMER_PREFIX}' || queue, id::text from gone
+        on conflict do nothing
+    ), moved as (
+        update payonce.outbox entry
+        set state = case when mine.ending = 'parked' then 'parked' when mine.anew then 'waiting' else entry.state end,
+            token = entry.token + case when mine.ending = 'parked' or mine.anew then 1 else 0 end,
+            lease_until = case when mine.ending = 'parked' or mine.anew then null else entry.lease_until end,
+            delivery = entry.delivery + case when mine.anew then 1 else 0 end,
+            tries = case when mine.anew then 0 else entry.tries end,
+            refusals = case when mine.ending = 'parked' or mine.anew then 0 else entry.refusals end,
+            suspect = entry.suspect and not (mine.ending = 'parked' or mine.anew),
+            ready_at = payonce.due_now() + make_interval(secs => mine.delay_s),
+            try_at = case when mine.ending = 'parked' then payonce.due_now()
+                when mine.anew then payonce.due_now() + make_interval(secs => greatest(mine.delay_s - $8::float8, 0))
+                else entry.try_at end,
+            attempts = entry.attempts + case mine.ending when 'released' then 0 else 1 end,
+            run_crashes = case mine.ending when 'released' then entry.run_crashes else 0 end,
+            last_error = mine.reason, running_alone = false, holder = null, held_until = null,
+            first_attempt_at = case when mine.ending <> 'released' then entry.first_attempt_at
+                when entry.attempts > 0 or entry.run_crashes > 0 then entry.first_attempt_at
+                    + (payonce.due_now() - entry.begun_at) + make_interval(secs => mine.delay_s)
+                else null end
+        from mine where entry.relay = $1 and entry.id = mine.id
+          and entry.id = any(array(select id from mine where ending in ('retry', 'parked', 'released')))
+        returning entry.*
+    ), logged as (
+        insert into payonce.job_logs (queue, message_id, correlation_id, idempotency_key, trace_id, status, attempts,
+            last_error, next_retry_at, action, worker, started_at, created_at, updated_at)
+        select ended.queue, ended.id, ended.correlation_id, ended.idempotency_key, ended.trace_id, mine.ending,
+            ended.attempts + case when mine.ending in ('success', 'failed') then 1 else 0 end, mine.reason,
+            case mine.ending when 'retry' then ended.ready_at end, ended.action, ended.worker, ended.begun_at,
+            payonce.due_now(), payonce.due_now()
+        from mine cross join lateral (
+            select * from gone where gone.id = mine.id union all select * from moved where moved.id = mine.id
+        ) ended
+        where mine.ending <> 'released' and (mine.ending <> 'success' or $9)
+    )
+    select mine.id, pg_current_xact_id()::text as xact_id from mine"""
+
+HOLD: Final = """
+    update payonce.outbox set held_until = payonce.lease_now() + make_interval(secs => $4::float8)
+    where relay = $1 and id = $2 and holder = $3 and state <> 'parked'
+    returning true"""
+
+# SKIP LOCKED: a row that an open commit() holds needs no renewal and must not hold up the others.
+# Answers with the runs that are lost: gone, or under another token.
+EXTEND: Final = """
+    with asked as (
+        select * from unnest($2::uuid[], $3::bigint[]) as asked (id, token)
+    ), mine as (
+        select entry.id from asked cross join lateral (
+            select entry.id from payonce.outbox entry
+            where entry.relay = $1 and entry.id = asked.id and entry.holder = asked.token
+            for update skip locked
+        ) entry
+    ), extended as (
+        update payonce.outbox entry set held_until = payonce.lease_now() + make_interval(secs => $4::float8)
+        from mine where entry.relay = $1 and entry.id = mine.id
+    )
+    select asked.id, asked.token from asked
+    where not exists (
+        select from payonce.outbox entry
+        where entry.relay = $1 and entry.id = asked.id and entry.holder = asked.token)"""
+
+MARK_ALONE: Final = """
+    update payonce.outbox set running_alone = true where relay = $1 and id = $2 and holder = $3 returning true"""
+
+FREE: Final = """
+    update payonce.outbox entry set holder = null, held_until = null
+    from unnest($2::uuid[], $3::bigint[]) as begun (id, token)
+    where entry.relay = $1 and entry.id = begun.id and entry.holder = begun.token
+    returning entry.id"""
+
+ENDED: Final = """
+    select known.id from unnest($1::text[]) as asked (id)
+    join payonce.inbox known on known.consumer = $2 and known.id = asked.id"""

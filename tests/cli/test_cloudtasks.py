@@ -1,0 +1,51 @@
+"""`payonce cloudtasks` as a process: what it prints connects Google's client, and a signal drains it."""
+
+import json
+import signal
+import socket
+import subprocess
+from typing import Any
+
+from payonce.testing import ScratchDatabase
+from tests.cli.conftest import Payonce, ask
+
+LOCATION = "projects/p/locations/l"
+
+
+def listening(process: "subprocess.Popen[str]") -> str:
+    assert process.stderr is not None
+    while line := process.stderr.readline():
+        said = json.loads(line)
+        if said["event"] == "cloudtasks_listening":
+            address: str = said["address"]
+            return address
+    raise AssertionError("the process ended without listening")
+
+
+def test_the_printed_lines_connect_googles_client_and_a_signal_drains(
+    payonce: Payonce, database: ScratchDatabase
+) -> None:
+    process = payonce.start("cloudtasks", "--port", "0")
+    address = listening(process)
+    assert process.stdout is not None
+    printed = [process.stdout.readline() for _ in range(5)]
+    assert address in printed[1]
+    names: dict[str, Any] = {}
+    exec("".join(printed[3:5]), names)  # noqa: S102 - what the command tells people to type
+    client = names["client"]
+    queue = client.create_queue(parent=LOCATION, queue={"name": f"{LOCATION}/queues/q"})
+    client.pause_queue(name=queue.name)
+    client.create_task(parent=queue.name, task={"http_request": {"url": "http://127.0.0.1:9/"}})
+    client.transport.close()
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert ask(database.owner_url, "select count(*) from cloudtasks.tasks") == 1
+
+
+def test_a_taken_port_is_refused_in_one_sentence(payonce: Payonce) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ended = payonce("cloudtasks", "--port", str(port))
+    assert ended.code == 1
+    assert f"127.0.0.1:{port}" in ended.stderr.splitlines()[-1]

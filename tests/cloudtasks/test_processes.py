@@ -1,0 +1,120 @@
+"""Real processes with a pushed queue: started with no set-up, killed in the middle, and nothing lost or doubled."""
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from payonce.engine.model import Message
+from payonce.examples.tally import CHANGES, INVARIANTS
+from payonce.queues.cloudtasks.feed import CloudTasksFeed
+from payonce.testing import OpenStage, Stage, eventually
+from payonce.testing.processes import Child, Processes, clean_environment
+
+MANY = 150
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    with Processes(tmp_path) as running:
+        yield running
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def environment(s: Stage, tmp_path: Path, **more: str) -> dict[str, str]:
+    return {"DATABASE_URL": s.scratch.service_url, "PAYONCE_DATA_DIR": str(tmp_path / "data"), **more}
+
+
+def start(processes: Processes, variables: dict[str, str], *arguments: str) -> Child:
+    command = (sys.executable, "-m", "tests.cloudtasks.pushing", *arguments)
+    return processes.start(*command, name="payonce", cwd=Path.cwd(), environment=variables)
+
+
+def asked(variables: dict[str, str], *arguments: str) -> Any:
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.cloudtasks.pushing", *arguments, "--json"],
+        capture_output=True, text=True, timeout=60, check=False, env={**clean_environment(), **variables},
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)
+
+
+async def put_changes(s: Stage, count: int, **payload: Any) -> None:
+    await s.owner.execute("insert into tally.rows (id) select generate_series(0, $1 - 1)", count)
+    messages = [Message(queue=CHANGES.queue, payload={"row_id": row, **payload}) for row in range(count)]
+    await CloudTasksFeed(s.database, s.bell).put(messages)
+
+
+async def applied(s: Stage) -> int:
+    return int(await s.owner.fetchval("select count(*) from tally.changes"))
+
+
+async def ended(s: Stage, count: int, within_s: float = 40.0) -> None:
+    async def all_are() -> bool:
+        return await applied(s) == count and not await s.owner.fetchval(
+            "select count(*) from payonce.outbox where relay = 'cloudtasks' and state <> 'parked'"
+        )
+
+    await eventually(all_are, within_s, f"{count} changes are applied")
+    for name, query in INVARIANTS.items():
+        assert not await s.owner.fetch(query), name
+
+
+async def test_up_brings_and_serves_with_no_set_up(stage: OpenStage, processes: Processes, tmp_path: Path) -> None:
+    async with stage() as s:
+        variables = environment(s, tmp_path)
+        up = start(processes, variables, "up", "--port", "0")
+        await up.says("worker_started", 30)
+        await put_changes(s, MANY)
+        await ended(s, MANY)
+        backends = await s.owner.fetch("select backend from payonce.queues where name = $1", CHANGES.queue)
+        assert [row["backend"] for row in backends] == ["cloudtasks"]
+        up.terminate()
+        assert await up.ended(20) == 0
+
+
+async def test_killed_in_the_middle_and_started_again_nothing_is_lost_or_doubled(
+    stage: OpenStage, processes: Processes, tmp_path: Path
+) -> None:
+    async with stage() as s:
+        variables, port = environment(s, tmp_path), str(free_port())
+        first = start(processes, variables, "up", "--port", port)
+        await first.says("worker_started", 30)
+        await put_changes(s, MANY, takes_ms=20)
+        for share in (4, 2):
+            await eventually(lambda: applied(s), 20)
+
+            async def some_are(least: int = MANY // share) -> bool:
+                return await applied(s) >= least
+
+            await eventually(some_are, 30, "some changes are applied")
+            first.kill()
+            # Of those who died: their runs, the server's dispatches and the relay's claims.
+            await s.clock.advance_leases(60)
+            first = start(processes, variables, "up", "--port", port)
+            await first.says("worker_started", 30)
+        await ended(s, MANY)
+
+
+async def test_commands_need_no_task_service(stage: OpenStage, processes: Processes, tmp_path: Path) -> None:
+    async with stage() as s:
+        variables = environment(s, tmp_path, CLOUD_TASKS_ENDPOINT="127.0.0.1:9")
+        asked(variables, "queues", "list")
+        put = asked(variables, "queues", "put", CHANGES.queue, '{"row_id": 7}')
+        assert put["accepted"]
+        [depth] = [each for each in asked(variables, "queues", "list")["queues"] if each["queue"] == CHANGES.queue]
+        assert depth["ready"] == 1
+        [shown] = asked(variables, "queues", "peek", CHANGES.queue)["messages"]
+        assert shown["id"] == put["id"]
+        assert asked(variables, "trace", put["id"])["entries"]
+        assert asked(variables, "queues", "pause", CHANGES.queue)["paused"]
+        assert asked(variables, "queues", "purge", CHANGES.queue, "--state", "ready", "--yes")["purged"] == 1
