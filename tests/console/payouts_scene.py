@@ -27,11 +27,16 @@ def payouts_servers() -> Servers:
 
 
 @asynccontextmanager
-async def open_scene(stage: OpenStage, **options: Any) -> AsyncIterator[tuple[House, str]]:
+async def open_payouts(stage: OpenStage, **options: Any) -> AsyncIterator[House]:
     async with open_house(stage, **options) as house:
         await house.s.feed.declare([*QUEUES, KEEPING])
-        async with console(house.s, also=ACTIONS) as address:
-            yield house, address
+        yield house
+
+
+@asynccontextmanager
+async def open_scene(stage: OpenStage, **options: Any) -> AsyncIterator[tuple[House, str]]:
+    async with open_payouts(stage, **options) as house, console(house.s, also=ACTIONS) as address:
+        yield house, address
 
 
 async def order(
