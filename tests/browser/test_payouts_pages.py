@@ -140,6 +140,11 @@ async def test_the_pages_of_payouts_fit_their_window(
         await house.run()
         kept, asked = await held(house, 2), await above_the_limit(house, 3)
         await multiply(house, 40)
+        await person.page.goto("/console/payouts", wait_until="load")
+        cut = await person.page.evaluate(
+            "() => { const box = document.querySelector('#rows .table-box'); return box.scrollWidth - box.clientWidth }"
+        )
+        assert cut <= 0, "usual amounts and ids lie inside the table"
         await _lengthen(house, kept.id)
         for name, path in (
             ("list", "/payouts"), ("held", "/payouts?state=held"), ("finished-one", f"/payouts/{finished.id}"),

@@ -7,7 +7,7 @@
   const colour = (tone) => getComputedStyle(document.documentElement).getPropertyValue(`--${tone}`).trim();
   const plots = [];
 
-  const short = (value) => value >= 1e6 ? `${value / 1e6}M` : value >= 1e3 ? `${value / 1e3}k` : `${value}`;
+  const short = (value) => value >= 1e12 ? `${value / 1e12}T` : value >= 1e9 ? `${value / 1e9}G` : value >= 1e6 ? `${value / 1e6}M` : value >= 1e3 ? `${value / 1e3}k` : `${value}`;
   const axis = () => ({
     stroke: colour("muted"), grid: { stroke: colour("line"), width: 1 }, ticks: { show: false },
     font: "11px system-ui, sans-serif",
