@@ -1,18 +1,21 @@
 """A database with the server's tables, and a server on it that speaks to Google's own client."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
 
 import pytest
 
-from payonce.testing import OpenStage
+from payonce.app import all_migrations
+from payonce.testing import OpenStage, Servers
 from tests.cloudtasks_server.api import Api, open_api
 from tests.cloudtasks_server.desk import Desk, open_desk
 
 
 @pytest.fixture(scope="session")
-def payonce_components() -> Sequence[tuple[str, str]]:
-    return (("cloudtasks", "payonce.queues.cloudtasks.server"),)
+def servers() -> Iterator[Servers]:
+    running = Servers(all_migrations())
+    yield running
+    running.close()
 
 
 @pytest.fixture

@@ -121,7 +121,9 @@ class Desk:
 @asynccontextmanager
 async def open_client(address: str) -> AsyncIterator[Any]:
     """Google's client, unmodified."""
-    async with grpc.aio.insecure_channel(address) as channel:
+    # A server that was killed is back within seconds; the channel is to find it as soon.
+    patience = [("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 300)]
+    async with grpc.aio.insecure_channel(address, options=patience) as channel:
         transport = CloudTasksGrpcAsyncIOTransport(channel=channel, credentials=AnonymousCredentials())
         yield tasks_v2.CloudTasksAsyncClient(transport=transport, client_options=ClientOptions())
 

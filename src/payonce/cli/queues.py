@@ -8,7 +8,7 @@ from uuid import UUID
 
 import typer
 
-from payonce.cli import changes, elsewhere
+from payonce.cli import changes, elsewhere, pushed
 from payonce.cli.output import JsonOption, opened, run_async, show, table
 from payonce.cli.parsing import ByOption, QueueArgument, StateOption, parsed_id, somebody
 from payonce.kit.outcomes import Invalid
@@ -33,6 +33,8 @@ Examples:
   echo '{"row_id": 1}' | payonce queues put tally-changes -
   payonce queues refill
   payonce queues move --to redis
+  payonce queues sync --to cloudtasks --dry-run
+  payonce queues tune --vendor-rate 30
 """
 
 commands = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
@@ -40,6 +42,8 @@ commands.command("redrive")(changes.redrive)
 commands.command("purge")(changes.purge)
 commands.command("refill")(elsewhere.refill)
 commands.command("move")(elsewhere.move)
+commands.command("sync")(pushed.sync)
+commands.command("tune")(pushed.tune)
 
 
 @commands.command("list")

@@ -30,6 +30,7 @@ from payonce.services.payouts.wallet import HostWallet
 from payonce.testing import OpenStage, Stage
 from payonce.testing.faults import Script
 from payonce.testing.faulty import Draws, Faulty
+from payonce.vendors.changenow.books import Deposit
 from payonce.vendors.changenow.client import ChangeNowClient
 from payonce.vendors.changenow.simulator import ChangeNowSimulator
 from payonce.vendors.evm.chain import OUTSIDE, Chain, Mined
@@ -141,13 +142,19 @@ class House:
         """Out of the wallet."""
         return [each for each in self.chain.transfers(final=final) if each.sender != OUTSIDE]
 
+    def deposits(self) -> list[Deposit]:
+        """What the exchange saw; a client's own address is none of its own."""
+        return [each for each in self.changenow.books.deposits if each.exchange_id is not None]
+
     async def hostpay_row(self) -> Any:
         [row] = await self.s.owner.fetch("select * from payouts.split_payout_hostpay")
         return row
 
     async def job_errors(self) -> str:
-        rows = await self.s.owner.fetch("select last_error from payonce.job_logs where last_error is not null")
-        return "\n".join(row["last_error"] for row in rows)
+        rows = await self.s.owner.fetch(
+            "select last_error from payonce.job_logs union all select last_error from payonce.messages"
+        )
+        return "\n".join(row["last_error"] or "" for row in rows)
 
     async def attempts(self, payout: Payout) -> int:
         swap = await self.swap(payout)
@@ -159,7 +166,7 @@ class House:
         assert all(count == 1 for count in paid.values()), paid
         nonces = [each.transaction.nonce for each in self.transfers()]
         assert len(set(nonces)) == len(nonces)
-        deposits = Counter(each.address for each in self.changenow.books.deposits)
+        deposits = Counter(each.address for each in self.deposits())
         assert all(count == 1 for count in deposits.values())
         ours = await balance(self.s.read, Account(books.HOST_WALLET, ETH))
         assert OPENING + ours == self.chain.balance(self.wallet.address, ETH)

@@ -14,7 +14,7 @@ from payonce.engine.queue import Depth, Filter, Preview, Stored
 from payonce.engine.rows import MESSAGE_COLUMNS, message_shown
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid
-from payonce.queues.cloudtasks.client import TaskService, said_of
+from payonce.queues.cloudtasks.client import TaskService
 from payonce.queues.cloudtasks.names import RELAY
 from payonce.queues.cloudtasks.pushed import Pushed
 from payonce.queues.cloudtasks.statements import SUSPICIOUS
@@ -80,7 +80,7 @@ class CloudTasksAdmin:
             await self._service.set_paused(self._pushed[queue].there, paused)
         except Exception as error:
             # A janitor of whoever has the task service puts it right.
-            log.warning("task_queue_not_told", queue=queue, paused=paused, error=said_of(error).text)
+            log.warning("task_queue_not_told", queue=queue, paused=paused, error=str(error))
 
     async def preview(self, queue: str, state: State, which: Filter) -> Preview:
         await check_known(self._pool, queue)

@@ -43,7 +43,7 @@ ELSEWHERE: Final = Reply(400, "wrong_queue")
 class Delivery:
     """One task that was brought, and is not answered yet."""
 
-    __slots__ = ("_reply", "id", "message", "number", "retries", "task")
+    __slots__ = ("_reply", "id", "looks", "message", "number", "retries", "task")
 
     def __init__(
         self, message_id: UUID, number: int = 0, retries: int = 0, message: Message | None = None, task: str = ""
@@ -56,6 +56,8 @@ class Delivery:
         self.message = message
         """Of a sender who keeps no record here."""
         self.task = task
+        self.looks = 0
+        """How often its row was found locked."""
         self._reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
     def answer(self, reply: Reply) -> None:
@@ -105,7 +107,7 @@ class Box:
         return list(taken.values())
 
     def rest(self, delivery: Delivery, for_s: float) -> None:
-        """It came a moment early: it is offered again when it is due."""
+        """It came a moment early: it is offered again then."""
         self._resting[delivery] = asyncio.get_running_loop().call_later(for_s, self._wake, delivery)
 
     def suspect(self, delivery: Delivery) -> None:

@@ -5,7 +5,7 @@ has the extra `gcp`.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -106,32 +106,17 @@ class TaskService:
 
     async def find(self, name: str) -> str | None:
         """The address that the task goes to; None when there is no such task."""
-        from google.api_core.exceptions import NotFound
-
-        try:
-            task = await self._connected().get_task(name=name, timeout=CALL_LIMIT_S, retry=None)
-        except NotFound:
-            return None
-        return str(task.http_request.url)
+        task = await self._known(self._connected().get_task(name=name, timeout=CALL_LIMIT_S, retry=None))
+        return None if task is None else str(task.http_request.url)
 
     async def delete(self, name: str) -> None:
         """A task that is gone already is as good as deleted."""
-        from google.api_core.exceptions import NotFound
-
-        try:
-            await self._connected().delete_task(name=name, timeout=CALL_LIMIT_S, retry=None)
-        except NotFound:
-            return
+        await self._known(self._connected().delete_task(name=name, timeout=CALL_LIMIT_S, retry=None))
 
     async def queue(self, queue: str) -> QueueThere | None:
-        from google.api_core.exceptions import NotFound
-        from google.cloud import tasks_v2
-
-        try:
-            found = await self._connected().get_queue(
-                name=self.config.place.queue(queue), timeout=CALL_LIMIT_S, retry=None
-            )
-        except NotFound:
+        name = self.config.place.queue(queue)
+        found = await self._known(self._connected().get_queue(name=name, timeout=CALL_LIMIT_S, retry=None))
+        if found is None:
             return None
         rates, retries = found.rate_limits, found.retry_config
         numbers = QueueNumbers(
@@ -139,23 +124,43 @@ class TaskService:
             _seconds(retries.max_retry_duration), _seconds(retries.min_backoff), _seconds(retries.max_backoff),
             retries.max_doublings,
         )  # fmt: skip
-        return QueueThere(numbers, found.state == tasks_v2.Queue.State.PAUSED)
+        return QueueThere(numbers, found.state.name == "PAUSED")
 
     async def create_queue(self, queue: str, numbers: QueueNumbers) -> None:
+        """One that somebody else has made meanwhile is not made again."""
         wanted = _queue(self.config.place.queue(queue), numbers)
-        await self._connected().create_queue(
-            parent=self.config.place.parent, queue=wanted, timeout=CALL_LIMIT_S, retry=None
+        await self._known(
+            self._connected().create_queue(
+                parent=self.config.place.parent, queue=wanted, timeout=CALL_LIMIT_S, retry=None
+            )
         )
 
     async def update_queue(self, queue: str, numbers: QueueNumbers) -> None:
-        wanted = _queue(self.config.place.queue(queue), numbers)
-        await self._connected().update_queue(
-            queue=wanted, update_mask={"paths": ["rate_limits", "retry_config"]}, timeout=CALL_LIMIT_S, retry=None
+        wanted, mask = _queue(self.config.place.queue(queue), numbers), {"paths": ["rate_limits", "retry_config"]}
+        await self._known(
+            self._connected().update_queue(
+                request={"queue": wanted, "update_mask": mask}, timeout=CALL_LIMIT_S, retry=None
+            )
         )
 
     async def set_paused(self, queue: str, paused: bool) -> None:
         client, name = self._connected(), self.config.place.queue(queue)
-        await (client.pause_queue if paused else client.resume_queue)(name=name, timeout=CALL_LIMIT_S, retry=None)
+        act = client.pause_queue if paused else client.resume_queue
+        if await self._known(act(name=name, timeout=CALL_LIMIT_S, retry=None)) is None:
+            raise Unavailable(f"the task service has no queue {queue}")
+
+    async def _known(self, call: Awaitable[Any]) -> Any:
+        """The answer; None for what is not there, and for what is there already."""
+        from google.api_core.exceptions import GoogleAPICallError
+
+        try:
+            return await call
+        except GoogleAPICallError as error:
+            said = said_of(error)
+            if said.code in (NOT_FOUND, ALREADY_EXISTS):
+                return None
+            where = self.config.endpoint or "Google"
+            raise Unavailable(f"the task service at {where} said {said.code}: {said.text}") from error
 
     def _connected(self) -> "CloudTasksAsyncClient":
         if self._client is None:

@@ -93,7 +93,7 @@ async def payment_of(read: Reader | Tx, swap_id: str) -> WalletPayment | None:
         return None
     return WalletPayment(
         swap_id=row["swap_id"], wallet=row["wallet"], nonce=row["nonce"],
-        payment=Payment(row["to_address"], str(row["amount_minor"]), row["asset"], row["exponent"]),
+        payment=Payment(row["to_address"], str(int(row["amount_minor"])), row["asset"], row["exponent"]),
         state=PaymentState(row["state"]),
     )  # fmt: skip
 
