@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from payonce.engine.people import Role
 from payonce.kit.outcomes import Invalid
 from payonce.services.payouts import books, looking, story
 from payonce.services.payouts.decisions import Decision, Verdict, deciding
-from payonce.services.payouts.model import Payout, State
+from payonce.services.payouts.model import Hold, Payout, State
 from payonce.testing import OpenStage, Servers
 from payonce.testing.faults import Fault
 from tests.ablations import Ablations, cases, missed, patched
@@ -359,6 +360,14 @@ async def test_markup_in_a_reason_is_text(stage: OpenStage) -> None:
             page = await visitor.get(path)
             assert "<b>x</b>" not in page.text
             assert "hunter22" not in page.text
+
+
+def test_the_operators_page_names_every_state_kind_and_decision() -> None:
+    page = (Path(__file__).parents[2] / "docs/payouts.md").read_text(encoding="utf-8")
+    assert [name for name in (*State, *Hold) if f"| `{name}` |" not in page] == []
+    assert [label for label, _ in payouts_deciding.CHOICES.values() if f"| {label} |" not in page] == []
+    assert set(payouts_deciding.NEXT_STEP) == set(Hold)
+    assert set(payouts_deciding.CHOICES) == set(Verdict)
 
 
 def everything(payout: Payout, swaps: Any) -> list[Verdict]:

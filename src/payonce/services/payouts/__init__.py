@@ -7,6 +7,7 @@ from payonce.services.payouts.hostpay import pay_swap
 from payonce.services.payouts.hostpay_follow import follow_payment
 from payonce.services.payouts.invariants import INVARIANTS
 from payonce.services.payouts.keeping import SCHEDULES, put_back_payouts, refresh_currencies
+from payonce.services.payouts.observing import observe_payouts
 from payonce.services.payouts.orchestrator import record_swap, value_payout
 from payonce.services.payouts.policies import QUEUES
 from payonce.services.payouts.scopes import SCOPES
@@ -27,5 +28,6 @@ ROLES = {
 }  # fmt: skip
 
 __all__ = [
-    "INVARIANTS", "QUEUES", "REFERENCES", "ROLES", "SCHEDULES", "SCOPES", "Terms", "clearing", "deciding", "statements",
+    "INVARIANTS", "QUEUES", "REFERENCES", "ROLES", "SCHEDULES", "SCOPES", "Terms", "clearing", "deciding",
+    "observe_payouts", "statements",
 ]  # fmt: skip
