@@ -94,6 +94,7 @@ ACTIONS: Final[Sequence[Callable[[Admin], brakes.Action[Any]]]] = (
     brakes.bounding,
     payouts.deciding,
     payouts.clearing,
+    payouts.limiting,
 )
 """What may need a second person."""
 

@@ -31,7 +31,7 @@ VALUES: Mapping[tuple[str, str], set[str]] = {
     ("payonce_db_writes_total", "outcome"): {"ok", "error"},
     ("payonce_sends_held_total", "brake"): {"freeze", "limit", "above_limit"},
     ("payonce_http_requests_total", "status"): {str(status.value) for status in HTTPStatus},
-    ("payonce_payouts_oldest_seconds", "state"): set(State) - ENDED,
+    ("payonce_payouts_oldest_seconds", "state"): {state.value for state in frozenset(State) - ENDED},
     ("payonce_wallet_payments_total", "outcome"): {"sent", "bumped", "final", "reverted", "lost"},
     ("payonce_vendor_seconds_bucket", "call"): {"perform", "resolve", "fence"},
 }

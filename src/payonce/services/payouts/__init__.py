@@ -1,6 +1,7 @@
 """Split payouts: a subscription payment is priced, swapped at ChangeNOW, and paid by the host wallet."""
 
 from payonce.services.payouts.accumulating import batch_client, look_for_batches
+from payonce.services.payouts.changing_limits import limiting
 from payonce.services.payouts.decisions import deciding
 from payonce.services.payouts.estimator import price_payout
 from payonce.services.payouts.hostpay import pay_swap
@@ -29,5 +30,5 @@ ROLES = {
 
 __all__ = [
     "INVARIANTS", "QUEUES", "REFERENCES", "ROLES", "SCHEDULES", "SCOPES", "Terms", "clearing", "deciding",
-    "observe_payouts", "statements",
+    "limiting", "observe_payouts", "statements",
 ]  # fmt: skip
