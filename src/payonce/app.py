@@ -79,7 +79,7 @@ SERVICES: Final = (
     Service(
         "payouts", "payonce.services.payouts", payouts.ROLES, payouts.INVARIANTS, payouts.SCHEDULES,
         resources=open_payouts, references=payouts.REFERENCES, statements=payouts.statements,
-        routes=payouts_routes, scopes=payouts.SCOPES, pushes=payout_targets,
+        routes=payouts_routes, scopes=payouts.SCOPES, pushes=payout_targets, observes=payouts.observe_payouts,
     ),
     Service("webhooks", None, {"sender": [webhooks.deliver]}, resources=open_webhooks),
     Service("cloudtasks", "payonce.queues.cloudtasks.server", {"server": ()}, runs={"server": open_task_server}),
@@ -94,6 +94,7 @@ ACTIONS: Final[Sequence[Callable[[Admin], brakes.Action[Any]]]] = (
     brakes.bounding,
     payouts.deciding,
     payouts.clearing,
+    payouts.limiting,
 )
 """What may need a second person."""
 
@@ -302,6 +303,7 @@ class App:
             keep_days=self.settings.job_log_days,
             bell=self.bell,
             anchor=self.settings.audit_anchor,
+            observers=[service.observes for service in SERVICES if service.observes is not None],
         )
 
     def _check(self, service: Service, audit: Audit) -> Check:

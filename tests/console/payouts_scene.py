@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from payonce.engine.migrate import known_migrations
 from payonce.engine.transaction import begin
+from payonce.services.payouts.changing_limits import limiting
 from payonce.services.payouts.decisions import deciding
 from payonce.services.payouts.intake import Asked
 from payonce.services.payouts.model import ETH, Payout, State
@@ -19,7 +20,7 @@ from tests.services.payouts.hostpay_stage import BTC_CLIENT, House, eth, open_ho
 REFUSED_ADDRESS: Final = "bc1" + "q" * 12
 """It has the shape that we ask for, and not the one that the exchange does."""
 OTHER_ADDRESS: Final = "bc1qar0srrr7xfkvy5l643lydnw9re59gtzzwf5mdq"
-ACTIONS: Final = (deciding, clearing)
+ACTIONS: Final = (deciding, clearing, limiting)
 
 
 def payouts_servers() -> Servers:
@@ -27,11 +28,16 @@ def payouts_servers() -> Servers:
 
 
 @asynccontextmanager
-async def open_scene(stage: OpenStage, **options: Any) -> AsyncIterator[tuple[House, str]]:
+async def open_payouts(stage: OpenStage, **options: Any) -> AsyncIterator[House]:
     async with open_house(stage, **options) as house:
         await house.s.feed.declare([*QUEUES, KEEPING])
-        async with console(house.s, also=ACTIONS) as address:
-            yield house, address
+        yield house
+
+
+@asynccontextmanager
+async def open_scene(stage: OpenStage, **options: Any) -> AsyncIterator[tuple[House, str]]:
+    async with open_payouts(stage, **options) as house, console(house.s, also=ACTIONS) as address:
+        yield house, address
 
 
 async def order(

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,9 +11,9 @@ from payonce.console.pages import payouts_deciding
 from payonce.engine.brakes import preview, set_threshold
 from payonce.engine.people import Role
 from payonce.kit.outcomes import Invalid
-from payonce.services.payouts import books, looking, story
+from payonce.services.payouts import books, changing_limits, looking, story
 from payonce.services.payouts.decisions import Decision, Verdict, deciding
-from payonce.services.payouts.model import Payout, State
+from payonce.services.payouts.model import Hold, Payout, State
 from payonce.testing import OpenStage, Servers
 from payonce.testing.faults import Fault
 from tests.ablations import Ablations, cases, missed, patched
@@ -242,7 +243,7 @@ async def _accepted(house: House, payout: Payout) -> set[str]:
     found = set()
     now = await house.payout(payout)
     for verdict in Verdict:
-        asked = Decision(payout_id=now.id, seen=now.updated_at, verdict=verdict, note="x", address=OTHER_ADDRESS)
+        asked = Decision(payout_id=now.id, seen=now.revision, verdict=verdict, note="x", address=OTHER_ADDRESS)
         try:
             async with house.s.begin() as tx:
                 await preview(tx, deciding(house.s.admin), asked, "ann")
@@ -351,6 +352,28 @@ async def test_vendors_are_shown_with_what_they_lost_and_what_is_paused(stage: O
         assert "0 payments" in page.words
 
 
+async def test_the_wallets_limits_are_lowered_by_one_person_and_raised_by_two(stage: OpenStage) -> None:
+    async with open_scene(stage) as (house, address), visiting(address) as visitor:
+        path, form = "/vendors/wallet-limits", {"per_payment": "2", "per_day": "10", "why": "the new policy"}
+        check = await visitor.submit(await visitor.get("/vendors"), path, **form)
+        assert "Nothing is changed yet." in check.words
+        assert "instead of any amount at once and any amount a day" in check.words
+        done = await visitor.submit(check, path, **form, sure="yes")
+        assert "2.000000000000000000 ETH at once, 10.000000000000000000 ETH a day" in done.words
+        for more in ({"per_payment": "2.5"}, {"per_day": ""}):
+            check = await visitor.submit(done, path, **{**form, **more})
+            assert "only when a second person agrees: it lets the wallet pay more" in check.words
+        asked = await visitor.submit(check, path, **{**form, "per_day": ""}, sure="yes")
+        assert "You asked for it yourself" in asked.words
+        page = await visitor.get("/vendors")
+        assert "10.000000000000000000 ETH a day" in page.words
+        assert "To approval" in page.words
+        for wrong in ({"per_payment": "-1"}, {"per_day": "much"}, {"why": ""}):
+            assert (await visitor.submit(page, path, **{**form, **wrong})).status == 400, wrong
+        said = [actor for actor, text in await notes_of(house.s, "ETH") if text.startswith("the wallet pays")]
+        assert said == [SOMEBODY], "only the first was done"
+
+
 async def test_markup_in_a_reason_is_text(stage: OpenStage) -> None:
     async with open_scene(stage) as (house, address), visiting(address) as visitor:
         payout = await held(house)
@@ -359,6 +382,14 @@ async def test_markup_in_a_reason_is_text(stage: OpenStage) -> None:
             page = await visitor.get(path)
             assert "<b>x</b>" not in page.text
             assert "hunter22" not in page.text
+
+
+def test_the_operators_page_names_every_state_kind_and_decision() -> None:
+    page = (Path(__file__).parents[2] / "docs/payouts.md").read_text(encoding="utf-8")
+    assert [name for name in (*State, *Hold) if f"| `{name}` |" not in page] == []
+    assert [label for label, _ in payouts_deciding.CHOICES.values() if f"| {label} |" not in page] == []
+    assert set(payouts_deciding.NEXT_STEP) == set(Hold)
+    assert set(payouts_deciding.CHOICES) == set(Verdict)
 
 
 def everything(payout: Payout, swaps: Any) -> list[Verdict]:
@@ -373,6 +404,10 @@ ABLATIONS: Ablations = {
     "only safe decisions": (
         patched(story, "open_verdicts", everything),
         [test_what_is_offered_is_what_would_be_carried_out],
+    ),
+    "a second person for a higher limit": (
+        patched(changing_limits, "_looser", lambda was, to: False),
+        [test_the_wallets_limits_are_lowered_by_one_person_and_raised_by_two],
     ),
     "an open question keeps others out": (
         patched(payouts_deciding, "_waiting", nobody_waits),

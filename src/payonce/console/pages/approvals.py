@@ -117,6 +117,8 @@ def _subject(approval: Approval) -> dict[str, Any] | None:
         case "pay above limit":
             # A swap runs under the name of the payout that leads it.
             return {"text": "The payout", "href": link(f"/payouts/{approval.subject.partition('/')[0]}")}
+        case "change wallet limit":
+            return {"text": "The wallet", "href": link("/vendors")}
         case "redrive" if "queue" in argument:
             return {"text": "The parked messages", "href": link(f"/queues/{argument['queue']}", state="parked")}
     return None

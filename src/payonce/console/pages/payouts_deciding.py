@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from payonce.console.forms import moment_of, name_of, reason_of, text_of
+from payonce.console.forms import name_of, number_of, reason_of, text_of
 from payonce.console.page import Visit
 from payonce.console.pages.payouts_reading import bounded, payout_of
 from payonce.engine.brakes import Approval, Done, ask, preview, waiting_about
@@ -85,7 +85,7 @@ def _given(visit: Visit, payout: Payout) -> Decision:
     said = text_of(visit.form, "verdict")
     if said not in tuple(Verdict):
         raise Invalid(f"the decision is {said[:40]!r}; choose one of those that are offered")
-    seen = moment_of(visit.form, "seen")
+    seen = number_of(visit.form, "seen")
     if seen is None:
         raise Invalid("the form does not say what you saw; load the page again")
     moved = Verdict(said) is Verdict.READDRESS
@@ -136,7 +136,7 @@ async def _page(visit: Visit, payout: Payout, problem: PayonceError | None = Non
         reviews=reviews, scenes=sorted([*facts, *scenes], key=_at), truncated=told.truncated,
         choices=[(each, *CHOICES[each]) for each in verdicts],
         next_step=None if payout.hold is None else NEXT_STEP[payout.hold],
-        seen=payout.updated_at.isoformat(), problem="" if problem is None else str(problem), shown=telling.shown,
+        seen=payout.revision, problem="" if problem is None else str(problem), shown=telling.shown,
         typed={name: text_of(visit.form, name) for name in FIELDS},
     )  # fmt: skip
 

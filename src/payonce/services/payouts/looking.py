@@ -1,6 +1,6 @@
 """What people look for among payouts: lists by any filter, totals, days, and what the wallet may pay.
 
-The console sees this module, `story` and `decisions` alone.
+The console sees this module, `story`, `decisions` and `changing_limits` alone.
 """
 
 from dataclasses import dataclass, replace
@@ -62,6 +62,8 @@ class WalletUse:
 
     per_payment: Amount | None
     per_day: Amount | None
+    low_balance: Amount
+    """Below it the wallet is called low."""
     used_today: Amount
     """Signed within a day, final or not."""
     open_count: int
@@ -134,7 +136,7 @@ async def wallet_use(read: Reads, asset: Asset = ETH) -> WalletUse | None:
     """None: the wallet does not pay this asset."""
     row = await read.fetchrow(
         """
-        select l.per_payment_minor, l.per_day_minor, p.used, p.open, p.oldest, w.addresses
+        select l.per_payment_minor, l.per_day_minor, l.low_balance_minor, p.used, p.open, p.oldest, w.addresses
         from payouts.wallet_limits l
         cross join (
             select coalesce(sum(amount_minor) filter (where state in ('signed', 'final')
@@ -153,8 +155,8 @@ async def wallet_use(read: Reads, asset: Asset = ETH) -> WalletUse | None:
         return None
     bounds = [None if row[name] is None else Amount(int(row[name]), asset)
               for name in ("per_payment_minor", "per_day_minor")]  # fmt: skip
-    return WalletUse(bounds[0], bounds[1], Amount(int(row["used"]), asset), row["open"], row["oldest"],
-                     list(row["addresses"]))  # fmt: skip
+    low, used = (Amount(int(row[name]), asset) for name in ("low_balance_minor", "used"))
+    return WalletUse(bounds[0], bounds[1], low, used, row["open"], row["oldest"], list(row["addresses"]))
 
 
 def _where(wanted: Wanted) -> tuple[str, list[Any]]:

@@ -91,7 +91,7 @@ async def facts(read: Reads, payout: Payout, swaps: Sequence[Carried]) -> list[F
     """In time order."""
     found = [
         Fact(payout.created_at, "payout", f"{payout.price} paid for channel {payout.closed_channel_id}", "received",
-             f"{payout.fee} is our fee, {payout.adjusted} is paid out", payout.price),
+             f"{payout.fee} is our fee, {payout.adjusted} is paid out"),
         *await _priced(read, payout),
         *(fact for each in swaps for fact in _of_swap(each)),
         *await _signed(read, swaps),
@@ -137,7 +137,7 @@ async def _priced(read: Reads, payout: Payout) -> list[Fact]:
     if at is None or payout.value is None:
         return []
     return [Fact(at, "estimate", f"{payout.adjusted} is worth {payout.value}", "priced",
-                 "the pure market value, by ChangeNOW's estimate without its fees", payout.value)]  # fmt: skip
+                 "the pure market value, by ChangeNOW's estimate without its fees")]  # fmt: skip
 
 
 def _of_swap(each: Carried) -> list[Fact]:
@@ -198,7 +198,7 @@ async def _posted(read: Reads, payout: Payout, swaps: Sequence[Carried]) -> list
             for path, minor, asset, exponent in zip(
                 row["paths"], row["minors"], row["assets"], row["exponents"], strict=True)
         ])
-        for row in rows
+        for row in reversed(rows)
     ]  # fmt: skip
 
 
