@@ -110,6 +110,8 @@ class Box:
             else:
                 taken[delivery.id] = delivery
         self._waiting.extendleft(reversed(left))
+        if self._waiting:
+            self.rung.set()
         return list(taken.values())
 
     def rest(self, delivery: Delivery, for_s: float) -> None:
@@ -134,12 +136,12 @@ class Box:
         self._resting.clear()
 
     async def wait(self, timeout_s: float) -> None:
-        if not self._waiting:
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await self.rung.wait()
-            except TimeoutError:
-                pass
+        """Also while deliveries wait: whoever asks has no room for them, and is woken when a run has ended."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.rung.wait()
+        except TimeoutError:
+            pass
         self.rung.clear()
 
     def _wake(self, delivery: Delivery) -> None:
