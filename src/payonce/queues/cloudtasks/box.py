@@ -110,7 +110,8 @@ class Box:
             else:
                 taken[delivery.id] = delivery
         self._waiting.extendleft(reversed(left))
-        if self._waiting:
+        if taken and self._waiting:
+            # There is more. Where nothing could be taken, the end of a run rings: a full worker must not spin.
             self.rung.set()
         return list(taken.values())
 
