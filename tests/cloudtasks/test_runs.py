@@ -220,6 +220,21 @@ async def test_a_task_may_come_before_its_relay_has_recorded_it(stage: OpenStage
         assert await runs.has_ended(message_id)
 
 
+async def test_a_row_that_is_locked_for_a_moment_is_waited_for(stage: OpenStage) -> None:
+    async with staged_runs(stage) as runs:
+        [message_id] = await runs.put({})
+        async with runs.s.database.transaction() as connection:
+            await connection.execute("select from payonce.outbox where id = $1 for update", message_id)
+            delivery = runs.bring(message_id)
+            assert not (await runs.queue.exchange([], 10)).claims
+
+        async def begun() -> bool:
+            return bool((await runs.queue.exchange([], 10)).claims)
+
+        await eventually(begun, what="it is looked at again")
+        delivery.answer(replies.DONE)
+
+
 async def test_a_message_that_kills_its_processes_runs_alone_and_is_parked_when_it_kills_again(
     stage: OpenStage,
 ) -> None:
