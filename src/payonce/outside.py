@@ -153,7 +153,7 @@ async def _simulated_wallet(
     chain.fund(key.address, SIMULATED_OPENING)
     async with HttpClient("changenow", "https://changenow.example", transport=exchange) as behind:
         bridge = ExchangeBridge(chain, behind)
-        node = ChainSimulator(chain, watcher=bridge.tell_deposit)
+        node = ChainSimulator(chain, watcher=bridge.tell_deposit, arrivals=bridge.carry_refunds)
         try:
             async with HttpClient("evm", "https://chain.example", transport=node) as http:
                 yield HostWallet(EvmClient(http, key), database, f"wallet-{new_id()}")
