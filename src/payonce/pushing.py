@@ -66,7 +66,7 @@ async def _refuse_left_behind(database: Database, queues: Sequence[str]) -> None
     if row is not None:
         raise Invalid(
             f"{row['count']:,} messages of queue {row['queue']} wait to be claimed, and a task service brings that "
-            "queue now; let the version that claims them run until `payonce queues list` shows none, then start this one"
+            "queue now; let the version that claims them run until `payonce queues list` shows none, then start this"
         )
 
 

@@ -110,6 +110,9 @@ class Box:
             else:
                 taken[delivery.id] = delivery
         self._waiting.extendleft(reversed(left))
+        if taken and self._waiting:
+            # There is more. Where nothing could be taken, the end of a run rings: a full worker must not spin.
+            self.rung.set()
         return list(taken.values())
 
     def rest(self, delivery: Delivery, for_s: float) -> None:
@@ -134,12 +137,11 @@ class Box:
         self._resting.clear()
 
     async def wait(self, timeout_s: float) -> None:
-        if not self._waiting:
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await self.rung.wait()
-            except TimeoutError:
-                pass
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.rung.wait()
+        except TimeoutError:
+            pass
         self.rung.clear()
 
     def _wake(self, delivery: Delivery) -> None:
