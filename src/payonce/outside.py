@@ -125,10 +125,33 @@ async def open_payouts(settings: Settings, database: Database) -> AsyncIterator[
             async with _simulated_wallet(settings, database, simulator) as host:
                 yield [*exchange, terms(agreed.host_wallet_address or host.wallet.address), host]
             return
+        if settings.chain_url is not None:
+            async with _wallet_elsewhere(settings.chain_url, settings, database) as host:
+                yield [*exchange, terms(agreed.host_wallet_address or host.wallet.address), host]
+            return
         if agreed.host_wallet_address is None:
             raise Invalid("HOST_WALLET_ADDRESS is not set, and without it the exchange could not send anything back; "
                           "set it to the address of the wallet that pays")  # fmt: skip
         yield [*exchange, terms(agreed.host_wallet_address)]
+
+
+@asynccontextmanager
+async def _wallet_elsewhere(url: str, settings: Settings, database: Database) -> AsyncIterator["HostWallet"]:
+    """The wallet on a simulated chain that another process serves, as a demonstration in several processes needs it."""
+    from payonce.kit.http import HttpClient
+    from payonce.kit.ids import new_id
+    from payonce.services.payouts.policies import VENDOR_TIMEOUT_S
+    from payonce.services.payouts.wallet import HostWallet
+    from payonce.vendors.evm.chain import CHAIN_ID
+    from payonce.vendors.evm.client import EvmClient
+    from payonce.vendors.evm.simulated_key import SimulatedKey
+
+    if settings.changenow_url is None:
+        raise Invalid("PAYONCE_CHAIN_URL is set and CHANGENOW_URL is not: a simulated wallet cannot pay the real "
+                      "exchange; set CHANGENOW_URL to the simulated one, or neither")  # fmt: skip
+    log.warning("vendor_simulated", vendor="evm", at=url)
+    async with HttpClient("evm", url, timeout_s=VENDOR_TIMEOUT_S, allow_private=True) as http:
+        yield HostWallet(EvmClient(http, SimulatedKey("host", CHAIN_ID)), database, f"wallet-{new_id()}")
 
 
 @asynccontextmanager

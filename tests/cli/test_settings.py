@@ -72,6 +72,7 @@ def test_addresses_are_secrets_and_settings_cannot_be_changed(monkeypatch: pytes
         ("PORT", "eighty"),
         ("PAYONCE_NORTHBANK_URL", "bank.example"),
         ("PAYONCE_SOUTHBANK_URL", "ftp://bank.example"),
+        ("PAYONCE_CHAIN_URL", "127.0.0.1:8545"),
         ("CHANGENOW_URL", "api.changenow.io"),
         ("PAYONCE_METRICS", "closed"),
         ("PAYONCE_TRUSTED_PROXIES", "*"),

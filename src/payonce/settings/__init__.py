@@ -24,6 +24,7 @@
 | CLOUD_TASKS_LOCATION | where its queues are | us-central1 |
 | CLOUD_TASKS_ENDPOINT | host:port of a Cloud Tasks server without TLS, such as `payonce cloudtasks` | 127.0.0.1:8123 |
 | CLOUD_TASKS_SERVICE_ACCOUNT | account for which the task service signs its calls | our own server's |
+| PAYONCE_CHAIN_URL | a simulated chain in another process, beside its CHANGENOW_URL | simulated in the process |
 | PAYONCE_NORTHBANK_URL, PAYONCE_SOUTHBANK_URL | the banks of the example `transfers` | simulated in the process |
 | CHANGENOW_API_KEY | the key to ChangeNOW | simulated in the process, if CHANGENOW_URL is unset too |
 | CHANGENOW_PRIVATE_API_KEY | the key that its list of exchanges asks for, if you have one | CHANGENOW_API_KEY |
@@ -190,6 +191,9 @@ class Settings(BaseModel):
 
     northbank_url: str | None = Field(None, validation_alias="PAYONCE_NORTHBANK_URL", description=BANK_RULE)
     southbank_url: str | None = Field(None, validation_alias="PAYONCE_SOUTHBANK_URL", description=BANK_RULE)
+    chain_url: str | None = Field(
+        None, validation_alias="PAYONCE_CHAIN_URL", description="it must be an address such as http://127.0.0.1:8545"
+    )
 
     changenow_api_key: SecretStr | None = Field(None, validation_alias="CHANGENOW_API_KEY", description=KEY_RULE)
     changenow_private_api_key: SecretStr | None = Field(
@@ -212,7 +216,7 @@ class Settings(BaseModel):
             raise ValueError("not one word")
         return SecretStr(word)
 
-    @field_validator("northbank_url", "southbank_url", "changenow_url")
+    @field_validator("northbank_url", "southbank_url", "chain_url", "changenow_url")
     @classmethod
     def _is_http(cls, url: str | None) -> str | None:
         if url is not None:
