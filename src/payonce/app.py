@@ -7,7 +7,7 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -36,7 +36,7 @@ from payonce.kit.outcomes import Invalid
 from payonce.outside import open_banks, open_payouts, open_task_server, open_webhooks, payout_targets
 from payonce.pushing import at_home, open_pushed, tuned
 from payonce.queues.backends import Backend, open_backend, refuse_if_elsewhere, take_over, until_moved
-from payonce.service import Service
+from payonce.service import Running, Service
 from payonce.services import payouts
 from payonce.settings import TOKEN_BYTES, Settings, revealed
 
@@ -168,6 +168,7 @@ class App:
         self.admin = backend.admin
         self.read = Reader(database)
         self.actions = {action.name: action for action in (declared(self.admin) for declared in ACTIONS)}
+        self.running: Mapping[str, Running] = {}
         self.resources: Sequence[object] = ()
         self.statements: Sequence[StatementSource] = ()
         self.loops: dict[str, asyncio.Task[None]] = {}
@@ -216,12 +217,13 @@ class App:
                 open_backend(settings.backend, revealed(settings.redis_url), database, bell)
             )
             handlers, everybody = await tuned(database, handlers), await tuned(database, everybody)
-            backend = await open_pushed(SERVICES, settings, roles, everybody, backend, database, bell, stack)
+            backend, running = await open_pushed(SERVICES, settings, roles, everybody, backend, database, bell, stack)
             queues = at_home(handlers, backend)
             await refuse_if_elsewhere(database, backend.name, queues, revealed(settings.redis_url))
             if handlers:
                 await take_over(database, backend.name, queues)
             app = cls(settings, database, bell, handlers, backend)
+            app.running = running
             await app._declare(everybody)
             if handlers:
                 app.resources, app.statements = await _open_resources(settings, database, roles, stack)
@@ -263,6 +265,8 @@ class App:
         moved = until_moved(self.database, self.backend.name, at_home(self._handlers, self.backend))
         self.loops["backend"] = asyncio.create_task(moved, name="backend")
         self.loops["janitors"] = asyncio.create_task(self._keep_house(), name="janitors")
+        for name, running in self.running.items():
+            self.loops[name] = asyncio.create_task(running.run(), name=name)
         if self.pushes_here:
             assert self.backend.pushes is not None
             keeping = self.backend.pushes.keeper.run(self.process_name)
@@ -275,6 +279,8 @@ class App:
 
     async def stop(self) -> None:
         """No more claims; what runs may finish within the grace, the rest is left to its lease."""
+        for running in self.running.values():
+            running.stop()
         if self.backend.pushes is not None:
             self.backend.pushes.close_doors()
         if self._worker is not None:

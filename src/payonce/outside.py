@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from payonce.engine import metrics, webhooks
@@ -20,6 +21,7 @@ from payonce.settings import Settings, revealed
 
 if TYPE_CHECKING:
     from payonce.kit.http import HttpClient
+    from payonce.queues.cloudtasks.server.dispatch import Dispatcher
     from payonce.services.payouts.wallet import HostWallet
     from payonce.vendors.changenow.simulator import ChangeNowSimulator
 
@@ -208,7 +210,7 @@ async def open_webhooks(settings: Settings, database: Database) -> AsyncIterator
         yield [webhooks.Sender(http, database, settings.keyring(), override_from_environment(webhooks.DELIVERIES))]
 
 
-def cloud_tasks(settings: Settings, server: object = None) -> Config:
+def cloud_tasks(settings: Settings, address: str | None = None) -> Config:
     """Where pushed queues are brought from: Google's project, a server that is named, or the one in this process."""
     place = Place(settings.cloud_tasks_project or LOCAL_PROJECT, settings.cloud_tasks_location)
     if settings.cloud_tasks_project is not None and settings.cloud_tasks_endpoint is None:
@@ -216,14 +218,14 @@ def cloud_tasks(settings: Settings, server: object = None) -> Config:
             raise Invalid("CLOUD_TASKS_PROJECT_ID is set and CLOUD_TASKS_SERVICE_ACCOUNT is not; name the account for "
                           "which Cloud Tasks signs its calls, or anybody could make them")  # fmt: skip
         return Config(place, settings.cloud_tasks_service_account)
-    here = server if isinstance(server, str) else f"{TASK_SERVER_HOST}:{TASK_SERVER_PORT}"
+    here = address or f"{TASK_SERVER_HOST}:{TASK_SERVER_PORT}"
     account = settings.cloud_tasks_service_account or LOCAL_ACCOUNT
     return Config(place, account, settings.cloud_tasks_endpoint or here)
 
 
 @asynccontextmanager
-async def open_task_server(settings: Settings, database: Database, bell: Bell) -> AsyncIterator[str | None]:
-    """Our own Cloud Tasks server, and its address. None where another one is named: then none is run here."""
+async def open_task_server(settings: Settings, database: Database, bell: Bell) -> AsyncIterator["TaskServer | None"]:
+    """Our own Cloud Tasks server. None where another one is named: then none is run here."""
     if settings.cloud_tasks_project is not None or settings.cloud_tasks_endpoint is not None:
         yield None
         return
@@ -233,13 +235,31 @@ async def open_task_server(settings: Settings, database: Database, bell: Bell) -
         raise Unavailable(NO_PACKAGE) from error
     async with AsyncExitStack() as stack:
         try:
-            server = await stack.enter_async_context(open_server(database, bell, TASK_SERVER_HOST, TASK_SERVER_PORT))
+            server = await stack.enter_async_context(
+                open_server(database, bell, TASK_SERVER_HOST, TASK_SERVER_PORT, dispatching=False)
+            )
         except Unavailable:
-            server = await stack.enter_async_context(open_server(database, bell, TASK_SERVER_HOST, 0))
+            server = await stack.enter_async_context(
+                open_server(database, bell, TASK_SERVER_HOST, 0, dispatching=False)
+            )
             log.warning("cloud_tasks_port_taken", wanted=TASK_SERVER_PORT, instead=server.address,
                         for_other_processes=f"CLOUD_TASKS_ENDPOINT={server.address}")  # fmt: skip
         log.info("cloud_tasks_server_listening", address=server.address)
-        yield server.address
+        yield TaskServer(server.address, server.dispatcher)
+
+
+@dataclass(frozen=True)
+class TaskServer:
+    """It takes tasks from the moment it is open, and brings them when the process works: not to doors that are shut."""
+
+    address: str
+    dispatcher: "Dispatcher"
+
+    async def run(self) -> None:
+        await self.dispatcher.run()
+
+    def stop(self) -> None:
+        self.dispatcher.stop()
 
 
 def payout_targets(settings: Settings) -> Sequence[Target]:

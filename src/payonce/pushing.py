@@ -13,21 +13,24 @@ from payonce.queues.backends import Backend, beside
 from payonce.queues.cloudtasks.opening import open_cloud_tasks
 from payonce.queues.cloudtasks.pushed import Pushed
 from payonce.queues.cloudtasks.tune import tuned_numbers
-from payonce.service import Service
+from payonce.service import Running, Service
 from payonce.settings import Settings
 
 
 async def open_pushed(
     services: Sequence[Service], settings: Settings, roles: Sequence[str], everybody: Sequence[Handler], home: Backend,
     database: Database, bell: Bell, stack: AsyncExitStack,
-) -> Backend:  # fmt: skip
-    """The backend with the pushed queues of all services beside it, as far as there are any."""
+) -> tuple[Backend, dict[str, Running]]:  # fmt: skip
+    """The backend with the pushed queues of all services beside it, as far as there are any, and what these roles run
+    besides handlers."""
     pushed = pushed_queues(services, settings, roles, everybody)
     running = await _open_servers(services, settings, database, bell, roles, bool(pushed), stack)
     if not pushed:
-        return home
-    config = cloud_tasks(settings, running.get("cloudtasks.server"))
-    return beside(home, await stack.enter_async_context(open_cloud_tasks(database, bell, config, pushed)))
+        return home, running
+    await _refuse_left_behind(database, [each.queue for each in pushed if each.here])
+    server = running.get("cloudtasks.server")
+    config = cloud_tasks(settings, None if server is None else server.address)
+    return beside(home, await stack.enter_async_context(open_cloud_tasks(database, bell, config, pushed))), running
 
 
 def pushed_queues(
@@ -47,6 +50,24 @@ def pushed_queues(
             policy = policies[target.queue]
             pushed.append(Pushed(target, policy, service.name, serving[0], here, alone=here and len(mine) == 1))
     return pushed
+
+
+async def _refuse_left_behind(database: Database, queues: Sequence[str]) -> None:
+    """Messages from before a queue was pushed would lie where nobody takes them any more."""
+    row = await database.engine.fetchrow(
+        """
+        select queue, count(*) from (
+            select queue from payonce.messages where queue = any($1)
+            union all select queue from payonce.outbox where relay = 'redis' and queue = any($1)
+        ) lying group by queue order by queue limit 1
+        """,
+        list(queues),
+    )
+    if row is not None:
+        raise Invalid(
+            f"{row['count']:,} messages of queue {row['queue']} wait to be claimed, and a task service brings that "
+            "queue now; let the version that claims them run until `payonce queues list` shows none, then start this"
+        )
 
 
 async def tuned(database: Database, handlers: Sequence[Handler]) -> list[Handler]:
@@ -74,12 +95,14 @@ async def _open_servers(
     roles: Sequence[str],
     pushing: bool,
     stack: AsyncExitStack,
-) -> dict[str, object]:
+) -> dict[str, Running]:
     """What roles run besides handlers, by role. A task server beside others is for those who push."""
-    opened: dict[str, object] = {}
+    opened: dict[str, Running] = {}
     for service in services:
         for role, run in service.runs.items():
             name = f"{service.name}.{role}"
             if name in roles and (pushing or len(roles) == 1):
-                opened[name] = await stack.enter_async_context(run(settings, database, bell))
+                running = await stack.enter_async_context(run(settings, database, bell))
+                if running is not None:
+                    opened[name] = running
     return opened

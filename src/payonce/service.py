@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from payonce.engine.audit.run import Audit
 from payonce.engine.bell import Bell
@@ -18,6 +18,19 @@ if TYPE_CHECKING:
     from fastapi import APIRouter
 
     from payonce.testing.crash import Scenario
+
+
+class Running(Protocol):
+    """What a role runs besides handlers: opened before anything else looks for it, begun when the process works."""
+
+    @property
+    def address(self) -> str: ...
+
+    async def run(self) -> None:
+        """Until told to stop."""
+        ...
+
+    def stop(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -46,7 +59,7 @@ class Service:
     """What keys for its routes may be allowed, and what that means."""
     pushes: Callable[[Settings], Sequence[Target]] | None = None
     """Which of its queues a task service brings over HTTP, and where; the others lie where all queues do."""
-    runs: Mapping[str, Callable[[Settings, Database, Bell], AbstractAsyncContextManager[object]]] = field(
+    runs: Mapping[str, Callable[[Settings, Database, Bell], AbstractAsyncContextManager[Running | None]]] = field(
         default_factory=dict
     )
-    """What a role runs besides handlers, such as a server, for as long as the process does."""
+    """What a role runs besides handlers, such as a server; None where the settings say that another one serves."""

@@ -13,7 +13,7 @@ from starlette.routing import Route
 from payonce.engine.model import Claim, Ending, Message, Settlement
 from payonce.engine.outbox import declare_relays, relay_step
 from payonce.engine.policy import Fixed, Policy
-from payonce.engine.process import Worker
+from payonce.engine.process import DEFAULT_SLOTS, Worker
 from payonce.engine.push import EnvelopeCodec, Target
 from payonce.engine.work import Handler
 from payonce.queues.cloudtasks.box import Box, Delivery, Reply
@@ -149,7 +149,12 @@ class Desk:
 
 @asynccontextmanager
 async def open_desk(
-    stage: OpenStage, handlers: Sequence[Handler], *, working: bool = True, dispatching: bool = True
+    stage: OpenStage,
+    handlers: Sequence[Handler],
+    *,
+    working: bool = True,
+    dispatching: bool = True,
+    slots: int = DEFAULT_SLOTS,
 ) -> AsyncIterator[Desk]:
     policies = list({handler.policy.queue: handler.policy for handler in handlers}.values())
     async with stage() as s, AsyncExitStack() as stack:
@@ -162,7 +167,7 @@ async def open_desk(
         await sync(tasks.service, queues)
         routes = [Route(path, door, methods=["POST"]) for each, door in tasks.doors() for path in each.paths]
         tasks.address = await stack.enter_async_context(serving(Guard(Starlette(routes=routes))))
-        worker = Worker(handlers, s.database, tasks.feed, lambda policy: tasks.queue(policy, "worker-1"))
+        worker = Worker(handlers, s.database, tasks.feed, lambda policy: tasks.queue(policy, "worker-1"), (), slots)
         desk = Desk(s, server, tasks, tasks.address, policies, worker)
         if working:
             desk.loops.append(asyncio.create_task(worker.run()))

@@ -1,4 +1,4 @@
-"""From the outbox to the task service: once each, whatever is lost on the way, and each of its errors as it is meant."""
+"""From the outbox to the task service: once each, whatever is lost on the way, each of its errors as it is meant."""
 
 from datetime import timedelta
 from typing import Any
@@ -10,8 +10,7 @@ from payonce.engine.outbox import Delivered, Entry, NotNow, Refusal
 from payonce.engine.push import EnvelopeCodec
 from payonce.engine.work import Work, handles
 from payonce.kit.ids import new_id
-from payonce.kit.outcomes import Invalid
-from payonce.queues.cloudtasks import client as task_client
+from payonce.kit.outcomes import Invalid, Unavailable
 from payonce.queues.cloudtasks.client import Config, Said, TaskService
 from payonce.queues.cloudtasks.names import LOCAL_ACCOUNT, delivery_of, task_id
 from payonce.queues.cloudtasks.relay import CloudTasksRelay, _parts
@@ -124,8 +123,8 @@ async def test_a_task_carries_its_time_its_address_and_whom_to_sign_for(stage: O
         [message_id] = await desk.put({"n": 1}, delay_s=3_600.0)
         name = await desk.s.owner.fetchval("select delivered_as from payonce.outbox where id = $1", message_id)
         task = await desk.tasks.service._connected().get_task(request={"name": name, "response_view": "FULL"})
-        row = await desk.s.owner.fetchrow("select ready_at from payonce.outbox where id = $1", message_id)
-        assert abs(task.schedule_time - row["ready_at"]) < timedelta(milliseconds=1)
+        ready_at = await desk.s.owner.fetchval("select ready_at from payonce.outbox where id = $1", message_id)
+        assert abs(task.schedule_time - ready_at) < timedelta(milliseconds=1)
         assert task.http_request.url == f"{desk.url}/errands/runner/{QUEUE}"
         assert task.http_request.oidc_token.audience == desk.url
         assert task.http_request.oidc_token.service_account_email == LOCAL_ACCOUNT
@@ -158,7 +157,7 @@ async def test_without_googles_packages_one_sentence_says_what_to_do(monkeypatch
     import sys
 
     monkeypatch.setitem(sys.modules, "google.cloud.tasks_v2", None)
-    with pytest.raises(task_client.Unavailable, match=r"extra gcp"):
+    with pytest.raises(Unavailable, match=r"extra gcp"):
         TaskService(Config(PLACE, LOCAL_ACCOUNT, NOBODY))._connected()
 
 

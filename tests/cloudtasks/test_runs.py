@@ -220,6 +220,21 @@ async def test_a_task_may_come_before_its_relay_has_recorded_it(stage: OpenStage
         assert await runs.has_ended(message_id)
 
 
+async def test_a_row_that_is_locked_for_a_moment_is_waited_for(stage: OpenStage) -> None:
+    async with staged_runs(stage) as runs:
+        [message_id] = await runs.put({})
+        async with runs.s.database.transaction() as connection:
+            await connection.execute("select from payonce.outbox where id = $1 for update", message_id)
+            delivery = runs.bring(message_id)
+            assert not (await runs.queue.exchange([], 10)).claims
+
+        async def begun() -> bool:
+            return bool((await runs.queue.exchange([], 10)).claims)
+
+        await eventually(begun, what="it is looked at again")
+        delivery.answer(replies.DONE)
+
+
 async def test_a_message_that_kills_its_processes_runs_alone_and_is_parked_when_it_kills_again(
     stage: OpenStage,
 ) -> None:
@@ -285,6 +300,24 @@ async def test_an_unreadable_row_is_parked_and_holds_up_nobody(stage: OpenStage)
         assert claim.message.id == sound
         assert await runs.told(refused) == replies.PARKED
         assert "cannot be read" in (await runs.row(broken))["last_error"]
+
+
+async def test_a_worker_without_room_does_not_spin_on_what_waits(stage: OpenStage) -> None:
+    async with staged_runs(stage) as runs:
+        ids = await runs.put({}, {}, {})
+        waiting = [runs.bring(message_id) for message_id in ids]
+        await runs.queue.wait(0.0)
+        assert not (await runs.queue.exchange([], 0)).claims
+        looked = asyncio.create_task(runs.queue.wait(60.0))
+        await asyncio.sleep(0)
+        assert not looked.done(), "it waits for the end of a run, although there is something to take"
+        runs.queue.wake()
+        await looked
+        [_] = (await runs.queue.exchange([], 1)).claims
+        async with asyncio.timeout(5):
+            await runs.queue.wait(60.0)
+        assert len((await runs.queue.exchange([], 10)).claims) == 2
+        replies.answer_all(waiting, replies.DONE)
 
 
 async def test_a_full_box_sends_the_rest_back(stage: OpenStage) -> None:

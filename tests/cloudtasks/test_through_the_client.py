@@ -157,6 +157,17 @@ async def test_no_more_run_at_once_than_the_policy_says(stage: OpenStage) -> Non
         assert len(log.ran) == 9
 
 
+async def test_more_tasks_than_slots_are_all_run(stage: OpenStage) -> None:
+    log = Log()
+    log.open.clear()
+    async with open_desk(stage, [log.handler], slots=4) as desk:
+        await desk.put(*({"n": number} for number in range(40)))
+        await eventually(lambda: log.at_once == 4)
+        log.open.set()
+        await desk.drained()
+        assert (log.most_at_once, len(log.ran)) == (4, 40)
+
+
 async def test_pause_stops_runs_and_resume_goes_on_with_all_of_them(stage: OpenStage) -> None:
     """Promise 6."""
     log = Log(replace(POLICY, backoff=Fixed(1)))

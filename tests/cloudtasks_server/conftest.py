@@ -1,17 +1,21 @@
 """A database with the server's tables, and a server on it that speaks to Google's own client."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
 
 import pytest
 
-from payonce.testing import OpenStage
+from payonce.app import all_migrations
+from payonce.testing import OpenStage, Servers
+from tests.cloudtasks_server.api import Api, open_api
 from tests.cloudtasks_server.desk import Desk, open_desk
 
 
 @pytest.fixture(scope="session")
-def payonce_components() -> Sequence[tuple[str, str]]:
-    return (("cloudtasks", "payonce.queues.cloudtasks.server"),)
+def servers() -> Iterator[Servers]:
+    running = Servers(all_migrations())
+    yield running
+    running.close()
 
 
 @pytest.fixture
@@ -24,3 +28,9 @@ def desk(stage: OpenStage) -> AbstractAsyncContextManager[Desk]:
 def still(stage: OpenStage) -> AbstractAsyncContextManager[Desk]:
     """A server whose clock stands and which dispatches only in steps."""
     return open_desk(stage, dispatching=False, frozen=True)
+
+
+@pytest.fixture
+def api(stage: OpenStage) -> AbstractAsyncContextManager[Api]:
+    """The API, here or at Google; nothing is dispatched."""
+    return open_api(stage)

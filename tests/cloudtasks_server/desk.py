@@ -12,7 +12,10 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import tasks_v2
 from google.cloud.tasks_v2.services.cloud_tasks.transports import CloudTasksGrpcAsyncIOTransport
 
+from payonce.queues.cloudtasks.server.dispatch import LEASE_S
+from payonce.queues.cloudtasks.server.queue_store import QueueStore
 from payonce.queues.cloudtasks.server.serving import CloudTasksServer, open_server
+from payonce.queues.cloudtasks.server.task_store import Claims, TaskStore
 from payonce.testing import OpenStage, Stage, eventually
 from payonce.testing.serving import serving
 
@@ -102,6 +105,12 @@ class Desk:
             count += 1
         return count
 
+    async def claims(self, limit: int) -> Claims:
+        """As another process would claim, which then falls silent."""
+        store = TaskStore(self.s.database)
+        queues = await QueueStore(self.s.database).live()
+        return await store.claim(dict.fromkeys(queues, True), limit, LEASE_S)
+
     async def emptied(self, queue: str = QUEUE) -> None:
         async def is_empty() -> bool:
             return not [task async for task in await self.client.list_tasks(parent=queue)]
@@ -112,7 +121,9 @@ class Desk:
 @asynccontextmanager
 async def open_client(address: str) -> AsyncIterator[Any]:
     """Google's client, unmodified."""
-    async with grpc.aio.insecure_channel(address) as channel:
+    # A server that was killed is back within seconds; the channel is to find it as soon.
+    patience = [("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 300)]
+    async with grpc.aio.insecure_channel(address, options=patience) as channel:
         transport = CloudTasksGrpcAsyncIOTransport(channel=channel, credentials=AnonymousCredentials())
         yield tasks_v2.CloudTasksAsyncClient(transport=transport, client_options=ClientOptions())
 

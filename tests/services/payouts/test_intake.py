@@ -71,7 +71,7 @@ class Door:
         return await self.post(await self.body(**fields))
 
     async def count(self) -> tuple[int, ...]:
-        tables = ("payouts.payouts", "payonce.messages", "payonce.postings")
+        tables = ("payouts.payouts", "payonce.live_messages", "payonce.postings")
         return tuple([await self.ask.app.read.fetchval(f"select count(*) from {table}") for table in tables])
 
 

@@ -39,6 +39,9 @@ from payonce.queues.cloudtasks.statements import (
 
 EARLY_REST_S: Final = 5.0
 """A task that comes so much before its time waits here: the clocks of two services differ."""
+LOCKED_REST_S: Final = 0.05
+LOCKED_LOOKS: Final = 40
+"""So often a row that somebody has locked is looked at again: two seconds, then the task service keeps the task."""
 SAME_TIME_S: Final = 1.0
 """A retry that the task service would make within so much of its time is left to it."""
 AFTER_FAILURE_S: Final = 0.2
@@ -141,6 +144,10 @@ class CloudTasksQueue:
             row = known[delivery.id]
             if row["over"]:
                 delivery.answer(replies.KNOWN)
+            elif row["there"] and delivery.looks < LOCKED_LOOKS:
+                # Its relay writes down that it was handed over, or a run commits: that takes a moment.
+                delivery.looks += 1
+                self._box.rest(delivery, LOCKED_REST_S)
             elif row["there"]:
                 delivery.answer(replies.HELD)
             elif delivery.message is not None:
@@ -187,7 +194,7 @@ class CloudTasksQueue:
             if settlement.recorded or message_id in recorded:
                 answers.append(Answer.SETTLED)
                 anew = not settlement.recorded and ends[message_id].anew
-                self._answer(message_id, token, _reply(settlement, anew))
+                self._answer(message_id, token, self._reply(settlement, anew))
             else:
                 answers.append(Answer.ALREADY if message_id in gone else Answer.STALE)
                 self._answer(message_id, token, replies.KNOWN if message_id in gone else replies.STALE)
@@ -298,6 +305,19 @@ class CloudTasksQueue:
     def wake(self) -> None:
         self._box.rung.set()
 
+    def _reply(self, settlement: Settlement, anew: bool) -> Reply:
+        match settlement.ending:
+            case Ending.PARKED:
+                return replies.PARKED
+            case Ending.RETRY | Ending.RELEASED if anew:
+                return replies.PUT_OFF
+            case Ending.RETRY:
+                return replies.RETRIED
+            case Ending.RELEASED:
+                return replies.CLOSING if self._box.closed else replies.GIVEN_BACK
+            case _:
+                return replies.DONE
+
     def _answer(self, message_id: UUID, token: int, reply: Reply) -> None:
         delivery = self._unanswered.pop((message_id, token), None)
         if delivery is not None:
@@ -313,18 +333,6 @@ class _End(msgspec.Struct, frozen=True, gc=False):
     reason: str | None = None
     delay_s: float = 0.0
     anew: bool = False
-
-
-def _reply(settlement: Settlement, anew: bool) -> Reply:
-    match settlement.ending:
-        case Ending.PARKED:
-            return replies.PARKED
-        case Ending.RETRY:
-            return replies.PUT_OFF if anew else replies.RETRIED
-        case Ending.RELEASED:
-            return replies.PUT_OFF if anew else replies.CLOSING
-        case _:
-            return replies.DONE
 
 
 def _new_token() -> int:

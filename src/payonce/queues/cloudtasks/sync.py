@@ -29,12 +29,13 @@ class Difference:
 
 
 def numbers_of(policy: Policy) -> QueueNumbers:
-    """A policy in Google's terms. Its own deadline and attempts hold in any case; these are what is seen there."""
+    """A policy in Google's terms. Attempts are without limit there: it counts a process that is down as it counts a
+    handler that fails, and would give a message up before its policy does."""
     least_s, most_s = backoff_bounds_s(policy.backoff)
     return QueueNumbers(
         rate=min(policy.rate or RATE_MAX, RATE_MAX),
         concurrency=min(policy.concurrency or CONCURRENCY_DEFAULT, CONCURRENCY_MAX),
-        max_attempts=policy.max_attempts or UNLIMITED,
+        max_attempts=UNLIMITED,
         max_retry_s=policy.give_up_after_s or 0.0,
         min_backoff_s=least_s,
         max_backoff_s=most_s,

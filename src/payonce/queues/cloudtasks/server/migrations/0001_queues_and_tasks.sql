@@ -170,8 +170,8 @@ declare
     moment timestamptz := payonce.due_now();
     allowed integer := wanted;
     live integer;
-    pace double precision;
-    burst double precision;
+    speed_share double precision;
+    bucket double precision;
     debt_s double precision;
     spent integer;
     rests_s double precision;
@@ -210,15 +210,12 @@ begin
             rests_s := 0.05;
         end if;
         allowed := least(allowed, q.concurrency - live);
-        pace := case when moment > q.paced_at + make_interval(secs => recovery_s * 10) then 1.0
+        speed_share := case when moment > q.paced_at + make_interval(secs => recovery_s * 10) then 1.0
             else least(1.0, q.pace * 2 ^ floor(extract(epoch from moment - q.paced_at) / recovery_s)) end;
-        burst := greatest(1.0, floor(q.burst * pace));
+        bucket := greatest(1.0, floor(q.burst * speed_share));
         debt_s := extract(epoch from greatest(q.arrival_at - moment, interval '0'));
         -- A hair of tolerance: 0.1 s of debt at 10/s is one dispatch, not 1.0000000001.
-        if burst - debt_s * q.rate * pace + 1e-6 < 1 then
-            rests_s := greatest(rests_s, debt_s - (burst - 1) / (q.rate * pace));
-        end if;
-        allowed := greatest(0, least(allowed, floor(burst - debt_s * q.rate * pace + 1e-6)::integer));
+        allowed := greatest(0, least(allowed, floor(bucket - debt_s * q.rate * speed_share + 1e-6)::integer));
         return query
             update cloudtasks.tasks t
             set token = t.token + 1, lease_until = payonce.lease_now() + make_interval(secs => lease_s),
@@ -234,8 +231,12 @@ begin
         get diagnostics spent = row_count;
         if spent > 0 then
             update cloudtasks.queues
-            set arrival_at = greatest(arrival_at, moment) + make_interval(secs => spent / (q.rate * pace))
+            set arrival_at = greatest(arrival_at, moment) + make_interval(secs => spent / (q.rate * speed_share))
             where id = of_queue;
+            debt_s := debt_s + spent / (q.rate * speed_share);
+        end if;
+        if bucket - debt_s * q.rate * speed_share + 1e-6 < 1 then
+            rests_s := greatest(rests_s, debt_s - (bucket - 1) / (q.rate * speed_share));
         end if;
         rests_s := coalesce(rests_s, case when spent > 0 and spent = allowed then 0 end, (
             select extract(epoch from greatest(w.schedule_at - moment, interval '0')) from cloudtasks.tasks w

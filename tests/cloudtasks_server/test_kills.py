@@ -1,0 +1,228 @@
+"""Servers as real processes that die under load: nothing is lost, every repeat has its death, and the rate holds."""
+
+import asyncio
+import socket
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.api_core.exceptions import AlreadyExists, GoogleAPICallError
+
+from payonce.queues.cloudtasks.server.dispatch import LEASE_S
+from payonce.testing import OpenStage, Stage, eventually
+from payonce.testing.processes import Child, Processes
+from payonce.testing.serving import serving
+from tests.cloudtasks_server.desk import LOCATION, QUEUE, Worker, open_client
+
+LATENESS_S = 0.2
+"""Between a claim and its arrival, on a busy machine; dispatches that far apart may arrive in one window."""
+
+
+@dataclass
+class Ground:
+    s: Stage
+    processes: Processes
+    worker: Worker
+    ports: list[int]
+    leased_at_deaths: Counter[str] = field(default_factory=Counter)
+
+    def begin(self, place: int = 0) -> Child:
+        port = str(self.ports[place])
+        command = (sys.executable, "-m", "payonce", "cloudtasks", "--port", port)
+        return self.processes.start(*command, name="server", environment={"DATABASE_URL": self.s.scratch.service_url})
+
+    async def kill(self, server: Child) -> None:
+        """SIGKILL; notes which tasks it had in hand, which are the ones that may come again."""
+        server.kill()
+        await self.silent()
+        rows = await self.s.owner.fetch("select id from cloudtasks.tasks where lease_until is not null")
+        self.leased_at_deaths.update(row["id"] for row in rows)
+
+    async def silent(self) -> None:
+        """The store has ended what the dead process had asked for."""
+        gone = "select not exists (select from pg_stat_activity where application_name = 'payonce cloudtasks')"
+
+        async def is_silent() -> bool:
+            return bool(await self.s.owner.fetchval(gone))
+
+        await eventually(is_silent, what="the dead server's sessions have ended")
+
+    async def put_all(self, client: Any, ids: list[str]) -> None:
+        """As a caller does who minds what it creates: again until it is accepted, and a taken name is accepted."""
+        for task_id in ids:
+            task = {"name": f"{QUEUE}/tasks/{task_id}", "http_request": {"url": self.worker.url}}
+            await eventually(lambda task=task: self._accepted(client, task), 40, "the task is accepted")  # type: ignore[misc]
+
+    async def _accepted(self, client: Any, task: dict[str, Any]) -> bool:
+        try:
+            await client.create_task(parent=QUEUE, task=task, timeout=5)
+        except AlreadyExists:
+            return True
+        except GoogleAPICallError:
+            return False
+        return True
+
+    async def left(self) -> int:
+        return int(await self.s.owner.fetchval("select count(*) from cloudtasks.tasks"))
+
+    def each_came(self, ids: list[str]) -> None:
+        """At least once, and again only if a server died with it in hand."""
+        came = Counter(arrival.task for arrival in self.worker.arrived)
+        assert set(came) == set(ids), f"lost: {sorted(set(ids) - set(came))[:5]}"
+        unexplained = {task: times for task, times in came.items() if times > 1 + self.leased_at_deaths[task]}
+        assert not unexplained, f"came more often than servers died with them: {unexplained}"
+
+    def no_window_exceeds(self, rate: float, burst: int) -> None:
+        times = sorted(arrival.at for arrival in self.worker.arrived)
+        most = max(sum(1 for each in times if start <= each < start + 1) for start in times)
+        assert most <= rate * (1 + LATENESS_S) + burst, f"{most} dispatches within one second"
+
+
+@asynccontextmanager
+async def open_ground(stage: OpenStage, folder: Path, servers: int = 1) -> AsyncIterator[Ground]:
+    worker = Worker()
+    async with stage() as s, serving(worker) as worker.url:
+        ports = []
+        for _ in range(servers):
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                ports.append(free.getsockname()[1])
+        processes = Processes(folder)
+        try:
+            yield Ground(s, processes, worker, ports)
+        finally:
+            processes.close()
+
+
+async def make_queue(client: Any, rate: float, concurrency: int = 20, **settings: Any) -> None:
+    limits = {"max_dispatches_per_second": rate, "max_concurrent_dispatches": concurrency}
+    await client.create_queue(parent=LOCATION, queue={"name": QUEUE, "rate_limits": limits, **settings})
+
+
+async def test_a_server_killed_under_load_and_restarted_loses_nothing(stage: OpenStage, tmp_path: Path) -> None:
+    await die_under_load(stage, tmp_path, tasks=240, deaths=2)
+
+
+@pytest.mark.full
+async def test_many_deaths_under_load_lose_nothing(stage: OpenStage, tmp_path: Path) -> None:
+    await die_under_load(stage, tmp_path, tasks=900, deaths=8)
+
+
+async def die_under_load(stage: OpenStage, folder: Path, tasks: int, deaths: int) -> None:
+    rate = 60.0
+    ids = [f"t{number}" for number in range(tasks)]
+    async with open_ground(stage, folder) as ground:
+        server = ground.begin()
+        await server.says("cloudtasks_listening", 30)
+        async with open_client(f"127.0.0.1:{ground.ports[0]}") as client:
+            await make_queue(client, rate)
+            putting = [asyncio.create_task(ground.put_all(client, ids[place::4])) for place in range(4)]
+            for death in range(1, deaths + 1):
+                reached = death * tasks // (deaths + 2)
+                await eventually(lambda reached=reached: len(ground.worker.arrived) >= reached, 30)  # type: ignore[misc]
+                ground.worker.open.clear()
+                await eventually(leased(ground, 1), 10)
+                await ground.kill(server)
+                ground.worker.open.set()
+                await ground.s.clock.advance_leases(LEASE_S)
+                server = ground.begin()
+                await server.says("cloudtasks_listening", 30)
+            await asyncio.gather(*putting)
+        await eventually(emptied(ground), 30, "every task is done")
+        ground.each_came(ids)
+        ground.no_window_exceeds(rate, burst=60)
+        assert ground.leased_at_deaths, "no server died with a task in hand, so the test shows nothing"
+
+
+async def test_two_servers_share_limits_and_the_survivor_takes_over(stage: OpenStage, tmp_path: Path) -> None:
+    rate = 60.0
+    ids = [f"t{number}" for number in range(300)]
+    async with open_ground(stage, tmp_path, servers=2) as ground:
+        servers = [ground.begin(0), ground.begin(1)]
+        for server in servers:
+            await server.says("cloudtasks_listening", 30)
+        async with (
+            open_client(f"127.0.0.1:{ground.ports[0]}") as first,
+            open_client(f"127.0.0.1:{ground.ports[1]}") as second,
+        ):
+            await make_queue(first, rate, concurrency=10)
+            await asyncio.gather(ground.put_all(first, ids[:100]), ground.put_all(second, ids[100:]))
+            await eventually(lambda: len(ground.worker.arrived) >= 100, 30)
+            ground.worker.open.clear()
+            await eventually(leased(ground, 10), 10, "all slots are taken")
+            held = await ground.s.owner.fetch("select id from cloudtasks.tasks where lease_until is not null")
+            assert len(held) == 10, "two servers together keep the concurrency"
+            servers[0].kill()
+            # Those of the survivor are answered; what stays leased died with the other.
+            ground.worker.open.set()
+            await eventually(only_the_dead_hold(ground), 30)
+            rows = await ground.s.owner.fetch("select id from cloudtasks.tasks where lease_until is not null")
+            ground.leased_at_deaths.update(row["id"] for row in rows)
+            await ground.s.clock.advance_leases(LEASE_S)
+            await eventually(emptied(ground), 30, "every task is done")
+        ground.each_came(ids)
+        ground.no_window_exceeds(rate, burst=60)
+
+
+async def test_a_server_that_stood_still_changes_nothing_when_it_wakes(stage: OpenStage, tmp_path: Path) -> None:
+    async with open_ground(stage, tmp_path, servers=2) as ground:
+        stopped = ground.begin(0)
+        await stopped.says("cloudtasks_listening", 30)
+        async with open_client(f"127.0.0.1:{ground.ports[0]}") as client:
+            far = {"min_backoff": {"seconds": 3_600}, "max_backoff": {"seconds": 3_600}}
+            await make_queue(client, rate=60, concurrency=1, retry_config=far)
+            ground.worker.open.clear()
+            ground.worker.answers(200)
+            await ground.put_all(client, ["one"])
+            await eventually(lambda: ground.worker.arrived)
+        stopped.stop()
+        await ground.s.clock.advance_leases(LEASE_S)
+        # Its answer, a success, is on the way to the one that stands still; the next gets an error.
+        ground.worker.answers(500)
+        ground.worker.open.set()
+        survivor = ground.begin(1)
+        await eventually(lambda: len(ground.worker.arrived) == 2, 30, "the survivor has dispatched it again")
+        async with open_client(f"127.0.0.1:{ground.ports[1]}") as client:
+            name = f"{QUEUE}/tasks/one"
+
+            async def is_settled() -> bool:
+                return bool((await client.get_task(name=name)).last_attempt.response_time)
+
+            await eventually(is_settled)
+            before = await client.get_task(name=name)
+            stopped.resume()
+            await eventually(lambda: any(words in stopped.output for words in ("late_answer", "lease_lost")), 20)
+            assert await client.get_task(name=name) == before
+            assert survivor.running
+
+
+def leased(ground: Ground, count: int) -> Any:
+    async def so_many() -> bool:
+        statement = "select count(*) from cloudtasks.tasks where lease_until is not null"
+        return int(await ground.s.owner.fetchval(statement)) >= count
+
+    return so_many
+
+
+def emptied(ground: Ground) -> Any:
+    async def is_empty() -> bool:
+        return await ground.left() == 0
+
+    return is_empty
+
+
+def only_the_dead_hold(ground: Ground) -> Any:
+    """Nothing waits any more: whatever is left is leased, and the survivor's share of that was answered."""
+
+    async def so() -> bool:
+        statement = """
+            select not exists (select from cloudtasks.tasks
+                where lease_until is null or last_dispatched_at > payonce.due_now() - interval '1 s')
+        """
+        return bool(await ground.s.owner.fetchval(statement))
+
+    return so
