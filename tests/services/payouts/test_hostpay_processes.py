@@ -10,12 +10,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from payonce.kit.outcomes import Invalid
+from payonce.outside import open_payouts
+from payonce.services.payouts.hostpay import pay_swap
+from payonce.services.payouts.hostpay_follow import follow_payment
 from payonce.services.payouts.model import Payout, State
+from payonce.services.payouts.wallet import HostWallet
+from payonce.settings import load_settings
 from payonce.testing import OpenStage, eventually
 from payonce.testing.processes import Child, Processes
 from payonce.testing.serving import serving
 from tests.services.payouts.hostpay_process import Duty
-from tests.services.payouts.hostpay_stage import House, open_house
+from tests.services.payouts.hostpay_stage import House, braked_worker, open_house
 
 ROOT = Path(__file__).parents[3]
 CROSSINGS = 8
@@ -113,3 +119,23 @@ async def _until_dead(street: Street, child: Child) -> None:
 
     await eventually(dead, WITHIN_S, "the process dies")
     child.kill()
+
+
+async def test_a_role_is_opened_on_a_chain_and_an_exchange_of_other_processes(
+    stage: OpenStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_house(stage) as house, serving(house.node) as node_url, serving(house.desk) as exchange_url:
+        given = {"PAYONCE_CHAIN_URL": node_url, "CHANGENOW_API_KEY": "key", "SUCCESS_URL_SIGNING_KEY": "k" * 32}
+        for name, value in given.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(Invalid, match="CHANGENOW_URL is not: a simulated wallet cannot pay the real exchange"):
+            async with open_payouts(load_settings(), house.s.database):
+                pass
+        monkeypatch.setenv("CHANGENOW_URL", exchange_url)
+        payout = await house.waiting_for_hostpay()
+        async with open_payouts(load_settings(), house.s.database) as opened:
+            [host] = [each for each in opened if isinstance(each, HostWallet)]
+            assert host.wallet.address == house.wallet.address
+            worker = await braked_worker(house.s, (pay_swap, follow_payment), opened)
+            await worker.step()
+            assert await house.state(payout) is State.PAYING
