@@ -116,6 +116,16 @@ async def test_totals_are_by_state_within_the_other_filters(stage: OpenStage) ->
         assert "All 1 Held 1" in narrowed.words
 
 
+async def test_the_overview_is_not_quiet_while_a_payout_waits_for_a_person(stage: OpenStage) -> None:
+    async with open_scene(stage) as (house, address), visiting(address) as visitor:
+        assert "All quiet" in (await visitor.get("/")).words
+        await held(house)
+        page = await visitor.get("/")
+        assert "All quiet" not in page.words
+        assert "Payouts held or in review 1" in page.words
+        assert "/console/payouts?state=held" in page.text
+
+
 async def test_pages_of_a_long_list_show_each_payout_once(stage: OpenStage) -> None:
     async with open_scene(stage) as (house, address), visiting(address) as visitor:
         await held(house)

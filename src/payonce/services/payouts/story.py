@@ -101,6 +101,18 @@ async def facts(read: Reads, payout: Payout, swaps: Sequence[Carried]) -> list[F
     return sorted(found, key=lambda fact: fact.at)
 
 
+async def effects_in_review(read: Reads, swaps: Sequence[Carried]) -> list[Any]:
+    """What only a person can answer, before anything else about it is decided."""
+    keys = [key for each in swaps for key in (each.swap.id, f"{each.swap.id}/pay")]
+    return await read.fetch(
+        """
+        select id, kind, key, generation from payonce.effects
+        where kind in ('changenow.create', 'evm.pay') and key = any($1::text[]) and state = 'review' order by id
+        """,
+        keys,
+    )
+
+
 def open_verdicts(payout: Payout, swaps: Sequence[Carried]) -> list[Verdict]:
     """What a person may decide about it now. `decisions` has the last word; what it would refuse is not offered."""
     active = [each for each in swaps if each.swap.state not in REPLACED]
