@@ -384,6 +384,16 @@ async def test_the_wallets_limits_are_lowered_by_one_person_and_raised_by_two(st
         assert said == [SOMEBODY], "only the first was done"
 
 
+async def test_an_effect_that_nobody_knows_the_end_of_is_asked_about_first(stage: OpenStage) -> None:
+    async with open_scene(stage) as (house, address), visiting(address) as visitor:
+        payout = await held(house)
+        await house.s.owner.execute("update payonce.effects set state = 'review', review_cause = 'orphaned'")
+        effect_id = await house.s.owner.fetchval("select id from payonce.effects")
+        page = await visitor.get(f"/payouts/{payout.id}")
+        assert f"Nobody knows whether changenow.create {payout.unique_id}/1/1:1 happened." in page.words
+        assert f"/console/effects/{effect_id}" in page.text
+
+
 async def test_markup_in_a_reason_is_text(stage: OpenStage) -> None:
     async with open_scene(stage) as (house, address), visiting(address) as visitor:
         payout = await held(house)

@@ -103,13 +103,13 @@ async def facts(read: Reads, payout: Payout, swaps: Sequence[Carried]) -> list[F
 
 async def effects_in_review(read: Reads, swaps: Sequence[Carried]) -> list[Any]:
     """What only a person can answer, before anything else about it is decided."""
-    keys = [key for each in swaps for key in (each.swap.id, f"{each.swap.id}/pay")]
     return await read.fetch(
         """
         select id, kind, key, generation from payonce.effects
-        where kind in ('changenow.create', 'evm.pay') and key = any($1::text[]) and state = 'review' order by id
+        where state = 'review' and kind in ('changenow.create', 'evm.pay', 'evm.bump')
+          and regexp_replace(key, '/(pay|bump/[0-9]+)$', '') = any($1::text[]) order by id
         """,
-        keys,
+        [each.swap.id for each in swaps],
     )
 
 
