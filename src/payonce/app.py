@@ -63,6 +63,12 @@ def transfers_routes() -> "APIRouter":
     return build_routes()
 
 
+def payouts_scenarios() -> Sequence["Scenario"]:
+    from payonce.payouts_crash import SCENARIOS
+
+    return SCENARIOS
+
+
 def payouts_routes() -> "APIRouter":
     from payonce.services.payouts.api import build_routes
 
@@ -79,7 +85,8 @@ SERVICES: Final = (
     Service(
         "payouts", "payonce.services.payouts", payouts.ROLES, payouts.INVARIANTS, payouts.SCHEDULES,
         resources=open_payouts, references=payouts.REFERENCES, statements=payouts.statements,
-        routes=payouts_routes, scopes=payouts.SCOPES, pushes=payout_targets, observes=payouts.observe_payouts,
+        scenarios=payouts_scenarios, routes=payouts_routes, scopes=payouts.SCOPES, pushes=payout_targets,
+        observes=payouts.observe_payouts,
     ),
     Service("webhooks", None, {"sender": [webhooks.deliver]}, resources=open_webhooks),
     Service("cloudtasks", "payonce.queues.cloudtasks.server", {"server": ()}, runs={"server": open_task_server}),

@@ -87,7 +87,9 @@ async def open_changenow(settings: Settings, database: Database) -> AsyncIterato
     url = settings.changenow_url
     if key is None and url is not None:
         raise Invalid("CHANGENOW_URL is set and CHANGENOW_API_KEY is not; set both, or neither to have it simulated")
-    budget = SharedBudget(database, "changenow", port.BUDGET_PER_S, port.BUDGET_BURST, port.TURN_MAX_S)
+    # Of what the key is allowed, the same share as of what keys are allowed by default.
+    per_s = settings.payouts.changenow_per_s * port.BUDGET_PER_S / port.REQUESTS_PER_S
+    budget = SharedBudget(database, "changenow", per_s, port.BUDGET_BURST, port.TURN_MAX_S)
 
     def client(http: HttpClient, its_key: str) -> ChangeNowClient:
         return ChangeNowClient(http, its_key, budget, private_key=private_key, watch=_watched("changenow"))
@@ -95,7 +97,9 @@ async def open_changenow(settings: Settings, database: Database) -> AsyncIterato
     if key is not None:
         root = (url or CHANGENOW_AT).rstrip("/").removesuffix("/v2")
         # The operator wrote the address: it may well lie in their own network.
-        async with HttpClient("changenow", root, timeout_s=port.ANSWER_MAX_S, allow_private=url is not None) as http:
+        async with HttpClient(
+            "changenow", root, timeout_s=settings.payouts.changenow_answer_s, allow_private=url is not None
+        ) as http:
             yield [client(http, key)]
         return
     with _simulated_changenow(settings) as simulator:

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
-from payonce.engine.budgets import SharedBudget
 from payonce.engine.database import Database
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid, NotSent, Unknown
@@ -30,8 +29,6 @@ SIMULATED_BLOCK_S: Final = 2.0
 SIMULATED_OPENING_ETH: Final = "1000"
 CARRY_EVERY_S: Final = 2.0
 """How often the simulated chain tells the simulated exchange of deposits, and brings refunds back."""
-NODE_CALLS_PER_S, NODE_BURST, NODE_WAIT_S = 200.0, 100, 2.0
-"""What all processes together ask of the node."""
 
 log = get_logger(__name__)
 
@@ -46,7 +43,7 @@ async def open_payouts(settings: Settings, database: Database) -> AsyncIterator[
         changenow, *simulated = await stack.enter_async_context(open_changenow(settings, database))
         wallet: EvmClient | None = None
         if settings.chain_url is not None:
-            wallet = await stack.enter_async_context(_wallet_at(settings.chain_url, database))
+            wallet = await stack.enter_async_context(_wallet_at(settings.chain_url))
         elif simulated:
             wallet = await stack.enter_async_context(_simulated_wallet(settings, simulated[0]))  # type: ignore[arg-type]
         address = settings.payouts.host_wallet_address or (None if wallet is None else wallet.address)
@@ -61,16 +58,15 @@ async def open_payouts(settings: Settings, database: Database) -> AsyncIterator[
 
 
 @asynccontextmanager
-async def _wallet_at(url: str, database: Database) -> AsyncIterator["EvmClient"]:
+async def _wallet_at(url: str) -> AsyncIterator["EvmClient"]:
     """Of a simulated chain that several processes share."""
     from payonce.kit.http import HttpClient
     from payonce.vendors.evm.chain import CHAIN_ID
     from payonce.vendors.evm.client import EvmClient
     from payonce.vendors.evm.simulated_key import SimulatedKey
 
-    budget = SharedBudget(database, "chain", NODE_CALLS_PER_S, NODE_BURST, NODE_WAIT_S)
     async with HttpClient("chain", url, timeout_s=VENDOR_TIMEOUT_S, allow_private=True) as http:
-        yield EvmClient(http, SimulatedKey(SIMULATED_SECRET, CHAIN_ID), budget=budget)
+        yield EvmClient(http, SimulatedKey(SIMULATED_SECRET, CHAIN_ID))
 
 
 @asynccontextmanager

@@ -27,6 +27,7 @@ async def open_pushed(
     running = await _open_servers(services, settings, database, bell, roles, bool(pushed), stack)
     if not pushed:
         return home, running
+    await _refuse_left_behind(database, [each.queue for each in pushed if each.here])
     server = running.get("cloudtasks.server")
     config = cloud_tasks(settings, None if server is None else server.address)
     return beside(home, await stack.enter_async_context(open_cloud_tasks(database, bell, config, pushed))), running
@@ -49,6 +50,24 @@ def pushed_queues(
             policy = policies[target.queue]
             pushed.append(Pushed(target, policy, service.name, serving[0], here, alone=here and len(mine) == 1))
     return pushed
+
+
+async def _refuse_left_behind(database: Database, queues: Sequence[str]) -> None:
+    """Messages from before a queue was pushed would lie where nobody takes them any more."""
+    row = await database.engine.fetchrow(
+        """
+        select queue, count(*) from (
+            select queue from payonce.messages where queue = any($1)
+            union all select queue from payonce.outbox where relay = 'redis' and queue = any($1)
+        ) lying group by queue order by queue limit 1
+        """,
+        list(queues),
+    )
+    if row is not None:
+        raise Invalid(
+            f"{row['count']:,} messages of queue {row['queue']} wait to be claimed, and a task service brings that "
+            "queue now; let the version that claims them run until `payonce queues list` shows none, then start this"
+        )
 
 
 async def tuned(database: Database, handlers: Sequence[Handler]) -> list[Handler]:

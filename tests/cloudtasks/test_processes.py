@@ -1,8 +1,6 @@
 """Real processes with a pushed queue: started with no set-up, killed in the middle, and nothing lost or doubled."""
 
-import json
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +12,7 @@ from payonce.engine.model import Message
 from payonce.examples.tally import CHANGES, INVARIANTS
 from payonce.queues.cloudtasks.feed import CloudTasksFeed
 from payonce.testing import OpenStage, Stage, eventually
-from payonce.testing.processes import Child, Processes, clean_environment
+from payonce.testing.processes import Child, Processes
 
 MANY = 150
 
@@ -31,21 +29,14 @@ def free_port() -> int:
 
 
 def environment(s: Stage, tmp_path: Path, **more: str) -> dict[str, str]:
-    return {"DATABASE_URL": s.scratch.service_url, "PAYONCE_DATA_DIR": str(tmp_path / "data"), **more}
+    # The example's lease is short for people who watch; a busy machine renews it too late.
+    lease = {"QUEUE_POLICY__TALLY_CHANGES__LEASE_S": "30"}
+    return {"DATABASE_URL": s.scratch.service_url, "PAYONCE_DATA_DIR": str(tmp_path / "data"), **lease, **more}
 
 
 def start(processes: Processes, variables: dict[str, str], *arguments: str) -> Child:
     command = (sys.executable, "-m", "tests.cloudtasks.pushing", *arguments)
     return processes.start(*command, name="payonce", cwd=Path.cwd(), environment=variables)
-
-
-def asked(variables: dict[str, str], *arguments: str) -> Any:
-    ended = subprocess.run(
-        [sys.executable, "-m", "tests.cloudtasks.pushing", *arguments, "--json"],
-        capture_output=True, text=True, timeout=60, check=False, env={**clean_environment(), **variables},
-    )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
-    return json.loads(ended.stdout)
 
 
 async def put_changes(s: Stage, count: int, **payload: Any) -> None:
@@ -103,18 +94,3 @@ async def test_killed_in_the_middle_and_started_again_nothing_is_lost_or_doubled
             first = start(processes, variables, "up", "--port", port)
             await first.says("worker_started", 30)
         await ended(s, MANY)
-
-
-async def test_commands_need_no_task_service(stage: OpenStage, processes: Processes, tmp_path: Path) -> None:
-    async with stage() as s:
-        variables = environment(s, tmp_path, CLOUD_TASKS_ENDPOINT="127.0.0.1:9")
-        asked(variables, "queues", "list")
-        put = asked(variables, "queues", "put", CHANGES.queue, '{"row_id": 7}')
-        assert put["accepted"]
-        [depth] = [each for each in asked(variables, "queues", "list")["queues"] if each["queue"] == CHANGES.queue]
-        assert depth["ready"] == 1
-        [shown] = asked(variables, "queues", "peek", CHANGES.queue)["messages"]
-        assert shown["id"] == put["id"]
-        assert asked(variables, "trace", put["id"])["entries"]
-        assert asked(variables, "queues", "pause", CHANGES.queue)["paused"]
-        assert asked(variables, "queues", "purge", CHANGES.queue, "--state", "ready", "--yes")["purged"] == 1

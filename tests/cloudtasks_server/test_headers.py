@@ -2,6 +2,7 @@
 
 import base64
 import json
+from typing import Any
 
 import pytest
 from cryptography.exceptions import InvalidSignature
@@ -121,7 +122,7 @@ async def test_a_task_without_a_token_carries_none(still: Desk) -> None:
     assert "authorization" not in still.worker.arrived[0].headers
 
 
-async def verified(desk: Desk, token: str) -> dict[str, object]:
+async def verified(desk: Desk, token: str) -> dict[str, Any]:
     """The claims; as the roles do it, with the key that the database has of the server."""
     head, body, signature = token.split(".")
     kid = json.loads(decoded(head))["kid"]
@@ -129,7 +130,7 @@ async def verified(desk: Desk, token: str) -> dict[str, object]:
     key = serialization.load_pem_public_key(pem.encode())
     assert isinstance(key, rsa.RSAPublicKey)
     key.verify(decoded(signature), f"{head}.{body}".encode(), padding.PKCS1v15(), hashes.SHA256())
-    claims: dict[str, object] = json.loads(decoded(body))
+    claims: dict[str, Any] = json.loads(decoded(body))
     return claims
 
 

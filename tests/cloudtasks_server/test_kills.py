@@ -98,9 +98,9 @@ async def open_ground(stage: OpenStage, folder: Path, servers: int = 1) -> Async
             processes.close()
 
 
-async def make_queue(client: Any, rate: float, concurrency: int = 20) -> None:
+async def make_queue(client: Any, rate: float, concurrency: int = 20, **settings: Any) -> None:
     limits = {"max_dispatches_per_second": rate, "max_concurrent_dispatches": concurrency}
-    await client.create_queue(parent=LOCATION, queue={"name": QUEUE, "rate_limits": limits})
+    await client.create_queue(parent=LOCATION, queue={"name": QUEUE, "rate_limits": limits, **settings})
 
 
 async def test_a_server_killed_under_load_and_restarted_loses_nothing(stage: OpenStage, tmp_path: Path) -> None:
@@ -166,6 +166,38 @@ async def test_two_servers_share_limits_and_the_survivor_takes_over(stage: OpenS
             await eventually(emptied(ground), 30, "every task is done")
         ground.each_came(ids)
         ground.no_window_exceeds(rate, burst=60)
+
+
+async def test_a_server_that_stood_still_changes_nothing_when_it_wakes(stage: OpenStage, tmp_path: Path) -> None:
+    async with open_ground(stage, tmp_path, servers=2) as ground:
+        stopped = ground.begin(0)
+        await stopped.says("cloudtasks_listening", 30)
+        async with open_client(f"127.0.0.1:{ground.ports[0]}") as client:
+            far = {"min_backoff": {"seconds": 3_600}, "max_backoff": {"seconds": 3_600}}
+            await make_queue(client, rate=60, concurrency=1, retry_config=far)
+            ground.worker.open.clear()
+            ground.worker.answers(200)
+            await ground.put_all(client, ["one"])
+            await eventually(lambda: ground.worker.arrived)
+        stopped.stop()
+        await ground.s.clock.advance_leases(LEASE_S)
+        # Its answer, a success, is on the way to the one that stands still; the next gets an error.
+        ground.worker.answers(500)
+        ground.worker.open.set()
+        survivor = ground.begin(1)
+        await eventually(lambda: len(ground.worker.arrived) == 2, 30, "the survivor has dispatched it again")
+        async with open_client(f"127.0.0.1:{ground.ports[1]}") as client:
+            name = f"{QUEUE}/tasks/one"
+
+            async def is_settled() -> bool:
+                return bool((await client.get_task(name=name)).last_attempt.response_time)
+
+            await eventually(is_settled)
+            before = await client.get_task(name=name)
+            stopped.resume()
+            await eventually(lambda: any(words in stopped.output for words in ("late_answer", "lease_lost")), 20)
+            assert await client.get_task(name=name) == before
+            assert survivor.running
 
 
 def leased(ground: Ground, count: int) -> Any:

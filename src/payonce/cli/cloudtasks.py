@@ -7,7 +7,7 @@ import typer
 
 from payonce.cli.errors import EXIT_INTERRUPTED
 from payonce.cli.output import JsonOption, command_settings, loop_factory, run_async, show
-from payonce.cli.serve import first_signal
+from payonce.cli.serve import die_with, first_signal
 from payonce.kit.outcomes import Unavailable
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ def cloudtasks(
         bool, typer.Option("--lock-names", help="Refuse the name of a deleted queue for 3 days, as Google may.")
     ] = False,
     as_json: JsonOption = False,
+    parent: Annotated[int, typer.Option("--die-with", hidden=True)] = 0,
 ) -> None:
     """Run a durable server of the Google Cloud Tasks API, for Google's own clients.
 
@@ -30,6 +31,8 @@ def cloudtasks(
 
     Example: payonce cloudtasks --port 9100
     """
+    if parent:
+        die_with(parent)
     try:
         import google.cloud.tasks_v2  # noqa: F401 - asked for here, so that its absence is one clear sentence
         import grpc  # noqa: F401

@@ -49,7 +49,7 @@ def run(
     Example: payonce run tally.worker --port 9001
     """
     if parent:
-        _die_with(parent)
+        die_with(parent)
     _run(command_settings(quiet=False), roles, port, as_json)
 
 
@@ -135,7 +135,7 @@ def first_signal() -> "asyncio.Future[signal.Signals]":
     return told
 
 
-def _die_with(parent: int) -> None:
+def die_with(parent: int) -> None:
     """Asks the kernel to kill this process when its parent dies: a killed demonstration leaves no workers behind."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

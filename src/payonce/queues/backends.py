@@ -97,6 +97,11 @@ async def refuse_if_elsewhere(
     there alone."""
     row = await database.engine.fetchrow(_IN_POSTGRES if backend == REDIS else _IN_REDIS, list(queues))
     left = None if row is None else (row["queue"], row["count"])
+    if left is None and (row := await database.engine.fetchrow(_AT_TASK_SERVICE, list(queues))) is not None:
+        raise Invalid(
+            f"{row['count']:,} messages of queue {row['queue']} wait for a task service, and no service here has it "
+            "pushed; start the version that pushes it until they have ended"
+        )
     if left is None and backend != REDIS and redis_url is not None and queues:
         left = await _left_in_redis(database, redis_url, queues)
     if left is not None:
@@ -183,6 +188,9 @@ async def _left_in_redis(database: Database, redis_url: str, queues: Sequence[st
 
 _IN_POSTGRES: Final = """
     select queue, count(*) from payonce.messages where queue = any($1) group by queue order by queue limit 1"""
+_AT_TASK_SERVICE: Final = """
+    select queue, count(*) from payonce.outbox where relay = 'cloudtasks' and queue = any($1)
+    group by queue order by queue limit 1"""
 _IN_REDIS: Final = """
     select queue, count(*) from payonce.outbox where relay = 'redis' and queue = any($1)
     group by queue order by queue limit 1"""

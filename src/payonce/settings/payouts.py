@@ -11,6 +11,8 @@
 | ESTIMATOR__GCSPLIT1_RESPONSE_QUEUE, SWAPPER__GCSPLIT1_RESPONSE_QUEUE | the same for the queues back from estimator and swapper; GCSPLIT1_RESPONSE_QUEUE is taken where it says nothing new | as here |
 | PAYOUTS_ALLOW_MISSING_PAYMENT_ID | true for callers whose webhook has no payment_id | false |
 | PAYOUTS_TOKENS_V1 | off, accept or emit: whether older services take part | off |
+| CHANGENOW_REQUESTS_PER_S | how many requests a second your key is allowed; four fifths of it are used | 30 |
+| CHANGENOW_TIMEOUT_S | how long an answer of ChangeNOW is waited for | 14 |
 | INSTANCE_CONNECTION_NAME, DB_NAME, DB_USER, DB_PASSWORD | a Cloud SQL database, without DATABASE_URL | |
 
 Each may be projects/…/secrets/…/versions/… instead; see payonce.settings.references.
@@ -88,6 +90,22 @@ class PayoutsSettings(BaseModel):
     )
     tokens_v1: Literal["off", "accept", "emit"] = Field(
         "off", validation_alias="PAYOUTS_TOKENS_V1", description="it must be off, accept or emit"
+    )
+    changenow_per_s: float = Field(
+        30.0,
+        ge=0.1,
+        le=10_000,
+        allow_inf_nan=False,
+        validation_alias="CHANGENOW_REQUESTS_PER_S",
+        description="it must be a number from 0.1 to 10000, as the vendor allows your key",
+    )
+    changenow_answer_s: float = Field(
+        14.0,
+        ge=0.1,
+        le=14,
+        allow_inf_nan=False,
+        validation_alias="CHANGENOW_TIMEOUT_S",
+        description="it must be a number of seconds from 0.1 to 14",
     )
     instance: str | None = Field(
         None,

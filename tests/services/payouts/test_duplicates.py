@@ -1,5 +1,6 @@
 """Any message again, at any moment, changes nothing: state checks, keys and the record see to it."""
 
+import json
 from collections.abc import Sequence
 from decimal import Decimal
 from random import Random
@@ -7,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from payonce.engine.model import Message
 from payonce.services.payouts import sending, store, swap_store
 from payonce.services.payouts.model import State, payout_from
-from payonce.services.payouts.policies import ESTIMATED, HOSTPAY, SWAP, SWAPPED
+from payonce.services.payouts.policies import ESTIMATE, ESTIMATED, QUEUES, SWAP, SWAPPED
 from payonce.services.payouts.receiving import Taken
 from payonce.services.payouts.tokens import hops
 from payonce.testing import OpenStage
@@ -124,6 +126,31 @@ async def test_an_exchange_that_nobody_here_ordered_writes_nothing(stage: OpenSt
         assert await snapshot(office) == before
 
 
+async def test_what_cannot_be_read_is_rejected_and_the_payout_goes_on(stage: OpenStage) -> None:
+    async with open_office(stage) as office:
+        for policy in QUEUES[:4]:
+            await office.s.feed.put([Message(queue=policy.queue, payload={"user_id": "nobody"})])
+        taken = await office.order()
+        await office.run()
+        assert await office.state(taken) is State.SWAPPED
+        ends = await office.s.owner.fetch("select status, count(*) from payonce.job_logs group by 1 order by 1")
+        assert dict(map(tuple, ends))["failed"] == 4
+
+
+async def test_a_caller_that_keeps_its_payouts_itself_gets_its_estimate(stage: OpenStage) -> None:
+    async with open_office(stage, roles=("estimator",)) as office:
+        asked = hops.EstimateRequest(
+            user_id=7, closed_channel_id="-100", wallet_address=BTC_CLIENT, payout_currency="btc",
+            payout_network="btc", adjusted_amount_usdt=Decimal(97),
+        )  # fmt: skip
+        await office.s.feed.put([Message(queue=ESTIMATE.queue, payload=hops.plain(asked))])
+        await office.run()
+        [answer] = await office.s.owner.fetch("select payload from payonce.messages where queue = $1", ESTIMATED.queue)
+        found = hops.read(hops.EstimateResponse, json.loads(answer["payload"]))
+        assert (found.user_id, found.from_amount_usdt) == (7, Decimal(97))
+        assert found.to_amount_eth_post_fee + found.withdrawal_fee == Decimal("0.0386")
+
+
 async def test_hostpay_is_told_what_is_on_record_and_not_what_a_message_says(stage: OpenStage) -> None:
     async with open_office(stage) as office:
         taken = await office.order()
@@ -137,7 +164,6 @@ async def test_hostpay_is_told_what_is_on_record_and_not_what_a_message_says(sta
         [told] = await office.hostpay_told()
         assert told["payin_address"] == swap.payin_address != "elsewhere"
         assert await office.s.owner.fetchval("select payout_address from payouts.split_payout_que") == BTC_CLIENT
-        assert HOSTPAY.queue
 
 
 async def _row(office: Office, taken: Taken) -> dict[str, Any]:

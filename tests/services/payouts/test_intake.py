@@ -232,7 +232,7 @@ async def test_two_payments_whose_unique_ids_meet_are_refused_loudly(door: OpenD
 async def test_a_process_without_the_role_says_where_to_go(environment: Any, scratch: ScratchDatabase) -> None:
     async with App.open(load_settings()) as app:
         answer = await Door(Asking(app, build_web(app), scratch)).order()
-        assert answer.status == 503
+        assert answer.status == 404
         assert "payouts.orchestrator" in answer.problem["detail"]
 
 

@@ -4,10 +4,12 @@ from decimal import Decimal
 
 import pytest
 
+from payonce.engine.brakes import ask
 from payonce.engine.model import Message
 from payonce.services.payouts.accumulating import LOOK
+from payonce.services.payouts.decisions import Decision, Verdict, deciding
 from payonce.services.payouts.keeping import CURRENCIES, FORGOTTEN_AFTER_S, PUT_BACK
-from payonce.services.payouts.model import State
+from payonce.services.payouts.model import Hold, State
 from payonce.services.payouts.policies import ESTIMATED, HOSTPAY, KEEPING, SWAP, SWAPPED
 from payonce.testing import OpenStage
 from payonce.testing.faults import Fault, Script
@@ -58,6 +60,24 @@ async def test_a_payout_that_has_a_message_is_left_alone(stage: OpenStage) -> No
         await office.run(3_600.0)
         await tick(office, PUT_BACK)
         assert (await office.payout(taken)).puts == 0
+
+
+async def test_a_payout_whose_message_is_parked_is_before_a_person_too(stage: OpenStage) -> None:
+    async with open_office(stage) as office:
+        taken = await office.order()
+        await office.s.admin.pause(SWAP.queue, "to stop it here")
+        await office.drain()
+        await office.s.owner.execute("update payonce.messages set state = 'parked' where queue = $1", SWAP.queue)
+        await office.s.admin.resume(SWAP.queue)
+        await tick(office, PUT_BACK)
+        payout = await office.payout(taken)
+        assert (payout.state, payout.hold, payout.held_from) == (State.REVIEW, Hold.GAVE_UP, State.PRICED)
+        asked = Decision(payout_id=payout.id, seen=payout.revision, verdict=Verdict.RELEASE, note="repaired")
+        async with office.s.begin() as tx:
+            await ask(tx, deciding(office.s.admin), asked, "ada", "repaired")
+        await office.run()
+        assert await office.state(taken) is State.SWAPPED
+        assert len(await office.hostpay_told()) == 1
 
 
 async def test_without_the_janitor_the_invariant_tells(stage: OpenStage) -> None:

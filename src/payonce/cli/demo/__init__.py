@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
 
 import typer
 
-from payonce.cli.demo import queue, transfers
+from payonce.cli.demo import payouts, queue, transfers
 from payonce.cli.errors import EXIT_FAILED, say_error
 from payonce.cli.output import JsonOption, command_settings, loop_factory, note, run_async, show
 from payonce.kit.outcomes import Invalid
@@ -36,6 +36,7 @@ class Demonstration(Protocol):
 
 DEMONSTRATIONS: Final[dict[str, Demonstration]] = {
     "transfers": transfers.demonstrate,
+    "payouts": payouts.demonstrate,
     "queue": queue.demonstrate,
 }
 
@@ -43,7 +44,9 @@ DEMONSTRATIONS: Final[dict[str, Demonstration]] = {
 def demo(
     name: Annotated[str, typer.Argument(help=f"Which one; there are: {', '.join(DEMONSTRATIONS)}.")] = "transfers",
     seed: Annotated[int, typer.Option(help="The same seed draws the same faults and the same blows.")] = 1,
-    size: Annotated[int | None, typer.Option("--size", "--messages", hidden=True, min=100, max=100_000)] = None,
+    size: Annotated[
+        int | None, typer.Option("--size", "--messages", "--payouts", hidden=True, min=100, max=100_000)
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Watch money survive killed workers and lying banks, on a throw-away database of the private PostgreSQL.
@@ -51,6 +54,10 @@ def demo(
     transfers: 2,000 transfers between two simulated banks of which one call in five goes wrong, while three worker
     processes are killed (SIGKILL) and stopped again and again. At the end the banks' own books and ours are compared,
     to the last unit.
+
+    payouts: 200 split payouts through four roles and a Cloud Tasks server, each a process of its own and killed again
+    and again, while three in ten calls to the exchange go wrong and it is down for two minutes. At the end the books of
+    exchange and chain say that everybody was paid once.
 
     queue: 5,000 messages; some ask for a retry, some hit a bug, some always fail, some kill their worker. At the end
     each is applied once or parked, with its reason.

@@ -71,8 +71,8 @@ async def work_through(
     """Lets a crew do the job, disturbed by the plan of the seed, until it is done or the time is over."""
     started = time.monotonic()
     with (
-        _log_file() as log_path,
-        Crew(("run", job.role), {**_environment(addresses), **(environment or {})}, log_path, WORKERS) as crew,
+        log_file() as log_path,
+        Crew(("run", job.role), {**environment_of(addresses), **(environment or {})}, log_path, WORKERS) as crew,
     ):
         await _disturb(app, crew, job, seed)
         seconds = time.monotonic() - started
@@ -91,7 +91,7 @@ async def _disturb(app: "App", crew: Crew, job: Job, seed: int) -> None:
     chance = random.Random(seed)
     blows = plan_blows(KILLS, STOPS, FIRST_BLOW, LAST_BLOW, chance)
     deadline = time.monotonic() + job.limit_s
-    with _progress_bar(job.total) as show_progress:
+    with progress_bar(job.total) as show_progress:
         while True:
             done = await job.done(app.read)
             show_progress(done, crew.kills)
@@ -122,7 +122,7 @@ async def _busy_workers(read: "Reader", queues: Sequence[str]) -> dict[int, int]
 
 
 @contextmanager
-def _log_file() -> Iterator[Path]:
+def log_file() -> Iterator[Path]:
     """What the workers say; deleted when the demonstration is broken off, for then nobody asks."""
     handle, name = tempfile.mkstemp(prefix="payonce-demo-", suffix=".log")
     os.close(handle)
@@ -135,7 +135,7 @@ def _log_file() -> Iterator[Path]:
 
 
 @contextmanager
-def _progress_bar(total: int) -> Iterator[Any]:
+def progress_bar(total: int) -> Iterator[Any]:
     if not sys.stderr.isatty():
         yield lambda done, kills: None
         return
@@ -155,7 +155,7 @@ def _pointed_at(settings: "Settings", addresses: "Addresses") -> "Settings":
     return settings.model_copy(update=urls)
 
 
-def _environment(addresses: "Addresses") -> dict[str, str]:
+def environment_of(addresses: "Addresses") -> dict[str, str]:
     ours = {
         "DATABASE_URL": addresses.service,
         "PAYONCE_SLOTS": str(SLOTS),

@@ -28,14 +28,16 @@ PUT_OFF: Final = Reply(200, "put_off")
 """It waits in PostgreSQL, and comes as a new task when its time has come: waiting must not slow the queue down."""
 RETRIED: Final = Reply(500, "retried")
 """It is to come again by the queue's own backoff. Not 503, at which Google slows a queue down."""
-HELD: Final = Reply(503, "held", 30)
-STALE: Final = Reply(503, "stale", 30)
-EARLY: Final = Reply(503, "early", 30)
+HELD: Final = Reply(503, "held", 5)
+STALE: Final = Reply(503, "stale", 5)
+EARLY: Final = Reply(503, "early", 5)
 PAUSED: Final = Reply(503, "paused", 60)
 FULL: Final = Reply(503, "full", 5)
 CLOSING: Final = Reply(503, "closing", 5)
+GIVEN_BACK: Final = Reply(503, "given_back", 1)
+"""Its run could not begin in time, and nobody has it."""
 AWAY: Final = Reply(503, "database_away", 10)
-OVERDUE: Final = Reply(503, "no_end_in_time", 30)
+OVERDUE: Final = Reply(503, "no_end_in_time", 5)
 UNKNOWN: Final = Reply(404, "unknown")
 ELSEWHERE: Final = Reply(400, "wrong_queue")
 
@@ -84,6 +86,10 @@ class Box:
         self._resting: dict[Delivery, asyncio.TimerHandle] = {}
         self._closed = False
 
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
     def offer(self, delivery: Delivery) -> None:
         if self._closed:
             delivery.answer(CLOSING)
@@ -104,6 +110,8 @@ class Box:
             else:
                 taken[delivery.id] = delivery
         self._waiting.extendleft(reversed(left))
+        if self._waiting:
+            self.rung.set()
         return list(taken.values())
 
     def rest(self, delivery: Delivery, for_s: float) -> None:
@@ -128,12 +136,12 @@ class Box:
         self._resting.clear()
 
     async def wait(self, timeout_s: float) -> None:
-        if not self._waiting:
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await self.rung.wait()
-            except TimeoutError:
-                pass
+        """Also while deliveries wait: whoever asks has no room for them, and is woken when a run has ended."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.rung.wait()
+        except TimeoutError:
+            pass
         self.rung.clear()
 
     def _wake(self, delivery: Delivery) -> None:

@@ -194,7 +194,7 @@ class CloudTasksQueue:
             if settlement.recorded or message_id in recorded:
                 answers.append(Answer.SETTLED)
                 anew = not settlement.recorded and ends[message_id].anew
-                self._answer(message_id, token, _reply(settlement, anew))
+                self._answer(message_id, token, self._reply(settlement, anew))
             else:
                 answers.append(Answer.ALREADY if message_id in gone else Answer.STALE)
                 self._answer(message_id, token, replies.KNOWN if message_id in gone else replies.STALE)
@@ -305,6 +305,19 @@ class CloudTasksQueue:
     def wake(self) -> None:
         self._box.rung.set()
 
+    def _reply(self, settlement: Settlement, anew: bool) -> Reply:
+        match settlement.ending:
+            case Ending.PARKED:
+                return replies.PARKED
+            case Ending.RETRY | Ending.RELEASED if anew:
+                return replies.PUT_OFF
+            case Ending.RETRY:
+                return replies.RETRIED
+            case Ending.RELEASED:
+                return replies.CLOSING if self._box.closed else replies.GIVEN_BACK
+            case _:
+                return replies.DONE
+
     def _answer(self, message_id: UUID, token: int, reply: Reply) -> None:
         delivery = self._unanswered.pop((message_id, token), None)
         if delivery is not None:
@@ -320,18 +333,6 @@ class _End(msgspec.Struct, frozen=True, gc=False):
     reason: str | None = None
     delay_s: float = 0.0
     anew: bool = False
-
-
-def _reply(settlement: Settlement, anew: bool) -> Reply:
-    match settlement.ending:
-        case Ending.PARKED:
-            return replies.PARKED
-        case Ending.RETRY:
-            return replies.PUT_OFF if anew else replies.RETRIED
-        case Ending.RELEASED:
-            return replies.PUT_OFF if anew else replies.CLOSING
-        case _:
-            return replies.DONE
 
 
 def _new_token() -> int:

@@ -143,7 +143,7 @@ def build_routes() -> APIRouter:
 def _add_intake(routes: APIRouter) -> None:
     # Not in the description of what API keys open: its callers sign, and their contract is in the README.
     @routes.post("/", summary="Order a payout by signed webhook", response_model=Receipt, include_in_schema=False,
-                 responses=responses(400, 401, 409, 413, 422, 503))  # fmt: skip
+                 responses=responses(400, 401, 404, 409, 413, 422, 503))  # fmt: skip
     async def order_payout(
         request: Request,
         desk: AtDesk,
@@ -163,7 +163,7 @@ def _add_intake(routes: APIRouter) -> None:
             raise Problem(no.status, str(no)) from no
         return Receipt(payout_id=taken.payout.id, unique_id=taken.payout.unique_id, state=taken.payout.state)
 
-    @routes.get("/quote", summary="Fee, estimate and minimum before money moves", responses=READS)
+    @routes.get("/quote", summary="Fee, estimate and minimum before money moves", responses=READS_ONE)
     async def quote_payout(
         desk: AtDesk,
         caller: Viewer,
@@ -263,7 +263,7 @@ def _resource(desk: Desk, kind: type[Found]) -> Found:
     for resource in desk.resources:
         if isinstance(resource, kind):
             return resource
-    raise Problem(503, "this process runs no role of payouts; ask the one that runs payouts.orchestrator")
+    raise Problem(404, "this process runs no role of payouts; ask the one that runs payouts.orchestrator")
 
 
 def _document(payout: Payout) -> dict[str, Any]:

@@ -99,7 +99,7 @@ class Hands:
         self._database = database
         self._feed = parts.feed
         self._admin = parts.admin
-        resources = scenario.resources(ForwardingTransport)
+        resources = scenario.resources(ForwardingTransport, database)
         self._workers: dict[str, Worker] = {}
         for queue, handlers in _by_queue(scenario.handlers).items():
             self._workers[queue] = Worker(

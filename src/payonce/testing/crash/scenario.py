@@ -52,7 +52,7 @@ class Scenario(Protocol):
         """Fresh ones, with empty books and the same faults every time."""
         ...
 
-    def resources(self, reach: Reach) -> Sequence[object]:
+    def resources(self, reach: Reach, database: Database) -> Sequence[object]:
         """What the handlers take as parameters; made in every child."""
         ...
 

@@ -40,6 +40,8 @@ SETTLE_PAUSE_S: Final = 0.015
 """Nobody waits for a settlement but a queue at its concurrency."""
 POLL_S: Final = 1.0
 """A lost ring and a dead process's leases are noticed within this."""
+SLOT_REST_S: Final = 0.05
+"""What a claim says of a queue that has no slot free, since another process may have freed one."""
 ERROR_REST_S: Final = 0.5
 SLOWED_ONCE_IN_S: Final = 1.0
 DRAIN_S: Final = 10.0
@@ -54,12 +56,14 @@ def bell_of(queue: str) -> str:
     return f"cloudtasks:{queue}"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Running:
     """An attempt under way."""
 
     task: "asyncio.Task[None]"
     deadline: asyncio.Timeout
+    has_answer: bool = False
+    """It is being settled: its lease is still kept, but there is nothing left to call off."""
 
 
 class Dispatcher:
@@ -163,18 +167,32 @@ class Dispatcher:
         for queue, lane in asked.items():
             rest_s = claims.rests_s.get(queue.id)
             lane.due_at = _now() + (POLL_S if rest_s is None else min(POLL_S, rest_s))
+            lane.is_held_up = rest_s is not None and rest_s <= SLOT_REST_S
 
     async def _attempt(self, claim: Claim, deadline: asyncio.Timeout) -> None:
         try:
             answer = await self._sender.send(claim, deadline)
-            await self._settling.add(ending_of(claim, answer))
+            self._running[claim].has_answer = True
+            ending = ending_of(claim, answer)
+            await self._settling.add(ending)
+            self._look_again(ending)
             await self._watch(claim, answer)
         except Exception as error:
             # The lease ends, and the task is sent again.
             _tell("cloudtasks_attempt_failed", error, queue=claim.queue.name, task=claim.id)
         finally:
             self._running.pop(claim, None)
-        self.wake(claim.queue.name)
+
+    def _look_again(self, ending: Ending) -> None:
+        """When the retry is due; at once if the queue waited for a slot. A claim that finds nothing is not free."""
+        lane = self._lanes.get(ending.claim.queue.name)
+        if lane is None:
+            return
+        if ending.wait_s is not None:
+            lane.due_at = min(lane.due_at, _now() + ending.wait_s)
+            self._rung.set()
+        if lane.is_held_up:
+            lane.rung.set()
 
     async def _settle(self, endings: Sequence[Ending]) -> Sequence[bool]:
         """Tries until the store has them: an answer that is lost here is a task that is sent again."""
@@ -188,8 +206,7 @@ class Dispatcher:
                 await asyncio.sleep(ERROR_REST_S)
                 continue
             for ending in endings:
-                if ending.claim.key not in settled:
-                    log.warning("cloudtasks_late_answer", queue=ending.claim.queue.name, task=ending.claim.id)
+                _tell_ending(ending, ending.claim.key in settled)
             return [ending.claim.key in settled for ending in endings]
 
     async def _watch(self, claim: Claim, answer: Answer) -> None:
@@ -216,10 +233,12 @@ class Dispatcher:
         if not self._running:
             return
         lost, late = await self._tasks.extend(list(self._running), LEASE_S)
-        for claim in lost & self._running.keys():
+        waiting = {claim for claim, running in self._running.items() if not running.has_answer}
+        for claim in lost & waiting:
             # Somebody else has it, or it was deleted: whatever it would answer changes nothing.
+            log.warning("cloudtasks_lease_lost", queue=claim.queue.name, task=claim.id)
             self._running[claim].task.cancel()
-        for claim in late & self._running.keys():
+        for claim in late & waiting:
             self._running[claim].deadline.reschedule(_now())
 
     async def _tried(self, work: "Work") -> bool:
@@ -249,6 +268,8 @@ class Lane:
         self.due_at = 0.0
         """When to claim next if nothing rings before; by the loop's clock, as the next."""
         self.thorough_at = 0.0
+        self.is_held_up = False
+        """It has something due, and perhaps no slot for it."""
         self._bell = bell
         self._answers: deque[bool] = deque(maxlen=ERRORS_LOOKED_AT)
         bell.subscribe(bell_of(queue.name), self.rung)
@@ -299,6 +320,21 @@ async def _heard(event: asyncio.Event, within_s: float) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await event.wait()
+
+
+def _tell_ending(ending: Ending, is_settled: bool) -> None:
+    """What an operator would ask about: an answer that came too late, a task that had its last attempt."""
+    claim = ending.claim
+    if not is_settled:
+        log.warning("cloudtasks_late_answer", queue=claim.queue.name, task=claim.id, reason=ending.reason)
+    elif ending.wait_s is None and not is_success(ending.status):
+        log.error(
+            "cloudtasks_task_given_up",
+            queue=claim.queue.name,
+            task=claim.id,
+            attempts=claim.attempts,
+            reason=ending.reason,
+        )
 
 
 def _tell(event: str, error: BaseException, **about: object) -> None:

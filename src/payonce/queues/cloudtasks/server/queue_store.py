@@ -7,7 +7,7 @@ from typing import Final
 import asyncpg
 from asyncpg import Record
 
-from payonce.engine.database import Connection, Database
+from payonce.engine.database import Database
 from payonce.queues.cloudtasks.server.arithmetic import PACE_RECOVERY_S, Retrying
 from payonce.queues.cloudtasks.server.queues import Config, QueueRow
 
@@ -171,10 +171,17 @@ def _values(config: Config) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-async def remember_key(connection: Connection, kid: str, public_key: str, keep_s: float) -> None:
-    """The public half of a signing key; those of servers long gone are forgotten."""
-    await connection.execute(
+async def remember_key(database: Database, kid: str, public_key: str, keep_s: float) -> None:
+    """Tells everybody the public half of a signing key. Said again and again while its server lives: those that were
+    not said for so long are forgotten."""
+    await database.work.execute(
         "delete from cloudtasks.signing_keys where created_at < payonce.due_now() - make_interval(secs => $1::float8)",
         keep_s,
     )
-    await connection.execute("insert into cloudtasks.signing_keys (kid, public_key) values ($1, $2)", kid, public_key)
+    await database.work.execute(
+        """
+        insert into cloudtasks.signing_keys (kid, public_key) values ($1, $2)
+        on conflict (kid) do update set created_at = payonce.due_now()
+        """,
+        kid, public_key,
+    )  # fmt: skip

@@ -68,9 +68,9 @@ class Sender:
         try:
             async with deadline:
                 return await self._exchange(claim, request, began_at)
-        except TimeoutError:
-            return late_answer(claim)
         except (aiohttp.ClientError, OSError, ValueError) as error:
+            if deadline.expired():
+                return late_answer(claim)
             said = redact(f"{type(error).__name__}: {error}")[:REASON_MAX_LENGTH].replace("\0", " ")
             took_s = asyncio.get_running_loop().time() - began_at
             return Answer(None, grpc.StatusCode.UNAVAILABLE, f"UNAVAILABLE(14): {said}", took_s=took_s)

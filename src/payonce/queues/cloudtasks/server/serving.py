@@ -27,6 +27,8 @@ DEFAULT_PORT: Final = 8123
 MESSAGE_MAX_BYTES: Final = 32 * 1024 * 1024
 """Of one call; a batch of the largest tasks is larger, and has to be made in parts."""
 CALLS_GRACE_S: Final = 5.0
+CALLS_MAX: Final = 5_000
+"""At once; those beyond are refused with RESOURCE_EXHAUSTED."""
 
 log = get_logger(__name__)
 
@@ -59,12 +61,11 @@ async def open_server(
     """Listens until the block ends, then drains. Port 0 takes any free one.
 
     `name_lock_s`: for how long the name of a deleted queue is refused. `grace_s`: what requests under way have
-    left when it closes. Without `dispatching` nothing is sent but by
-    `server.dispatcher.step()`.
+    left when it closes. Without `dispatching` nothing runs by
+    itself: `server.dispatcher.step()` sends, and `keep_house` keeps house.
     """
     tokens = TokenMaker()
-    async with database.work.acquire() as connection:
-        await remember_key(connection, tokens.kid, tokens.public_key, KEY_KEPT_S)
+    await remember_key(database, tokens.kid, tokens.public_key, KEY_KEPT_S)
     async with Sender.open(tokens) as sender:
         dispatcher = Dispatcher(database, bell, sender, grace_s)
         tasks = TaskStore(database)
@@ -72,18 +73,15 @@ async def open_server(
             QueueStore(database), tasks, Operations(database, tasks), _rings(bell, dispatcher), name_lock_s
         )
         listener, listens_on = await _listening(service, host, port)
-        loops = [asyncio.create_task(_keep_house(database))]
-        if dispatching:
-            loops.append(asyncio.create_task(dispatcher.run()))
+        running = asyncio.create_task(_run(database, tokens, dispatcher)) if dispatching else None
         try:
             yield CloudTasksServer(host, listens_on, dispatcher)
         finally:
             await listener.stop(CALLS_GRACE_S)
             await service.drained()
             dispatcher.stop()
-            await asyncio.gather(*loops[1:], return_exceptions=True)
-            loops[0].cancel()
-            await asyncio.gather(*loops, return_exceptions=True)
+            if running is not None:
+                await running
 
 
 def _rings(bell: Bell, dispatcher: Dispatcher) -> Rings:
@@ -105,7 +103,8 @@ async def _listening(service: Service, host: str, port: int) -> tuple[grpc.aio.S
             ("grpc.max_send_message_length", MESSAGE_MAX_BYTES),
             # Two servers on one port would each get some of the calls, and nobody would know.
             ("grpc.so_reuseport", 0),
-        ]
+        ],
+        maximum_concurrent_rpcs=CALLS_MAX,
     )
     server.add_generic_rpc_handlers(tuple(handlers_of(service)))
     try:
@@ -116,10 +115,25 @@ async def _listening(service: Service, host: str, port: int) -> tuple[grpc.aio.S
     return server, listens_on
 
 
-async def _keep_house(database: Database) -> None:
+async def _run(database: Database, tokens: TokenMaker, dispatcher: Dispatcher) -> None:
+    keeping_house = asyncio.create_task(_keep_house(database, tokens))
+    try:
+        await dispatcher.run()
+    finally:
+        keeping_house.cancel()
+        await asyncio.gather(keeping_house, return_exceptions=True)
+
+
+async def keep_house(database: Database, tokens: TokenMaker) -> int:
+    """One round; answers how much was cleared away."""
+    await remember_key(database, tokens.kid, tokens.public_key, KEY_KEPT_S)
+    return await prune(database)
+
+
+async def _keep_house(database: Database, tokens: TokenMaker) -> None:
     while True:
         try:
-            gone = await prune(database)
+            gone = await keep_house(database, tokens)
         except Exception as error:
             gone = 0
             say = log.warning if is_transient(error) else log.error

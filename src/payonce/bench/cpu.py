@@ -1,0 +1,45 @@
+"""What processes have spent on the processors, by the kernel's books; and ports that are free."""
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+import asyncpg
+
+TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+USER_TIME, SYSTEM_TIME, DEAD_CHILDRENS = 11, 12, (13, 14)
+"""Fields of /proc/PID/stat behind the name, counted from 0; see proc(5)."""
+
+
+def cpu_seconds(pids: Mapping[str, Sequence[int]]) -> dict[str, float]:
+    """By name, what its processes have spent so far, with their children that have ended."""
+    return {name: sum(_spent(pid) for pid in of) for name, of in pids.items()}
+
+
+def _spent(pid: int) -> float:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0.0
+    fields = text.rpartition(")")[2].split()
+    return sum(int(fields[place]) for place in (USER_TIME, SYSTEM_TIME, *DEAD_CHILDRENS)) / TICKS_PER_S
+
+
+async def postgres_pids(superuser_url: str) -> list[int]:
+    """Of all that the server runs now: the postmaster's children, and itself."""
+    connection = await asyncpg.connect(superuser_url)
+    try:
+        rows = await connection.fetch("select pid from pg_stat_activity where pid <> pg_backend_pid()")
+    finally:
+        await connection.close()
+    return [row["pid"] for row in rows]
+
+
+def free_ports(count: int) -> list[int]:
+    """Chosen by the system, all different; free a moment ago."""
+    with ExitStack() as stack:
+        taken = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [int(each.getsockname()[1]) for each in taken]

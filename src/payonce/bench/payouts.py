@@ -1,0 +1,284 @@
+"""Payouts a second through all hops, from the webhook to the finished exchange; and what each hop costs."""
+
+import asyncio
+import hashlib
+import hmac
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from payonce.bench.cpu import cpu_seconds, free_ports, postgres_pids
+from payonce.bench.failure import BenchFailed
+from payonce.engine.policy import environment_name
+from payonce.kit.http import HttpClient
+from payonce.kit.outcomes import NotSent, Unknown
+from payonce.services.payouts.intake import SIGNATURE_HEADER
+from payonce.services.payouts.policies import FOLLOW, KEEPING, QUEUES
+from payonce.standins import Manner, StandIns, open_stand_ins
+from payonce.testing.processes import Child, Processes
+from payonce.vendors.changenow.books import AT_ONCE
+
+SERVER: Final = "cloudtasks"
+ROLES: Final = {
+    "payouts.orchestrator": "GCSPLIT1_URL",
+    "payouts.estimator": "GCSPLIT2_URL",
+    "payouts.swapper": "GCSPLIT3_URL",
+    "payouts.hostpay": "HOSTPAY_WEBHOOK_URL",
+}
+HOPS: Final = (*(policy.queue for policy in QUEUES), FOLLOW.queue)
+BECH32: Final = "023456789acdefghjklmnpqrstuvwxyz"
+BLOCK_S: Final = 0.2
+CALLERS: Final = 16
+LIMIT_S: Final = 180.0
+START_S: Final = 60.0
+LOOK_S: Final = 0.1
+UNLIMITED_PER_S: Final = 10_000
+WARM_UP: Final = 20
+
+
+class Sizes(msgspec.Struct, frozen=True):
+    payouts: int = 2_000
+    limited: int = 60
+
+
+QUICK: Final = Sizes(payouts=100, limited=20)
+
+
+class Latency(msgspec.Struct, frozen=True):
+    """Of one hop: from its message to its run (relay, create, dispatch, door), and of the run itself with its end."""
+
+    way_p50_ms: float
+    way_p99_ms: float
+    run_p50_ms: float
+    run_p99_ms: float
+    runs: int
+
+
+class Measured(msgspec.Struct, frozen=True):
+    layout: str
+    payouts: int
+    seconds: float
+    per_s: float
+    intake_p50_ms: float
+    intake_p99_ms: float
+    cpu_ms: Mapping[str, float]
+    """For one payout, by process; `stand-ins` is whoever calls and everything that is simulated."""
+    hops: Mapping[str, Latency]
+    vendor_requests: int
+    vendor_peak_per_s: int
+    vendor_turned_away: int
+
+
+class Report(msgspec.Struct, frozen=True):
+    rows: Sequence[Measured]
+    limited: Measured
+    rate_kept: bool
+    """Whether the vendor, by its own log, never had to turn a call away while its limit was on."""
+
+
+TOGETHER: Final[Mapping[str, Sequence[str]]] = {"roles": tuple(ROLES)}
+APART: Final[Mapping[str, Sequence[str]]] = {role: (role,) for role in ROLES}
+
+
+async def run(url: str, superuser_url: str, sizes: Sizes, tell: Callable[[str], None]) -> Report:
+    """On an empty, migrated database; the vendor is without faults."""
+    rows = []
+    for name, layout in (("together", TOGETHER), ("apart", APART)):
+        tell(f"{sizes.payouts} payouts, roles {name}")
+        rows.append(await _measure(url, superuser_url, name, layout, sizes.payouts, None))
+    tell(f"{sizes.limited} payouts, the vendor's limit on")
+    limited = await _measure(url, superuser_url, "limited", TOGETHER, sizes.limited, 30.0)
+    return Report(rows, limited, limited.vendor_turned_away == 0)
+
+
+async def _measure(
+    url: str, superuser_url: str, name: str, layout: Mapping[str, Sequence[str]], payouts: int, limit: float | None
+) -> Measured:
+    manner = Manner(pace=AT_ONCE, block_s=BLOCK_S, limit_per_s=limit)
+    async with open_stand_ins(manner) as world:
+        with _processes(url, world, layout, limit) as (children, orchestrator):
+            async with HttpClient("payonce", orchestrator, allow_private=True) as http:
+                connection = await asyncpg.connect(url)
+                carrying = asyncio.create_task(_carry(world))
+                try:
+                    load = _Load(http, world, connection, name)
+                    await load.until_up(children)
+                    await load.work(f"warm-{name}", WARM_UP)
+                    pids = {each: [child.pid] for each, child in children.items()}
+                    pids["postgresql"] = await postgres_pids(superuser_url)
+                    before, own_before = cpu_seconds(pids), time.process_time()
+                    begun_at = await connection.fetchval("select payonce.due_now()")
+                    seconds = await load.work(f"pay-{name}", payouts)
+                    after, own_after = cpu_seconds(pids), time.process_time()
+                    spent = {each: after[each] - before[each] for each in pids} | {"stand-ins": own_after - own_before}
+                    hops = await _hops(connection, begun_at)
+                finally:
+                    carrying.cancel()
+                    await asyncio.gather(carrying, return_exceptions=True)
+                    await connection.close()
+        meter = world.changenow.meter
+        return Measured(
+            name, payouts, round(seconds, 2), round(payouts / seconds, 1), _percentile(load.intake_ms, 50),
+            _percentile(load.intake_ms, 99), {each: round(s * 1_000 / payouts, 2) for each, s in spent.items()}, hops,
+            meter.requests, meter.peak_per_s, meter.turned_away,
+        )  # fmt: skip
+
+
+async def _carry(world: StandIns) -> None:
+    while True:
+        await asyncio.sleep(BLOCK_S)
+        world.chain.catch_up()
+        await world.node.tell()
+
+
+@contextmanager
+def _processes(
+    url: str, world: StandIns, layout: Mapping[str, Sequence[str]], limit: float | None
+) -> Iterator[tuple[dict[str, Child], str]]:
+    ports = dict(zip((*layout, SERVER), free_ports(len(layout) + 1), strict=True))
+    # A process of all roles answers below /payouts/<role>, one of a single role at the root.
+    alone = len(layout) > 1
+    addresses = {
+        ROLES[role]: f"http://127.0.0.1:{ports[each]}" + ("" if alone else f"/{role.replace('.', '/')}")
+        for each, roles in layout.items()
+        for role in roles
+    }
+    environment = {
+        **world.environment, **addresses, "DATABASE_URL": url, "PAYONCE_LOG": "json",
+        "CLOUD_TASKS_ENDPOINT": f"127.0.0.1:{ports[SERVER]}", **_policies(),
+        **({} if limit else {"CHANGENOW_REQUESTS_PER_S": str(UNLIMITED_PER_S)}),
+    }  # fmt: skip
+    payonce = (sys.executable, "-m", "payonce")
+    with tempfile.TemporaryDirectory(prefix="payonce-bench-") as folder, Processes(Path(folder)) as processes:
+        children = {
+            SERVER: processes.start(
+                *payonce, SERVER, "--port", str(ports[SERVER]), name=SERVER, environment=environment
+            )
+        }
+        for each, roles in layout.items():
+            children[each] = processes.start(
+                *payonce, "run", *roles, "--port", str(ports[each]), name=each, environment=environment
+            )
+        first = next(iter(layout))
+        yield children, f"http://127.0.0.1:{ports[first]}"
+
+
+def _policies() -> dict[str, str]:
+    """As fast as the task service lets queues be; the vendor's budget, where it has one, is what holds."""
+    found = {f"QUEUE_POLICY__{environment_name(FOLLOW.queue)}__STEPS_SECONDS": "1,1,2"}
+    for policy in QUEUES:
+        found[f"QUEUE_POLICY__{environment_name(policy.queue)}__RATE"] = "500"
+        found[f"QUEUE_POLICY__{environment_name(policy.queue)}__CONCURRENCY"] = "1000"
+    return found
+
+
+class _Load:
+    """Signed webhooks, and the wait until what they ordered is finished."""
+
+    def __init__(self, http: HttpClient, world: StandIns, connection: Any, name: str) -> None:
+        self._http = http
+        self._key = world.signing_key
+        self._connection = connection
+        self._name = name
+        self.intake_ms: list[float] = []
+
+    async def until_up(self, children: Mapping[str, Child]) -> None:
+        deadline = time.monotonic() + START_S
+        while True:
+            try:
+                if (await self._http.request("GET", "/readyz")).status == 200:
+                    return
+            except (NotSent, Unknown):
+                pass
+            for name, child in children.items():
+                if not child.running:
+                    raise BenchFailed(f"{name} ended by itself: {child.last_words()}")
+            if time.monotonic() > deadline:
+                raise BenchFailed(f"the roles did not answer within {START_S:g} s")
+            await asyncio.sleep(LOOK_S)
+
+    async def work(self, prefix: str, count: int) -> float:
+        """Seconds from the first webhook to the last payout that is finished."""
+        self.intake_ms = []
+        waiting = list(range(count))
+        started = time.monotonic()
+
+        async def call() -> None:
+            while waiting:
+                await self._order(f"{prefix}-{waiting.pop()}")
+
+        await asyncio.gather(*(call() for _ in range(CALLERS)))
+        while (left := count - await self._finished(prefix)) > 0:
+            if time.monotonic() - started > LIMIT_S:
+                raise BenchFailed(f"{left} of {count} payouts are not finished after {LIMIT_S:g} s")
+            await asyncio.sleep(LOOK_S)
+        return time.monotonic() - started
+
+    async def _finished(self, prefix: str) -> int:
+        count: int = await self._connection.fetchval(
+            "select count(*) from payouts.payouts where state = 'finished' and payment_id like $1", f"{prefix}-%"
+        )
+        return count
+
+    async def _order(self, payment_id: str) -> None:
+        body = msgspec.json.encode(
+            {
+                "payment_id": payment_id, "user_id": 7_000_000_001, "closed_channel_id": "-1001234567890",
+                "wallet_address": _address(payment_id), "payout_currency": "btc", "payout_network": "btc",
+                "subscription_price": "29.99", "timestamp": int(time.time()),
+            }
+        )  # fmt: skip
+        headers = {
+            SIGNATURE_HEADER: hmac.new(self._key, body, hashlib.sha256).hexdigest(), "Content-Type": "application/json",
+        }  # fmt: skip
+        sent_at = time.perf_counter()
+        answer = await self._http.request("POST", "/", body=body, headers=headers)
+        self.intake_ms.append((time.perf_counter() - sent_at) * 1_000)
+        if answer.status != 200:
+            raise BenchFailed(f"the webhook of {payment_id} was answered {answer.status}: {answer.excerpt()}")
+
+
+async def _hops(connection: Any, begun_at: Any) -> dict[str, Latency]:
+    rows = await connection.fetch(
+        """
+        select queue, message_id, extract(epoch from started_at) * 1000 as started_ms,
+            extract(epoch from created_at) * 1000 as ended_ms
+        from payonce.job_logs where created_at >= $1 and started_at is not null and queue <> $2
+        """,
+        begun_at, KEEPING.queue,
+    )  # fmt: skip
+    found = {}
+    for queue in HOPS:
+        of = [row for row in rows if row["queue"] == queue]
+        if of:
+            # An id carries the millisecond in which its message was put.
+            ways = [float(row["started_ms"]) - _put_ms(row["message_id"]) for row in of]
+            runs = [float(row["ended_ms"] - row["started_ms"]) for row in of]
+            found[queue] = Latency(
+                _percentile(ways, 50), _percentile(ways, 99), _percentile(runs, 50), _percentile(runs, 99), len(of)
+            )
+    return found
+
+
+def _put_ms(message_id: UUID) -> int:
+    return message_id.int >> 80
+
+
+def _percentile(values: Sequence[float], percent: int) -> float:
+    if len(values) < 2:
+        return round(values[0], 2) if values else 0.0
+    return round(statistics.quantiles(values, n=100)[percent - 1], 2)
+
+
+def _address(client: str) -> str:
+    digest = hashlib.sha256(client.encode()).digest()
+    return "bc1q" + "".join(BECH32[byte % len(BECH32)] for byte in digest)

@@ -1,0 +1,143 @@
+"""Payouts as the crash explorer runs them, from the first message to the end, by the books of exchange and chain.
+
+Here and not beside the service's other rooms, as it needs the vendors' clients and simulators, which no service sees.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, Final
+
+from payonce.engine.database import Database
+from payonce.engine.effects import Answer, Review, Stored
+from payonce.engine.janitors import Janitor
+from payonce.engine.ledger import Account, balance
+from payonce.engine.ledger.model import Reads
+from payonce.engine.outbox import Relay
+from payonce.engine.transaction import RingingFeed, Tx
+from payonce.kit.http import HttpClient
+from payonce.kit.http.transport import Transport
+from payonce.kit.money import Amount
+from payonce.services.payouts import INVARIANTS, books
+from payonce.services.payouts.estimator import price_payout
+from payonce.services.payouts.hostpay import pay_swap
+from payonce.services.payouts.hostpay_follow import follow_payment
+from payonce.services.payouts.intake import Asked
+from payonce.services.payouts.model import ETH, USDT, State
+from payonce.services.payouts.orchestrator import record_swap, value_payout
+from payonce.services.payouts.pricing import fee_and_rest
+from payonce.services.payouts.receiving import receive
+from payonce.services.payouts.swapper import create_swap
+from payonce.services.payouts.terms import Terms
+from payonce.services.payouts.wallet import HostWallet
+from payonce.vendors.changenow.books import AT_ONCE
+from payonce.vendors.changenow.client import ChangeNowClient
+from payonce.vendors.changenow.simulator import ChangeNowSimulator
+from payonce.vendors.evm.chain import OUTSIDE, Chain, Mined
+from payonce.vendors.evm.client import EvmClient
+from payonce.vendors.evm.simulated_key import SimulatedKey
+from payonce.vendors.evm.simulator import ChainSimulator
+
+EXCHANGE, NODE = "changenow.test", "chain.test"
+CLIENT: Final = "bc1qw508d6qejxtdg4y5r3zarvary0c5xw7kv8f3t4"
+DIRECT_CLIENT: Final = "0x" + "12" * 20
+CHAIN_ID: Final = 31_337
+BLOCK_S: Final = 12.0
+OPENING: Final = Amount.from_decimal("100", ETH)
+PRICE: Final = Amount.from_decimal("100", USDT)
+HANDLERS: Final = (price_payout, value_payout, create_swap, record_swap, pay_swap, follow_payment)
+
+Simulators = Mapping[str, Any]
+
+
+class PayoutsScenario:
+    """One payout. `direct` goes from the wallet to the client, the other one through the exchange."""
+
+    components = (("payouts", "payonce.services.payouts"),)
+    # The clock stands still: what is due runs at once.
+    handlers = tuple(replace(each, policy=replace(each.policy, rate=None, concurrency=None)) for each in HANDLERS)
+    invariants = INVARIANTS
+
+    def __init__(self, *, direct: bool = False) -> None:
+        self.name = "payout-direct" if direct else "payout"
+        self._direct = direct
+
+    def simulators(self, now: Callable[[], datetime]) -> Simulators:
+        exchange = ChangeNowSimulator(clock=now, seed=1, limit_per_s=None, pace=AT_ONCE)
+        chain = Chain(clock=now, block_s=BLOCK_S, chain_id=CHAIN_ID)
+        chain.fund(_key().address, OPENING)
+
+        async def tell(mined: Mined) -> None:
+            if mined.sender != OUTSIDE and exchange.books.at_address(mined.transaction.to) is not None:
+                exchange.deposit(mined.transaction.to, "eth", mined.amount.to_decimal(), mined.hash)
+
+        return {EXCHANGE: exchange, NODE: ChainSimulator(chain, watcher=tell)}
+
+    def resources(self, reach: Callable[[str], Transport], database: Database) -> Sequence[object]:
+        exchange, node = (
+            HttpClient(host.partition(".")[0], f"https://{host}", transport=reach(host)) for host in (EXCHANGE, NODE)
+        )
+        wallet = EvmClient(node, _key())
+        return [
+            ChangeNowClient(exchange, "key"), Terms((b"key",), wallet.address),
+            HostWallet(wallet, database, "explored", market_s=0.0),
+        ]  # fmt: skip
+
+    def relays(self, reach: Callable[[str], Transport]) -> Sequence[Relay]:
+        return ()
+
+    def janitors(self, database: Database, feed: RingingFeed) -> Sequence[Janitor]:
+        return ()
+
+    async def set_up(self, tx: Tx) -> None:
+        fee, rest = fee_and_rest(PRICE, Decimal(3))
+        coin = "eth" if self._direct else "btc"
+        address = DIRECT_CLIENT if self._direct else CLIENT
+        await receive(tx, Asked("pay-1", 7, "-100", address, None, False, coin, coin, PRICE, fee, rest))
+
+    def decide(self, review: Review, simulators: Simulators) -> tuple[Answer, Any, str | None]:
+        raise AssertionError(f"no step of a payout has to ask a person, and this one did: {review.question}")
+
+    async def answered(self, tx: Tx, effect: Stored, answer: Answer) -> None:
+        return None
+
+    def happened(self, simulators: Simulators) -> Counter[str]:
+        """Payments out of the wallet by where they went, and what clients got from the exchange."""
+        paid = Counter(f"{each.address} by the exchange" for each in simulators[EXCHANGE].settle_all().payouts)
+        for each in _sent(simulators[NODE].chain):
+            paid[f"{each.transaction.to} by the wallet"] += 1
+        if sum(paid.values()) > (1 if self._direct else 2):
+            # Two deposits at two addresses pay one client twice as well.
+            paid["the payout"] = 2
+        return paid
+
+    def expected_parked(self) -> int:
+        return 0
+
+    async def check(self, read: Reads, simulators: Simulators) -> list[str]:
+        chain: Chain = simulators[NODE].chain
+        states = [State(row["state"]) for row in await read.fetch("select state from payouts.payouts")]
+        found = [] if states == [State.FINISHED] else [f"the payout is {', '.join(states)}"]
+        ours = OPENING + await balance(read, Account(books.HOST_WALLET, ETH))
+        if ours != (theirs := chain.balance(_key().address, ETH)):
+            found.append(f"the wallet holds {ours} by our books, and {theirs} by the chain's")
+        for path in (books.AT_EXCHANGE, books.OWED):
+            if left := await balance(read, Account(path, ETH)):
+                found.append(f"{left} are left in {path}")
+        clients = [each.address for each in simulators[EXCHANGE].settle_all().payouts]
+        if clients != ([] if self._direct else [CLIENT]):
+            found.append(f"the exchange paid {clients}")
+        return found
+
+
+def _key() -> SimulatedKey:
+    return SimulatedKey("host", CHAIN_ID)
+
+
+def _sent(chain: Chain) -> list[Mined]:
+    return [each for each in chain.transfers(final=False) if each.sender != OUTSIDE]
+
+
+SCENARIOS: Final = (PayoutsScenario(), PayoutsScenario(direct=True))

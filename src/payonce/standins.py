@@ -1,0 +1,133 @@
+"""Stand-ins for what payouts meet outside, the exchange and the chain, on ports of the loopback for other processes."""
+
+import secrets
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from payonce.kit.http import HttpClient
+from payonce.kit.money import Amount
+from payonce.paying import SIMULATED_SECRET
+from payonce.services.payouts.model import ETH
+from payonce.testing.faults import Fault, FaultPlan, Odds
+from payonce.testing.faulty import Faulty
+from payonce.testing.serving import serving
+from payonce.vendors.changenow.books import Pace
+from payonce.vendors.changenow.conduct import Fates
+from payonce.vendors.changenow.simulator import ChangeNowSimulator
+from payonce.vendors.evm.chain import Chain, Conditions
+from payonce.vendors.evm.exchange_bridge import ExchangeBridge
+from payonce.vendors.evm.simulated_key import SimulatedKey
+from payonce.vendors.evm.simulator import ChainSimulator
+
+OPENING: Final = Amount.from_decimal("100000", ETH)
+"""Enough for every payout that is stood in for."""
+BLOCK_S: Final = 12.0
+SLOW_S: Final = 0.1
+REST_S: Final = 0
+"""What an exchange asks for that turns a call away by chance, not because of too many."""
+LATE_S: Final = 1.0
+SILENT: Final = (Fault.TIMEOUT_BEFORE, Fault.TIMEOUT_AFTER)
+"""The chain's node hangs up instead: its client learns the same, sooner."""
+KEY_BYTES: Final = 32
+
+
+@dataclass
+class MovedClock:
+    """The world's clock, moved together with the store's."""
+
+    ahead: timedelta = timedelta()
+
+    def __call__(self) -> datetime:
+        return datetime.now(UTC) + self.ahead
+
+    def advance(self, seconds: float) -> None:
+        self.ahead += timedelta(seconds=seconds)
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How the world behaves; by default as well as it can."""
+
+    seed: int = 1
+    exchange_faults: float = 0.0
+    chain_faults: float = 0.0
+    fates: Fates | None = None
+    pace: Pace | None = None
+    conditions: Conditions | None = None
+    block_s: float = BLOCK_S
+    limit_per_s: float | None = None
+
+
+@dataclass(frozen=True)
+class StandIns:
+    changenow: ChangeNowSimulator
+    chain: Chain
+    node: ChainSimulator
+    bridge: ExchangeBridge
+    clock: MovedClock
+    wallet: str
+    doors: Sequence[Faulty]
+    environment: dict[str, str]
+    """Where processes of payouts find them, and with which keys."""
+
+    @property
+    def signing_key(self) -> bytes:
+        return self.environment["SUCCESS_URL_SIGNING_KEY"].encode()
+
+    async def carry(self) -> None:
+        """What chain and exchange do by themselves as time goes by."""
+        self.chain.catch_up()
+        await self.node.tell()
+        await self.bridge.carry_refunds()
+
+    async def deliver(self) -> None:
+        """What is still under way lands now, so that it is seen."""
+        for door in self.doors:
+            await door.close()
+        await self.carry()
+
+    def faults(self) -> dict[str, int]:
+        total: Counter[Fault] = Counter()
+        for door in self.doors:
+            total += door.enacted
+        return {fault.value: total[fault] for fault in Fault if total[fault]}
+
+
+@asynccontextmanager
+async def open_stand_ins(manner: Manner) -> AsyncIterator[StandIns]:
+    clock = MovedClock()
+    changenow = ChangeNowSimulator(
+        clock=clock, seed=manner.seed, limit_per_s=manner.limit_per_s, fates=manner.fates, pace=manner.pace
+    )
+    chain = Chain(clock=clock, block_s=manner.block_s, conditions=manner.conditions)
+    wallet = SimulatedKey(SIMULATED_SECRET, chain.chain_id).address
+    chain.fund(wallet, OPENING)
+    async with AsyncExitStack() as stack:
+        behind = await stack.enter_async_context(
+            HttpClient("exchange", "https://exchange.example", transport=changenow)
+        )
+        bridge = ExchangeBridge(chain, behind)
+        node = ChainSimulator(chain, watcher=bridge.tell_deposit)
+        doors = [
+            Faulty(changenow, _plan(manner.seed, manner.exchange_faults), over_sockets=True, slow_s=SLOW_S,
+                   retry_after_s=REST_S, late_s=LATE_S),
+            Faulty(node, _plan(manner.seed + 1, manner.chain_faults, *SILENT), over_sockets=True, slow_s=SLOW_S,
+                   retry_after_s=REST_S, late_s=LATE_S),
+        ]  # fmt: skip
+        exchange_url = await stack.enter_async_context(serving(doors[0] if manner.exchange_faults else changenow))
+        chain_url = await stack.enter_async_context(serving(doors[1] if manner.chain_faults else node))
+        environment = {
+            "CHANGENOW_API_KEY": "stand-in", "CHANGENOW_URL": exchange_url, "PAYONCE_CHAIN_URL": chain_url,
+            "SUCCESS_URL_SIGNING_KEY": secrets.token_hex(KEY_BYTES),
+            "TPS_HOSTPAY_SIGNING_KEY": secrets.token_hex(KEY_BYTES),
+        }  # fmt: skip
+        yield StandIns(changenow, chain, node, bridge, clock, wallet, doors, environment)
+
+
+def _plan(seed: int, share: float, *spared: Fault) -> FaultPlan:
+    """Every fault but an answer with other figures: no client can tell a wrong price from a true one."""
+    return FaultPlan(seed, share, Odds(share).without(Fault.WRONG_ANSWER, *spared).weights)

@@ -1,0 +1,151 @@
+"""Where a process answers the task service, and what it needs to be told for that."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from payonce import app
+from payonce.app import App
+from payonce.engine.model import Message
+from payonce.engine.outbox import declare_relays
+from payonce.engine.policy import Policy
+from payonce.examples import tally
+from payonce.examples.tally import CHANGES
+from payonce.kit.outcomes import Invalid
+from payonce.outside import cloud_tasks
+from payonce.queues.cloudtasks.feed import CloudTasksFeed
+from payonce.queues.cloudtasks.relay import CloudTasksRelay
+from payonce.service import Service
+from payonce.settings import Settings, load_settings
+from payonce.testing import OpenStage, ScratchDatabase
+from payonce.web import build_web
+from tests.cloudtasks import pushing
+from tests.web.asking import Answer, asked
+
+
+@pytest.fixture
+def settings(scratch: ScratchDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    monkeypatch.setattr(app, "SERVICES", pushing.SERVICES)
+    monkeypatch.setenv("DATABASE_URL", scratch.service_url)
+    monkeypatch.setenv("PAYONCE_DATA_DIR", str(tmp_path))
+    monkeypatch.setenv("CLOUD_TASKS_ENDPOINT", "127.0.0.1:9")
+    return load_settings()
+
+
+@asynccontextmanager
+async def web_of(settings: Settings, *roles: str) -> AsyncIterator[Any]:
+    async with App.open(settings, roles) as opened:
+        if opened.backend.pushes is not None:
+            opened.backend.pushes.address = "http://127.0.0.1:8080"
+        yield build_web(opened)
+
+
+async def posted(web: Any, path: str) -> Answer:
+    return await asked(web, "POST", path, [b"{}"], {"content-type": "application/json"})
+
+
+async def test_a_process_of_one_role_answers_at_the_bare_path_too(settings: Settings) -> None:
+    async with web_of(settings, "tally.worker") as web:
+        for path in ("/", "/tally/worker/", "/?added=by-a-proxy"):
+            answer = await posted(web, path)
+            assert (answer.status, answer.json) == (401, {"outcome": "unauthorized"}), path
+        assert (await asked(web, "GET", "/healthz", [b""], {})).status == 200
+        assert (await asked(web, "GET", "/tally/worker/", [b""], {})).status == 405
+
+
+async def test_a_process_of_several_roles_of_a_service_answers_at_the_long_path_alone(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = Service(
+        "tally", "payonce.examples.tally", {"worker": tally.ROLES["worker"], "other": ()}, pushes=pushing.pushes
+    )
+    monkeypatch.setattr(app, "SERVICES", (two, pushing.SERVICES[1]))
+    async with web_of(settings, "tally.worker", "tally.other") as web:
+        assert (await posted(web, "/tally/worker/")).status == 401
+        assert (await posted(web, "/")).status in (404, 405)
+
+
+async def test_a_process_without_pushed_roles_has_no_door(settings: Settings) -> None:
+    async with web_of(settings) as web:
+        assert (await posted(web, "/tally/worker/")).status == 404
+        described = web.openapi()
+        assert not [path for path in described["paths"] if "tally" in path]
+
+
+async def test_messages_from_before_a_queue_was_pushed_stop_the_start(settings: Settings, stage: OpenStage) -> None:
+    async with stage() as s:
+        await s.queue(CHANGES)
+        await s.feed.put([Message(queue=CHANGES.queue, payload={"row_id": 1})])
+        with pytest.raises(Invalid, match="1 messages of queue tally-changes wait to be claimed"):
+            async with App.open(settings, ["tally.worker"]):
+                pass
+
+
+async def test_messages_of_a_queue_that_is_no_longer_pushed_stop_the_start(
+    settings: Settings, stage: OpenStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with stage() as s:
+        feed = CloudTasksFeed(s.database, s.bell)
+        await declare_relays(s.database, [CloudTasksRelay.__new__(CloudTasksRelay)])
+        await feed.declare([CHANGES])
+        await feed.put([Message(queue=CHANGES.queue, payload={"row_id": 1})])
+    monkeypatch.setattr(app, "SERVICES", (replace(pushing.SERVICES[0], pushes=None), pushing.SERVICES[1]))
+    with pytest.raises(Invalid, match="1 messages of queue tally-changes wait for a task service"):
+        async with App.open(settings, ["tally.worker"]):
+            pass
+
+
+async def test_a_queue_that_google_could_not_name_is_refused(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = replace(pushing.pushes(settings)[0], called="under_score")
+    service = replace(pushing.SERVICES[0], pushes=lambda _: [target])
+    monkeypatch.setattr(app, "SERVICES", (service, pushing.SERVICES[1]))
+    with pytest.raises(Invalid, match="letters, digits and '-'"):
+        async with App.open(settings):
+            pass
+
+
+async def test_a_pushed_queue_without_a_role_is_refused(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = replace(pushing.pushes(settings)[0], queue="nobodys")
+    service = replace(pushing.SERVICES[0], pushes=lambda _: [target])
+    monkeypatch.setattr(app, "SERVICES", (service, pushing.SERVICES[1]))
+    with pytest.raises(Invalid, match="has 0 roles that serve it"):
+        async with App.open(settings):
+            pass
+
+
+async def test_tuned_numbers_stand_in_place_of_the_policys(settings: Settings, stage: OpenStage) -> None:
+    async with stage() as s, App.open(settings):
+        await s.owner.execute("update payonce.queues set tuned_rate = 24, tuned_concurrency = 29")
+    async with App.open(settings, ["tally.worker"]) as opened:
+        assert opened.backend.pushes is not None
+        policy: Policy = opened.backend.pushes.pushed[CHANGES.queue].policy
+        assert (policy.rate, policy.concurrency) == (24.0, 29)
+
+
+def test_google_needs_the_account_it_signs_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CLOUD_TASKS_ENDPOINT", raising=False)
+    monkeypatch.setenv("CLOUD_TASKS_PROJECT_ID", "my-project-123")
+    with pytest.raises(Invalid, match="CLOUD_TASKS_SERVICE_ACCOUNT is not; name the account"):
+        cloud_tasks(load_settings())
+    monkeypatch.setenv("CLOUD_TASKS_SERVICE_ACCOUNT", "tasks@my-project-123.iam.gserviceaccount.com")
+    config = cloud_tasks(load_settings())
+    assert (config.local, config.place.parent) == (False, "projects/my-project-123/locations/us-central1")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("CLOUD_TASKS_PROJECT_ID", "My Project"), ("CLOUD_TASKS_LOCATION", "US Central"),
+        ("CLOUD_TASKS_ENDPOINT", "http://here"), ("CLOUD_TASKS_SERVICE_ACCOUNT", "nobody"),
+    ],
+)  # fmt: skip
+def test_a_bad_setting_is_refused_with_its_value(monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(Invalid, match=f"{variable} is '{value}'; it must be"):
+        load_settings()
