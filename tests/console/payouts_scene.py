@@ -1,20 +1,22 @@
 """Payouts in every state, made by the real handlers against the simulated exchange and chain; the console beside."""
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
+from payonce.console.pages.payouts_deciding import FIELDS
 from payonce.engine.migrate import known_migrations
 from payonce.engine.transaction import begin
 from payonce.services.payouts.changing_limits import limiting
-from payonce.services.payouts.decisions import deciding
+from payonce.services.payouts.decisions import Verdict, deciding
 from payonce.services.payouts.intake import Asked
 from payonce.services.payouts.model import ETH, Payout, State
 from payonce.services.payouts.policies import KEEPING, QUEUES
 from payonce.services.payouts.receiving import receive
 from payonce.services.payouts.wallet_limits import clearing, set_wallet_limit
 from payonce.testing import OpenStage, Servers
-from tests.console.visitor import console
+from tests.console.visitor import Answer, Visitor, console
 from tests.services.payouts.hostpay_stage import BTC_CLIENT, House, eth, open_house, usdt
 
 REFUSED_ADDRESS: Final = "bc1" + "q" * 12
@@ -82,3 +84,24 @@ async def multiply(house: House, count: int) -> None:
         """,
         count,
     )
+
+
+def rows_of(page: Answer) -> list[str]:
+    body = page.text.partition("<tbody>")[2].partition("</tbody>")[0]
+    return re.findall(r'href="/console/payouts/([^"]+)"', body)
+
+
+def offered(page: Answer) -> set[str]:
+    return set(re.findall(r'name="verdict" value="([^"]+)"', page.text))
+
+
+async def choose(visitor: Visitor, payout: Payout, verdict: Verdict, **fields: str) -> Answer:
+    """Up to the page that tells what would follow."""
+    page = await visitor.get(f"/payouts/{payout.id}")
+    form = {"verdict": verdict.value, "seen": page.field("seen"), "why": "the client asked", **fields}
+    return await visitor.submit(page, f"/payouts/{payout.id}/decide", **form)
+
+
+async def confirm(visitor: Visitor, payout: Payout, check: Answer) -> Answer:
+    names = (*FIELDS, "sure")
+    return await visitor.submit(check, f"/payouts/{payout.id}/decide", **{name: check.field(name) for name in names})

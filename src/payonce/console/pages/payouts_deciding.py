@@ -9,7 +9,6 @@ from payonce.console.forms import name_of, number_of, reason_of, text_of
 from payonce.console.page import Visit
 from payonce.console.pages.payouts_reading import bounded, payout_of
 from payonce.engine.brakes import Approval, Done, ask, preview, waiting_about
-from payonce.engine.ledger.model import Reads
 from payonce.engine.story import Kind, story
 from payonce.engine.transaction import Reader
 from payonce.kit.outcomes import Invalid, PayonceError, Retry, Stale
@@ -125,7 +124,7 @@ async def _page(visit: Visit, payout: Payout, problem: PayonceError | None = Non
         told = await story(read, payout.id)
         if not told.scenes and payout.trace_id is not None:
             told = await story(read, payout.trace_id)
-        reviews = await _reviews(read, swaps)
+        reviews = await telling.effects_in_review(read, swaps)
     waiting = await _waiting(visit.desk.read, payout, swaps)
     # Postings and notes are among the facts, by what they are about: those of a batch have another trace.
     scenes = [scene for scene in told.scenes if scene.kind not in (Kind.POSTING, Kind.NOTE)]
@@ -148,14 +147,6 @@ async def _waiting(read: Reader, payout: Payout, swaps: list[telling.Carried]) -
         if (found := await waiting_about(read, action, subject)) is not None:
             return found
     return None
-
-
-async def _reviews(read: Reads, swaps: list[telling.Carried]) -> list[Any]:
-    """Effects of it that only a person can answer."""
-    keys = [key for each in swaps for key in (each.swap.id, f"{each.swap.id}/pay")]
-    return await read.fetch(
-        "select id, kind, key, generation from payonce.effects where key = any($1::text[]) and state = 'review'", keys
-    )
 
 
 def _said(state: str) -> str:

@@ -78,6 +78,14 @@ async def is_installed(read: Reads) -> bool:
     return found
 
 
+async def waiting_for_people(read: Reads) -> int:
+    """How many are held or in review."""
+    if not await is_installed(read):
+        return 0
+    count: int = await read.fetchval("select count(*) from payouts.payouts where state in ('held', 'review')")
+    return count
+
+
 async def listed(read: Reads, wanted: Wanted, before: str | None, limit: int) -> list[Payout]:
     """The newest first; `before` is the last id of the previous page."""
     where, values = _where(wanted)

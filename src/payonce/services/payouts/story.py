@@ -101,6 +101,18 @@ async def facts(read: Reads, payout: Payout, swaps: Sequence[Carried]) -> list[F
     return sorted(found, key=lambda fact: fact.at)
 
 
+async def effects_in_review(read: Reads, swaps: Sequence[Carried]) -> list[Any]:
+    """What only a person can answer, before anything else about it is decided."""
+    return await read.fetch(
+        """
+        select id, kind, key, generation from payonce.effects
+        where state = 'review' and kind in ('changenow.create', 'evm.pay', 'evm.bump')
+          and regexp_replace(key, '/(pay|bump/[0-9]+)$', '') = any($1::text[]) order by id
+        """,
+        [each.swap.id for each in swaps],
+    )
+
+
 def open_verdicts(payout: Payout, swaps: Sequence[Carried]) -> list[Verdict]:
     """What a person may decide about it now. `decisions` has the last word; what it would refuse is not offered."""
     active = [each for each in swaps if each.swap.state not in REPLACED]
