@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from payonce.kit.outcomes import Invalid
-from payonce.outside import open_payouts
+from payonce.paying import open_payouts
 from payonce.services.payouts.hostpay import pay_swap
 from payonce.services.payouts.hostpay_follow import follow_payment
 from payonce.services.payouts.model import Payout, State
