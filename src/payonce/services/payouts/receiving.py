@@ -46,9 +46,9 @@ async def check_currency(read: Reader, asked: Asked) -> None:
         raise _refused(f"extra_id is given, and {asked.payout_currency} on {asked.payout_network} has no memos")
 
 
-async def receive(tx: Tx, asked: Asked) -> Taken:
+async def receive(tx: Tx, asked: Asked, payout_id: str | None = None) -> Taken:
     """One payout for each payment. The same again is the same payout; another body under its id is refused."""
-    payout_id = str(new_id())
+    payout_id = payout_id or str(new_id())
     payment = f"payment {asked.payment_id}" if asked.payment_id is not None else f"payout {payout_id}"
     repeated = asked.payment_id is None and await _is_repeated(tx, asked)
     row = await _insert(tx, payout_id, unique_id_of(payment), asked, repeated)

@@ -55,6 +55,8 @@ class Schedule:
                 # Whoever held it is gone, or has let go without a word.
                 await self.plot.yard.advance_leases(self.longest_lease_s + 1)
             elif (following := await self.plot.yard.next_due()) is not None:
+                if twists_of(self.scenario).leases_pass:
+                    await self.plot.yard.advance_leases((following - self.plot.now).total_seconds())
                 await self.plot.hop(following)
             else:
                 return None
