@@ -129,8 +129,8 @@ async def open_stand_ins(manner: Manner) -> AsyncIterator[StandIns]:
 
 
 def _plan(seed: int, share: float, *spared: Fault) -> FaultPlan:
-    """Every fault but an answer with other figures: no client can tell a wrong price from a true one. And orders are
-    not answered by halves: a refusal that nobody can read is kept for a person, whatever it was."""
+    """Every fault but an answer with other figures: no client can tell a wrong price from a true one. Orders are not
+    answered by halves either: a refusal that nobody can read is kept for a person, whatever it was."""
     odds = Odds(share).without(Fault.WRONG_ANSWER, *spared)
     orders = odds.without(Fault.MALFORMED_ANSWER)
     return FaultPlan(seed, share, odds.weights, {"POST /v2/exchange": orders})

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
@@ -26,6 +26,7 @@ from payonce.services.payouts.policies import FOLLOW, KEEPING, QUEUES
 from payonce.standins import Manner, StandIns, open_stand_ins
 from payonce.testing.processes import Child, Processes
 from payonce.vendors.changenow.books import AT_ONCE
+from payonce.vendors.changenow.port import REQUESTS_PER_S
 
 SERVER: Final = "cloudtasks"
 ROLES: Final = {
@@ -45,12 +46,15 @@ UNLIMITED_PER_S: Final = 10_000
 WARM_UP: Final = 20
 
 
+Lend = Callable[[], AbstractAsyncContextManager[str]]
+
+
 class Sizes(msgspec.Struct, frozen=True):
     payouts: int = 2_000
     limited: int = 60
 
 
-QUICK: Final = Sizes(payouts=100, limited=20)
+QUICK: Final = Sizes(payouts=40, limited=10)
 
 
 class Latency(msgspec.Struct, frozen=True):
@@ -89,14 +93,17 @@ TOGETHER: Final[Mapping[str, Sequence[str]]] = {"roles": tuple(ROLES)}
 APART: Final[Mapping[str, Sequence[str]]] = {role: (role,) for role in ROLES}
 
 
-async def run(url: str, superuser_url: str, sizes: Sizes, tell: Callable[[str], None]) -> Report:
-    """On an empty, migrated database; the vendor is without faults."""
+async def run(lend: Lend, superuser_url: str, sizes: Sizes, tell: Callable[[str], None]) -> Report:
+    """`lend` gives an empty, migrated database for each measurement: each has a chain of its own, on which a wallet
+    begins anew. The vendor is without faults."""
     rows = []
     for name, layout in (("together", TOGETHER), ("apart", APART)):
         tell(f"{sizes.payouts} payouts, roles {name}")
-        rows.append(await _measure(url, superuser_url, name, layout, sizes.payouts, None))
+        async with lend() as url:
+            rows.append(await _measure(url, superuser_url, name, layout, sizes.payouts, None))
     tell(f"{sizes.limited} payouts, the vendor's limit on")
-    limited = await _measure(url, superuser_url, "limited", TOGETHER, sizes.limited, 30.0)
+    async with lend() as url:
+        limited = await _measure(url, superuser_url, "limited", TOGETHER, sizes.limited, REQUESTS_PER_S)
     return Report(rows, limited, limited.vendor_turned_away == 0)
 
 

@@ -113,6 +113,8 @@ def payouts(
 
 async def _measure_payouts(sizes: "Sizes") -> "Report":
     import asyncio
+    from collections.abc import AsyncIterator
+    from contextlib import asynccontextmanager
 
     from payonce import embedded
     from payonce.app import migrate_database
@@ -120,7 +122,12 @@ async def _measure_payouts(sizes: "Sizes") -> "Report":
     from payonce.cli.scratch import scratch_database
 
     settings = command_settings()
-    async with scratch_database(settings) as addresses:
-        await migrate_database(addresses)
-        server = await asyncio.to_thread(embedded.start, settings.server_dir)
-        return await run(addresses.service, server.superuser_url, sizes, note)
+
+    @asynccontextmanager
+    async def lend() -> AsyncIterator[str]:
+        async with scratch_database(settings) as addresses:
+            await migrate_database(addresses)
+            yield addresses.service
+
+    server = await asyncio.to_thread(embedded.start, settings.server_dir)
+    return await run(lend, server.superuser_url, sizes, note)
