@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Payouts on Google Cloud: prints the commands, in their order; with --apply it runs them.
 #
-#   PROJECT=shop-1 IMAGE=… INSTANCE=books deploy/gcp/payouts.sh              every step, printed
-#   PROJECT=shop-1 IMAGE=… INSTANCE=books deploy/gcp/payouts.sh --apply queues services
+#   export PROJECT=shop-1 IMAGE=… INSTANCE=books HOST_WALLET_ADDRESS=0x…
+#   deploy/gcp/payouts.sh                            every step, printed
+#   deploy/gcp/payouts.sh --apply queues services    these two, done
 #
 # Steps: apis accounts database secrets queues migrate services access
 # Every step may be run again. What they do and how to go back: docs/running-payouts-on-google-cloud.md
@@ -14,7 +15,6 @@ REGION="${REGION:-us-central1}"
 DB_NAME="${DB_NAME:-payouts}"
 DB_USER="${DB_USER:-payouts}"
 DB_TIER="${DB_TIER:-db-custom-2-7680}"
-HOST_WALLET_ADDRESS="${HOST_WALLET_ADDRESS:-}"
 PAYOUTS_TOKENS_V1="${PAYOUTS_TOKENS_V1:-off}"
 PAYOUTS_ALLOW_MISSING_PAYMENT_ID="${PAYOUTS_ALLOW_MISSING_PAYMENT_ID:-false}"
 MAX_INSTANCES="${MAX_INSTANCES:-4}"
@@ -51,7 +51,7 @@ main() {
   while [ $# -gt 0 ]; do
     case "$1" in
       --apply) APPLY=yes ;;
-      -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;;
+      -h | --help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;;
       -*) refuse "there is no option $1; there is --apply" ;;
       *)
         case " $STEPS " in
@@ -65,6 +65,8 @@ main() {
   [ -n "${PROJECT:-}" ] || refuse "PROJECT is not set; it must be the id of your Google Cloud project"
   [ -n "${IMAGE:-}" ] || refuse "IMAGE is not set; it must name the image built from deploy/Dockerfile in your registry"
   [ -n "${INSTANCE:-}" ] || refuse "INSTANCE is not set; it must name your Cloud SQL instance"
+  [ -n "${HOST_WALLET_ADDRESS:-}" ] ||
+    refuse "HOST_WALLET_ADDRESS is not set; it must be the address of the wallet that pays, for refunds"
   if [ "$APPLY" = yes ]; then
     PROJECT_NUMBER="${PROJECT_NUMBER:-$(gcloud projects describe "$PROJECT" --format='value(projectNumber)')}"
   else
@@ -192,10 +194,10 @@ variables() {
     "INSTANCE_CONNECTION_NAME=$(instance)"
     "DB_NAME=$DB_NAME"
     "DB_USER=$DB_USER"
+    "HOST_WALLET_ADDRESS=$HOST_WALLET_ADDRESS"
     "PAYOUTS_TOKENS_V1=$PAYOUTS_TOKENS_V1"
     "PAYOUTS_ALLOW_MISSING_PAYMENT_ID=$PAYOUTS_ALLOW_MISSING_PAYMENT_ID"
   )
-  [ -z "$HOST_WALLET_ADDRESS" ] || all+=("HOST_WALLET_ADDRESS=$HOST_WALLET_ADDRESS")
   for name in $SECRETS; do
     all+=("$name=projects/$PROJECT/secrets/$name/versions/latest")
   done

@@ -86,6 +86,7 @@ SERVICES: Final = (
         "payouts", "payonce.services.payouts", payouts.ROLES, payouts.INVARIANTS, payouts.SCHEDULES,
         resources=open_payouts, references=payouts.REFERENCES, statements=payouts.statements,
         scenarios=payouts_scenarios, routes=payouts_routes, scopes=payouts.SCOPES, pushes=payout_targets,
+        observes=payouts.observe_payouts,
     ),
     Service("webhooks", None, {"sender": [webhooks.deliver]}, resources=open_webhooks),
     Service("cloudtasks", "payonce.queues.cloudtasks.server", {"server": ()}, runs={"server": open_task_server}),
@@ -100,6 +101,7 @@ ACTIONS: Final[Sequence[Callable[[Admin], brakes.Action[Any]]]] = (
     brakes.bounding,
     payouts.deciding,
     payouts.clearing,
+    payouts.limiting,
 )
 """What may need a second person."""
 
@@ -308,6 +310,7 @@ class App:
             keep_days=self.settings.job_log_days,
             bell=self.bell,
             anchor=self.settings.audit_anchor,
+            observers=[service.observes for service in SERVICES if service.observes is not None],
         )
 
     def _check(self, service: Service, audit: Audit) -> Check:

@@ -43,6 +43,9 @@ async def open_payouts(settings: Settings, database: Database) -> AsyncIterator[
         changenow, *simulated = await stack.enter_async_context(open_changenow(settings, database))
         wallet: EvmClient | None = None
         if settings.chain_url is not None:
+            if settings.changenow_url is None:
+                raise Invalid("PAYONCE_CHAIN_URL is set and CHANGENOW_URL is not: a simulated wallet cannot pay the "
+                              "real exchange; set CHANGENOW_URL to the simulated one, or neither")  # fmt: skip
             wallet = await stack.enter_async_context(_wallet_at(settings.chain_url))
         elif simulated:
             wallet = await stack.enter_async_context(_simulated_wallet(settings, simulated[0]))  # type: ignore[arg-type]

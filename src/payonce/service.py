@@ -1,6 +1,6 @@
 """What a service declares of itself; `app.py` has the list of them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -59,6 +59,8 @@ class Service:
     """What keys for its routes may be allowed, and what that means."""
     pushes: Callable[[Settings], Sequence[Target]] | None = None
     """Which of its queues a task service brings over HTTP, and where; the others lie where all queues do."""
+    observes: Callable[[Database], Awaitable[None]] | None = None
+    """Refreshes its gauges from the store, in every process."""
     runs: Mapping[str, Callable[[Settings, Database, Bell], AbstractAsyncContextManager[Running | None]]] = field(
         default_factory=dict
     )

@@ -26,6 +26,7 @@ from tests.cli.warm import Warm, warm
 PATIENCE_S = 30.0
 POLL_S = 0.02
 QUEUE = "tally-changes"
+SIGNING_KEY = "signing-key-of-the-tests-0123456789"
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,9 @@ def payonce(
     clean_environment: dict[str, str], database: ScratchDatabase, tmp_path: Path, warm_parent: Warm
 ) -> Iterator[Payonce]:
     urls = {"DATABASE_URL": database.service_url, "DATABASE_OWNER_URL": database.owner_url}
-    command = Payonce({**clean_environment, **urls, "PAYONCE_DATA_DIR": str(tmp_path / "data")}, warm_parent)
+    # Beside a database of one's own payouts, and so `up`, do not start without.
+    keys = {"SUCCESS_URL_SIGNING_KEY": SIGNING_KEY, "TPS_HOSTPAY_SIGNING_KEY": "hostpay-key-of-the-tests-0123456789"}
+    command = Payonce({**clean_environment, **urls, **keys, "PAYONCE_DATA_DIR": str(tmp_path / "data")}, warm_parent)
     yield command
     command.close()
 

@@ -84,7 +84,7 @@ async def test_a_task_name_of_another_queue_is_refused(api: Api) -> None:
         ({"retry_config": {"max_attempts": -2}}, "-2"),
         ({"http_request": None}, ""),
     ],
-    ids=str,
+    ids=lambda each: each if isinstance(each, str) else "",
 )
 async def test_a_task_out_of_bounds_is_refused_with_its_value(api: Api, task: dict[str, Any], said: str) -> None:
     queue = await api.queue()

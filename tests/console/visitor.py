@@ -3,7 +3,7 @@
 import asyncio
 import html
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +19,7 @@ from payonce.console.mounting import CONSOLE
 from payonce.console.ticket import Ticket
 from payonce.engine import brakes
 from payonce.engine.bell import Bell
-from payonce.engine.brakes import Actions
+from payonce.engine.brakes import Action, Actions
 from payonce.engine.database import Database
 from payonce.engine.people import Role, add_person
 from payonce.engine.queue import Admin
@@ -37,6 +37,8 @@ class StageDesk:
 
     stage: Stage
     closing: asyncio.Event
+    also: Sequence[Callable[[Admin], Action[Any]]] = ()
+    """Actions of a service."""
 
     @property
     def database(self) -> Database:
@@ -56,7 +58,9 @@ class StageDesk:
 
     @property
     def actions(self) -> Actions:
-        declared = (brakes.answering, brakes.redriving, brakes.writing_off, brakes.bounding)
+        declared: Sequence[Callable[[Admin], Action[Any]]] = (
+            brakes.answering, brakes.redriving, brakes.writing_off, brakes.bounding, *self.also,
+        )  # fmt: skip
         made = [make(self.admin) for make in declared]
         return {action.name: action for action in made}
 
@@ -118,9 +122,11 @@ class Visitor:
 
 
 @asynccontextmanager
-async def console(stage: Stage, host: str = "127.0.0.1") -> AsyncIterator[str]:
-    """The console as a process that listens at `host` would serve it."""
-    desk = StageDesk(stage, asyncio.Event())
+async def console(
+    stage: Stage, host: str = "127.0.0.1", also: Sequence[Callable[[Admin], Action[Any]]] = ()
+) -> AsyncIterator[str]:
+    """The console as a process that listens at `host`, and knows these actions too, would serve it."""
+    desk = StageDesk(stage, asyncio.Event(), also)
     routes = [Mount(CONSOLE, mounting.console(desk, host, lambda: TOKEN, keep_s=0.0)), *mounting.ways_in()]
     async with serving(Starlette(routes=routes)) as address:
         try:

@@ -3,6 +3,7 @@
 import pytest
 
 from payonce.payouts_crash import SCENARIOS
+from payonce.services.payouts.model import ETH
 from payonce.services.payouts.wallet import PayDeposit, PayRequest, Sent
 from payonce.testing import ScratchServer
 from payonce.testing.crash import Ablation, Mode, explore, explore_without, parse_point
@@ -16,7 +17,8 @@ def another_nonce_for_every_broadcast() -> None:
 
     async def perform(effect: PayDeposit, request: PayRequest) -> Sent:
         wallet = effect.host.wallet
-        signed = wallet.sign(request.payment, await wallet.pending_nonce(), request.fees)
+        market = await wallet.market(ETH)
+        signed = wallet.sign(request.payment, market.pending_nonce, request.fees)
         return Sent(wallet.address, signed.nonce, signed.hash, await wallet.broadcast(signed))
 
     put(PayDeposit, "perform", perform)

@@ -18,7 +18,10 @@ from tests.cli.secret_manager import serving
 from tests.deploy.documents import DEPLOY
 
 SCRIPT = DEPLOY / "gcp/payouts.sh"
-GIVEN = {"PROJECT": "shop-1", "IMAGE": "registry.example/payonce:1", "INSTANCE": "books", "PROJECT_NUMBER": "42"}
+GIVEN = {
+    "PROJECT": "shop-1", "IMAGE": "registry.example/payonce:1", "INSTANCE": "books", "PROJECT_NUMBER": "42",
+    "HOST_WALLET_ADDRESS": "0x" + "e3" * 20,
+}  # fmt: skip
 SERVICES = {
     "gcsplit1-10-26": ("payouts.orchestrator", "2", "1Gi"),
     "gcsplit2-10-26": ("payouts.estimator", "1", "512Mi"),
@@ -65,7 +68,7 @@ def test_the_script_is_one_that_bash_can_read() -> None:
     assert os.access(SCRIPT, os.X_OK)
 
 
-@pytest.mark.parametrize("missing", ["PROJECT", "IMAGE", "INSTANCE"])
+@pytest.mark.parametrize("missing", ["PROJECT", "IMAGE", "INSTANCE", "HOST_WALLET_ADDRESS"])
 def test_what_is_not_given_is_asked_for(missing: str) -> None:
     done = ran(**{name: value for name, value in GIVEN.items() if name != missing})
     assert (done.returncode, done.stdout) == (2, "")

@@ -13,6 +13,7 @@ from payonce.engine import metrics
 from payonce.engine.effects import OPEN
 from payonce.engine.janitors.observe import STATES
 from payonce.engine.model import Ending
+from payonce.services.payouts.model import ENDED, State
 from payonce.testing import ScratchDatabase
 from tests.cli.conftest import QUEUE, Payonce, until
 from tests.cli.test_serving import fetch, started
@@ -30,6 +31,8 @@ VALUES: Mapping[tuple[str, str], set[str]] = {
     ("payonce_db_writes_total", "outcome"): {"ok", "error"},
     ("payonce_sends_held_total", "brake"): {"freeze", "limit", "above_limit"},
     ("payonce_http_requests_total", "status"): {str(status.value) for status in HTTPStatus},
+    ("payonce_payouts_oldest_seconds", "state"): {state.value for state in frozenset(State) - ENDED},
+    ("payonce_wallet_payments_total", "outcome"): {"sent", "bumped", "final", "reverted", "lost"},
     ("payonce_vendor_seconds_bucket", "call"): {"perform", "resolve", "fence"},
 }
 SPEC = """

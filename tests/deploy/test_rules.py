@@ -90,6 +90,23 @@ TROUBLES: Mapping[str, Mapping[str, Course]] = {
     },
     "PayonceFrozen": {"payonce_freezes": flat(0, 1)},
     "PayonceApprovalWaits": {"payonce_approvals_waiting": flat(0, 1)},
+    "PayoncePayoutsWait": {
+        'payonce_payouts_oldest_seconds{state="held"}': flat(60, 3_601),
+        'payonce_payouts_oldest_seconds{state="accumulating"}': flat(9_000, 9_000),
+    },
+    "PayoncePayoutsStand": {
+        'payonce_payouts_oldest_seconds{state="paying"}': flat(600, 14_401),
+        'payonce_payouts_oldest_seconds{state="held"}': flat(90_000, 90_000),
+    },
+    "PayoncePayoutsAccumulate": {'payonce_payouts_oldest_seconds{state="accumulating"}': flat(86_400, 2_592_001)},
+    "PayonceWalletLow": {'payonce_wallet_low{asset="ETH"}': flat(0, 1)},
+    "PayonceWalletLost": {
+        'payonce_wallet_payments_total{asset="ETH", outcome="lost"}': rising(0, 0.01),
+        'payonce_wallet_payments_total{asset="ETH", outcome="final"}': rising(1, 1),
+    },
+    "PayonceHopTokens": {
+        'payonce_hop_token_failures_total{hop="estimate", operation="decrypt", why="mac"}': rising(0.001, 0.02),
+    },
     "PayonceQuarantined": {"payonce_quarantined": flat(0, 1)},
     "PayonceUnmatched": {'payonce_unmatched_oldest_seconds{vendor="bank"}': flat(3_600, 86_401)},
     "PayonceNotReconciled": {'payonce_reconciled_seconds{vendor="bank"}': flat(600, 86_401)},

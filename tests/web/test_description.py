@@ -17,8 +17,12 @@ from schemathesis.checks import positive_data_acceptance
 
 from payonce.engine.webhooks import announce
 from payonce.routes import attempts
+from payonce.services import payouts
+from payonce.services.payouts.intake import read_webhook
+from payonce.services.payouts.receiving import receive
 from payonce.testing import OpenStage
 from payonce.web import listening
+from tests.services.payouts.payouts_stage import TERMS, signed, webhook
 from tests.web.asking import Asking
 from tests.web.conftest import OpenWeb
 from tests.web.test_once import BOTH, ORDER, TRANSFERS
@@ -26,7 +30,7 @@ from tests.web.test_operating import ALL, QUEUE, in_review, parked
 
 EXAMPLES = 12
 """Per operation and kind of data: bounded, and the same every time."""
-TAGS = ("health", "queues", "logs", "effects", "approvals", "webhooks", "deliveries", "transfers")
+TAGS = ("health", "queues", "logs", "effects", "approvals", "webhooks", "deliveries", "transfers", "payouts")
 OPEN = {"/healthz", "/readyz", "/v1/health/queues", "/metrics"}
 
 
@@ -67,7 +71,7 @@ async def test_every_closed_route_is_closed(web: OpenWeb) -> None:
         for path, ways in described["paths"].items():
             if path in OPEN:
                 continue
-            concrete = path.format(**example, what="x", transfer_id="x")
+            concrete = path.format(**example, what="x", transfer_id="x", payout_id="x")
             for method in ways:
                 tried += 1
                 assert (await ask(method.upper(), concrete, body={})).status == 401, path
@@ -89,7 +93,7 @@ async def test_generated_requests_are_answered_as_described(
     monkeypatch.setattr(attempts, "FAILURES_MAX", 1_000_000)
     async with web() as ask:
         known = await prepared(ask, stage)
-        ada = await ask.as_holder("ada", *ALL, *BOTH)
+        ada = await ask.as_holder("ada", *ALL, *BOTH, *payouts.SCOPES)
         described = (await ask.get("/openapi.json")).json
         async with listening(ask.app, "127.0.0.1", 0) as port:
             url = f"http://127.0.0.1:{port}"
@@ -111,8 +115,17 @@ async def prepared(ask: Asking, stage: OpenStage) -> Mapping[str, str]:
     [delivery] = (await ada.get(f"/v1/webhooks/endpoints/{told.json['id']}/deliveries")).json["deliveries"]
     return {
         "endpoint_id": told.json["id"], "delivery_id": delivery["id"], "queue": QUEUE, "effect_id": str(effect.id),
+        "payout_id": await ordered(ask),
         "transfer_id": made.json["id"], "what": made.headers["trace-id"], "approval_id": str(asked.json["approval"]),
     }  # fmt: skip
+
+
+async def ordered(ask: Asking) -> str:
+    """A payout, as its webhook makes it."""
+    now = await ask.app.read.fetchval("select payonce.due_now()")
+    body = webhook(now)
+    async with ask.app.begin() as tx:
+        return (await receive(tx, read_webhook(TERMS, signed(body), body, now))).payout.id
 
 
 def tried_out(

@@ -144,6 +144,11 @@ OLDEST_OPEN_EFFECT_SECONDS = Gauge(
 FREEZES = Gauge("payonce_freezes", "Freezes in force.", registry=REGISTRY)
 APPROVALS_WAITING = Gauge("payonce_approvals_waiting", "What waits for a second person.", registry=REGISTRY)
 
+PAYOUTS_OPEN = Gauge("payonce_payouts_open", "Payouts that have not ended.", ["state"], registry=REGISTRY)
+PAYOUTS_OLDEST_SECONDS = Gauge(
+    "payonce_payouts_oldest_seconds", "For how long the payout that moved longest ago has stood in a state; 0 without "
+    "one.", ["state"], registry=REGISTRY,
+)  # fmt: skip
 WALLET_PAYMENTS = Counter(
     "payonce_wallet_payments_total", "Payments of the host wallet, by what became of them.", ["asset", "outcome"],
     registry=REGISTRY,

@@ -24,11 +24,11 @@
 | CLOUD_TASKS_LOCATION | where its queues are | us-central1 |
 | CLOUD_TASKS_ENDPOINT | host:port of a Cloud Tasks server without TLS, such as `payonce cloudtasks` | 127.0.0.1:8123 |
 | CLOUD_TASKS_SERVICE_ACCOUNT | account for which the task service signs its calls | our own server's |
+| PAYONCE_CHAIN_URL | a simulated chain in another process, beside its CHANGENOW_URL | simulated in the process |
 | PAYONCE_NORTHBANK_URL, PAYONCE_SOUTHBANK_URL | the banks of the example `transfers` | simulated in the process |
 | CHANGENOW_API_KEY | the key to ChangeNOW | simulated in the process, if CHANGENOW_URL is unset too |
 | CHANGENOW_PRIVATE_API_KEY | the key that its list of exchanges asks for, if you have one | CHANGENOW_API_KEY |
 | CHANGENOW_URL | where ChangeNOW is | https://api.changenow.io |
-| PAYONCE_CHAIN_URL | a node of the simulated chain, when several processes share one | simulated in the process |
 
 QUEUE_POLICY__<QUEUE>__<FIELD> changes one field of one queue's policy; see payonce.engine.policy. What payouts read is
 in payonce.settings.payouts; any of them may name a secret instead (payonce.settings.references).

@@ -1,10 +1,15 @@
-"""A server whose databases have the tables of payouts."""
+"""A server whose databases have the tables of all services."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 import pytest
 
+from payonce.app import all_migrations
+from payonce.testing import Servers
+
 
 @pytest.fixture(scope="session")
-def payonce_components() -> Sequence[tuple[str, str]]:
-    return (("payouts", "payonce.services.payouts"),)
+def servers() -> Iterator[Servers]:
+    running = Servers(all_migrations())
+    yield running
+    running.close()

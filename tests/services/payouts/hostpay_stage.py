@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 from payonce.engine import brakes
@@ -14,11 +15,14 @@ from payonce.engine.process import Worker
 from payonce.engine.work import Handler
 from payonce.kit.http import HttpClient
 from payonce.kit.money import Amount
+from payonce.queues.postgres import PostgresQueue
 from payonce.services.payouts import books, store, swap_store, wallet_limits, wallet_store
+from payonce.services.payouts.decisions import Decision, Verdict, deciding
 from payonce.services.payouts.estimator import price_payout
 from payonce.services.payouts.hostpay import pay_swap
 from payonce.services.payouts.hostpay_follow import follow_payment
 from payonce.services.payouts.intake import Asked
+from payonce.services.payouts.invariants import INVARIANTS
 from payonce.services.payouts.model import ETH, USDT, Payout, State, Swap
 from payonce.services.payouts.orchestrator import record_swap, value_payout
 from payonce.services.payouts.policies import HOSTPAY
@@ -30,6 +34,7 @@ from payonce.services.payouts.wallet import HostWallet
 from payonce.testing import OpenStage, Stage
 from payonce.testing.faults import Script
 from payonce.testing.faulty import Draws, Faulty
+from payonce.vendors.changenow.books import Deposit
 from payonce.vendors.changenow.client import ChangeNowClient
 from payonce.vendors.changenow.simulator import ChangeNowSimulator
 from payonce.vendors.evm.chain import OUTSIDE, Chain, Mined
@@ -40,7 +45,7 @@ from payonce.vendors.evm.simulator import ChainSimulator
 
 OPENING: Final = Amount.from_decimal("100", ETH)
 BLOCK_S: Final = 12.0
-PATIENCE_S: Final = 2 * 3_600.0
+PATIENCE_S: Final = 2_400.0
 BTC_CLIENT: Final = "bc1qw508d6qejxtdg4y5r3zarvary0c5xw7kv8f3t4"
 ETH_CLIENT: Final = "0x" + "12" * 20
 HANDLERS: Final = (price_payout, value_payout, create_swap, record_swap, pay_swap, follow_payment)
@@ -93,7 +98,7 @@ class House:
         return payout
 
     async def another_worker(self, *handlers: Handler, host: HostWallet | None = None) -> Worker:
-        return await self.s.worker(*unhurried(handlers), resources=[self.client, self.terms, host or self.host])
+        return await braked_worker(self.s, handlers, [self.client, self.terms, host or self.host])
 
     async def run(self, patience_s: float = PATIENCE_S) -> None:
         await self.s.clock.run_to(await self.s.clock.now() + timedelta(seconds=patience_s), self.drain)
@@ -125,6 +130,13 @@ class House:
         async with self.s.begin() as tx:
             await send_hostpay(tx, payout, await self.swap(payout), put)
 
+    async def release(self, payout: Payout) -> None:
+        """What a person does who lets it go on."""
+        kept = await self.payout(payout)
+        asked = Decision(payout_id=payout.id, seen=kept.revision, verdict=Verdict.RELEASE, note="go on")
+        async with self.s.begin() as tx:
+            await brakes.ask(tx, deciding(self.s.admin), asked, "ann", "looked at it")
+
     async def message(self, payload: dict[str, Any]) -> None:
         await self.s.feed.put([Message(queue=HOSTPAY.queue, payload=payload)])
 
@@ -135,19 +147,26 @@ class House:
             if deny:
                 await brakes.deny(tx, waiting.id, "ann", "not this one")
             else:
-                await brakes.grant(tx, actions, waiting.id, "ann")
+                granted = await brakes.grant(tx, actions, waiting.id, "ann")
+                assert granted.state is brakes.Verdict.GRANTED, granted.result
 
     def transfers(self, *, final: bool = True) -> list[Mined]:
         """Out of the wallet."""
         return [each for each in self.chain.transfers(final=final) if each.sender != OUTSIDE]
+
+    def deposits(self) -> list[Deposit]:
+        """What the exchange saw; a client's own address is none of its own."""
+        return [each for each in self.changenow.books.deposits if each.exchange_id is not None]
 
     async def hostpay_row(self) -> Any:
         [row] = await self.s.owner.fetch("select * from payouts.split_payout_hostpay")
         return row
 
     async def job_errors(self) -> str:
-        rows = await self.s.owner.fetch("select last_error from payonce.job_logs where last_error is not null")
-        return "\n".join(row["last_error"] for row in rows)
+        rows = await self.s.owner.fetch(
+            "select last_error from payonce.job_logs union all select last_error from payonce.messages"
+        )
+        return "\n".join(row["last_error"] or "" for row in rows)
 
     async def attempts(self, payout: Payout) -> int:
         swap = await self.swap(payout)
@@ -159,14 +178,16 @@ class House:
         assert all(count == 1 for count in paid.values()), paid
         nonces = [each.transaction.nonce for each in self.transfers()]
         assert len(set(nonces)) == len(nonces)
-        deposits = Counter(each.address for each in self.changenow.books.deposits)
+        deposits = Counter(each.address for each in self.deposits())
         assert all(count == 1 for count in deposits.values())
         ours = await balance(self.s.read, Account(books.HOST_WALLET, ETH))
         assert OPENING + ours == self.chain.balance(self.wallet.address, ETH)
         held = sum(minor for (_, asset), minor in self.chain.balances().items() if asset == ETH)
         assert held == 0
+        broken = {name: await self.s.owner.fetch(query) for name, query in INVARIANTS.items()}
+        assert not {name: rows for name, rows in broken.items() if rows}
         for payout in finished:
-            assert await self.state(payout) is State.FINISHED
+            assert await self.state(payout) is State.FINISHED, (await self.payout(payout)).reason
         if finished:
             assert not await balance(self.s.read, Account(books.AT_EXCHANGE, ETH))
             assert not await balance(self.s.read, Account(books.OWED, ETH))
@@ -183,6 +204,14 @@ def eth(text: str) -> Amount:
 def unhurried(handlers: Sequence[Handler]) -> list[Handler]:
     """The rate is another test's: here everything that is due runs at once."""
     return [replace(each, policy=replace(each.policy, rate=None, concurrency=None)) for each in handlers]
+
+
+async def braked_worker(s: Stage, handlers: Sequence[Handler], resources: Sequence[object]) -> Worker:
+    """With the operators' brakes, as in production."""
+    run = unhurried(handlers)
+    await s.feed.declare([handler.policy for handler in run])
+    open_queue = partial(PostgresQueue, s.database, s.bell, worker="worker-1")
+    return Worker(run, s.database, s.feed, open_queue, resources, checks=brakes.CHECKS)
 
 
 @asynccontextmanager
@@ -207,6 +236,6 @@ async def open_house(
                 wallet, client = EvmClient(to_node, key), ChangeNowClient(to_exchange, "key")
                 terms = Terms((b"key",), key.address)
                 host = HostWallet(wallet, s.database, "process-1", market_s=0.0, fee_cap_wei=fee_cap_wei)
-                worker = await s.worker(*unhurried(HANDLERS), resources=[client, terms, host])
+                worker = await braked_worker(s, HANDLERS, [client, terms, host])
                 yield House(s, clock, made, node, changenow, desk, bridge, simulator, wallet, client, terms, host,
                             worker)  # fmt: skip

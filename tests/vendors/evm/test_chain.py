@@ -25,7 +25,7 @@ async def test_the_books_the_pool_and_the_forks_outlive_the_process(tmp_path: Pa
         async with HttpClient("node", "https://node.example", transport=ChainSimulator(chain)) as http:
             wallet = EvmClient(http, key)
             return await wallet.broadcast(
-                wallet.sign(Payment.of(CLIENT, ether("1")), nonce, await wallet.fees(ETH))
+                wallet.sign(Payment.of(CLIENT, ether("1")), nonce, (await wallet.market(ETH)).fees)
             )  # fmt: skip
 
     chain = Chain(journal)
@@ -56,13 +56,13 @@ async def test_blocks_come_by_the_clock_where_they_do() -> None:
         signed = await at.signed()
         await at.wallet.broadcast(signed)
         at.clock.advance(11)
-        assert await at.wallet.receipt(signed.hash) is None
+        assert await at.receipt(signed.hash) is None
         at.clock.advance(1)
-        receipt = await at.wallet.receipt(signed.hash)
+        receipt = await at.receipt(signed.hash)
         assert receipt is not None
         assert not receipt.final
         at.clock.advance(36)
-        receipt = await at.wallet.receipt(signed.hash)
+        receipt = await at.receipt(signed.hash)
         assert receipt is not None
         assert receipt.final
 
@@ -83,13 +83,13 @@ async def test_whoever_watches_hears_of_a_final_transfer_once_and_again_after_a_
     simulator = ChainSimulator(chain, watcher=watch)
     async with HttpClient("node", "https://node.example", transport=simulator) as http:
         wallet = EvmClient(http, key)
-        signed = wallet.sign(Payment.of(CLIENT, ether("1")), 0, await wallet.fees(ETH))
+        signed = wallet.sign(Payment.of(CLIENT, ether("1")), 0, (await wallet.market(ETH)).fees)
         await wallet.broadcast(signed)
         chain.mine(1 + chain.finality_blocks)
         await simulator.tell()
         assert not heard
         away.append(False)
-        await asyncio.gather(simulator.tell(), simulator.tell(), wallet.receipt(signed.hash))
+        await asyncio.gather(simulator.tell(), simulator.tell(), wallet.standing([signed.hash]))
         assert [each.hash for each in heard] == [signed.hash]
     chain.close()
     again = Chain(tmp_path / "chain.journal")
@@ -113,7 +113,7 @@ async def test_under_bad_conditions_every_payment_is_made_once_by_sending_and_bu
         attempts = {nonce: [await at.signed(nonce, "0.01")] for nonce in range(20)}
         for turn in range(200):
             for signed in attempts.values():
-                if turn % 3 == 2 and await at.wallet.receipt(signed[-1].hash) is None:
+                if turn % 3 == 2 and await at.receipt(signed[-1].hash) is None:
                     bumped = signed[-1].fees.bumped(signed[-1].fees, 10**15)
                     assert bumped is not None
                     signed.append(at.wallet.sign(payment, signed[-1].nonce, bumped))
@@ -132,7 +132,7 @@ async def test_the_chain_is_served_with_its_books_over_a_port() -> None:
     chain.fund(key.address, ether("10"))
     async with serving(ChainSimulator(chain)) as url, HttpClient("node", url, allow_private=True) as http:
         wallet = EvmClient(http, key)
-        await wallet.broadcast(wallet.sign(Payment.of(CLIENT, ether("1")), 0, await wallet.fees(ETH)))
+        await wallet.broadcast(wallet.sign(Payment.of(CLIENT, ether("1")), 0, (await wallet.market(ETH)).fees))
         await http.request("POST", "/simulator/mine", query={"blocks": 4})
         arriving = {"to": key.address, "asset": "ETH", "exponent": 18, "amount": "0.5", "reference": "r-1"}
         answer = await http.request("POST", "/simulator/transfers", json=arriving)
@@ -170,3 +170,21 @@ async def test_a_batch_is_answered_one_by_one() -> None:
         asked: list[object] = [{"id": number, "method": "eth_chainId", "params": []} for number in (1, 2)]
         answers = (await http.request("POST", "/", json=asked)).json()
         assert [(each["id"], each["result"]) for each in answers] == [(1, "0x7a69"), (2, "0x7a69")]
+
+
+async def test_what_others_send_is_asked_for_now_and_then() -> None:
+    asked: list[float] = []
+    now = [0.0]
+
+    async def arrivals() -> None:
+        asked.append(now[0])
+        if len(asked) == 2:
+            raise ConnectionError("nobody there")
+
+    simulator = ChainSimulator(Chain(), arrivals=arrivals, tick=lambda: now[0])
+    async with HttpClient("node", "https://node.example", transport=simulator) as http:
+        for moment in (0.0, 0.5, 1.0, 1.5, 2.5):
+            now[0] = moment
+            answer = await http.request("POST", "/", json={"id": 1, "method": "eth_chainId", "params": []})
+            assert answer.status == 200
+    assert asked == [0.0, 1.0, 2.5]

@@ -59,16 +59,16 @@ async def test_a_receipt_is_final_so_many_blocks_later_and_tells_the_gas(open_ch
     async with open_chain() as at:
         signed = await at.signed()
         await at.wallet.broadcast(signed)
-        assert await at.wallet.receipt(signed.hash) is None
+        assert await at.receipt(signed.hash) is None
         at.chain.mine()
-        receipt = await at.wallet.receipt(signed.hash)
+        receipt = await at.receipt(signed.hash)
         assert receipt is not None
         assert (receipt.succeeded, receipt.final, receipt.block_number) == (True, False, 1)
         at.chain.mine(at.chain.finality_blocks)
-        receipt = await at.wallet.receipt(signed.hash)
+        receipt = await at.receipt(signed.hash)
         assert receipt is not None
         assert receipt.final
-        assert await at.wallet.balance(ETH) == ether("8.5") - receipt.fee
+        assert (await at.wallet.market(ETH)).balance == ether("8.5") - receipt.fee
         assert receipt.fee <= signed.fees.most
 
 
@@ -77,11 +77,11 @@ async def test_a_token_is_paid_through_its_contract_and_its_gas_in_ether(open_ch
         signed = await at.signed(value="12.5", asset=USDT)
         await at.wallet.broadcast(signed)
         at.chain.mine()
-        receipt = await at.wallet.receipt(signed.hash)
+        receipt = await at.receipt(signed.hash)
         assert receipt is not None
-        assert await at.wallet.balance(USDT) == Amount.from_decimal("487.5", USDT)
+        assert (await at.wallet.market(USDT)).balance == Amount.from_decimal("487.5", USDT)
         assert at.paid(asset=USDT) == Amount.from_decimal("12.5", USDT)
-        assert await at.wallet.balance(ETH) == ether("10") - receipt.fee
+        assert (await at.wallet.market(ETH)).balance == ether("10") - receipt.fee
         at.adds_up()
 
 
@@ -89,9 +89,9 @@ async def test_nonces_count_what_waits_and_what_is_final(open_chain: OpenChain) 
     async with open_chain() as at:
         for nonce in range(2):
             await at.wallet.broadcast(await at.signed(nonce))
-        assert (await at.wallet.pending_nonce(), await at.wallet.final_nonce()) == (2, 0)
+        assert (await at.nonces()) == (2, 0)
         at.chain.mine(1 + at.chain.finality_blocks)
-        assert (await at.wallet.pending_nonce(), await at.wallet.final_nonce()) == (2, 2)
+        assert (await at.nonces()) == (2, 2)
 
 
 async def test_a_gap_holds_up_what_stands_behind_it(open_chain: OpenChain) -> None:
@@ -120,8 +120,8 @@ async def test_a_stuck_payment_is_replaced_by_one_that_offers_enough_more(open_c
         first = await at.signed()
         await at.wallet.broadcast(first)
         at.chain.mine(5)
-        assert await at.wallet.receipt(first.hash) is None
-        payment, market = Payment.of(CLIENT, ether("1.5")), await at.wallet.fees(ETH)
+        assert await at.receipt(first.hash) is None
+        payment, market = Payment.of(CLIENT, ether("1.5")), (await at.wallet.market(ETH)).fees
         shy = at.wallet.sign(payment, 0, Fees(first.fees.max_fee + 1, first.fees.priority_fee + 1, 21_000))
         assert await at.wallet.broadcast(shy) is Taken.UNDERPRICED
         bumped = first.fees.bumped(market, 10**12)
@@ -129,7 +129,7 @@ async def test_a_stuck_payment_is_replaced_by_one_that_offers_enough_more(open_c
         second = at.wallet.sign(payment, 0, bumped)
         assert await at.wallet.broadcast(second) is Taken.ACCEPTED
         at.chain.mine()
-        assert await at.wallet.receipt(second.hash) is not None
+        assert await at.receipt(second.hash) is not None
         assert await at.wallet.broadcast(first) is Taken.NONCE_PAST
         assert at.paid() == ether("1.5")
 
@@ -144,8 +144,8 @@ async def test_of_two_attempts_the_older_may_win(open_chain: OpenChain) -> None:
         second = at.wallet.sign(Payment.of(CLIENT, ether("1.5")), 0, bumped)
         assert await at.wallet.broadcast(second) is Taken.ACCEPTED
         at.chain.mine()
-        assert await at.wallet.receipt(second.hash) is None
-        assert await at.wallet.receipt(first.hash) is not None
+        assert await at.receipt(second.hash) is None
+        assert await at.receipt(first.hash) is not None
 
 
 async def test_what_offers_less_than_the_base_fee_waits(open_chain: OpenChain) -> None:
@@ -154,10 +154,10 @@ async def test_what_offers_less_than_the_base_fee_waits(open_chain: OpenChain) -
         await at.wallet.broadcast(signed)
         at.chain.set_base_fee(signed.fees.max_fee + 1)
         at.chain.mine(3)
-        assert await at.wallet.receipt(signed.hash) is None
+        assert await at.receipt(signed.hash) is None
         at.chain.set_base_fee(signed.fees.max_fee)
         at.chain.mine()
-        assert await at.wallet.receipt(signed.hash) is not None
+        assert await at.receipt(signed.hash) is not None
 
 
 @pytest.mark.parametrize("forget", [False, True])
@@ -168,13 +168,13 @@ async def test_a_reorganisation_takes_a_receipt_back_and_the_same_bytes_pay_once
         signed = await at.signed()
         await at.wallet.broadcast(signed)
         at.chain.mine()
-        before = await at.wallet.receipt(signed.hash)
+        before = await at.receipt(signed.hash)
         at.chain.reorganise(1, forget=forget)
-        assert await at.wallet.receipt(signed.hash) is None
+        assert await at.receipt(signed.hash) is None
         assert at.paid() == ether("0")
         assert await at.wallet.broadcast(signed) is (Taken.ACCEPTED if forget else Taken.KNOWN)
         at.chain.mine()
-        after = await at.wallet.receipt(signed.hash)
+        after = await at.receipt(signed.hash)
         assert before is not None
         assert after is not None
         assert (after.block_number, after.block_hash != before.block_hash) == (1, True)
@@ -195,10 +195,10 @@ async def test_a_reverted_payment_costs_gas_and_transfers_nothing(open_chain: Op
         signed = await at.signed()
         await at.wallet.broadcast(signed)
         at.chain.mine()
-        receipt = await at.wallet.receipt(signed.hash)
+        receipt = await at.receipt(signed.hash)
         assert receipt is not None
         assert not receipt.succeeded
-        assert await at.wallet.balance(ETH) == ether("10") - receipt.fee
+        assert (await at.wallet.market(ETH)).balance == ether("10") - receipt.fee
         assert not at.chain.transfers(final=False)
 
 
@@ -224,7 +224,7 @@ async def test_a_question_that_is_answered_badly_proves_nothing(open_chain: Open
         signed = await at.signed()
         await at.wallet.broadcast(signed)
         with pytest.raises(Unknown):
-            await at.wallet.receipt(signed.hash)
+            await at.receipt(signed.hash)
 
 
 async def test_bytes_that_nobody_signed_are_taken_by_no_node(open_chain: OpenChain) -> None:
@@ -251,7 +251,7 @@ def test_the_same_payment_and_nonce_are_the_same_bytes() -> None:
 async def test_an_asset_without_a_contract_is_refused_by_name(open_chain: OpenChain) -> None:
     async with open_chain() as at:
         with pytest.raises(Invalid, match="no contract of DAI"):
-            await at.wallet.balance(Asset("DAI", 18))
+            await at.wallet.market(Asset("DAI", 18))
 
 
 @pytest.mark.parametrize(

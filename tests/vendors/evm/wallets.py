@@ -12,7 +12,7 @@ from payonce.testing.faulty import Faulty
 from payonce.testing.serving import serving
 from payonce.vendors.evm.chain import Chain
 from payonce.vendors.evm.client import EvmClient
-from payonce.vendors.evm.port import ETH, Payment, Signed
+from payonce.vendors.evm.port import ETH, Payment, Receipt, Signed
 from payonce.vendors.evm.simulated_key import SimulatedKey
 from payonce.vendors.evm.simulator import ChainSimulator
 from tests.vendors.banks import TIMEOUT_S, BankClock
@@ -37,7 +37,15 @@ class OnChain:
 
     async def signed(self, nonce: int = 0, value: str = "1.5", to: str = CLIENT, asset: Asset = ETH) -> Signed:
         payment = Payment.of(to, Amount.from_decimal(value, asset))
-        return self.wallet.sign(payment, nonce, await self.wallet.fees(asset))
+        return self.wallet.sign(payment, nonce, (await self.wallet.market(asset)).fees)
+
+    async def receipt(self, transaction_hash: str) -> Receipt | None:
+        found = (await self.wallet.standing([transaction_hash])).receipts
+        return found[0] if found else None
+
+    async def nonces(self) -> tuple[int, int]:
+        """What counts as pending, and as final."""
+        return (await self.wallet.market(ETH)).pending_nonce, (await self.wallet.standing([])).final_nonce
 
     def paid(self, to: str = CLIENT, asset: Asset = ETH) -> Amount:
         return self.chain.balance(to, asset)
@@ -61,7 +69,7 @@ async def on_chain(over_sockets: bool, *faults: Fault | None, **options: Any) ->
     chain.fund(key.address, Amount.from_decimal("500", USDT))
     simulator = ChainSimulator(chain, tokens={CONTRACT: USDT})
     # Fees are asked for first; what is tested are faults of the calls behind them.
-    faulty = Faulty(simulator, Script([None, None, *faults]), over_sockets=over_sockets, slow_s=0.0)
+    faulty = Faulty(simulator, Script([None, *faults]), over_sockets=over_sockets, slow_s=0.0)
     if over_sockets:
         async with serving(faulty) as url, HttpClient("node", url, allow_private=True, timeout_s=TIMEOUT_S) as http:
             yield OnChain(chain, simulator, EvmClient(http, key, {USDT: CONTRACT}), faulty, clock)

@@ -14,9 +14,11 @@ from payonce.console.pages import (
     outbox,
     overview,
     parked,
+    payouts,
     queues,
     reconcile,
     traces,
+    vendors,
 )  # fmt: skip
 
 PAGES: tuple[Page, ...] = (
@@ -27,6 +29,8 @@ PAGES: tuple[Page, ...] = (
     parked.PAGE,
     outbox.PAGE,
     leases.PAGE,
+    vendors.PAGE,
+    payouts.PAGE,
     effects.PAGE,
     approvals.PAGE,
     freezes.PAGE,

@@ -112,6 +112,13 @@ def _subject(approval: Approval) -> dict[str, Any] | None:
             return {"text": "The effect", "href": link(f"/effects/{approval.subject}")}
         case "write off":
             return {"text": "The item in suspense", "href": link(f"/reconcile/{approval.subject}")}
+        case "decide payout":
+            return {"text": "The payout", "href": link(f"/payouts/{approval.subject}")}
+        case "pay above limit":
+            # A swap runs under the name of the payout that leads it.
+            return {"text": "The payout", "href": link(f"/payouts/{approval.subject.partition('/')[0]}")}
+        case "change wallet limit":
+            return {"text": "The wallet", "href": link("/vendors")}
         case "redrive" if "queue" in argument:
             return {"text": "The parked messages", "href": link(f"/queues/{argument['queue']}", state="parked")}
     return None

@@ -6,6 +6,7 @@ from payonce.console.forms import choice_of
 from payonce.console.live import WINDOWS, columns
 from payonce.console.page import Page, Visit, get
 from payonce.engine.history import history, runs_by_queue
+from payonce.services.payouts.looking import waiting_for_people
 
 
 async def overview(visit: Visit) -> Response:
@@ -20,6 +21,7 @@ async def overview(visit: Visit) -> Response:
         chart=None if visit.renews else columns(await history(read, WINDOWS[window].minutes), WINDOWS[window].step),
         runs=await runs_by_queue(read, 60),
         meter=await visit.board.meter(),
+        payouts_waiting=await waiting_for_people(read),
     )
 
 

@@ -7,13 +7,17 @@
   const colour = (tone) => getComputedStyle(document.documentElement).getPropertyValue(`--${tone}`).trim();
   const plots = [];
 
-  const short = (value) => value >= 1e6 ? `${value / 1e6}M` : value >= 1e3 ? `${value / 1e3}k` : `${value}`;
+  const short = (value) => value >= 1e12 ? `${value / 1e12}T` : value >= 1e9 ? `${value / 1e9}G` : value >= 1e6 ? `${value / 1e6}M` : value >= 1e3 ? `${value / 1e3}k` : `${value}`;
   const axis = () => ({
     stroke: colour("muted"), grid: { stroke: colour("line"), width: 1 }, ticks: { show: false },
     font: "11px system-ui, sans-serif",
   });
 
+  const daily = box.dataset.step === "day";
+  const moment = (at) => new Date(at * 1e3).toISOString();
+
   const draw = (figure, data) => {
+    const units = Number(figure.dataset.units);
     const place = figure.querySelector(".plot");
     const keys = [...figure.querySelectorAll(".key")];
     place.replaceChildren();
@@ -26,14 +30,15 @@
         label: key.textContent, stroke: colour(key.dataset.tone), width: 1.5, spanGaps: false, points: { show: false },
       }))],
       axes: [
-        { ...axis(), space: 70, size: 26, values: (_, ticks) => ticks.map((at) => new Date(at * 1e3).toISOString().slice(11, 16)) },
-        { ...axis(), size: 44, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 1e6, 1e7],
-          values: (_, ticks) => ticks.map(short) },
+        { ...axis(), space: 70, size: 26, values: (_, ticks) => ticks.map((at) => daily ? moment(at).slice(5, 10) : moment(at).slice(11, 16)),
+          ...(daily ? { incrs: [1, 2, 5, 7, 14, 30].map((days) => days * 86400) } : {}) },
+        { ...axis(), size: 44, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6, 2e6, 5e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15],
+          values: (_, ticks) => ticks.map((value) => short(value / units)) },
       ],
       hooks: { setCursor: [(plot) => keys.forEach((key, index) => {
         const at = plot.cursor.idx;
         const value = at === null || at === undefined ? null : plot.data[index + 1][at];
-        key.dataset.value = value === null || value === undefined ? "" : Math.round(value).toLocaleString("en");
+        key.dataset.value = value === null || value === undefined ? "" : (units === 1 ? Math.round(value) : value / units).toLocaleString("en");
       })] },
     };
     const rows = (found) => [found.at, ...keys.map((key) => found[key.dataset.column])];
@@ -43,7 +48,8 @@
 
   const data = JSON.parse(box.dataset.charts);
   box.querySelectorAll("[data-chart]").forEach((figure) => draw(figure, data));
-  document.body.addEventListener("sample", (event) => {
+  // The stream tells of minutes; days stand as they were when the page was loaded.
+  if (!daily) document.body.addEventListener("sample", (event) => {
     const found = JSON.parse(event.detail);
     plots.forEach(({ plot, rows }) => plot.setData(rows(found)));
   });

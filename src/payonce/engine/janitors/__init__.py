@@ -82,8 +82,9 @@ async def run_janitors(
     ttl_s: float = TTL_DEFAULT_S,
     anchor: Path | None = None,
     led: Iterable[Janitor] = (),
+    observers: Iterable[Callable[[Database], Awaitable[object]]] = (),
 ) -> None:
-    """Runs until cancelled; `led` are further ones for whoever leads.
+    """Runs until cancelled; `led` are further ones for whoever leads, `observers` refresh gauges of services.
 
     Who declares other schedules leads under another name: a leader puts only its own.
     """
@@ -104,6 +105,10 @@ async def run_janitors(
                 Janitor("orphans", ORPHANS_EVERY_S, while_leading(leadership, lambda _: review_orphans(database))),
                 Janitor("snapshots", SNAPSHOTS_EVERY_S, while_leading(leadership, lambda _: snapshots.tick())),
                 Janitor("observe", OBSERVE_EVERY_S, lambda: observe(database, admin)),
+                *(
+                    Janitor(f"observe {number}", OBSERVE_EVERY_S, partial(each, database))
+                    for number, each in enumerate(observers, start=1)
+                ),
                 Janitor("history", HISTORY_EVERY_S, counts.tick),
                 Janitor("depths", DEPTHS_EVERY_S, while_leading(leadership, lambda _: _sample(database, admin))),
                 *(

@@ -137,6 +137,7 @@ class Box:
         self._resting.clear()
 
     async def wait(self, timeout_s: float) -> None:
+        """Also while deliveries wait: whoever asks has no room for them, and is woken when a run has ended."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self.rung.wait()

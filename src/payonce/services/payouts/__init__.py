@@ -1,12 +1,14 @@
 """Split payouts: a subscription payment is priced, swapped at ChangeNOW, and paid by the host wallet."""
 
 from payonce.services.payouts.accumulating import batch_client, look_for_batches
+from payonce.services.payouts.changing_limits import limiting
 from payonce.services.payouts.decisions import deciding
 from payonce.services.payouts.estimator import price_payout
 from payonce.services.payouts.hostpay import pay_swap
 from payonce.services.payouts.hostpay_follow import follow_payment
 from payonce.services.payouts.invariants import INVARIANTS
 from payonce.services.payouts.keeping import SCHEDULES, put_back_payouts, refresh_currencies
+from payonce.services.payouts.observing import observe_payouts
 from payonce.services.payouts.orchestrator import record_swap, value_payout
 from payonce.services.payouts.policies import QUEUES
 from payonce.services.payouts.scopes import SCOPES
@@ -27,5 +29,6 @@ ROLES = {
 }  # fmt: skip
 
 __all__ = [
-    "INVARIANTS", "QUEUES", "REFERENCES", "ROLES", "SCHEDULES", "SCOPES", "Terms", "clearing", "deciding", "statements",
+    "INVARIANTS", "QUEUES", "REFERENCES", "ROLES", "SCHEDULES", "SCOPES", "Terms", "clearing", "deciding",
+    "limiting", "observe_payouts", "statements",
 ]  # fmt: skip

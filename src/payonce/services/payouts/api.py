@@ -81,7 +81,8 @@ class PayoutDocument(BaseModel):
     held_from: State | None
     trace_id: str | None
     created_at: datetime
-    updated_at: datetime = Field(description="Say it with a decision: it is a decision about what you saw.")
+    updated_at: datetime
+    revision: int = Field(description="Say it with a decision: it is a decision about what you saw.")
 
 
 class PayoutStory(PayoutDocument):
@@ -115,7 +116,7 @@ class QuoteDocument(BaseModel):
 
 class DecisionAsked(Asked):
     verdict: Verdict
-    updated_at: Moment = Field(description="As GET showed it.")
+    revision: int = Field(ge=0, le=2**31 - 1, description="As GET showed it.")
     note: Note = Field(description="Why; it is kept in the audit log.")
     address: Annotated[str, StringConstraints(pattern=r"^[!-~]{1,200}$")] | None = None
     extra_id: Annotated[str, StringConstraints(pattern=r"^[ -~]{1,120}$")] | None = None
@@ -140,8 +141,9 @@ def build_routes() -> APIRouter:
 
 
 def _add_intake(routes: APIRouter) -> None:
-    @routes.post("/", summary="Order a payout by signed webhook", response_model=Receipt,
-                 responses=responses(400, 401, 409, 413, 422, 503))  # fmt: skip
+    # Not in the description of what API keys open: its callers sign, and their contract is in the README.
+    @routes.post("/", summary="Order a payout by signed webhook", response_model=Receipt, include_in_schema=False,
+                 responses=responses(400, 401, 404, 409, 413, 422, 503))  # fmt: skip
     async def order_payout(
         request: Request,
         desk: AtDesk,
@@ -161,7 +163,7 @@ def _add_intake(routes: APIRouter) -> None:
             raise Problem(no.status, str(no)) from no
         return Receipt(payout_id=taken.payout.id, unique_id=taken.payout.unique_id, state=taken.payout.state)
 
-    @routes.get("/quote", summary="Fee, estimate and minimum before money moves", responses=READS)
+    @routes.get("/quote", summary="Fee, estimate and minimum before money moves", responses=READS_ONE)
     async def quote_payout(
         desk: AtDesk,
         caller: Viewer,
@@ -224,7 +226,7 @@ def _add_deciding(routes: APIRouter) -> None:
             if await store.find(tx, payout_id) is None:
                 raise not_found(f"payout {payout_id!r}")
             asked = Decision(
-                payout_id=payout_id, seen=body.updated_at.astimezone(UTC), verdict=body.verdict, note=body.note,
+                payout_id=payout_id, seen=body.revision, verdict=body.verdict, note=body.note,
                 address=body.address, extra_id=body.extra_id,
             )  # fmt: skip
             try:
@@ -261,11 +263,12 @@ def _resource(desk: Desk, kind: type[Found]) -> Found:
     for resource in desk.resources:
         if isinstance(resource, kind):
             return resource
-    raise Problem(503, "this process runs no role of payouts; ask the one that runs payouts.orchestrator")
+    raise Problem(404, "this process runs no role of payouts; ask the one that runs payouts.orchestrator")
 
 
 def _document(payout: Payout) -> dict[str, Any]:
     return {
         **store.described(payout), "held_from": payout.held_from, "trace_id": payout.trace_id,
         "created_at": payout.created_at, "updated_at": payout.updated_at,
+        "revision": payout.revision,
     }  # fmt: skip

@@ -3,7 +3,6 @@
 One action, carried out at once or, above the thresholds of its assets, when a second person has agreed.
 """
 
-from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
@@ -36,8 +35,8 @@ class Verdict(StrEnum):
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
     payout_id: str
-    seen: datetime
-    """`updated_at` of what the person looked at."""
+    seen: int
+    """The revision of what the person looked at."""
     verdict: Verdict
     note: str
     address: str | None = None
@@ -61,7 +60,7 @@ async def _weigh(tx: Tx, asked: Decision) -> Weighed:
 async def _execute(tx: Tx, asked: Decision, by: str) -> dict[str, Any]:
     await _known(tx, asked.payout_id)
     payout = await store.locked(tx, asked.payout_id)
-    if payout.updated_at != asked.seen:
+    if payout.revision != asked.seen:
         raise Stale(f"payout {payout.id} has changed since you looked at it; look again")
     match asked.verdict:
         case Verdict.RELEASE:

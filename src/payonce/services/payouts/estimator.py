@@ -8,6 +8,7 @@ from payonce.kit.outcomes import Retry
 from payonce.services.payouts import pausing, sending, store
 from payonce.services.payouts.model import ETH_NETWORK, ETH_TICKER, USDT_TICKER, Hold, Payout, State
 from payonce.services.payouts.policies import ESTIMATE
+from payonce.services.payouts.reading import fields_of, number_of
 from payonce.services.payouts.tokens import hops
 from payonce.vendors.changenow.port import ChangeNow, Code, Estimate, ExchangeRefused, Pair
 
@@ -19,7 +20,9 @@ TRIES_OF_AN_INACTIVE_PAIR: Final = 5
 @handles(ESTIMATE)
 async def price_payout(work: Work, changenow: ChangeNow) -> None:
     """Ask the rate, and tell the orchestrator."""
-    asked = hops.read(hops.EstimateRequest, work.message.payload)
+    asked = await fields_of(work, hops.EstimateRequest)
+    if asked is None:
+        return
     payout = await _payout(work)
     if payout is not None and payout.state is not State.RECEIVED:
         return
@@ -29,7 +32,7 @@ async def price_payout(work: Work, changenow: ChangeNow) -> None:
         await _refused(work, payout, no)
         return
     async with work.commit() as tx:
-        await sending.send_estimated(tx, asked, payout, pausing.put_of(work), found)
+        await sending.send_estimated(tx, asked, payout, number_of(work, "put", sending.FIRST), found)
 
 
 async def _payout(work: Work) -> Payout | None:

@@ -8,17 +8,16 @@ from payonce.engine.transaction import Tx
 from payonce.engine.work import Work, handles
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Held, Invalid, Retry
-from payonce.services.payouts import store, swap_store, wallet_limits, wallet_store
+from payonce.services.payouts import swap_store, wallet_limits, wallet_store
 from payonce.services.payouts.model import ETH, ETH_NETWORK, ETH_TICKER, Hold, State, Swap, SwapState
 from payonce.services.payouts.policies import FOLLOW, HOSTPAY
-from payonce.services.payouts.requoting import lapse_and_swap_anew
+from payonce.services.payouts.requoting import lapse_and_keep, lapse_and_swap_anew
 from payonce.services.payouts.tokens import hops
 from payonce.services.payouts.wallet import HostWallet, PayDeposit
 from payonce.vendors.changenow.port import ChangeNow, Exchange, Status
 
 FUNDS_LOOK_S = 300.0
 """How often a payment looks whether the wallet has been filled up; whoever fills it is a person."""
-KEPT_LOOK_S = 300.0
 
 UNPAID = frozenset({Status.NEW, Status.WAITING})
 TOO_LATE = frozenset({Status.EXPIRED, Status.FAILED, Status.REFUNDED})
@@ -86,7 +85,10 @@ async def _may_be_paid(work: Work, changenow: ChangeNow, host: HostWallet, asked
         await _keep(work, swap, Hold.MISMATCH, wrong)
         return False
     if kept := await _kept(work, swap):
-        raise Held(f"payout {kept} waits for a person", KEPT_LOOK_S)
+        why = f"payout {kept} was given to a person before it was paid"
+        async with work.commit(rejected=why) as tx:
+            await lapse_and_swap_anew(tx, swap, why)
+        return False
     if not swap.direct:
         exchange = await changenow.exchange(asked.cn_api_id)
         if exchange is None:
@@ -168,8 +170,7 @@ async def _kept(work: Work, swap: Swap) -> str | None:
 
 async def _keep(work: Work, swap: Swap, hold: Hold, why: str, as_state: State = State.HELD) -> None:
     async with work.commit(rejected=why) as tx:
-        for carried in await swap_store.payouts_of(tx, swap.id):
-            await store.keep(tx, carried, hold, why, as_state=as_state)
+        await lapse_and_keep(tx, swap, hold, why, as_state)
 
 
 async def _refuse_stranger(work: Work, asked: hops.HostPay) -> None:

@@ -12,7 +12,7 @@ from payonce.services.payouts import books, store, swap_store, wallet_store
 from payonce.services.payouts.hostpay import send_follow
 from payonce.services.payouts.model import ETH, Hold, State, Swap, SwapState
 from payonce.services.payouts.policies import FOLLOW
-from payonce.services.payouts.requoting import swap_anew
+from payonce.services.payouts.requoting import keep_priced, swap_anew
 from payonce.services.payouts.wallet import BumpPayment, HostWallet, answered
 from payonce.services.payouts.wallet_store import Attempt, PaymentState, WalletPayment
 from payonce.vendors.changenow.port import ChangeNow, Exchange, Status
@@ -59,13 +59,14 @@ async def _follow_on_chain(work: Work, host: HostWallet, swap: Swap) -> None:
         # Of a bump whose answer was lost: its end must be known before this message can end.
         bump = BumpPayment(host, work.read, paid, attempts[0].number, attempts[0].signed.fees)
         await work.effect(bump, key=bump.key)
-    # Asked for before the receipts: a nonce that was used for ever by then has its receipt by now, if it is ours.
-    used_below = await answered(host.wallet.final_nonce())
-    receipt = await _receipt_of(host, attempts)
-    if receipt is None and paid.nonce < used_below:
+    standing = await answered(host.wallet.standing([attempt.signed.hash for attempt in attempts]))
+    # All attempts have one nonce, so at most one of them is in a block.
+    receipt = standing.receipts[0] if standing.receipts else None
+    if receipt is None and paid.nonce < standing.final_nonce:
         await _record_lost(work, swap, paid)
     elif receipt is None:
-        await _send_again(work, host, swap, paid, attempts[0])
+        # What stands behind another one waits for that one, not for more money.
+        await _send_again(work, host, swap, paid, attempts[0], is_next=paid.nonce == standing.next_nonce)
     elif not receipt.final:
         raise Retry(f"the payment of {swap.id} is in block {receipt.block_number}, which is not final yet")
     elif receipt.succeeded:
@@ -74,18 +75,12 @@ async def _follow_on_chain(work: Work, host: HostWallet, swap: Swap) -> None:
         await _record_reverted(work, swap, receipt)
 
 
-async def _receipt_of(host: HostWallet, attempts: list[Attempt]) -> Receipt | None:
-    """Of whichever attempt is in a block: all have one nonce, so at most one is."""
-    for attempt in attempts:
-        if (receipt := await answered(host.wallet.receipt(attempt.signed.hash))) is not None:
-            return receipt
-    return None
-
-
-async def _send_again(work: Work, host: HostWallet, swap: Swap, paid: WalletPayment, newest: Attempt) -> None:
+async def _send_again(
+    work: Work, host: HostWallet, swap: Swap, paid: WalletPayment, newest: Attempt, *, is_next: bool
+) -> None:
     """The same bytes, or after a while others of the same nonce that offer more."""
     lease = await host.lease()
-    if newest.age_s >= BUMP_AFTER_S and (bump := await _bump(work, host, paid, newest)) is not None:
+    if is_next and newest.age_s >= BUMP_AFTER_S and (bump := await _bump(work, host, paid, newest)) is not None:
         sent = await work.effect(bump, key=bump.key, intent=lambda tx: bump.sign(tx, lease, swap, newest))
         metrics.WALLET_PAYMENTS.labels(paid.payment.asset, "bumped").inc()
         raise Retry(f"the payment of {swap.id} was in no block, and offers more now: {sent.taken}")
@@ -121,14 +116,20 @@ async def _record_reverted(work: Work, swap: Swap, receipt: Receipt) -> None:
         await _settle(tx, swap, PaymentState.REVERTED, receipt)
         if receipt.fee:
             await tx.post(_gas_in_vain(swap, receipt.fee))
-        await _keep(tx, swap, Hold.MISMATCH, why, State.REVIEW)
+        await _in_vain(tx, swap, why)
 
 
 async def _record_lost(work: Work, swap: Swap, paid: WalletPayment) -> None:
     why = f"nonce {paid.nonce} of {paid.wallet} was used by a transaction that is not ours: {swap.id} is not paid"
     async with work.commit(rejected=why) as tx:
         await _settle(tx, swap, PaymentState.LOST, None)
-        await _keep(tx, swap, Hold.MISMATCH, why, State.REVIEW)
+        await _in_vain(tx, swap, why)
+
+
+async def _in_vain(tx: Tx, swap: Swap, why: str) -> None:
+    """Nothing was transferred, for ever. Whether it is tried anew, with another exchange, a person decides."""
+    await swap_store.advance(tx, swap, SwapState.RETURNED, reason=why)
+    await keep_priced(tx, swap, Hold.MISMATCH, why, State.REVIEW)
 
 
 async def _settle(tx: Tx, swap: Swap, state: PaymentState, receipt: Receipt | None) -> None:

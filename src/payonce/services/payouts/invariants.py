@@ -3,11 +3,12 @@
 from typing import Final
 
 from payonce.services.payouts.keeping import MESSAGES_OF_A_PAYOUT
+from payonce.services.payouts.wallet_invariants import WALLET_INVARIANTS
 
 FORGOTTEN_AFTER: Final = "interval '15 minutes'"
 """The janitor has had its turn several times by then."""
 
-INVARIANTS: Final = {
+INVARIANTS: Final = WALLET_INVARIANTS | {
     "fee and rest are the price": """
         select id from payouts.payouts where fee_minor + adjusted_minor <> price_minor
     """,

@@ -4,12 +4,13 @@ from typing import Final
 
 from payonce.engine.audit import Severity, note
 from payonce.engine.janitors import Every, Schedule
+from payonce.engine.transaction import Tx
 from payonce.engine.work import Work, handles
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Retry
 from payonce.services.payouts import sending, store
 from payonce.services.payouts.accumulating import LOOK
-from payonce.services.payouts.model import UNDER_WAY
+from payonce.services.payouts.model import UNDER_WAY, Hold, State, payout_from
 from payonce.services.payouts.policies import KEEPING
 from payonce.services.payouts.statements import COMPARE
 from payonce.vendors.changenow.port import ChangeNow, ExchangeRefused
@@ -56,8 +57,10 @@ async def refresh_currencies(work: Work, changenow: ChangeNow) -> None:
 
 @handles(KEEPING, PUT_BACK)
 async def put_back_payouts(work: Work) -> None:
-    """A task service may lose a task, and a person purge a queue: what is under way without a message gets one."""
+    """A task service may lose a task, and a person purge a queue: what is under way without a message gets one. What
+    has none but parked ones is before a person already, and so is the payout then."""
     async with work.commit() as tx:
+        await _keep_what_is_parked(tx)
         rows = await tx.fetch(
             f"""
             select p.id from payouts.payouts p
@@ -76,6 +79,21 @@ async def put_back_payouts(work: Work) -> None:
                 tx.connection, "payouts.put_back", payout.id, f"it was {payout.state} and had no message",
                 actor="payouts", severity=Severity.WARNING,
             )  # fmt: skip
+
+
+async def _keep_what_is_parked(tx: Tx) -> None:
+    rows = await tx.fetch(
+        f"""
+        select p.* from payouts.payouts p
+        where p.state = any($1::text[]) and exists ({MESSAGES_OF_A_PAYOUT} and m.state = 'parked')
+          and not exists ({MESSAGES_OF_A_PAYOUT} and m.state <> 'parked')
+        order by p.updated_at limit $2 for update of p skip locked
+        """,
+        sorted(UNDER_WAY), PUT_BACK_MAX,
+    )  # fmt: skip
+    for row in rows:
+        reason = "its message was given up and is parked; release it when the cause is gone"
+        await store.keep(tx, payout_from(row), Hold.GAVE_UP, reason, as_state=State.REVIEW)
 
 
 MESSAGES_OF_A_PAYOUT: Final = f"""

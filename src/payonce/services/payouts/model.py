@@ -113,13 +113,13 @@ class SwapState(StrEnum):
     LAPSED = "lapsed"
     """Hostpay found that the exchange takes no deposit any more, and had paid nothing."""
     RETURNED = "returned"
-    """Paid, and the money came back."""
+    """Paid, and the money came back; or it never left, as the chain took the transaction in vain."""
 
 
 SWAP_TRANSITIONS: Final[Mapping[SwapState, frozenset[SwapState]]] = {
     SwapState.CREATING: frozenset({SwapState.CREATED, SwapState.ABANDONED}),
     SwapState.CREATED: frozenset({SwapState.PAYING, SwapState.ABANDONED, SwapState.LAPSED}),
-    SwapState.PAYING: frozenset({SwapState.PAID_IN}),
+    SwapState.PAYING: frozenset({SwapState.PAID_IN, SwapState.RETURNED}),
     SwapState.PAID_IN: frozenset({SwapState.FINISHED, SwapState.RETURNED}),
     SwapState.FINISHED: frozenset(),
     SwapState.ABANDONED: frozenset(),
@@ -167,6 +167,7 @@ class Payout(msgspec.Struct, frozen=True, kw_only=True):
     hold: Hold | None
     reason: str | None
     puts: int
+    revision: int
     trace_id: str | None
     created_at: datetime
     updated_at: datetime
@@ -230,6 +231,7 @@ def payout_from(row: Any) -> Payout:
         value=None if row["value_minor"] is None else Amount(int(row["value_minor"]), ETH),
         state=State(row["state"]), held_from=None if row["held_from"] is None else State(row["held_from"]),
         hold=None if row["hold"] is None else Hold(row["hold"]), reason=row["reason"], puts=row["puts"],
+        revision=row["revision"],
         trace_id=row["trace_id"], created_at=row["created_at"], updated_at=row["updated_at"],
     )  # fmt: skip
 

@@ -22,6 +22,7 @@ from payonce.services.payouts.model import (
 )  # fmt: skip
 from payonce.services.payouts.policies import ESTIMATED, SWAPPED
 from payonce.services.payouts.pricing import market_value
+from payonce.services.payouts.reading import fields_of
 from payonce.services.payouts.terms import Terms
 from payonce.services.payouts.tokens import hops
 
@@ -32,7 +33,12 @@ SHOWN_DECIMALS: Final = Decimal("1e-18")
 @handles(ESTIMATED)
 async def value_payout(work: Work, terms: Terms) -> None:
     """Put the pure market value on record and have the swap created; what has a price keeps it."""
-    found = hops.read(hops.EstimateResponse, work.message.payload)
+    found = await fields_of(work, hops.EstimateResponse)
+    if found is None:
+        return
+    if work.message.correlation_id is None:
+        async with work.commit(rejected="whose estimate it is nobody here knows: its payout is kept elsewhere"):
+            return
     payout = await store.payout(work.read, work.message.correlation_id)
     if payout.state is not State.RECEIVED:
         return
@@ -63,7 +69,9 @@ async def _price(work: Work, payout: Payout, value: Amount, terms: Terms) -> Non
 @handles(SWAPPED)
 async def record_swap(work: Work) -> None:
     """Put the exchange on record; when every part of a payout has one, hostpay is told of them all, in one commit."""
-    made = hops.read(hops.SwapResponse, work.message.payload)
+    made = await fields_of(work, hops.SwapResponse)
+    if made is None:
+        return
     swap = await swap_store.swap_of_exchange(work.read, made.unique_id, made.cn_api_id)
     if swap is None or swap.state is not SwapState.CREATED or swap.triggered_at is not None:
         return

@@ -11,12 +11,6 @@ AGAIN_AFTER_S = 60.0
 log = get_logger(__name__)
 
 
-def put_of(work: Work) -> int:
-    """How often the message was put, as its payload says; one from elsewhere says nothing."""
-    put = work.message.payload.get("put", 0)
-    return put if type(put) is int else 0
-
-
 async def pause_and_put_back(work: Work, reason: str) -> None:
     """Pauses the queue, which every overview then shows, and keeps the message in it."""
     message = work.message

@@ -83,7 +83,7 @@ async def move(
         """
         update payouts.payouts
         set state = $3, value_minor = coalesce($4, value_minor), reason = $5, hold = null, held_from = null,
-            updated_at = payonce.due_now()
+            revision = revision + 1, updated_at = payonce.due_now()
         where id = $1 and state = $2 returning *
         """,
         payout.id, payout.state, after, None if value is None else value.minor, reason,
@@ -108,7 +108,7 @@ async def keep(
         """
         update payouts.payouts
         set state = $3, held_from = coalesce($6, held_from, state), hold = $4, reason = $5,
-            updated_at = payonce.due_now()
+            revision = revision + 1, updated_at = payonce.due_now()
         where id = $1 and state = $2 returning *
         """,
         payout.id, payout.state, as_state, hold, reason[:REASON_MAX_LENGTH], goes_on,

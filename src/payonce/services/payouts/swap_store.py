@@ -195,7 +195,10 @@ async def _move_beneath(tx: Tx, payout: Payout, wanted: State) -> None:
     if wanted is not payout.held_from:
         assert payout.held_from is not None and wanted in TRANSITIONS[payout.held_from]
         await tx.execute(
-            "update payouts.payouts set held_from = $2, updated_at = payonce.due_now() where id = $1",
+            """
+            update payouts.payouts set held_from = $2, revision = revision + 1, updated_at = payonce.due_now()
+            where id = $1
+            """,
             payout.id, wanted,
         )  # fmt: skip
 

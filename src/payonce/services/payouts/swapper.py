@@ -22,6 +22,7 @@ from payonce.services.payouts.model import (
     SwapState,
 )  # fmt: skip
 from payonce.services.payouts.policies import SWAP
+from payonce.services.payouts.reading import fields_of, number_of
 from payonce.services.payouts.terms import Terms
 from payonce.services.payouts.tokens import hops
 from payonce.vendors.changenow.port import ChangeNow, Code, ExchangeRefused, Range
@@ -33,9 +34,10 @@ TRY_AGAIN_S: Final = 60.0
 @handles(SWAP)
 async def create_swap(work: Work, changenow: ChangeNow, terms: Terms) -> None:
     """Have an exchange created for one part of a payout, and tell the orchestrator."""
-    asked = hops.read(hops.SwapRequest, work.message.payload)
-    part = work.message.payload.get("part", 1)
-    swap = await swap_store.active_swap(work.read, asked.unique_id, part if type(part) is int else 1)
+    asked = await fields_of(work, hops.SwapRequest)
+    if asked is None:
+        return
+    swap = await swap_store.active_swap(work.read, asked.unique_id, number_of(work, "part", 1))
     if swap is None or swap.triggered_at is not None or swap.state not in (SwapState.CREATING, SwapState.CREATED):
         return
     if await _is_kept(work, swap) and await work.open_effect() is None:
@@ -58,7 +60,9 @@ async def create_swap(work: Work, changenow: ChangeNow, terms: Terms) -> None:
             current = await swap_store.record_made(tx, current, made)
         if current.state is SwapState.CREATED:
             lead = await store.payout_by_unique_id(tx, swap.unique_id)
-            await sending.send_swapped(tx, lead, current, pausing.put_of(work), made, terms.host_wallet)
+            await sending.send_swapped(
+                tx, lead, current, number_of(work, "put", sending.FIRST), made, terms.host_wallet
+            )
 
 
 async def _is_kept(work: Work, swap: Swap) -> bool:
@@ -96,7 +100,7 @@ async def _pay_directly(work: Work, swap: Swap, terms: Terms) -> None:
             flow=FLOW, type=TYPE,
         )  # fmt: skip
         lead = await store.payout_by_unique_id(tx, swap.unique_id)
-        await sending.send_swapped(tx, lead, current, pausing.put_of(work), made, terms.host_wallet)
+        await sending.send_swapped(tx, lead, current, number_of(work, "put", sending.FIRST), made, terms.host_wallet)
 
 
 @dataclass(frozen=True)

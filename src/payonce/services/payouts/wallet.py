@@ -18,7 +18,7 @@ from payonce.services.payouts import wallet_store
 from payonce.services.payouts.model import Swap
 from payonce.services.payouts.policies import VENDOR_TIMEOUT_S
 from payonce.services.payouts.wallet_store import Attempt, WalletPayment
-from payonce.vendors.evm.port import Fees, Payment, Signed, Taken, Wallet
+from payonce.vendors.evm.port import Fees, Market, Payment, Signed, Taken, Wallet
 
 LEASE_TTL_S: Final = 5.0
 RENEW_AFTER_S: Final = LEASE_TTL_S / 3
@@ -28,14 +28,6 @@ FEE_CAP_WEI: Final = 500_000_000_000
 """For a unit of gas: 500 gwei, which mainnet has passed in a few hours of its history. Above it a payment waits."""
 
 Anything = TypeVar("Anything")
-
-
-class Market(msgspec.Struct, frozen=True):
-    """What the chain says now."""
-
-    fees: Fees
-    pending_nonce: int
-    balance: Amount
 
 
 class HostWallet:
@@ -86,11 +78,10 @@ class HostWallet:
         if known is not None and time.monotonic() < known[0] + self._market_s:
             return known[1]
         asked_at = time.monotonic()
-        fees = await answered(self.wallet.fees(asset))
-        capped = min(fees.max_fee, self.fee_cap_wei)
-        fees = Fees(capped, min(fees.priority_fee, capped), fees.gas_limit)
-        pending_nonce = await answered(self.wallet.pending_nonce())
-        found = Market(fees, pending_nonce, await answered(self.wallet.balance(asset)))
+        found = await answered(self.wallet.market(asset))
+        max_fee = min(found.fees.max_fee, self.fee_cap_wei)
+        capped = Fees(max_fee, min(found.fees.priority_fee, max_fee), found.fees.gas_limit)
+        found = msgspec.structs.replace(found, fees=capped)
         self._markets[asset] = asked_at, found
         return found
 

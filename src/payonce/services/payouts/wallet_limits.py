@@ -11,8 +11,9 @@ from payonce.engine.transaction import Reader, Tx
 from payonce.kit.money import Amount, Asset
 from payonce.kit.outcomes import Invalid, Retry, Stale
 from payonce.services.payouts import store, swap_store
-from payonce.services.payouts.model import Hold, Swap, SwapState
-from payonce.services.payouts.sending import send_hostpay
+from payonce.services.payouts.model import Hold, Swap
+from payonce.services.payouts.requoting import lapse_and_keep
+from payonce.services.payouts.sending import resume
 
 DAY_S: Final = 86_400
 ASKER: Final = "payouts.hostpay"
@@ -75,7 +76,7 @@ async def exceeded(read: Reader | Tx, swap: Swap) -> str:
     limit = await limit_of(read, asset)
     if limit is None:
         return f"the wallet pays no {asset}: it is not among the allowed assets"
-    if await read.fetchval("select true from payouts.wallet_clearances where swap_id = $1", swap.id):
+    if await _is_cleared(read, swap):
         return ""
     if limit.per_payment is not None and swap.amount > limit.per_payment:
         return f"{swap.amount} is above the {limit.per_payment} that the wallet pays at once"
@@ -88,9 +89,9 @@ async def exceeded(read: Reader | Tx, swap: Swap) -> str:
 
 
 async def ask_for(tx: Tx, swap: Swap, why: str) -> None:
-    """Keeps the payouts of a swap, and asks people whether it may be paid."""
-    for carried in await swap_store.payouts_of(tx, swap.id):
-        await store.keep(tx, carried, Hold.LIMIT, why)
+    """Keeps the payouts of a swap, and asks people whether it may be paid. The exchange waits for nobody, so it is let
+    go: if they agree, another one is made."""
+    await lapse_and_keep(tx, swap, Hold.LIMIT, why)
     if await limit_of(tx, swap.amount.asset) is not None:
         asked = LargePayment(swap.id, swap.amount.to_minor_text())
         await ask(tx, _ACTION, asked, ASKER, why, lifetime_s=ANSWER_WITHIN_S)
@@ -103,25 +104,25 @@ def clearing(_: Admin) -> Action[LargePayment]:
 
 async def _weigh(tx: Tx, asked: LargePayment) -> Weighed:
     swap = await _asked_for(tx, asked)
-    text = f"let the wallet pay {swap.amount} to {swap.payin_address} for {swap.id}"
+    text = f"let the wallet pay {swap.amount} for {swap.unique_id}, part {swap.part}"
     return Weighed(asked.swap_id, text, [swap.amount], because="it is above a limit of the wallet")
 
 
 async def _execute(tx: Tx, asked: LargePayment, by: str) -> dict[str, Any]:
     swap = await _asked_for(tx, asked)
-    if swap.state is not SwapState.CREATED:
-        raise Stale(f"swap {swap.id} is {swap.state} by now; it is not paid for again")
+    waiting = [payout for payout in await swap_store.payouts_of(tx, swap.id) if payout.hold is Hold.LIMIT]
+    if not waiting:
+        raise Stale(f"no payout of swap {swap.id} waits for this any more")
     await tx.execute(
-        "insert into payouts.wallet_clearances (swap_id, cleared_by) values ($1, $2) on conflict do nothing",
-        swap.id, by,
+        """
+        insert into payouts.wallet_clearances (unique_id, part, amount_minor, cleared_by) values ($1, $2, $3, $4)
+        on conflict do nothing
+        """,
+        swap.unique_id, swap.part, swap.amount.minor, by,
     )  # fmt: skip
-    lead = None
-    for carried in await swap_store.payouts_of(tx, swap.id):
-        lead = carried if carried.unique_id == swap.unique_id else lead
-        if carried.hold is Hold.LIMIT and carried.held_from is not None:
-            await store.move(tx, carried, carried.held_from)
-    assert lead is not None
-    await send_hostpay(tx, lead, swap, await store.count_put(tx, lead.id))
+    for payout in waiting:
+        assert payout.held_from is not None
+        await resume(tx, await store.move(tx, payout, payout.held_from))
     return {"swap": swap.id, "amount": str(swap.amount)}
 
 
@@ -136,6 +137,18 @@ async def _asked_for(tx: Tx, asked: LargePayment) -> Swap:
 
 
 _ACTION: Final = Action("pay above limit", LargePayment, _weigh, _execute)
+
+
+async def _is_cleared(read: Reader | Tx, swap: Swap) -> bool:
+    """Of the same part and no more than was agreed to: an exchange that had to be replaced is not asked about anew."""
+    cleared: bool = await read.fetchval(
+        """
+        select exists (select from payouts.wallet_clearances
+            where unique_id = $1 and part = $2 and amount_minor >= $3)
+        """,
+        swap.unique_id, swap.part, swap.amount.minor,
+    )  # fmt: skip
+    return cleared
 
 
 async def _paid_within_a_day(read: Reader | Tx, asset: Asset, besides: str) -> Amount:

@@ -12,7 +12,7 @@
 """
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -25,10 +25,12 @@ from payonce.vendors.evm.port import (
     ETH,
     Fees,
     Incoming,
+    Market,
     OutOfFunds,
     Payment,
     Receipt,
     Signed,
+    Standing,
     Taken,
 )  # fmt: skip
 
@@ -46,6 +48,8 @@ ANSWERS: Final = (
     ("below minimum", Taken.UNDERPRICED),
 )
 NO_FUNDS: Final = "insufficient funds"
+
+Call = tuple[str, list[Any]]
 
 
 class Key(Protocol):
@@ -108,52 +112,57 @@ class EvmClient:
                 return taken
         raise Unknown(f"{source} answered {answer.error.code}: {text[:200]}")
 
-    async def receipt(self, transaction_hash: str) -> Receipt | None:
-        final = await self._final_height()
-        found = await self._result("eth_getTransactionReceipt", [transaction_hash])
-        return None if found is None else _receipt(transaction_hash, found, final)
+    async def standing(self, hashes: Sequence[str]) -> Standing:
+        # The final height first: a receipt that is read later and lies no higher cannot be taken back.
+        final, used, latest, *found = await self._results(
+            ("eth_getBlockByNumber", ["finalized", False]),
+            ("eth_getTransactionCount", [self.address, "finalized"]),
+            ("eth_getTransactionCount", [self.address, "latest"]),
+            *(("eth_getTransactionReceipt", [each]) for each in hashes),
+        )
+        height = _number(_field(final, "number"))
+        receipts = [_receipt(name, each, height) for name, each in zip(hashes, found, strict=True) if each is not None]
+        return Standing(tuple(receipts), _number(latest), _number(used))
 
     async def incoming(self, transaction_hash: str, asset: Asset) -> Incoming | None:
-        final = await self._final_height()
-        found = await self._result("eth_getTransactionReceipt", [transaction_hash])
-        if found is None:
-            return None
-        receipt = _receipt(transaction_hash, found, final)
         contract = self._contract(asset)
-        minor = await self._value(transaction_hash) if contract is None else self._logged(found, contract)
+        final, found, sent = await self._results(
+            ("eth_getBlockByNumber", ["finalized", False]),
+            ("eth_getTransactionReceipt", [transaction_hash]),
+            ("eth_getTransactionByHash", [transaction_hash]),
+        )
+        if found is None or sent is None:
+            return None
+        receipt = _receipt(transaction_hash, found, _number(_field(final, "number")))
+        minor = self._value(sent) if contract is None else self._logged(found, contract)
         if not receipt.succeeded or minor == 0:
             return None
         return Incoming(transaction_hash, str(minor), asset.code, asset.exponent, receipt.final)
 
-    async def pending_nonce(self) -> int:
-        return _number(await self._result("eth_getTransactionCount", [self.address, "pending"]))
-
-    async def final_nonce(self) -> int:
-        return _number(await self._result("eth_getTransactionCount", [self.address, "finalized"]))
-
-    async def fees(self, asset: Asset) -> Fees:
+    async def market(self, asset: Asset) -> Market:
         contract = self._contract(asset)
-        block = await self._result("eth_getBlockByNumber", ["latest", False])
-        tip = _number(await self._result("eth_maxPriorityFeePerGas", []))
-        base_fee = _number(_field(block, "baseFeePerGas"))
-        return Fees(base_fee * HEADROOM + tip, tip, GAS_OF_ETH if contract is None else GAS_OF_TOKEN)
+        calls: list[Call] = [
+            ("eth_getBlockByNumber", ["latest", False]),
+            ("eth_maxPriorityFeePerGas", []),
+            ("eth_getTransactionCount", [self.address, "pending"]),
+            ("eth_getBalance", [self.address, "latest"]),
+        ]
+        if contract is not None:
+            data = f"{BALANCE_OF}{self.address.removeprefix('0x'):0>64}"
+            calls.append(("eth_call", [{"to": contract, "data": data}, "latest"]))
+        block, tip, pending, ether, *token = await self._results(*calls)
+        base_fee, priority_fee = _number(_field(block, "baseFeePerGas")), _number(tip)
+        return Market(
+            Fees(base_fee * HEADROOM + priority_fee, priority_fee, GAS_OF_TOKEN if token else GAS_OF_ETH),
+            _number(pending),
+            Amount(_number(token[0] if token else ether), asset),
+            Amount(_number(ether), ETH),
+        )
 
-    async def balance(self, asset: Asset) -> Amount:
-        contract = self._contract(asset)
-        if contract is None:
-            return Amount(_number(await self._result("eth_getBalance", [self.address, "latest"])), asset)
-        data = f"{BALANCE_OF}{self.address.removeprefix('0x'):0>64}"
-        return Amount(_number(await self._result("eth_call", [{"to": contract, "data": data}, "latest"])), asset)
-
-    async def _final_height(self) -> int:
-        """Asked for before the receipt: one that is read later and lies no higher cannot be taken back."""
-        return _number(_field(await self._result("eth_getBlockByNumber", ["finalized", False]), "number"))
-
-    async def _value(self, transaction_hash: str) -> int:
-        found = await self._result("eth_getTransactionByHash", [transaction_hash])
-        if found is None or str(_field(found, "to")).lower() != self.address.lower():
+    def _value(self, sent: Any) -> int:
+        if str(_field(sent, "to")).lower() != self.address.lower():
             return 0
-        return _number(_field(found, "value"))
+        return _number(_field(sent, "value"))
 
     def _logged(self, found: Any, contract: str) -> int:
         here = f"0x{self.address.removeprefix('0x').lower():0>64}"
@@ -175,21 +184,42 @@ class EvmClient:
                           "wallet is opened")  # fmt: skip
         return self._tokens[asset]
 
-    async def _result(self, method: str, parameters: list[Any]) -> Any:
-        """The answer to a question. A no to a question proves nothing."""
-        answer, source = await self._ask(method, parameters)
-        if answer.error is not None:
-            raise Unknown(f"{source} answered {answer.error.code}: {answer.error.message[:200]}")
-        return answer.result
+    async def _results(self, *calls: Call) -> list[Any]:
+        """The answers to questions, in one request. A no to a question proves nothing."""
+        bodies = [_body(*call) for call in calls]
+        answered = await self._send(bodies)
+        answers = {each.id: each for each in answered.decode(list[Answer])}
+        found = []
+        for (method, _), body in zip(calls, bodies, strict=True):
+            answer = answers.get(body["id"])
+            if answer is None:
+                raise Unknown(f"{answered.source} {method} answered another request")
+            if answer.error is not None:
+                raise Unknown(f"{answered.source} {method} answered {answer.error.code}: {answer.error.message[:200]}")
+            found.append(answer.result)
+        return found
 
     async def _ask(self, method: str, parameters: list[Any]) -> tuple[Answer, str]:
-        # The same for the same question: an answer to another one does not pass, and a repeated call can be told.
-        number = zlib.crc32(msgspec.json.encode([method, parameters]))
-        body = {"jsonrpc": "2.0", "id": number, "method": method, "params": parameters}
+        body = _body(method, parameters)
+        answered = await self._send(body)
+        answer = answered.decode(Answer)
+        if answer.id != body["id"]:
+            raise Unknown(f"{answered.source} {method} answered another request")
+        return answer, f"{answered.source} {method}"
+
+    async def _send(self, body: Any) -> Response:
         answered = await request_within(self._budget, self._http, "POST", "/", json=body)
         if answered.status == 429:
             raise NotSent(f"{answered.source} was turned away: too many requests")
-        return _read(answered, method, number), f"{answered.source} {method}"
+        if answered.status != 200:
+            raise Unknown(f"{answered.source} answered {answered.status}: {answered.excerpt()}")
+        return answered
+
+
+def _body(method: str, parameters: list[Any]) -> dict[str, Any]:
+    # The id is the same for the same question: an answer to another one does not pass, and a repeated call can be told.
+    number = zlib.crc32(msgspec.json.encode([method, parameters]))
+    return {"jsonrpc": "2.0", "id": number, "method": method, "params": parameters}
 
 
 def _receipt(transaction_hash: str, found: Any, final_height: int) -> Receipt:
@@ -205,15 +235,6 @@ def _receipt(transaction_hash: str, found: Any, final_height: int) -> Receipt:
         _number(_field(found, "effectiveGasPrice")),
         block_number <= final_height,
     )
-
-
-def _read(answered: Response, method: str, number: int) -> Answer:
-    if answered.status != 200:
-        raise Unknown(f"{answered.source} {method} answered {answered.status}: {answered.excerpt()}")
-    answer = answered.decode(Answer)
-    if answer.id != number:
-        raise Unknown(f"{answered.source} {method} answered another request")
-    return answer
 
 
 def _field(found: Any, name: str) -> Any:

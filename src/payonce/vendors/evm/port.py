@@ -4,6 +4,7 @@ The promise of a payment is that the same signed bytes may go out any number of 
 and sending are two calls: between them the caller puts nonce and bytes on record, in one transaction.
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final, Protocol, runtime_checkable
 
@@ -101,6 +102,30 @@ class Receipt(msgspec.Struct, frozen=True):
         return Amount(self.gas_used * self.gas_price, ETH)
 
 
+class Standing(msgspec.Struct, frozen=True):
+    """Of some transactions of the wallet, and of its nonces."""
+
+    receipts: tuple[Receipt, ...]
+    """Of those that are in a block. One is gone again after a reorganisation that dropped its block."""
+    next_nonce: int
+    """The one that the next block can take: every lower one is used in the newest block or before."""
+    final_nonce: int
+    """Every lower one is used for ever."""
+
+
+class Market(msgspec.Struct, frozen=True):
+    """What the chain asks for a transfer, and what the wallet has for it."""
+
+    fees: Fees
+    """What gets it into a block soon."""
+    pending_nonce: int
+    """The next one, counting what waits for a block."""
+    balance: Amount
+    """Of the asset, in the newest block."""
+    ether: Amount
+    """For the gas."""
+
+
 class Incoming(msgspec.Struct, frozen=True):
     """What a transaction of somebody else brought to this wallet."""
 
@@ -138,26 +163,14 @@ class Wallet(Protocol):
         """Hands the bytes to the chain. Raises OutOfFunds, NotSent (no node has seen them) or Unknown."""
         ...
 
-    async def receipt(self, transaction_hash: str) -> Receipt | None:
-        """None while it is in no block; also after a reorganisation that dropped its block."""
+    async def standing(self, hashes: Sequence[str]) -> Standing:
+        """Where the chain stands with these transactions of this wallet, asked at one moment."""
         ...
 
     async def incoming(self, transaction_hash: str, asset: Asset) -> Incoming | None:
         """What the transaction brought here; None while it is in no block, and for one that brought nothing."""
         ...
 
-    async def pending_nonce(self) -> int:
-        """The next one, counting what waits for a block."""
-        ...
-
-    async def final_nonce(self) -> int:
-        """The next one, counting only what is final: every nonce below it is used for ever."""
-        ...
-
-    async def fees(self, asset: Asset) -> Fees:
-        """What gets a transfer of this asset into a block soon."""
-        ...
-
-    async def balance(self, asset: Asset) -> Amount:
-        """Of the newest block."""
+    async def market(self, asset: Asset) -> Market:
+        """What a transfer of this asset needs now, asked at one moment."""
         ...

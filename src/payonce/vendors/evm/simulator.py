@@ -1,6 +1,7 @@
 """A node of the simulated chain as it answers over JSON-RPC. Faults of the wire are `payonce.testing.faults`."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
@@ -24,21 +25,34 @@ BALANCE_OF: Final = "0x70a08231"
 TRANSFERRED: Final = "0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef"
 """Of ERC-20: the topic of Transfer(address, address, uint256)."""
 
+ARRIVALS_EVERY_S: Final = 1.0
+"""How often others are asked what they have sent."""
+
 Watcher = Callable[[Mined], Awaitable[None]]
+Arrivals = Callable[[], Awaitable[object]]
 
 log = get_logger(__name__)
 
 
 class ChainSimulator:
     """An ASGI application. `watcher` hears of every final transfer at least once, such as an exchange that waits for
-    deposits; `tokens` are the contracts, by address."""
+    deposits; `arrivals` brings what others send; `tokens` are the contracts, by address."""
 
     def __init__(
-        self, chain: Chain, *, tokens: Mapping[str, Asset] | None = None, watcher: Watcher | None = None
+        self,
+        chain: Chain,
+        *,
+        tokens: Mapping[str, Asset] | None = None,
+        watcher: Watcher | None = None,
+        arrivals: Arrivals | None = None,
+        tick: Callable[[], float] = time.monotonic,
     ) -> None:
         self.chain = chain
         self.tokens = {address.lower(): asset for address, asset in (tokens or {}).items()}
         self._watcher = watcher
+        self._arrivals = arrivals
+        self._tick = tick
+        self._asked_at = -ARRIVALS_EVERY_S
         self._telling = asyncio.Lock()
         self._methods: dict[str, Callable[[list[Any]], Any]] = {
             "eth_chainId": lambda _: hex(self.chain.chain_id),
@@ -80,9 +94,20 @@ class ChainSimulator:
                     return
                 self.chain.tell(each.hash)
 
+    async def bring(self) -> None:
+        """Asks what others have sent, now and then."""
+        if self._arrivals is None or self._tick() < self._asked_at + ARRIVALS_EVERY_S:
+            return
+        self._asked_at = self._tick()
+        try:
+            await self._arrivals()
+        except Exception as error:
+            log.warning("arrivals_not_brought", error=redact(str(error)))
+
     async def _spoken(self, request: Request) -> Response:
         self.chain.catch_up()
         await self.tell()
+        await self.bring()
         try:
             asked = loads_exact(await request.body())
         except Invalid:

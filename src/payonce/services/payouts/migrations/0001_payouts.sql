@@ -33,6 +33,8 @@ create table payouts.payouts (
     reason text,
     -- How often a message for it was put anew, by the janitor or a person; part of the message's key.
     puts integer not null default 0 check (puts >= 0),
+    -- Grows with every move: a person's decision is about what they saw.
+    revision integer not null default 0 check (revision >= 0),
     trace_id text collate "C",
     created_at timestamptz not null default payonce.due_now(),
     updated_at timestamptz not null default payonce.due_now(),

@@ -60,11 +60,14 @@ create table payouts.wallet_limits (
 
 insert into payouts.wallet_limits (asset, exponent, set_by) values ('ETH', 18, 'payonce');
 
--- Payments above a limit that people agreed to.
+-- What people agreed to be paid above a limit: for a part of a payout, whichever round of it is paid in the end.
 create table payouts.wallet_clearances (
-    swap_id text collate "C" primary key references payouts.swaps (id),
+    unique_id char(16) collate "C" not null references payouts.payouts (unique_id),
+    part smallint not null check (part > 0),
+    amount_minor numeric(78) not null check (amount_minor > 0),
     cleared_by text not null,
-    cleared_at timestamptz not null default payonce.due_now()
+    cleared_at timestamptz not null default payonce.due_now(),
+    primary key (unique_id, part, amount_minor)
 );
 
 grant select, insert on payouts.wallets, payouts.wallet_payments, payouts.wallet_attempts, payouts.wallet_limits,

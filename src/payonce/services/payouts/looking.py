@@ -1,0 +1,195 @@
+"""What people look for among payouts: lists by any filter, totals, days, and what the wallet may pay.
+
+The console sees this module, `story`, `decisions` and `changing_limits` alone.
+"""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final
+
+from payonce.engine.ledger.model import Reads
+from payonce.kit.money import Amount, Asset
+from payonce.services.payouts.model import ETH, USDT, Payout, State, payout_from
+
+LISTED_MAX: Final = 200
+DAYS_MAX: Final = 90
+DAY_S: Final = 86_400.0
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Filters; None leaves its field open."""
+
+    state: State | None = None
+    currency: str | None = None
+    network: str | None = None
+    wallet: str | None = None
+    channel: str | None = None
+    user_id: int | None = None
+    reference: str | None = None
+    """Any name of a payout: its id, unique_id or payment id, an exchange, a swap, or a transaction of the wallet."""
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Total:
+    state: State
+    count: int
+    price: Amount
+
+
+@dataclass(frozen=True)
+class Day:
+    """Payouts that were received on one day of UTC, by what has become of them."""
+
+    day: datetime
+    received: int
+    finished: int
+    under_way: int
+    """Accumulating ones too."""
+    with_people: int
+    ended_otherwise: int
+    volume: Amount
+    """What was paid for the subscriptions, less what was given back."""
+    fees: Amount
+    """What we keep of that."""
+
+
+@dataclass(frozen=True)
+class WalletUse:
+    """What the wallet pays without being asked, and how much of it is used."""
+
+    per_payment: Amount | None
+    per_day: Amount | None
+    low_balance: Amount
+    """Below it the wallet is called low."""
+    used_today: Amount
+    """Signed within a day, final or not."""
+    open_count: int
+    """Payments that are signed and not final."""
+    oldest_open: datetime | None
+    addresses: list[str]
+
+
+async def is_installed(read: Reads) -> bool:
+    """A database that no process with payouts has migrated has none of their tables."""
+    found: bool = await read.fetchval("select to_regclass('payouts.wallet_limits') is not null")
+    return found
+
+
+async def waiting_for_people(read: Reads) -> int:
+    """How many are held or in review."""
+    if not await is_installed(read):
+        return 0
+    count: int = await read.fetchval("select count(*) from payouts.payouts where state in ('held', 'review')")
+    return count
+
+
+async def listed(read: Reads, wanted: Wanted, before: str | None, limit: int) -> list[Payout]:
+    """The newest first; `before` is the last id of the previous page."""
+    where, values = _where(wanted)
+    if before is not None:
+        values.append(before)
+        where += f" and (created_at, id) < (select created_at, id from payouts.payouts where id = ${len(values)})"
+    rows = await read.fetch(
+        f"select * from payouts.payouts where {where} order by created_at desc, id desc "
+        f"limit {min(limit, LISTED_MAX)}",
+        *values,
+    )  # fmt: skip
+    return [payout_from(row) for row in rows]
+
+
+async def totals(read: Reads, wanted: Wanted) -> list[Total]:
+    """By state, whatever state is wanted itself; in the order of the flow, states that are empty too."""
+    where, values = _where(replace(wanted, state=None))
+    rows = await read.fetch(
+        f"select state, count(*) as count, sum(price_minor) as minor from payouts.payouts where {where} group by state",
+        *values,
+    )
+    found = {State(row["state"]): (row["count"], int(row["minor"])) for row in rows}
+    return [Total(state, count, Amount(minor, USDT)) for state in State for count, minor in [found.get(state, (0, 0))]]
+
+
+async def days(read: Reads, count: int) -> list[Day]:
+    """The oldest first, and one for each day, also where nothing came."""
+    rows = await read.fetch(
+        """
+        with days as (
+            select generate_series(0, $1::int - 1) as ago, date_trunc('day', payonce.due_now(), 'UTC') as today)
+        select d.today - make_interval(hours => 24 * d.ago) as day, count(p.id) as received,
+            count(p.id) filter (where p.state = 'finished') as finished,
+            count(p.id) filter (where p.state in ('held', 'review')) as with_people,
+            count(p.id) filter (where p.state in ('rejected', 'refunded')) as ended_otherwise,
+            coalesce(sum(p.price_minor) filter (where p.state <> 'refunded'), 0) as volume,
+            coalesce(sum(p.fee_minor) filter (where p.state <> 'refunded'), 0) as fees
+        from days d left join payouts.payouts p
+            on p.created_at >= d.today - make_interval(hours => 24 * d.ago)
+            and p.created_at < d.today - make_interval(hours => 24 * (d.ago - 1))
+        group by 1 order by 1
+        """,
+        min(count, DAYS_MAX),
+    )
+    return [
+        Day(
+            row["day"], row["received"], row["finished"],
+            row["received"] - row["finished"] - row["with_people"] - row["ended_otherwise"], row["with_people"],
+            row["ended_otherwise"], Amount(int(row["volume"]), USDT), Amount(int(row["fees"]), USDT),
+        )
+        for row in rows
+    ]  # fmt: skip
+
+
+async def wallet_use(read: Reads, asset: Asset = ETH) -> WalletUse | None:
+    """None: the wallet does not pay this asset."""
+    row = await read.fetchrow(
+        """
+        select l.per_payment_minor, l.per_day_minor, l.low_balance_minor, p.used, p.open, p.oldest, w.addresses
+        from payouts.wallet_limits l
+        cross join (
+            select coalesce(sum(amount_minor) filter (where state in ('signed', 'final')
+                    and created_at > payonce.due_now() - make_interval(secs => $3)), 0) as used,
+                count(*) filter (where state = 'signed') as open,
+                min(created_at) filter (where state = 'signed') as oldest
+            from payouts.wallet_payments
+            where asset = $1 and exponent = $2
+              and (state = 'signed' or created_at > payonce.due_now() - make_interval(secs => $3))) p
+        cross join (select coalesce(array_agg(address order by address), '{}') as addresses from payouts.wallets) w
+        where l.asset = $1 and l.exponent = $2
+        """,
+        asset.code, asset.exponent, DAY_S,
+    )  # fmt: skip
+    if row is None:
+        return None
+    bounds = [None if row[name] is None else Amount(int(row[name]), asset)
+              for name in ("per_payment_minor", "per_day_minor")]  # fmt: skip
+    low, used = (Amount(int(row[name]), asset) for name in ("low_balance_minor", "used"))
+    return WalletUse(bounds[0], bounds[1], low, used, row["open"], row["oldest"], list(row["addresses"]))
+
+
+def _where(wanted: Wanted) -> tuple[str, list[Any]]:
+    """Only what is asked for stands in the statement, so that an index can lead to it."""
+    asked = (
+        ("state = {}", wanted.state),
+        ("payout_currency = {}", wanted.currency),
+        ("payout_network = {}", wanted.network),
+        ("wallet_address = {}", wanted.wallet),
+        ("closed_channel_id = {}", wanted.channel),
+        ("user_id = {}", wanted.user_id),
+        (_NAMED, wanted.reference),
+        ("created_at >= {}", wanted.since),
+        ("created_at < {}", wanted.until),
+    )
+    given = [(condition, value) for condition, value in asked if value is not None]
+    parts = [condition.replace("{}", f"${number}") for number, (condition, _) in enumerate(given, start=1)]
+    return " and ".join(parts) or "true", [value for _, value in given]
+
+
+_NAMED: Final = """id in (
+    select id from payouts.payouts where id = {}
+    union all select id from payouts.payouts where payment_id = {}
+    union all select id from payouts.payouts where unique_id = upper({})
+    union all select payout_id from payouts.shares where swap_id = {}
+    union all select h.payout_id from payouts.shares h join payouts.swaps s on s.id = h.swap_id where s.cn_api_id = {}
+    union all select h.payout_id from payouts.wallet_attempts a join payouts.wallet_payments w using (wallet, nonce)
+        join payouts.shares h on h.swap_id = w.swap_id where a.hash = {})"""

@@ -1,0 +1,228 @@
+"""One payout from the payment to its end, as rows of ours tell it: price, swaps, deposits, books and people's notes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, Final
+
+from payonce.engine.audit import notes
+from payonce.engine.ledger.model import Reads
+from payonce.kit.money import Amount, Asset
+from payonce.services.payouts.decisions import Verdict
+from payonce.services.payouts.model import ETH, REPLACED, UNDER_WAY, Payout, State, Swap, swap_from
+
+POSTINGS_MAX: Final = 500
+NOTES_MAX: Final = 200
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One thing that is on record, with the names that the engine's own scenes have."""
+
+    at: datetime
+    kind: str
+    title: str
+    state: str
+    detail: str | None = None
+    amount: Amount | None = None
+    who: str | None = None
+    lines: Sequence[tuple[str, Amount]] = ()
+    message_id: None = None
+    effect_id: None = None
+    queue: None = None
+
+
+@dataclass(frozen=True)
+class Deposit:
+    """What the wallet paid for a swap."""
+
+    status: str
+    tx_hash: str | None
+    is_final: bool
+    gas_used: int | None
+    block_number: int | None
+    at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True)
+class Carried:
+    """A swap that carries the payout, or did."""
+
+    swap: Swap
+    part: int
+    share: Amount
+    payouts: int
+    """That it serves."""
+    lead_id: str
+    """The payout under whose name it runs."""
+    gets: Decimal | None
+    """What the client gets by the exchange's word, in the client's currency."""
+    in_doubt: bool
+    """Whether it was created at the exchange is not known yet."""
+    deposit: Deposit | None
+    created_at: datetime
+    updated_at: datetime
+
+
+async def carried(read: Reads, payout: Payout) -> list[Carried]:
+    """Its swaps, those that were replaced too, the oldest first."""
+    rows = await read.fetch(
+        """
+        select s.*, h.part as own_part, h.amount_minor as share_minor, lead.id as lead_id, q.to_amount as gets,
+            (select count(distinct payout_id) from payouts.shares where swap_id = s.id) as payouts,
+            exists (select from payonce.effects e where e.kind = 'changenow.create' and e.key = s.id
+                and e.state in ('intended', 'unknown', 'review')) as in_doubt,
+            d.tx_status, d.tx_hash, d.is_complete, d.gas_used, d.block_number, d.created_at as paid_at,
+            d.updated_at as paid_updated_at
+        from payouts.shares h join payouts.swaps s on s.id = h.swap_id
+        join payouts.payouts lead on lead.unique_id = s.unique_id
+        left join payouts.split_payout_que q on q.unique_id = s.unique_id and q.cn_api_id = s.cn_api_id
+        left join payouts.split_payout_hostpay d on d.unique_id = s.unique_id and d.cn_api_id = s.cn_api_id
+        where h.payout_id = $1 order by s.created_at, h.part, s.round
+        """,
+        payout.id,
+    )
+    return [_carried(row) for row in rows]
+
+
+async def facts(read: Reads, payout: Payout, swaps: Sequence[Carried]) -> list[Fact]:
+    """In time order."""
+    found = [
+        Fact(payout.created_at, "payout", f"{payout.price} paid for channel {payout.closed_channel_id}", "received",
+             f"{payout.fee} is our fee, {payout.adjusted} is paid out"),
+        *await _priced(read, payout),
+        *(fact for each in swaps for fact in _of_swap(each)),
+        *await _signed(read, swaps),
+        *await _posted(read, payout, swaps),
+        *await _noted(read, payout, swaps),
+    ]  # fmt: skip
+    return sorted(found, key=lambda fact: fact.at)
+
+
+async def effects_in_review(read: Reads, swaps: Sequence[Carried]) -> list[Any]:
+    """What only a person can answer, before anything else about it is decided."""
+    return await read.fetch(
+        """
+        select id, kind, key, generation from payonce.effects
+        where state = 'review' and kind in ('changenow.create', 'evm.pay', 'evm.bump')
+          and regexp_replace(key, '/(pay|bump/[0-9]+)$', '') = any($1::text[]) order by id
+        """,
+        [each.swap.id for each in swaps],
+    )
+
+
+def open_verdicts(payout: Payout, swaps: Sequence[Carried]) -> list[Verdict]:
+    """What a person may decide about it now. `decisions` has the last word; what it would refuse is not offered."""
+    active = [each for each in swaps if each.swap.state not in REPLACED]
+    kept = payout.state in (State.HELD, State.REVIEW)
+    offered = []
+    if payout.state in UNDER_WAY:
+        offered.append(Verdict.HOLD)
+    if kept:
+        offered.append(Verdict.RELEASE)
+    if kept and not active:
+        offered.append(Verdict.READDRESS)
+    told = any(each.swap.triggered_at is not None or each.payouts > 1 or each.in_doubt for each in active)
+    if (kept or payout.state is State.ACCUMULATING) and not told:
+        offered += [Verdict.REFUND, Verdict.REJECT]
+    return offered
+
+
+def _carried(row: Any) -> Carried:
+    deposit = None
+    if row["paid_at"] is not None:
+        gas = None if row["gas_used"] is None else int(row["gas_used"])
+        deposit = Deposit(row["tx_status"] or "signed", row["tx_hash"], row["is_complete"], gas, row["block_number"],
+                          row["paid_at"], row["paid_updated_at"])  # fmt: skip
+    return Carried(
+        swap_from(row), row["own_part"], Amount(int(row["share_minor"]), ETH), row["payouts"], row["lead_id"],
+        row["gets"], row["in_doubt"], deposit, row["created_at"], row["updated_at"],
+    )  # fmt: skip
+
+
+async def _priced(read: Reads, payout: Payout) -> list[Fact]:
+    at = await read.fetchval(
+        "select created_at from payouts.split_payout_request where unique_id = $1", payout.unique_id
+    )
+    if at is None or payout.value is None:
+        return []
+    return [Fact(at, "estimate", f"{payout.adjusted} is worth {payout.value}", "priced",
+                 "the pure market value, by ChangeNOW's estimate without its fees")]  # fmt: skip
+
+
+def _of_swap(each: Carried) -> list[Fact]:
+    swap = each.swap
+    shared = f", for {each.payouts} payouts together" if each.payouts > 1 else ""
+    what = f"{swap.currency} on {swap.network}"
+    found = [Fact(each.created_at, "swap", f"swap {swap.id} to {what}{shared}", "begun", None, swap.amount)]
+    if swap.triggered_at is not None:
+        gets = "" if each.gets is None or swap.direct else f"; the client gets {shown(each.gets)} {swap.currency}"
+        made = "no exchange is needed" if swap.direct else f"exchange {swap.cn_api_id}"
+        found.append(Fact(swap.triggered_at, "swap", f"hostpay is told to pay {swap.payin_address}", "swapped",
+                          f"{made}{gets}", swap.amount))  # fmt: skip
+    if swap.state in REPLACED:
+        found.append(Fact(each.updated_at, "swap", f"swap {swap.id} is over", swap.state, swap.reason, swap.amount))
+    if each.deposit is not None and each.deposit.is_final:
+        paid = each.deposit
+        used = "" if paid.gas_used is None else f", {paid.gas_used:,} gas"
+        found.append(Fact(paid.updated_at, "wallet", f"transaction {paid.tx_hash}", "final",
+                          f"in block {paid.block_number}{used}", swap.amount))  # fmt: skip
+    return found
+
+
+async def _signed(read: Reads, swaps: Sequence[Carried]) -> list[Fact]:
+    rows = await read.fetch(
+        """
+        select a.hash, a.nonce, a.attempt, a.created_at, p.to_address, p.asset, p.exponent, p.amount_minor
+        from payouts.wallet_payments p join payouts.wallet_attempts a using (wallet, nonce)
+        where p.swap_id = any($1::text[]) order by a.created_at
+        """,
+        [each.swap.id for each in swaps],
+    )
+    return [
+        Fact(row["created_at"], "wallet", f"transaction {row['hash']}", "signed",
+             f"nonce {row['nonce']}, attempt {row['attempt']}, to {row['to_address']}",
+             Amount(int(row["amount_minor"]), Asset(row["asset"], row["exponent"])))
+        for row in rows
+    ]  # fmt: skip
+
+
+async def _posted(read: Reads, payout: Payout, swaps: Sequence[Carried]) -> list[Fact]:
+    """By what they refer to: a payout in a batch is in the books of another trace."""
+    rows = await read.fetch(
+        f"""
+        select p.posted_at, p.description, array_agg(a.path order by l.number) as paths,
+            array_agg(a.asset order by l.number) as assets, array_agg(a.exponent order by l.number) as exponents,
+            array_agg(l.minor::text order by l.number) as minors
+        from payonce.postings p join payonce.posting_lines l on l.posting_id = p.id
+        join payonce.accounts a on a.id = l.account_id
+        where (p.reference_kind = 'payout' and p.reference_id = $1)
+           or (p.reference_kind = 'payout_swap' and p.reference_id = any($2::text[]))
+        group by p.id order by p.id desc limit {POSTINGS_MAX}
+        """,
+        payout.id, [each.swap.id for each in swaps],
+    )  # fmt: skip
+    return [
+        Fact(row["posted_at"], "posting", row["description"] or "posting", "posted", lines=[
+            (path, Amount.from_minor(minor, Asset(asset, exponent)))
+            for path, minor, asset, exponent in zip(
+                row["paths"], row["minors"], row["assets"], row["exponents"], strict=True)
+        ])
+        for row in reversed(rows)
+    ]  # fmt: skip
+
+
+async def _noted(read: Reads, payout: Payout, swaps: Sequence[Carried]) -> list[Fact]:
+    about = [payout.id, *(each.swap.id for each in swaps)]
+    found = [note for reference in about for note in await notes(read, reference=reference, limit=NOTES_MAX)]
+    return [
+        Fact(note.at, "note", note.location, note.severity, note.text, who=note.actor) for note in found
+    ]  # fmt: skip
+
+
+def shown(value: Decimal) -> str:
+    """Without the zeros that its column adds."""
+    text = format(value, "f")
+    return text.rstrip("0").rstrip(".") if "." in text else text

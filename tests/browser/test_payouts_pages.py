@@ -1,0 +1,187 @@
+"""Payouts as people see to them: a new address, a second person's yes, and pages that fit whatever is in them."""
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser, expect
+
+from payonce.console.cookies import TICKET
+from payonce.console.ticket import Ticket
+from payonce.engine.people import Role, add_person
+from payonce.services.payouts.model import State
+from payonce.testing import OpenStage
+from tests.browser.chromium import NARROW, WIDE, Watched, open_person, overflow_px
+from tests.browser.scenes import PASSWORD, log_in
+from tests.console.payouts_scene import OTHER_ADDRESS, above_the_limit, held, multiply, open_scene, order
+from tests.console.visitor import TOKEN
+from tests.services.payouts.hostpay_stage import House
+
+MANY = 10_000
+PAGE_LIMIT_S = 5.0
+"""For one page of a list with MANY rows behind it, on a machine that tests keep busy."""
+A_WHILE_S = 900.0
+"""Enough for a payout to end, and less than a login lasts."""
+LONG = "x" * 190
+"""A name without a place to break it."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """The console beside the handlers, so that what a person decides is worked on in the same process."""
+
+    address: str
+
+    @asynccontextmanager
+    async def person(self, browser: Browser, **options: Any) -> AsyncIterator[Watched]:
+        async with open_person(browser, self.address, **options) as person:
+            cookie = Ticket(lambda: TOKEN).cookie
+            await person.context.add_cookies([{"name": TICKET, "value": cookie, "url": f"{self.address}/console/"}])
+            yield person
+
+
+@asynccontextmanager
+async def open_site(stage: OpenStage) -> AsyncIterator[tuple[House, Site]]:
+    async with open_scene(stage) as (house, address):
+        yield house, Site(address)
+
+
+async def give(house: House, name: str, role: Role) -> None:
+    async with house.s.begin() as tx:
+        await add_person(tx, name, role, PASSWORD, by="the test")
+
+
+async def test_a_held_payout_is_found_given_a_new_address_and_goes_on(stage: OpenStage, browser: Browser) -> None:
+    async with open_site(stage) as (house, console), console.person(browser) as person:
+        await order(house, 1)
+        payout = await held(house, 2)
+        await house.run()
+        page = person.page
+        await page.goto("/console/")
+        await page.get_by_role("link", name="Payouts", exact=True).click()
+        await page.get_by_role("link", name="Held 1").click()
+        await page.get_by_role("link", name=payout.unique_id).click()
+        await expect(page.get_by_role("heading", level=1)).to_contain_text("held")
+        await page.get_by_role("radio", name="Let it go on to another address").check()
+        await page.get_by_label("New address on btc").fill(OTHER_ADDRESS)
+        await page.get_by_label("Why").fill("the client wrote to us")
+        await page.get_by_role("button", name="Look at what follows").click()
+        await expect(page.locator("main")).to_contain_text(f"to {OTHER_ADDRESS}, without a memo.")
+        await page.get_by_role("button", name="Let it go on to another address").click()
+        await expect(page.get_by_role("status")).to_have_text("The payout is priced.")
+        await house.run()
+        await expect(page.locator("#live")).to_contain_text("final")
+        await page.reload()
+        await expect(page.get_by_role("heading", level=1)).to_contain_text("finished")
+        await expect(page.locator(".scene.note").last).to_contain_text("the client wrote to us")
+        assert await house.state(payout) is State.FINISHED
+
+
+async def test_a_payment_above_the_limit_is_approved_by_a_second_person(stage: OpenStage, browser: Browser) -> None:
+    async with open_site(stage) as (house, console):
+        payout = await above_the_limit(house)
+        await give(house, "ann", Role.OPERATOR)
+        await give(house, "bob", Role.APPROVER)
+        async with console.person(browser) as ann, console.person(browser) as bob:
+            await log_in(ann, "ann")
+            await log_in(bob, "bob")
+            await ann.page.goto(f"/console/payouts/{payout.unique_id}")
+            await expect(ann.page.locator(".asked").first).to_contain_text("Waits for an approver")
+            assert await ann.page.get_by_role("radio").count() == 0, "nothing is decided past the one who is asked"
+            await ann.page.get_by_role("link", name="To approval").click()
+            await expect(ann.page.locator(".notice.warn")).to_contain_text("You are operator; an approver")
+
+            await bob.page.goto("/console/approvals")
+            await bob.page.get_by_role("link", name="Decide").click()
+            await bob.page.get_by_role("link", name="The payout").click()
+            await expect(bob.page.get_by_role("heading", level=1)).to_contain_text(payout.unique_id)
+            await bob.page.get_by_role("link", name="To approval").click()
+            await bob.page.get_by_label("What you looked at").fill("the client is known")
+            await bob.page.get_by_role("button", name="Grant: do it now").click()
+            await expect(bob.page.get_by_role("status")).to_contain_text("is granted and done")
+            await house.run(A_WHILE_S)
+            await ann.page.goto(f"/console/payouts/{payout.unique_id}")
+            await expect(ann.page.get_by_role("heading", level=1)).to_contain_text("finished")
+        assert len(house.transfers()) == 1
+
+
+async def test_a_decision_can_be_made_without_scripts(stage: OpenStage, browser: Browser) -> None:
+    async with (
+        open_site(stage) as (house, console),
+        console.person(browser, java_script_enabled=False) as person,
+    ):  # fmt: skip
+        payout = await held(house)
+        page = person.page
+        await page.goto(f"/console/payouts?reference={payout.payment_id}")
+        await page.get_by_role("link", name=payout.unique_id).click()
+        await page.get_by_role("radio", name="Give the money back").check()
+        await page.get_by_label("Why").fill("they cannot receive it")
+        await page.get_by_role("button", name="Look at what follows").click()
+        await page.get_by_role("button", name="Give the money back").click()
+        await expect(page.get_by_role("status")).to_have_text("The payout is refunded.")
+        await page.goto("/console/payouts/days")
+        await expect(page.locator(".spark.still").first).to_be_visible()
+
+
+@pytest.mark.parametrize("width", [WIDE, NARROW], ids=["wide", "narrow"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_the_pages_of_payouts_fit_their_window(
+    stage: OpenStage, browser: Browser, pictures: Path, width: Any, scheme: Any
+) -> None:
+    async with (
+        open_site(stage) as (house, console),
+        console.person(browser, viewport=width, color_scheme=scheme) as person,
+    ):  # fmt: skip
+        finished = await order(house, 1)
+        await house.run()
+        kept, asked = await held(house, 2), await above_the_limit(house, 3)
+        await multiply(house, 40)
+        await person.page.goto("/console/payouts", wait_until="load")
+        cut = await person.page.evaluate(
+            "() => { const box = document.querySelector('#rows .table-box'); return box.scrollWidth - box.clientWidth }"
+        )
+        assert cut <= 0, "usual amounts and ids lie inside the table"
+        await _lengthen(house, kept.id)
+        for name, path in (
+            ("list", "/payouts"), ("held", "/payouts?state=held"), ("finished-one", f"/payouts/{finished.id}"),
+            ("held-one", f"/payouts/{kept.id}"), ("asked-one", f"/payouts/{asked.id}"), ("days", "/payouts/days"),
+            ("vendors", "/vendors"), ("nothing", "/payouts?channel=nobody"),
+        ):  # fmt: skip
+            await person.page.goto(f"/console{path}", wait_until="load")
+            assert await overflow_px(person.page) <= 0, f"{path} is wider than {width['width']} px"
+            await person.page.screenshot(
+                path=pictures / f"payouts-{name}-{width['width']}-{scheme}.png", full_page=True, animations="disabled"
+            )
+
+
+async def test_ten_thousand_payouts_are_paged(stage: OpenStage, browser: Browser) -> None:
+    async with open_site(stage) as (house, console), console.person(browser) as person:
+        await held(house)
+        await multiply(house, MANY)
+        seen: set[str] = set()
+        url = "/console/payouts"
+        for _ in range(3):
+            began = time.monotonic()
+            await person.page.goto(url, wait_until="load")
+            assert time.monotonic() - began < PAGE_LIMIT_S, f"{url} took {time.monotonic() - began:.1f} s"
+            names = await person.page.locator("#rows tbody tr td:first-child").all_inner_texts()
+            assert (len(names), seen & set(names)) == (50, set())
+            seen |= set(names)
+            url = str(await person.page.get_by_role("link", name="Next page").get_attribute("href"))
+        await expect(person.page.locator(".tabs")).to_contain_text(f"All {MANY + 1:,}")
+
+
+async def _lengthen(house: House, payout_id: str) -> None:
+    """As long as its columns let it be."""
+    await house.s.owner.execute(
+        """
+        update payouts.payouts set payment_id = $2, closed_channel_id = left($2, 64), wallet_address = $2,
+            user_id = 9223372036854775807, reason = $3, price_minor = 1e18, adjusted_minor = 1e18 - fee_minor,
+            value_minor = 123456789012345678901234567 where id = $1
+        """,
+        payout_id, LONG, f"{LONG} " * 2,
+    )  # fmt: skip

@@ -1,0 +1,187 @@
+"""What a person decides about a payout is done once, for what they saw, and above a threshold only by two."""
+
+from typing import Any
+
+import pytest
+
+from payonce.engine.audit import notes
+from payonce.engine.brakes import Approval, Done, ask, grant, set_threshold
+from payonce.kit.money import Amount
+from payonce.kit.outcomes import Invalid, Stale
+from payonce.services.payouts import books
+from payonce.services.payouts.decisions import ACTION, Decision, Verdict, deciding
+from payonce.services.payouts.model import ETH, USDT, Hold, State
+from payonce.services.payouts.receiving import Taken
+from payonce.testing import OpenStage
+from tests.services.payouts.payouts_stage import BTC_CLIENT, TO_BTC, Office, eth, open_office, usdt
+
+BAD_ADDRESS = "bc1" + "q" * 12
+"""It has the shape that we ask for, and not the one that the exchange does."""
+
+
+async def decide(office: Office, taken: Taken, verdict: Verdict, **more: Any) -> Done | Approval:
+    seen = (await office.payout(taken)).revision
+    asked = Decision(payout_id=taken.payout.id, seen=more.pop("seen", seen), verdict=verdict, note="looked", **more)
+    async with office.s.begin() as tx:
+        return await ask(tx, deciding(office.s.admin), asked, "ada", "looked")
+
+
+async def held_for_its_address(office: Office) -> Taken:
+    taken = await office.order(wallet_address=BAD_ADDRESS)
+    await office.run()
+    assert await office.state(taken) is State.HELD
+    return taken
+
+
+async def empty(office: Office) -> None:
+    """Nothing is owed any more, in either asset."""
+    for asset in (USDT, ETH):
+        assert not await office.balance(books.OWED, asset)
+    assert await office.broken() == {}
+
+
+async def test_with_another_address_it_is_paid(stage: OpenStage) -> None:
+    async with open_office(stage) as office:
+        taken = await held_for_its_address(office)
+        assert isinstance(await decide(office, taken, Verdict.READDRESS, address=BTC_CLIENT), Done)
+        await office.run()
+        assert await office.state(taken) is State.SWAPPED
+        [swap] = await office.swaps(taken)
+        assert swap.address == BTC_CLIENT
+        kept = await office.s.owner.fetchval("select client_wallet_address from payouts.split_payout_request")
+        assert kept == BTC_CLIENT
+        [told] = [note for note in await notes(office.s.read, reference=taken.payout.id) if "brakes" in note.location]
+        assert (told.actor, BTC_CLIENT in told.text) == ("ada", True)
+        assert await office.broken() == {}
+
+
+async def test_an_address_of_another_shape_is_refused(stage: OpenStage) -> None:
+    async with open_office(stage) as office:
+        taken = await held_for_its_address(office)
+        with pytest.raises(Invalid, match="no address"):
+            await decide(office, taken, Verdict.READDRESS, address="0x" + "12" * 20)
+        assert await office.state(taken) is State.HELD
+
+
+async def test_what_is_released_goes_on_where_it_stopped(stage: OpenStage) -> None:
+    async with open_office(stage) as office:
+        office.changenow.switch(TO_BTC, active=False)
+        taken = await office.order()
+        await office.run()
+        assert (await office.payout(taken)).hold is Hold.PAIR_INACTIVE
+        office.changenow.switch(TO_BTC, active=True)
+        await decide(office, taken, Verdict.RELEASE)
+        await office.run()
+        assert await office.state(taken) is State.SWAPPED
+        assert await office.broken() == {}
+
+
+async def test_what_was_given_up_unpriced_is_priced_when_it_is_released(stage: OpenStage) -> None:
+    async with open_office(stage) as office:
+        office.changenow.take_down()
+        taken = await office.order()
+        await office.run(2 * 86_400.0)
+        assert await office.state(taken) is State.REVIEW
+        office.changenow.bring_up()
+        await decide(office, taken, Verdict.RELEASE)
+        await office.run()
+        assert await office.state(taken) is State.SWAPPED
+
+
+@pytest.mark.parametrize("priced", [False, True])
+async def test_a_refund_undoes_everything_the_fee_included(stage: OpenStage, priced: bool) -> None:
+    async with open_office(stage) as office:
+        taken = await held_for_its_address(office) if priced else await office.order()
+        if not priced:
+            await decide(office, taken, Verdict.HOLD)
+        await decide(office, taken, Verdict.REFUND)
+        assert await office.state(taken) is State.REFUNDED
+        for path in (books.COLLECTED, books.FEES, books.CONVERSION):
+            assert not await office.balance(path, USDT)
+        assert not await office.balance(books.CONVERSION)
+        await empty(office)
+
+
+async def test_what_is_rejected_is_owed_to_nobody(stage: OpenStage) -> None:
+    async with open_office(stage) as office:
+        taken = await held_for_its_address(office)
+        await decide(office, taken, Verdict.REJECT)
+        assert await office.state(taken) is State.REJECTED
+        assert await office.balance(books.REJECTED) == eth("-0.0388")
+        assert await office.balance(books.FEES, USDT) == usdt("-3")
+        await empty(office)
+
+
+async def test_what_accumulates_can_be_refunded(stage: OpenStage) -> None:
+    async with open_office(stage) as office:
+        taken = await office.order(subscription_price="2.00")
+        await office.run()
+        assert await office.state(taken) is State.ACCUMULATING
+        await decide(office, taken, Verdict.REFUND)
+        assert not await office.balance(books.client_account(taken.payout))
+        await empty(office)
+
+
+async def test_a_payout_that_is_held_by_a_person_is_not_told_to_hostpay(stage: OpenStage) -> None:
+    async with open_office(stage) as office:
+        taken = await office.order()
+        await decide(office, taken, Verdict.HOLD)
+        await office.run()
+        assert await office.state(taken) is State.HELD
+        assert not await office.hostpay_told()
+        await decide(office, taken, Verdict.RELEASE)
+        await office.run()
+        assert len(await office.hostpay_told()) == 1
+
+
+@pytest.mark.parametrize("verdict", [Verdict.REJECT, Verdict.REFUND, Verdict.RELEASE, Verdict.READDRESS])
+async def test_what_is_under_way_is_decided_only_after_it_is_held(stage: OpenStage, verdict: Verdict) -> None:
+    async with open_office(stage) as office:
+        taken = await office.order()
+        with pytest.raises(Invalid, match="one can"):
+            await decide(office, taken, verdict, address=BTC_CLIENT)
+
+
+@pytest.mark.parametrize("verdict", [Verdict.REJECT, Verdict.REFUND, Verdict.READDRESS])
+async def test_what_hostpay_knows_of_is_neither_ended_nor_sent_elsewhere(stage: OpenStage, verdict: Verdict) -> None:
+    async with open_office(stage) as office:
+        taken = await office.order()
+        await office.run()
+        await decide(office, taken, Verdict.HOLD)
+        with pytest.raises(Invalid, match="swap"):
+            await decide(office, taken, verdict, address=BTC_CLIENT)
+        assert await office.state(taken) is State.HELD
+        assert await office.broken() == {}
+
+
+async def test_a_decision_about_what_has_changed_is_stale(stage: OpenStage) -> None:
+    async with open_office(stage) as office:
+        taken = await held_for_its_address(office)
+        with pytest.raises(Stale, match="look again"):
+            await decide(office, taken, Verdict.REFUND, seen=taken.payout.revision)
+
+
+async def test_above_a_threshold_a_second_person_must_agree(stage: OpenStage) -> None:
+    async with open_office(stage) as office:
+        taken = await held_for_its_address(office)
+        async with office.s.begin() as tx:
+            await set_threshold(tx, Amount(96_000_000, USDT), "ada")
+        asked = await decide(office, taken, Verdict.REFUND)
+        assert isinstance(asked, Approval)
+        assert await office.state(taken) is State.HELD
+        actions = {ACTION: deciding(office.s.admin)}
+        with pytest.raises(Invalid, match="second person"):
+            async with office.s.begin() as tx:
+                await grant(tx, actions, asked.id, "ada")
+        async with office.s.begin() as tx:
+            await grant(tx, actions, asked.id, "bob")
+        assert await office.state(taken) is State.REFUNDED
+        await empty(office)
+
+
+async def test_to_hold_something_needs_nobody_else(stage: OpenStage) -> None:
+    async with open_office(stage) as office:
+        async with office.s.begin() as tx:
+            await set_threshold(tx, Amount(0, USDT), "ada")
+        taken = await office.order()
+        assert isinstance(await decide(office, taken, Verdict.HOLD), Done)

@@ -1,0 +1,118 @@
+"""What the store itself refuses, whatever the code above it believes."""
+
+import asyncpg
+import pytest
+
+from payonce.kit.outcomes import Retry
+from payonce.services.payouts import store, swap_store
+from payonce.services.payouts.intake import unique_id_of
+from payonce.services.payouts.model import Hold, State, SwapState
+from payonce.services.payouts.policies import SWAPPED
+from payonce.services.payouts.receiving import Collision
+from payonce.testing import OpenStage
+from tests.services.payouts.payouts_stage import open_office
+
+
+async def test_a_payout_that_has_moved_on_is_not_moved_by_a_stale_read(stage: OpenStage) -> None:
+    async with open_office(stage) as office:
+        taken = await office.order()
+        stale = taken.payout
+        async with office.s.begin() as tx:
+            await store.keep(tx, stale, Hold.PERSON, "first")
+        with pytest.raises(Retry, match="no longer received"):
+            async with office.s.begin() as tx:
+                await store.keep(tx, stale, Hold.PERSON, "second")
+        assert (await office.payout(taken)).reason == "first"
+
+
+async def test_a_swap_that_has_moved_on_is_not_moved_by_a_stale_read(stage: OpenStage) -> None:
+    async with open_office(stage) as office:
+        taken = await office.order()
+        await office.run()
+        [swap] = await office.swaps(taken)
+        await office.pay(swap)
+        with pytest.raises(Retry, match="no longer created"):
+            async with office.s.begin() as tx:
+                await swap_store.advance(tx, swap, SwapState.PAYING)
+
+
+async def test_a_move_that_the_table_does_not_have_is_a_bug(stage: OpenStage) -> None:
+    async with open_office(stage) as office:
+        taken = await office.order()
+        with pytest.raises(AssertionError, match="does not go"):
+            async with office.s.begin() as tx:
+                await store.move(tx, taken.payout, State.FINISHED)
+
+
+async def test_two_payments_never_have_one_unique_id(stage: OpenStage) -> None:
+    async with open_office(stage) as office:
+        taken = await office.order()
+        await office.s.owner.execute("update payouts.payouts set unique_id = $1", unique_id_of("payment pay-2"))
+        with pytest.raises(Collision, match="another payment"):
+            await office.order(payment_id="pay-2")
+        assert await office.s.owner.fetchval("select id from payouts.payouts") == taken.payout.id
+
+
+async def test_a_part_never_has_two_active_swaps(stage: OpenStage) -> None:
+    async with open_office(stage) as office:
+        taken = await office.order()
+        await office.run()
+        payout = await office.payout(taken)
+        assert payout.value is not None
+        with pytest.raises(asyncpg.UniqueViolationError, match="one_active_swap_per_part"):
+            async with office.s.begin() as tx:
+                await swap_store.begin_swap(tx, payout, 1, [(payout.id, 1, payout.value)])
+
+
+async def test_what_hostpay_was_told_of_is_never_replaced(stage: OpenStage) -> None:
+    async with open_office(stage) as office:
+        taken = await office.order()
+        await office.run()
+        [swap] = await office.swaps(taken)
+        assert swap.triggered_at is not None
+        with pytest.raises(asyncpg.CheckViolationError, match="replaced_only_before_hostpay"):
+            async with office.s.begin() as tx:
+                await swap_store.replace(tx, swap, "a better rate")
+
+
+async def test_before_hostpay_was_told_a_swap_may_be_replaced(stage: OpenStage) -> None:
+    async with open_office(stage) as office:
+        taken = await office.order()
+        await office.s.admin.pause(SWAPPED.queue, "to be earlier than hostpay")
+        await office.drain()
+        [swap] = await office.swaps(taken)
+        assert (swap.state, swap.triggered_at) == (SwapState.CREATED, None)
+        async with office.s.begin() as tx:
+            another = await swap_store.replace(tx, swap, "it expires soon")
+        assert another.round == swap.round + 1
+        assert (await swap_store.swap(office.s.read, swap.id)).state is SwapState.ABANDONED
+        assert [each.id for each in await office.swaps(taken)] == [another.id]
+        # The message about the first one finds it replaced.
+        await office.s.admin.resume(SWAPPED.queue)
+        await office.drain()
+        assert not await office.hostpay_told()
+
+
+async def test_what_has_a_row_of_hostpay_never_lapses(stage: OpenStage) -> None:
+    async with open_office(stage) as office:
+        taken = await office.order()
+        await office.run()
+        [swap] = await office.swaps(taken)
+        await office.s.owner.execute(
+            """
+            insert into payouts.split_payout_hostpay
+                (unique_id, cn_api_id, from_currency, from_network, from_amount, payin_address)
+            values ($1, $2, 'eth', 'eth', 1, 'x')
+            """,
+            swap.unique_id, swap.cn_api_id,
+        )  # fmt: skip
+        with pytest.raises(AssertionError, match="may have been paid"):
+            async with office.s.begin() as tx:
+                await swap_store.lapse(tx, swap, "expired")
+
+
+async def test_fee_and_rest_that_are_not_the_price_are_refused_by_the_store(stage: OpenStage) -> None:
+    async with open_office(stage) as office:
+        await office.order()
+        with pytest.raises(asyncpg.CheckViolationError, match="fee_and_rest_are_the_price"):
+            await office.s.owner.execute("update payouts.payouts set fee_minor = fee_minor + 1")

@@ -1,0 +1,101 @@
+"""With a safeguard of hostpay taken out, named tests fail. A check that cannot fail is none."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import asyncpg
+import msgspec
+import pytest
+
+from payonce.engine.model import Lease
+from payonce.services.payouts import hostpay, wallet_limits, wallet_store
+from payonce.services.payouts.wallet import HostWallet
+from payonce.testing import OpenStage
+from payonce.vendors.evm import client
+from tests.ablations import Ablations, cases, given, missed, patched
+from tests.conformance.wire import without
+from tests.services.payouts import test_hostpay, test_hostpay_chain, test_hostpay_limits, test_hostpay_writers
+
+
+async def any_lease(host: HostWallet) -> Lease:
+    return Lease(f"wallet:{host.wallet.address}", "nobody", 1, 5.0)
+
+
+async def no_fence(host: HostWallet, tx: object, lease: object) -> None:
+    return None
+
+
+@contextmanager
+def no_lease() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(HostWallet, "lease", any_lease)
+        patch.setattr(HostWallet, "fence", no_fence)
+        yield
+
+
+async def no_row(*_: Any) -> None:
+    return None
+
+
+async def always_waits(*_: Any) -> bool:
+    return True
+
+
+async def never_exceeded(*_: Any) -> str:
+    return ""
+
+
+read_receipt = client._receipt
+
+
+def final_at_once(*arguments: Any) -> Any:
+    return msgspec.structs.replace(read_receipt(*arguments), final=True)
+
+
+ABLATIONS: Ablations = {
+    "the lease": (
+        no_lease,
+        [
+            test_hostpay_writers.test_while_one_process_writes_another_signs_nothing,
+            test_hostpay_writers.test_a_dead_writer_is_replaced_when_its_lease_has_ended,
+        ],
+    ),
+    "the fence": (
+        patched(HostWallet, "fence", no_fence),
+        [test_hostpay_writers.test_a_process_that_lost_the_wallet_without_knowing_signs_nothing],
+    ),
+    "nonces of our own counting": (
+        lambda: without(r"greatest\(next_nonce, \$2\)", "$2", within="payouts.wallets"),
+        [test_hostpay_writers.test_a_nonce_that_the_chain_forgot_is_not_given_to_another_payment],
+    ),
+    "the row before the send": (
+        patched(wallet_store, "open_hostpay", no_row),
+        [test_hostpay_writers.test_row_nonce_and_bytes_are_on_record_before_the_first_byte_leaves],
+    ),
+    "the look whether it waits": (
+        patched(hostpay, "_waits_for_us", always_waits),
+        [
+            test_hostpay.test_an_exchange_that_expired_unpaid_is_replaced_by_another,
+            test_hostpay.test_an_exchange_that_somebody_else_paid_goes_before_a_person,
+            test_hostpay.test_an_exchange_that_verifies_before_it_was_paid_is_not_paid,
+        ],
+    ),
+    "the record stands": (
+        patched(hostpay, "_differs", lambda *_: None),
+        [given(test_hostpay.test_a_message_that_differs_from_the_record_holds_the_payout, {"from_currency": "btc"})],
+    ),
+    "the limits": (
+        patched(wallet_limits, "exceeded", never_exceeded),
+        [test_hostpay_limits.test_a_payment_above_the_limit_waits_for_people_and_is_paid_once_they_agree],
+    ),
+    "finality": (
+        patched(client, "_receipt", final_at_once),
+        [given(test_hostpay_chain.test_a_reorganisation_before_finality_costs_nothing_but_time, True)],
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "number"), cases(ABLATIONS))
+async def test_without_it_the_named_test_fails(stage: OpenStage, name: str, number: int) -> None:
+    await missed(ABLATIONS, name, number, stage, asyncpg.UniqueViolationError)

@@ -1,0 +1,133 @@
+"""One process at a time writes for the wallet, a nonce has one payment, and all is on record before a byte leaves."""
+
+import asyncio
+from typing import Any
+
+import asyncpg
+import pytest
+
+from payonce.services.payouts import wallet_store
+from payonce.services.payouts.hostpay import pay_swap
+from payonce.services.payouts.hostpay_follow import follow_payment
+from payonce.services.payouts.model import State
+from payonce.services.payouts.wallet import LEASE_TTL_S, HostWallet
+from payonce.testing import OpenStage
+from payonce.vendors.evm.chain import Fate
+from payonce.vendors.evm.client import EvmClient
+from payonce.vendors.evm.port import ETH, Payment, Signed, Taken
+from tests.services.payouts.hostpay_stage import ETH_CLIENT, House, eth, open_house
+
+
+def other_host(house: House) -> HostWallet:
+    return HostWallet(house.wallet, house.s.database, "process-2", market_s=0.0)
+
+
+async def signed_so_far(house: House) -> list[int]:
+    rows = await house.s.owner.fetch("select nonce from payouts.wallet_payments order by nonce")
+    return [row["nonce"] for row in rows]
+
+
+async def test_while_one_process_writes_another_signs_nothing(stage: OpenStage) -> None:
+    async with open_house(stage) as house:
+        payout = await house.waiting_for_hostpay()
+        await house.host.lease()
+        other = await house.another_worker(pay_swap, follow_payment, host=other_host(house))
+        await other.step()
+        assert await signed_so_far(house) == []
+        assert "another process writes for the wallet" in await house.job_errors()
+        await house.run()
+        await house.sound(payout)
+
+
+async def test_a_dead_writer_is_replaced_when_its_lease_has_ended(stage: OpenStage) -> None:
+    async with open_house(stage) as house:
+        payout = await house.waiting_for_hostpay()
+        await other_host(house).lease()
+        await house.worker.step()
+        assert await signed_so_far(house) == []
+        await house.s.clock.advance_leases(LEASE_TTL_S + 1)
+        await house.run()
+        await house.sound(payout)
+
+
+async def test_a_process_that_lost_the_wallet_without_knowing_signs_nothing(stage: OpenStage) -> None:
+    async with open_house(stage) as house:
+        payout = await house.waiting_for_hostpay()
+        await house.host.lease()
+        await house.s.clock.advance_leases(LEASE_TTL_S + 1)
+        taken_over = other_host(house)
+        await taken_over.lease()
+        await house.worker.step()
+        assert await signed_so_far(house) == []
+        assert await house.state(payout) is State.SWAPPED
+        await house.s.clock.advance_leases(LEASE_TTL_S + 1)
+        await house.run()
+        await house.sound(payout)
+
+
+async def test_two_runs_at_once_in_one_process_have_a_nonce_each(stage: OpenStage) -> None:
+    async with open_house(stage) as house:
+        payouts = [await house.waiting_for_hostpay(number) for number in (1, 2, 3, 4)]
+        workers = [await house.another_worker(pay_swap) for _ in payouts]
+        await asyncio.gather(*(worker.step() for worker in workers))
+        assert await signed_so_far(house) == [0, 1, 2, 3]
+        await house.run()
+        await house.sound(*payouts)
+
+
+async def test_a_nonce_that_the_chain_forgot_is_not_given_to_another_payment(stage: OpenStage) -> None:
+    async with open_house(stage) as house:
+        house.chain.fates.append(Fate.FORGOTTEN)
+        payouts = [await house.waiting_for_hostpay(number) for number in (1, 2)]
+        only_paying = await house.another_worker(pay_swap)
+        while await only_paying.step():
+            pass
+        assert await signed_so_far(house) == [0, 1]
+        await house.run()
+        await house.sound(*payouts)
+
+
+async def test_row_nonce_and_bytes_are_on_record_before_the_first_byte_leaves(stage: OpenStage) -> None:
+    async with open_house(stage) as house:
+        payout = await house.waiting_for_hostpay()
+        seen: list[tuple[Any, ...]] = []
+        send = EvmClient.broadcast
+
+        async def look_and_send(wallet: EvmClient, signed: Signed) -> Taken:
+            rows = await house.s.owner.fetch(
+                """
+                select h.tx_hash, a.raw, p.nonce, e.state from payouts.split_payout_hostpay h
+                join payouts.wallet_attempts a on a.hash = h.tx_hash
+                join payouts.wallet_payments p using (wallet, nonce)
+                join payonce.effects e on e.kind = 'evm.pay' and e.key = p.swap_id || '/pay'
+                """
+            )
+            seen.extend(tuple(row) for row in rows)
+            assert (signed.hash, signed.raw, signed.nonce, "intended") in seen
+            return await send(wallet, signed)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(EvmClient, "broadcast", look_and_send)
+            await house.worker.step()
+        assert seen
+        await house.run()
+        await house.sound(payout)
+
+
+async def test_a_swap_has_one_payment_and_a_payment_one_nonce(stage: OpenStage) -> None:
+    async with open_house(stage) as house:
+        payout = await house.waiting_for_hostpay()
+        await house.worker.step()
+        swap = await house.swap(payout)
+        market = await house.wallet.market(ETH)
+        payment = Payment.of(ETH_CLIENT, eth("1"))
+
+        async def pay_again() -> None:
+            async with house.s.begin() as tx:
+                await wallet_store.take(tx, house.wallet, swap.id, payment, market.fees, 0)
+
+        with pytest.raises(asyncpg.UniqueViolationError, match="wallet_payments_pkey"):
+            await pay_again()
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await house.s.read.fetch("update payouts.wallet_payments set nonce = 7")
+        assert await signed_so_far(house) == [0]

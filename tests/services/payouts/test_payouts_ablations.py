@@ -1,0 +1,121 @@
+"""With a safeguard of payouts taken out, named tests fail. A check that cannot fail is none."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from decimal import Decimal
+
+import pytest
+
+from payonce.engine.transaction import Tx
+from payonce.kit.money import Amount, Rounding
+from payonce.services.payouts import orchestrator, pricing, sending, swap_store, swapper
+from payonce.services.payouts.model import Payout
+from payonce.testing import OpenStage, Stage
+from payonce.vendors.changenow.port import Code
+from tests.ablations import Ablations, cases, missed, patched
+from tests.conformance.wire import without
+from tests.services.payouts import (
+    test_flow,
+    test_guards,
+    test_intake,
+    test_keeping,
+    test_refusals,
+)
+
+
+def fee_rounded(price: Amount, percent: Decimal) -> tuple[Amount, Amount]:
+    """What reads the same, and rounds the fee instead of the rest."""
+    return price.percent_fee(percent, Rounding.HALF_EVEN)
+
+
+async def post_nothing(tx: Tx, posting: object) -> None:
+    return None
+
+
+async def tell_what_is_created(tx: Tx, payouts: list[Payout]) -> None:
+    """Hostpay hears of each exchange as it comes, whatever becomes of the others."""
+    for payout in payouts:
+        for swap in await swap_store.active_swaps(tx, payout.id):
+            if swap.cn_api_id is not None and swap.triggered_at is None:
+                await sending.send_hostpay(tx, payout, swap)
+
+
+def always_other(_: object) -> Code:
+    return Code.OTHER
+
+
+async def half_to_even(_: OpenStage) -> None:
+    test_intake.test_half_goes_to_the_even_side("0.000005", "50", "0.000003", "0.000002")
+    test_intake.test_half_goes_to_the_even_side("0.000015", "50", "0.000007", "0.000008")
+
+
+ABLATIONS: Ablations = {
+    "the rounding of the rest": (patched(test_intake, "fee_and_rest", fee_rounded), [half_to_even]),
+    "the postings": (patched(Tx, "post", post_nothing), [test_flow.test_the_books_close_at_every_step]),
+    "the state of a payout": (
+        lambda: without(r"and state = \$2 returning", "and $2::text <> '' returning", within="payouts.payouts"),
+        [test_guards.test_a_payout_that_has_moved_on_is_not_moved_by_a_stale_read],
+    ),
+    "the state of a swap": (
+        lambda: without(r"and state = \$2 returning", "and $2::text <> '' returning", within="payouts.swaps"),
+        [test_guards.test_a_swap_that_has_moved_on_is_not_moved_by_a_stale_read],
+    ),
+    "waiting for every part": (
+        patched(orchestrator, "tell_hostpay", tell_what_is_created),
+        [test_refusals.test_hostpay_hears_of_no_part_before_all_have_an_exchange],
+    ),
+    "the exchange's word": (
+        patched(swapper, "code_of", always_other),
+        [
+            test_refusals.test_what_is_too_small_for_a_swap_accumulates,
+            test_refusals.test_what_is_too_large_for_one_swap_is_split,
+        ],
+    ),
+    "the question whether it has a message": (
+        lambda: without(
+            r"not exists \(\s*select from payonce.live_messages", "(select true from payonce.live_messages"
+        ),
+        [test_keeping.test_a_payout_that_has_a_message_is_left_alone],
+    ),
+}
+
+IN_THE_STORE = {
+    "unique ids": (
+        "alter table payouts.payouts drop constraint payouts_unique_id_key cascade",
+        test_guards.test_two_payments_never_have_one_unique_id,
+    ),
+    "one active swap": (
+        "drop index payouts.one_active_swap_per_part",
+        test_guards.test_a_part_never_has_two_active_swaps,
+    ),
+    "the guard of replacements": (
+        "alter table payouts.swaps drop constraint replaced_only_before_hostpay",
+        test_guards.test_what_hostpay_was_told_of_is_never_replaced,
+    ),
+    "fee and rest": (
+        "alter table payouts.payouts drop constraint fee_and_rest_are_the_price",
+        test_guards.test_fee_and_rest_that_are_not_the_price_are_refused_by_the_store,
+    ),
+}
+
+
+def weakened(stage: OpenStage, ddl: str) -> OpenStage:
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[Stage]:
+        async with stage() as s:
+            await s.owner.execute(ddl)
+            yield s
+
+    return opened
+
+
+@pytest.mark.parametrize(("name", "number"), cases(ABLATIONS))
+async def test_without_it_the_named_test_fails(stage: OpenStage, name: str, number: int) -> None:
+    await missed(ABLATIONS, name, number, stage)
+
+
+@pytest.mark.parametrize("name", IN_THE_STORE)
+async def test_without_what_the_store_keeps_the_named_test_fails(stage: OpenStage, name: str) -> None:
+    ddl, check = IN_THE_STORE[name]
+    ablations: Ablations = {name: (patched(pricing, "__doc__", ""), [check])}
+    await missed(ablations, name, 0, weakened(stage, ddl))

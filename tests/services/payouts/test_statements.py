@@ -1,0 +1,116 @@
+"""The exchange's list against our record, in both directions; and the table that accountants take away."""
+
+import csv
+from datetime import timedelta
+from decimal import Decimal
+
+from payonce.engine.audit.references import check_references
+from payonce.engine.model import Message
+from payonce.engine.reconcile import Run, reconcile, unmatched
+from payonce.services.payouts import REFERENCES, statements
+from payonce.services.payouts.model import State
+from payonce.services.payouts.policies import KEEPING
+from payonce.services.payouts.statement import COLUMNS, statement
+from payonce.services.payouts.statements import COMPARE, COMPARED_AFTER_S
+from payonce.testing import OpenStage
+from payonce.testing.faults import Fault, Script
+from payonce.vendors.changenow.books import AT_ONCE
+from tests.services.payouts.payouts_stage import Office, eth, open_office
+
+
+async def reconciled(office: Office) -> Run:
+    [source] = statements([office.client])
+    office.clock.now = await office.s.clock.advance(3_600.0)
+    since = office.clock.now - timedelta(hours=3)
+    return await reconcile(office.s.database, office.s.feed, source, by="ann", holder="test", since=since)
+
+
+async def test_what_we_paid_is_on_the_list_and_explained(stage: OpenStage) -> None:
+    async with open_office(stage, pace=AT_ONCE) as office:
+        taken = await office.order()
+        await office.run()
+        [swap] = await office.swaps(taken)
+        await office.pay(swap)
+        run = await reconciled(office)
+        assert (run.lines, run.unmatched, run.missing, run.found) == (1, 0, 0, 0)
+        assert await check_references(REFERENCES, office.s.read) == []
+
+
+async def test_what_nobody_funded_is_no_line(stage: OpenStage) -> None:
+    async with open_office(stage, Script([None, Fault.ANSWER_LOST])) as office:
+        await office.order()
+        await office.run()
+        assert len(office.changenow.books.entries) == 2
+        run = await reconciled(office)
+        assert (run.lines, run.unmatched) == (0, 0)
+
+
+async def test_money_in_an_exchange_that_was_given_up_is_in_suspense(stage: OpenStage) -> None:
+    async with open_office(stage, Script([None, Fault.ANSWER_LOST]), pace=AT_ONCE) as office:
+        taken = await office.order()
+        await office.run()
+        [swap] = await office.swaps(taken)
+        [lost] = [each for each in office.changenow.books.entries.values() if each.id != swap.cn_api_id]
+        office.changenow.deposit(lost.payin_address, "eth", Decimal("0.0388"), "0xdoubled")
+        run = await reconciled(office)
+        assert run.unmatched == 1
+        [item] = await unmatched(office.s.read)
+        assert item.amount == eth("0.0388")
+
+
+async def test_an_exchange_that_is_not_ours_is_in_suspense(stage: OpenStage) -> None:
+    async with open_office(stage, pace=AT_ONCE) as office:
+        taken = await office.order()
+        await office.run()
+        [swap] = await office.swaps(taken)
+        await office.pay(swap)
+        await office.s.owner.execute("update payonce.effects set key = 'x', vendor_ref = 'y'")
+        run = await reconciled(office)
+        assert run.unmatched == 1
+
+
+async def compare(office: Office) -> list[str]:
+    office.clock.now = await office.s.clock.advance(COMPARED_AFTER_S + 60)
+    await office.s.feed.put([Message(queue=KEEPING.queue, payload={}, action=COMPARE)])
+    await office.drain()
+    return await office.loud()
+
+
+async def test_what_the_exchange_shows_as_we_do_is_not_spoken_of(stage: OpenStage) -> None:
+    async with open_office(stage, pace=AT_ONCE) as office:
+        taken = await office.order()
+        await office.run()
+        [swap] = await office.swaps(taken)
+        await office.pay(swap)
+        await office.finish(swap)
+        assert await compare(office) == []
+
+
+async def test_what_we_paid_and_the_exchange_does_not_show_as_funded_is_told_loudly(stage: OpenStage) -> None:
+    async with open_office(stage) as office:
+        taken = await office.order()
+        await office.run()
+        [swap] = await office.swaps(taken)
+        await office.pay(swap)
+        del office.changenow.books.entries[swap.cn_api_id or ""]
+        [told] = await compare(office)
+        assert "does not list it" in told
+
+
+async def test_the_table_has_a_row_for_each_payout_with_exact_amounts(stage: OpenStage) -> None:
+    async with open_office(stage) as office:
+        one = await office.order()
+        await office.order(payment_id="pay-2", subscription_price="2.00")
+        await office.run()
+        now = await office.s.clock.now()
+        text = "".join([part async for part in statement(office.s.read, now - timedelta(days=1), now + timedelta(1))])
+        header, *rows = list(csv.reader(text.splitlines()))
+        assert tuple(header) == COLUMNS
+        found = {row[3]: dict(zip(COLUMNS, row, strict=True)) for row in rows}
+        assert found["pay-1"]["price_usdt"] == "100.000000"
+        assert found["pay-1"]["value_eth"] == "0.038800000000000000"
+        assert found["pay-1"]["exchanges"] == (await office.swaps(one))[0].cn_api_id
+        assert found["pay-1"]["received"] == "0.001512"
+        assert found["pay-2"]["state"] == State.ACCUMULATING
+        nobody = [part async for part in statement(office.s.read, now + timedelta(1), now + timedelta(2))]
+        assert "".join(nobody).count("\n") == 1

@@ -1,0 +1,71 @@
+"""A payout goes through all roles of a real process in tokens that the task service brings, and none is refused."""
+
+import http.client
+import json
+import time
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from payonce.kit.crypto import sign_hex
+from payonce.services.payouts.tokens import HOPS
+from payonce.testing import ScratchDatabase
+from tests.cli.conftest import (
+    SIGNING_KEY,
+    Payonce,
+    ask,
+    clean_environment,
+    database,
+    payonce,
+    until,
+    warm_parent,
+)
+from tests.cli.test_serving import fetch, started
+from tests.services.payouts.tokens_made import CLIENT
+
+__all__ = ["clean_environment", "database", "payonce", "warm_parent"]
+
+
+def ordered(port: int) -> dict[str, Any]:
+    body = json.dumps(
+        {
+            "payment_id": str(uuid4()), "user_id": 6_271_402, "closed_channel_id": "-1002345678901",
+            "wallet_address": CLIENT, "payout_currency": "usdt", "payout_network": "eth",
+            "subscription_price": "300.00", "timestamp": int(time.time()),
+        }
+    )  # fmt: skip
+    headers = {"X-Webhook-Signature": sign_hex(SIGNING_KEY.encode(), body.encode()), "Content-Type": "application/json"}
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request("POST", "/", body, headers)
+        answer = connection.getresponse()
+        said: dict[str, Any] = json.loads(answer.read())
+        assert answer.status == 200, said
+        return said
+    finally:
+        connection.close()
+
+
+def counted(port: int, name: str) -> list[dict[str, str]]:
+    """The labels of what was counted."""
+    families = text_string_to_metric_families(fetch(port, "/metrics")[1])
+    return [sample.labels for family in families for sample in family.samples if sample.name == name]
+
+
+@pytest.mark.parametrize("v1", ["off", pytest.param("emit", marks=pytest.mark.full)])
+def test_a_payout_passes_every_hop(payonce: Payonce, database: ScratchDatabase, v1: str) -> None:
+    # The port of the task server may be taken, of which gRPC would tell in a line of its own between those of the log.
+    process = payonce.start("up", "--port", "0", PAYOUTS_TOKENS_V1=v1, GRPC_VERBOSITY="NONE")
+    port = int(started(process, "listening")["url"].rpartition(":")[2])
+    payout_id = ordered(port)["payout_id"]
+
+    def paid() -> Any:
+        state = ask(database.owner_url, "select state from payouts.payouts where id = $1", payout_id)
+        return state in ("paid_in", "finished")
+
+    until(paid, "the deposit address was paid")
+    brought = counted(port, "payonce_pushed_deliveries_total")
+    assert {labels["queue"] for labels in brought} == {hop.queue for hop in HOPS}
+    assert counted(port, "payonce_hop_token_failures_total") == []
