@@ -91,7 +91,7 @@ def payouts(
 ) -> None:
     """Payouts a second from webhook to client, through four roles and a Cloud Tasks server, and what each hop costs.
 
-    The exchange and the chain are simulated, without faults; first without a limit, then with the vendor's 30 requests
+    Exchange and chain are simulated, without faults; first without a limit, then with the vendor's 30 requests
     a second, which by the vendor's own log are never exceeded. On a throw-away database of the private server.
     """
     from payonce.bench.payouts import QUICK, Sizes

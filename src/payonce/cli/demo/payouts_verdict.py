@@ -76,11 +76,10 @@ async def _endings(read: Reader) -> list[Ending]:
 
 
 def _must(ending: Ending | None) -> Decimal:
-    """What must have left the wallet for good."""
-    if ending is None or ending.value is None:
+    """What must have left the wallet for good. Of one that a person has, parts may be paid and others not."""
+    if ending is None or ending.value is None or ending.state is not State.FINISHED:
         return Decimal(0)
-    has_left = ending.state is State.FINISHED or ending.hold in UNDECIDED.values()
-    return ending.value.to_decimal() if has_left else Decimal(0)
+    return ending.value.to_decimal()
 
 
 def _may(ending: Ending | None) -> Decimal:
