@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from payonce.vendors.evm.exchange_bridge import ExchangeBridge
     from payonce.vendors.evm.simulator import ChainSimulator
 
-SIMULATED_SECRET: Final = "host wallet"  # noqa: S105 - of a wallet that holds nothing but simulated ether
+SIMULATED_SECRET: Final = "host"  # noqa: S105 - of a wallet that holds nothing but simulated ether
 SIMULATED_BLOCK_S: Final = 2.0
 SIMULATED_OPENING_ETH: Final = "1000"
 CARRY_EVERY_S: Final = 2.0

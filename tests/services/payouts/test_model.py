@@ -32,7 +32,8 @@ def test_a_payout_under_way_can_always_be_kept_for_a_person() -> None:
 
 
 def test_no_swap_that_is_being_paid_can_be_replaced_before_the_money_is_back() -> None:
-    assert not SWAP_TRANSITIONS[SwapState.PAYING] & REPLACED
+    """Back, or proven never to have left."""
+    assert SWAP_TRANSITIONS[SwapState.PAYING] & REPLACED == {SwapState.RETURNED}
     assert SWAP_TRANSITIONS[SwapState.PAID_IN] & REPLACED == {SwapState.RETURNED}
 
 
