@@ -14,7 +14,7 @@ from payonce.services.payouts.policies import FOLLOW, HOSTPAY
 from payonce.services.payouts.requoting import lapse_and_keep, lapse_and_swap_anew
 from payonce.services.payouts.tokens import hops
 from payonce.services.payouts.wallet import HostWallet, PayDeposit
-from payonce.vendors.changenow.port import ChangeNow, Exchange, Status
+from payonce.vendors.changenow.port import ChangeNow, Exchange, Status, same_amount
 
 FUNDS_LOOK_S = 300.0
 """How often a payment looks whether the wallet has been filled up; whoever fills it is a person."""
@@ -118,7 +118,7 @@ async def _waits_for_us(work: Work, swap: Swap, exchange: Exchange) -> bool:
         return False
     expected = exchange.expected_from
     if exchange.payin_address != swap.payin_address or (
-        expected is not None and expected != swap.amount.to_decimal()
+        expected is not None and not same_amount(expected, swap.amount.to_decimal())
     ):  # fmt: skip
         why = f"exchange {exchange.id} asks for another amount or address than it did when it was made"
         await _keep(work, swap, Hold.MISMATCH, why)
