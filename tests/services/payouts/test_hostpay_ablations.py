@@ -15,7 +15,13 @@ from payonce.testing import OpenStage
 from payonce.vendors.evm import client
 from tests.ablations import Ablations, cases, given, missed, patched
 from tests.conformance.wire import without
-from tests.services.payouts import test_hostpay, test_hostpay_chain, test_hostpay_limits, test_hostpay_writers
+from tests.services.payouts import (
+    test_hostpay,
+    test_hostpay_chain,
+    test_hostpay_in_doubt,
+    test_hostpay_limits,
+    test_hostpay_writers,
+)
 
 
 async def any_lease(host: HostWallet) -> Lease:
@@ -79,6 +85,15 @@ ABLATIONS: Ablations = {
             test_hostpay.test_an_exchange_that_expired_unpaid_is_replaced_by_another,
             test_hostpay.test_an_exchange_that_somebody_else_paid_goes_before_a_person,
             test_hostpay.test_an_exchange_that_verifies_before_it_was_paid_is_not_paid,
+        ],
+    ),
+    "the second look at whom a person has": (
+        patched(hostpay, "_still_to_be_paid", no_row),
+        [
+            given(
+                test_hostpay_in_doubt.test_what_a_person_stops_while_the_exchange_or_the_chain_is_asked_is_not_paid,
+                "exchange",
+            )
         ],
     ),
     "the record stands": (

@@ -2,13 +2,18 @@
 
 from dataclasses import replace
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
-from payonce.services.payouts.model import Hold, State
+from payonce.engine import brakes
+from payonce.services.payouts.decisions import Decision, Verdict, deciding
+from payonce.services.payouts.model import Hold, Payout, State, SwapState
 from payonce.testing import OpenStage
 from payonce.vendors.changenow import prices
-from tests.services.payouts.hostpay_stage import open_house
+from payonce.vendors.changenow.port import Exchange
+from payonce.vendors.evm.port import Market
+from tests.services.payouts.hostpay_stage import House, open_house
 
 
 @pytest.fixture
@@ -42,3 +47,43 @@ async def test_an_amount_that_no_double_explains_is_not_paid(stage: OpenStage, u
         held = await house.payout(payout)
         assert (held.state, held.hold) == (State.HELD, Hold.MISMATCH)
         assert not house.transfers(final=False)
+
+
+async def hold(house: House, payout: Payout) -> None:
+    """A person stops it, and is told that it is stopped."""
+    seen = await house.payout(payout)
+    asked = Decision(payout_id=seen.id, seen=seen.revision, verdict=Verdict.HOLD, note="a stolen wallet")
+    async with house.s.begin() as tx:
+        await brakes.ask(tx, deciding(house.s.admin), asked, "ann", "stop it")
+    assert await house.state(payout) is State.HELD
+
+
+@pytest.mark.parametrize("question", ["exchange", "market"])
+async def test_what_a_person_stops_while_the_exchange_or_the_chain_is_asked_is_not_paid(
+    stage: OpenStage, question: str
+) -> None:
+    async with open_house(stage) as house:
+        payout = await house.waiting_for_hostpay()
+        first = await house.swap(payout)
+        asked_of: Any = house.client if question == "exchange" else house.wallet
+        ask = getattr(asked_of, question)
+
+        async def ask_and_hold(about: Any) -> Exchange | Market | None:
+            found: Exchange | Market | None = await ask(about)
+            if await house.state(payout) is not State.HELD:
+                await hold(house, payout)
+            return found
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(asked_of, question, ask_and_hold)
+            await house.run(1_200.0)
+        held = await house.payout(payout)
+        assert (held.state, held.hold, held.held_from) == (State.HELD, Hold.PERSON, State.PRICED)
+        assert not house.transfers(final=False)
+        assert await house.s.owner.fetchval("select count(*) from payouts.wallet_payments") == 0
+        assert await house.s.owner.fetchval("select state from payouts.swaps where id = $1", first.id) == (
+            SwapState.LAPSED
+        )
+        await house.release(payout)
+        await house.run()
+        await house.sound(payout)

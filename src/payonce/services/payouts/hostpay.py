@@ -9,7 +9,7 @@ from payonce.engine.work import Work, handles
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Held, Invalid, Retry
 from payonce.services.payouts import swap_store, wallet_limits, wallet_store
-from payonce.services.payouts.model import ETH, ETH_NETWORK, ETH_TICKER, Hold, State, Swap, SwapState
+from payonce.services.payouts.model import ETH, ETH_NETWORK, ETH_TICKER, UNDER_WAY, Hold, State, Swap, SwapState
 from payonce.services.payouts.policies import FOLLOW, HOSTPAY
 from payonce.services.payouts.requoting import lapse_and_keep, lapse_and_swap_anew
 from payonce.services.payouts.tokens import hops
@@ -56,6 +56,7 @@ async def _pay(work: Work, host: HostWallet, swap: Swap) -> None:
 
     async def intent(tx: Tx) -> None:
         """Everything that must be on record before the first byte leaves."""
+        await _still_to_be_paid(tx, swap)
         signed = await effect.sign(tx, lease)
         # Behind the lock of the wallet's row: of two payments that pass each alone, the second sees the first.
         if why := await wallet_limits.exceeded(tx, swap):
@@ -68,6 +69,16 @@ async def _pay(work: Work, host: HostWallet, swap: Swap) -> None:
     async with work.commit() as tx:
         await wallet_store.note_hostpay(tx, swap, "sent")
         await send_follow(tx, work, swap)
+
+
+async def _still_to_be_paid(tx: Tx, swap: Swap) -> None:
+    """The questions to exchange and chain took their time: a person may have stopped it since. From here to the end of
+    the transaction nobody can."""
+    for payout in await swap_store.payouts_of(tx, swap.id):
+        if payout.state not in UNDER_WAY:
+            raise Retry(f"payout {payout.id} is {payout.state} since this moment", after_s=0.0)
+    if (current := await swap_store.locked_swap(tx, swap.id)).state is not SwapState.CREATED:
+        raise Retry(f"swap {swap.id} is {current.state} since this moment", after_s=0.0)
 
 
 async def send_follow(tx: Tx, work: Work, swap: Swap, told: str = "", delay_s: float = 0.0) -> None:
