@@ -96,6 +96,10 @@ ABLATIONS: Ablations = {
             )
         ],
     ),
+    "the time that a deposit needs": (
+        patched(hostpay, "PAID_IN_WITHIN_S", 0.0),
+        [given(test_hostpay_in_doubt.test_an_exchange_about_to_expire_is_replaced_and_not_paid, 5.0, 2)],
+    ),
     "the record stands": (
         patched(hostpay, "_differs", lambda *_: None),
         [given(test_hostpay.test_a_message_that_differs_from_the_record_holds_the_payout, {"from_currency": "btc"})],

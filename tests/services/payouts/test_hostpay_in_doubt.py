@@ -1,6 +1,7 @@
 """What hostpay does when the exchange, the chain or a person says something else while it is about to pay."""
 
 from dataclasses import replace
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from payonce.engine import brakes
 from payonce.services.payouts.decisions import Decision, Verdict, deciding
+from payonce.services.payouts.hostpay import PAID_IN_WITHIN_S
 from payonce.services.payouts.model import Hold, Payout, State, SwapState
 from payonce.testing import OpenStage
 from payonce.vendors.changenow import prices
@@ -86,4 +88,27 @@ async def test_what_a_person_stops_while_the_exchange_or_the_chain_is_asked_is_n
         )
         await house.release(payout)
         await house.run()
+        await house.sound(payout)
+
+
+async def test_how_long_an_exchange_is_valid_is_on_record(stage: OpenStage) -> None:
+    async with open_house(stage) as house:
+        payout = await house.waiting_for_hostpay()
+        [entry] = house.changenow.books.entries.values()
+        valid_until = (await house.swap(payout)).valid_until
+        assert valid_until is not None
+        assert abs(valid_until - entry.valid_until) < timedelta(seconds=1)
+
+
+@pytest.mark.parametrize(("left_s", "round_paid"), [(5.0, 2), (PAID_IN_WITHIN_S - 1, 2), (PAID_IN_WITHIN_S + 60, 1)])
+async def test_an_exchange_about_to_expire_is_replaced_and_not_paid(
+    stage: OpenStage, left_s: float, round_paid: int
+) -> None:
+    async with open_house(stage) as house:
+        payout = await house.waiting_for_hostpay()
+        house.clock.now = await house.s.clock.advance(house.changenow.books.pace.waiting_s - left_s)
+        await house.run()
+        paid = await house.swap(payout)
+        assert paid.round == round_paid
+        assert [each.transaction.to for each in house.transfers()] == [paid.payin_address]
         await house.sound(payout)

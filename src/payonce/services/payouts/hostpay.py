@@ -18,6 +18,9 @@ from payonce.vendors.changenow.port import ChangeNow, Exchange, Status, same_amo
 
 FUNDS_LOOK_S = 300.0
 """How often a payment looks whether the wallet has been filled up; whoever fills it is a person."""
+PAID_IN_WITHIN_S = 1_800.0
+"""What an exchange must still be valid for when its deposit is paid: a quarter of an hour until a block of mainnet is
+final, and as much again for one that has to offer more first."""
 
 UNPAID = frozenset({Status.NEW, Status.WAITING})
 TOO_LATE = frozenset({Status.EXPIRED, Status.FAILED, Status.REFUNDED})
@@ -133,6 +136,12 @@ async def _waits_for_us(work: Work, swap: Swap, exchange: Exchange) -> bool:
     ):  # fmt: skip
         why = f"exchange {exchange.id} asks for another amount or address than it did when it was made"
         await _keep(work, swap, Hold.MISMATCH, why)
+        return False
+    left_s = await swap_store.valid_for_s(work.read, swap)
+    if left_s is not None and left_s < PAID_IN_WITHIN_S:
+        why = f"exchange {exchange.id} is valid for {left_s:.0f} s, and a deposit needs {PAID_IN_WITHIN_S:.0f}"
+        async with work.commit(rejected=why) as tx:
+            await lapse_and_swap_anew(tx, swap, why)
         return False
     return True
 
