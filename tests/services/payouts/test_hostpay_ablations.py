@@ -20,6 +20,7 @@ from tests.services.payouts import (
     test_hostpay_chain,
     test_hostpay_in_doubt,
     test_hostpay_limits,
+    test_hostpay_nonces,
     test_hostpay_writers,
 )
 
@@ -42,6 +43,22 @@ def no_lease() -> Iterator[None]:
 
 async def no_row(*_: Any) -> None:
     return None
+
+
+take = wallet_store.take
+
+
+async def take_what_waits(tx: Any, wallet: Any, swap_id: Any, payment: Any, fees: Any, _: int, pending: int) -> Any:
+    """Behind everything that waits, whoever signed it."""
+    return await take(tx, wallet, swap_id, payment, fees, pending, pending)
+
+
+@contextmanager
+def no_look_at_nonces() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hostpay, "_nonce_is_free", no_row)
+        patch.setattr(wallet_store, "take", take_what_waits)
+        yield
 
 
 async def always_waits(*_: Any) -> bool:
@@ -72,8 +89,12 @@ ABLATIONS: Ablations = {
         [test_hostpay_writers.test_a_process_that_lost_the_wallet_without_knowing_signs_nothing],
     ),
     "nonces of our own counting": (
-        lambda: without(r"greatest\(next_nonce, \$2\)", "$2", within="payouts.wallets"),
+        lambda: without(r"where not exists \(select from payouts.wallet_payments q[^)]*\)", "", within="c.nonce"),
         [test_hostpay_writers.test_a_nonce_that_the_chain_forgot_is_not_given_to_another_payment],
+    ),
+    "the look whose nonce waits": (
+        no_look_at_nonces,
+        [test_hostpay_nonces.test_a_nonce_that_somebody_else_waits_with_is_neither_taken_nor_passed_over],
     ),
     "the row before the send": (
         patched(wallet_store, "open_hostpay", no_row),

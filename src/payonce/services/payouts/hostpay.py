@@ -15,6 +15,7 @@ from payonce.services.payouts.requoting import lapse_and_keep, lapse_and_swap_an
 from payonce.services.payouts.tokens import hops
 from payonce.services.payouts.wallet import HostWallet, PayDeposit
 from payonce.vendors.changenow.port import ChangeNow, Exchange, Status, same_amount
+from payonce.vendors.evm.port import Market
 
 FUNDS_LOOK_S = 300.0
 """How often a payment looks whether the wallet has been filled up; whoever fills it is a person."""
@@ -160,6 +161,7 @@ def _differs(asked: hops.HostPay, swap: Swap) -> str | None:
 async def _has_funds(work: Work, host: HostWallet, swap: Swap) -> None:
     """Before a nonce is taken: one that cannot be paid for would hold up all that stand behind it."""
     market = await host.market(swap.amount.asset)
+    await _nonce_is_free(work, host, market)
     flying = await wallet_store.in_flight(work.read, host.wallet.address, swap.amount.asset)
     needed = swap.amount + flying + market.fees.most
     limit = await wallet_limits.limit_of(work.read, swap.amount.asset)
@@ -170,6 +172,19 @@ async def _has_funds(work: Work, host: HostWallet, swap: Swap) -> None:
             f"the wallet {host.wallet.address} holds {market.balance} and needs {needed} for what is under way and "
             f"{swap.id}; fill it up", FUNDS_LOOK_S,
         )  # fmt: skip
+
+
+async def _nonce_is_free(work: Work, host: HostWallet, market: Market) -> None:
+    """A nonce that a transaction of somebody else waits with is neither taken nor passed over: if that one is dropped,
+    all that we signed behind it would wait for ever."""
+    nonce = await wallet_store.free_nonce(work.read, host.wallet.address, market.next_nonce)
+    if market.pending_nonce > nonce:
+        why = (
+            f"a transaction that is not ours waits with nonce {nonce} of the wallet {host.wallet.address}; nothing is "
+            "paid until it is in a block or gone: find out who else signs with the wallet's key"
+        )
+        await host.tell_of_nonce(nonce, why)
+        raise Held(why, wallet_store.FOREIGN_LOOK_S)
 
 
 def _observe(balance: Amount, *, low: bool) -> None:

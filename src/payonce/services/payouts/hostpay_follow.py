@@ -65,6 +65,7 @@ async def _follow_on_chain(work: Work, host: HostWallet, swap: Swap) -> None:
     if receipt is None and paid.nonce < standing.final_nonce:
         await _record_lost(work, swap, paid)
     elif receipt is None:
+        await _tell_of_gap(work, host, paid, attempts[0], standing.next_nonce)
         # What stands behind another one waits for that one, not for more money.
         await _send_again(work, host, swap, paid, attempts[0], is_next=paid.nonce == standing.next_nonce)
     elif not receipt.final:
@@ -73,6 +74,18 @@ async def _follow_on_chain(work: Work, host: HostWallet, swap: Swap) -> None:
         await _record_paid_in(work, swap, receipt)
     else:
         await _record_reverted(work, swap, receipt)
+
+
+async def _tell_of_gap(work: Work, host: HostWallet, paid: WalletPayment, newest: Attempt, next_nonce: int) -> None:
+    """When the nonce that the chain waits for is none of ours, nothing of ours gets into a block."""
+    if newest.age_s < BUMP_AFTER_S or next_nonce >= paid.nonce:
+        return
+    if await wallet_store.free_nonce(work.read, paid.wallet, next_nonce) == next_nonce:
+        why = (
+            f"nonce {next_nonce} of the wallet {paid.wallet} is in no block and was never ours: nonce {paid.nonce} and "
+            "all behind it wait. The next payment of the wallet takes it"
+        )
+        await host.tell_of_nonce(next_nonce, why)
 
 
 async def _send_again(
