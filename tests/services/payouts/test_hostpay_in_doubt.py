@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 
 from payonce.engine import brakes
+from payonce.engine.audit import Severity, notes
 from payonce.services.payouts.decisions import Decision, Verdict, deciding
 from payonce.services.payouts.hostpay import PAID_IN_WITHIN_S
 from payonce.services.payouts.model import Hold, Payout, State, SwapState
+from payonce.services.payouts.policies import HOSTPAY
 from payonce.testing import OpenStage
 from payonce.vendors.changenow import prices
-from payonce.vendors.changenow.port import Exchange
+from payonce.vendors.changenow.client import ChangeNowClient
+from payonce.vendors.changenow.port import Code, Exchange, ExchangeRefused
 from payonce.vendors.evm.port import Market
 from tests.services.payouts.hostpay_stage import House, open_house
 
@@ -111,4 +114,62 @@ async def test_an_exchange_about_to_expire_is_replaced_and_not_paid(
         paid = await house.swap(payout)
         assert paid.round == round_paid
         assert [each.transaction.to for each in house.transfers()] == [paid.payin_address]
+        await house.sound(payout)
+
+
+def refusing(code: Code) -> Any:
+    async def exchange(_: ChangeNowClient, __: str) -> Exchange:
+        raise ExchangeRefused(code, "401 unauthorized")
+
+    return exchange
+
+
+async def paused(house: House) -> list[str]:
+    return [row["name"] for row in await house.s.owner.fetch("select name from payonce.queues where paused")]
+
+
+async def test_a_refused_key_pauses_hostpay_loudly_and_is_no_payouts_fault(stage: OpenStage) -> None:
+    async with open_house(stage) as house:
+        payout = await house.waiting_for_hostpay()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ChangeNowClient, "exchange", refusing(Code.NOT_ALLOWED))
+            await house.run(600.0)
+        assert await paused(house) == [HOSTPAY.queue]
+        [told] = await notes(house.s.read, location="payouts.paused", severity=Severity.ERROR)
+        assert "does not accept our key" in told.text
+        assert await house.state(payout) is State.SWAPPED
+        assert not house.transfers(final=False)
+        await house.s.admin.resume(HOSTPAY.queue)
+        await house.run()
+        await house.sound(payout)
+
+
+async def test_a_key_refused_after_the_payment_stops_new_ones_and_not_the_looking(stage: OpenStage) -> None:
+    async with open_house(stage) as house:
+        payout = await house.order(1)
+        with pytest.MonkeyPatch.context() as patch:
+            looks = ChangeNowClient.exchange
+
+            async def refused_once_paid(client: ChangeNowClient, exchange_id: str) -> Exchange | None:
+                if await house.state(payout) is State.PAID_IN:
+                    raise ExchangeRefused(Code.NOT_ALLOWED, "401 unauthorized")
+                return await looks(client, exchange_id)
+
+            patch.setattr(ChangeNowClient, "exchange", refused_once_paid)
+            await house.run(1_800.0)
+            assert await house.state(payout) is State.PAID_IN
+            assert await paused(house) == [HOSTPAY.queue]
+            assert len(await notes(house.s.read, location="payouts.paused")) == 1
+        await house.run()
+        await house.sound(payout)
+
+
+async def test_a_no_of_the_exchange_in_other_words_is_asked_again(stage: OpenStage) -> None:
+    async with open_house(stage) as house:
+        payout = await house.waiting_for_hostpay()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ChangeNowClient, "exchange", refusing(Code.OTHER))
+            await house.run(600.0)
+        assert await paused(house) == []
+        await house.run()
         await house.sound(payout)

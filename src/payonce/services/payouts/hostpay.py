@@ -8,13 +8,13 @@ from payonce.engine.transaction import Tx
 from payonce.engine.work import Work, handles
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Held, Invalid, Retry
-from payonce.services.payouts import swap_store, wallet_limits, wallet_store
+from payonce.services.payouts import pausing, swap_store, wallet_limits, wallet_store
 from payonce.services.payouts.model import ETH, ETH_NETWORK, ETH_TICKER, UNDER_WAY, Hold, State, Swap, SwapState
 from payonce.services.payouts.policies import FOLLOW, HOSTPAY
 from payonce.services.payouts.requoting import lapse_and_keep, lapse_and_swap_anew
 from payonce.services.payouts.tokens import hops
 from payonce.services.payouts.wallet import HostWallet, PayDeposit
-from payonce.vendors.changenow.port import ChangeNow, Exchange, Status, same_amount
+from payonce.vendors.changenow.port import ChangeNow, Code, Exchange, ExchangeRefused, Status, same_amount
 from payonce.vendors.evm.port import Market
 
 FUNDS_LOOK_S = 300.0
@@ -105,7 +105,13 @@ async def _may_be_paid(work: Work, changenow: ChangeNow, host: HostWallet, asked
             await lapse_and_swap_anew(tx, swap, why)
         return False
     if not swap.direct:
-        exchange = await changenow.exchange(asked.cn_api_id)
+        try:
+            exchange = await changenow.exchange(asked.cn_api_id)
+        except ExchangeRefused as no:
+            if no.code is not Code.NOT_ALLOWED:
+                raise Retry(f"the exchange does not say how {asked.cn_api_id} stands: {no.reason}") from no
+            await pausing.pause_and_put_back(work, no.reason)
+            return False
         if exchange is None:
             raise Retry(f"the exchange does not know {asked.cn_api_id} yet")
         if not await _waits_for_us(work, swap, exchange):
