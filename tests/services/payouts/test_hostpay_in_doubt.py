@@ -10,15 +10,15 @@ import pytest
 from payonce.engine import brakes
 from payonce.engine.audit import Severity, notes
 from payonce.services.payouts.decisions import Decision, Verdict, deciding
-from payonce.services.payouts.hostpay import PAID_IN_WITHIN_S
-from payonce.services.payouts.model import Hold, Payout, State, SwapState
+from payonce.services.payouts.hostpay import PAID_IN_WITHIN_S, pay_swap
+from payonce.services.payouts.model import ETH, Hold, Payout, State, SwapState
 from payonce.services.payouts.policies import HOSTPAY
 from payonce.testing import OpenStage
 from payonce.vendors.changenow import prices
 from payonce.vendors.changenow.client import ChangeNowClient
 from payonce.vendors.changenow.port import Code, Exchange, ExchangeRefused
 from payonce.vendors.evm.port import Market
-from tests.services.payouts.hostpay_stage import House, open_house
+from tests.services.payouts.hostpay_stage import House, eth, open_house
 
 
 @pytest.fixture
@@ -173,3 +173,17 @@ async def test_a_no_of_the_exchange_in_other_words_is_asked_again(stage: OpenSta
         assert await paused(house) == []
         await house.run()
         await house.sound(payout)
+
+
+async def test_the_gas_of_what_is_under_way_is_counted_before_a_nonce_is_taken(stage: OpenStage) -> None:
+    async with open_house(stage) as probing:
+        most = (await probing.wallet.market(ETH)).fees.most
+    # Enough for three amounts and for the gas of two: the third must wait, or it stands in the pool unpaid.
+    async with open_house(stage, opening=eth("0.12") + most + most) as house:
+        for number in (1, 2, 3):
+            await house.waiting_for_hostpay(number)
+        only_paying = await house.another_worker(pay_swap)
+        while await only_paying.step():
+            pass
+        assert await house.s.owner.fetchval("select count(*) from payouts.wallet_payments") == 2
+        assert "fill it up" in await house.job_errors()

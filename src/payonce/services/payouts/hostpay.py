@@ -169,7 +169,8 @@ async def _has_funds(work: Work, host: HostWallet, swap: Swap) -> None:
     market = await host.market(swap.amount.asset)
     await _nonce_is_free(work, host, market)
     flying = await wallet_store.in_flight(work.read, host.wallet.address, swap.amount.asset)
-    needed = swap.amount + flying + market.fees.most
+    gas = market.fees.most + await wallet_store.gas_in_flight(work.read, host.wallet.address)
+    needed = swap.amount + flying + gas
     limit = await wallet_limits.limit_of(work.read, swap.amount.asset)
     _observe(market.balance, low=limit is not None and market.balance < limit.low_balance)
     if market.balance < needed:

@@ -10,7 +10,7 @@ from payonce.engine.database import Connection
 from payonce.engine.transaction import Reader, Tx
 from payonce.kit.money import Amount, Asset
 from payonce.kit.outcomes import Held, Retry
-from payonce.services.payouts.model import Swap
+from payonce.services.payouts.model import ETH, Swap
 from payonce.vendors.evm.port import Fees, Payment, Receipt, Signed, Wallet
 
 ATTEMPTS_MAX: Final = 100
@@ -180,6 +180,20 @@ async def in_flight(read: Reader | Tx, wallet: str, asset: Asset) -> Amount:
         wallet, asset.code, asset.exponent,
     )  # fmt: skip
     return Amount(int(minor), asset)
+
+
+async def gas_in_flight(read: Reader | Tx, wallet: str) -> Amount:
+    """What the gas of those costs at worst, whatever they pay; of several attempts the dearest."""
+    minor = await read.fetchval(
+        """
+        select coalesce(sum(most.minor), 0) from payouts.wallet_payments p cross join lateral (
+            select max(a.max_fee * a.gas_limit) as minor from payouts.wallet_attempts a
+            where a.wallet = p.wallet and a.nonce = p.nonce) most
+        where p.wallet = $1 and p.state = 'signed'
+        """,
+        wallet,
+    )
+    return Amount(int(minor), ETH)
 
 
 async def open_hostpay(tx: Tx, swap: Swap, currency: str, network: str, signed: Signed) -> None:
