@@ -15,7 +15,14 @@ from payonce.testing import OpenStage
 from payonce.vendors.evm import client
 from tests.ablations import Ablations, cases, given, missed, patched
 from tests.conformance.wire import without
-from tests.services.payouts import test_hostpay, test_hostpay_chain, test_hostpay_limits, test_hostpay_writers
+from tests.services.payouts import (
+    test_hostpay,
+    test_hostpay_chain,
+    test_hostpay_in_doubt,
+    test_hostpay_limits,
+    test_hostpay_nonces,
+    test_hostpay_writers,
+)
 
 
 async def any_lease(host: HostWallet) -> Lease:
@@ -36,6 +43,22 @@ def no_lease() -> Iterator[None]:
 
 async def no_row(*_: Any) -> None:
     return None
+
+
+take = wallet_store.take
+
+
+async def take_what_waits(tx: Any, wallet: Any, swap_id: Any, payment: Any, fees: Any, _: int, pending: int) -> Any:
+    """Behind everything that waits, whoever signed it."""
+    return await take(tx, wallet, swap_id, payment, fees, pending, pending)
+
+
+@contextmanager
+def no_look_at_nonces() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hostpay, "_nonce_is_free", no_row)
+        patch.setattr(wallet_store, "take", take_what_waits)
+        yield
 
 
 async def always_waits(*_: Any) -> bool:
@@ -66,8 +89,12 @@ ABLATIONS: Ablations = {
         [test_hostpay_writers.test_a_process_that_lost_the_wallet_without_knowing_signs_nothing],
     ),
     "nonces of our own counting": (
-        lambda: without(r"greatest\(next_nonce, \$2\)", "$2", within="payouts.wallets"),
+        lambda: without(r"where not exists \(select from payouts.wallet_payments q[^)]*\)", "", within="c.nonce"),
         [test_hostpay_writers.test_a_nonce_that_the_chain_forgot_is_not_given_to_another_payment],
+    ),
+    "the look whose nonce waits": (
+        no_look_at_nonces,
+        [test_hostpay_nonces.test_a_nonce_that_somebody_else_waits_with_is_neither_taken_nor_passed_over],
     ),
     "the row before the send": (
         patched(wallet_store, "open_hostpay", no_row),
@@ -80,6 +107,19 @@ ABLATIONS: Ablations = {
             test_hostpay.test_an_exchange_that_somebody_else_paid_goes_before_a_person,
             test_hostpay.test_an_exchange_that_verifies_before_it_was_paid_is_not_paid,
         ],
+    ),
+    "the second look at whom a person has": (
+        patched(hostpay, "_still_to_be_paid", no_row),
+        [
+            given(
+                test_hostpay_in_doubt.test_what_a_person_stops_while_the_exchange_or_the_chain_is_asked_is_not_paid,
+                "exchange",
+            )
+        ],
+    ),
+    "the time that a deposit needs": (
+        patched(hostpay, "PAID_IN_WITHIN_S", 0.0),
+        [given(test_hostpay_in_doubt.test_an_exchange_about_to_expire_is_replaced_and_not_paid, 5.0, 2)],
     ),
     "the record stands": (
         patched(hostpay, "_differs", lambda *_: None),

@@ -10,7 +10,7 @@ from payonce.kit.http import budgeted
 from payonce.kit.outcomes import NotSent, Unknown
 from payonce.testing import OpenStage
 from payonce.testing.faults import Fault
-from payonce.vendors.changenow import client, wire
+from payonce.vendors.changenow import client, port, wire
 from tests.ablations import Ablations, cases, given, missed, patched
 from tests.vendors.changenow import test_answers, test_rate
 from tests.vendors.changenow.at import at_changenow, order
@@ -75,7 +75,7 @@ ABLATIONS: Ablations = {
             test_answers.OTHERS["another pair"]))],
     ),
     "room for a double": (
-        patched(wire, "DOUBLE_STEP", Decimal(0)),
+        patched(port, "DOUBLE_STEP", Decimal(0)),
         [given(lambda _: test_answers.test_a_number_that_went_through_a_double_is_the_one_that_was_ordered())],
     ),
     "the bound on digits": (

@@ -8,16 +8,20 @@ from payonce.engine.transaction import Tx
 from payonce.engine.work import Work, handles
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Held, Invalid, Retry
-from payonce.services.payouts import swap_store, wallet_limits, wallet_store
-from payonce.services.payouts.model import ETH, ETH_NETWORK, ETH_TICKER, Hold, State, Swap, SwapState
+from payonce.services.payouts import pausing, swap_store, wallet_limits, wallet_store
+from payonce.services.payouts.model import ETH, ETH_NETWORK, ETH_TICKER, UNDER_WAY, Hold, State, Swap, SwapState
 from payonce.services.payouts.policies import FOLLOW, HOSTPAY
 from payonce.services.payouts.requoting import lapse_and_keep, lapse_and_swap_anew
 from payonce.services.payouts.tokens import hops
 from payonce.services.payouts.wallet import HostWallet, PayDeposit
-from payonce.vendors.changenow.port import ChangeNow, Exchange, Status
+from payonce.vendors.changenow.port import ChangeNow, Code, Exchange, ExchangeRefused, Status, same_amount
+from payonce.vendors.evm.port import Market
 
 FUNDS_LOOK_S = 300.0
 """How often a payment looks whether the wallet has been filled up; whoever fills it is a person."""
+PAID_IN_WITHIN_S = 1_800.0
+"""What an exchange must still be valid for when its deposit is paid: a quarter of an hour until a block of mainnet is
+final, and as much again for one that has to offer more first."""
 
 UNPAID = frozenset({Status.NEW, Status.WAITING})
 TOO_LATE = frozenset({Status.EXPIRED, Status.FAILED, Status.REFUNDED})
@@ -56,6 +60,7 @@ async def _pay(work: Work, host: HostWallet, swap: Swap) -> None:
 
     async def intent(tx: Tx) -> None:
         """Everything that must be on record before the first byte leaves."""
+        await _still_to_be_paid(tx, swap)
         signed = await effect.sign(tx, lease)
         # Behind the lock of the wallet's row: of two payments that pass each alone, the second sees the first.
         if why := await wallet_limits.exceeded(tx, swap):
@@ -68,6 +73,16 @@ async def _pay(work: Work, host: HostWallet, swap: Swap) -> None:
     async with work.commit() as tx:
         await wallet_store.note_hostpay(tx, swap, "sent")
         await send_follow(tx, work, swap)
+
+
+async def _still_to_be_paid(tx: Tx, swap: Swap) -> None:
+    """The questions to exchange and chain took their time: a person may have stopped it since. From here to the end of
+    the transaction nobody can."""
+    for payout in await swap_store.payouts_of(tx, swap.id):
+        if payout.state not in UNDER_WAY:
+            raise Retry(f"payout {payout.id} is {payout.state} since this moment", after_s=0.0)
+    if (current := await swap_store.locked_swap(tx, swap.id)).state is not SwapState.CREATED:
+        raise Retry(f"swap {swap.id} is {current.state} since this moment", after_s=0.0)
 
 
 async def send_follow(tx: Tx, work: Work, swap: Swap, told: str = "", delay_s: float = 0.0) -> None:
@@ -90,7 +105,13 @@ async def _may_be_paid(work: Work, changenow: ChangeNow, host: HostWallet, asked
             await lapse_and_swap_anew(tx, swap, why)
         return False
     if not swap.direct:
-        exchange = await changenow.exchange(asked.cn_api_id)
+        try:
+            exchange = await changenow.exchange(asked.cn_api_id)
+        except ExchangeRefused as no:
+            if no.code is not Code.NOT_ALLOWED:
+                raise Retry(f"the exchange does not say how {asked.cn_api_id} stands: {no.reason}") from no
+            await pausing.pause_and_put_back(work, no.reason)
+            return False
         if exchange is None:
             raise Retry(f"the exchange does not know {asked.cn_api_id} yet")
         if not await _waits_for_us(work, swap, exchange):
@@ -118,10 +139,16 @@ async def _waits_for_us(work: Work, swap: Swap, exchange: Exchange) -> bool:
         return False
     expected = exchange.expected_from
     if exchange.payin_address != swap.payin_address or (
-        expected is not None and expected != swap.amount.to_decimal()
+        expected is not None and not same_amount(expected, swap.amount.to_decimal())
     ):  # fmt: skip
         why = f"exchange {exchange.id} asks for another amount or address than it did when it was made"
         await _keep(work, swap, Hold.MISMATCH, why)
+        return False
+    left_s = await swap_store.valid_for_s(work.read, swap)
+    if left_s is not None and left_s < PAID_IN_WITHIN_S:
+        why = f"exchange {exchange.id} is valid for {left_s:.0f} s, and a deposit needs {PAID_IN_WITHIN_S:.0f}"
+        async with work.commit(rejected=why) as tx:
+            await lapse_and_swap_anew(tx, swap, why)
         return False
     return True
 
@@ -140,8 +167,10 @@ def _differs(asked: hops.HostPay, swap: Swap) -> str | None:
 async def _has_funds(work: Work, host: HostWallet, swap: Swap) -> None:
     """Before a nonce is taken: one that cannot be paid for would hold up all that stand behind it."""
     market = await host.market(swap.amount.asset)
+    await _nonce_is_free(work, host, market)
     flying = await wallet_store.in_flight(work.read, host.wallet.address, swap.amount.asset)
-    needed = swap.amount + flying + market.fees.most
+    gas = market.fees.most + await wallet_store.gas_in_flight(work.read, host.wallet.address)
+    needed = swap.amount + flying + gas
     limit = await wallet_limits.limit_of(work.read, swap.amount.asset)
     _observe(market.balance, low=limit is not None and market.balance < limit.low_balance)
     if market.balance < needed:
@@ -150,6 +179,19 @@ async def _has_funds(work: Work, host: HostWallet, swap: Swap) -> None:
             f"the wallet {host.wallet.address} holds {market.balance} and needs {needed} for what is under way and "
             f"{swap.id}; fill it up", FUNDS_LOOK_S,
         )  # fmt: skip
+
+
+async def _nonce_is_free(work: Work, host: HostWallet, market: Market) -> None:
+    """A nonce that a transaction of somebody else waits with is neither taken nor passed over: if that one is dropped,
+    all that we signed behind it would wait for ever."""
+    nonce = await wallet_store.free_nonce(work.read, host.wallet.address, market.next_nonce)
+    if market.pending_nonce > nonce:
+        why = (
+            f"a transaction that is not ours waits with nonce {nonce} of the wallet {host.wallet.address}; nothing is "
+            "paid until it is in a block or gone: find out who else signs with the wallet's key"
+        )
+        await host.tell_of_nonce(nonce, why)
+        raise Held(why, wallet_store.FOREIGN_LOOK_S)
 
 
 def _observe(balance: Amount, *, low: bool) -> None:

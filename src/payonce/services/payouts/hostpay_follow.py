@@ -8,14 +8,14 @@ from payonce.engine.transaction import Tx
 from payonce.engine.work import Work, handles
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import NotSent, Retry, Unknown
-from payonce.services.payouts import books, store, swap_store, wallet_store
+from payonce.services.payouts import books, pausing, store, swap_store, wallet_store
 from payonce.services.payouts.hostpay import send_follow
 from payonce.services.payouts.model import ETH, Hold, State, Swap, SwapState
-from payonce.services.payouts.policies import FOLLOW
+from payonce.services.payouts.policies import FOLLOW, HOSTPAY
 from payonce.services.payouts.requoting import keep_priced, swap_anew
 from payonce.services.payouts.wallet import BumpPayment, HostWallet, answered
 from payonce.services.payouts.wallet_store import Attempt, PaymentState, WalletPayment
-from payonce.vendors.changenow.port import ChangeNow, Exchange, Status
+from payonce.vendors.changenow.port import ChangeNow, Code, Exchange, ExchangeRefused, Status
 from payonce.vendors.evm.port import Receipt
 
 BUMP_AFTER_S: Final = 180.0
@@ -65,6 +65,7 @@ async def _follow_on_chain(work: Work, host: HostWallet, swap: Swap) -> None:
     if receipt is None and paid.nonce < standing.final_nonce:
         await _record_lost(work, swap, paid)
     elif receipt is None:
+        await _tell_of_gap(work, host, paid, attempts[0], standing.next_nonce)
         # What stands behind another one waits for that one, not for more money.
         await _send_again(work, host, swap, paid, attempts[0], is_next=paid.nonce == standing.next_nonce)
     elif not receipt.final:
@@ -73,6 +74,18 @@ async def _follow_on_chain(work: Work, host: HostWallet, swap: Swap) -> None:
         await _record_paid_in(work, swap, receipt)
     else:
         await _record_reverted(work, swap, receipt)
+
+
+async def _tell_of_gap(work: Work, host: HostWallet, paid: WalletPayment, newest: Attempt, next_nonce: int) -> None:
+    """When the nonce that the chain waits for is none of ours, nothing of ours gets into a block."""
+    if newest.age_s < BUMP_AFTER_S or next_nonce >= paid.nonce:
+        return
+    if await wallet_store.free_nonce(work.read, paid.wallet, next_nonce) == next_nonce:
+        why = (
+            f"nonce {next_nonce} of the wallet {paid.wallet} is in no block and was never ours: nonce {paid.nonce} and "
+            "all behind it wait. The next payment of the wallet takes it"
+        )
+        await host.tell_of_nonce(next_nonce, why)
 
 
 async def _send_again(
@@ -145,7 +158,11 @@ def _gas_in_vain(swap: Swap, gas: Amount) -> Posting:
 
 async def _follow_at_exchange(work: Work, changenow: ChangeNow, host: HostWallet, swap: Swap) -> None:
     assert swap.cn_api_id is not None
-    exchange = await changenow.exchange(swap.cn_api_id)
+    try:
+        exchange = await changenow.exchange(swap.cn_api_id)
+    except ExchangeRefused as no:
+        await _not_told(work, swap, no)
+        return
     if exchange is None:
         raise Retry(f"the exchange does not know {swap.cn_api_id}, which was paid")
     match exchange.status:
@@ -160,6 +177,16 @@ async def _follow_at_exchange(work: Work, changenow: ChangeNow, host: HostWallet
             await _tell_a_person(work, swap, exchange)
         case status:
             raise Retry(f"exchange {exchange.id} is {status}")
+
+
+async def _not_told(work: Work, swap: Swap, no: ExchangeRefused) -> None:
+    """Without a key nothing new is paid. This queue goes on: payments that are on the chain need it."""
+    if no.code is not Code.NOT_ALLOWED:
+        raise Retry(f"the exchange does not say how {swap.cn_api_id} stands: {no.reason}", LOOK_AGAIN_S) from no
+    async with work.commit() as tx:
+        await pausing.pause(work, tx.connection, pausing.refused_key(no.reason), HOSTPAY.queue)
+        told = str(work.message.payload.get("told") or "")
+        await send_follow(tx, work, swap, told=told, delay_s=LOOK_AGAIN_S)
 
 
 async def _take_back(work: Work, host: HostWallet, swap: Swap, exchange: Exchange) -> None:

@@ -15,7 +15,7 @@ async def pause_and_put_back(work: Work, reason: str) -> None:
     """Pauses the queue, which every overview then shows, and keeps the message in it."""
     message = work.message
     [policy] = [policy for policy in QUEUES if policy.queue == message.queue]
-    why = f"ChangeNOW does not accept our key: {reason}"
+    why = refused_key(reason)
     async with work.commit(rejected=why) as tx:
         await pause(work, tx.connection, why)
         await tx.send(
@@ -24,8 +24,13 @@ async def pause_and_put_back(work: Work, reason: str) -> None:
         )  # fmt: skip
 
 
-async def pause(work: Work, connection: Connection, why: str) -> None:
-    queue = work.message.queue
+def refused_key(reason: str) -> str:
+    return f"ChangeNOW does not accept our key: {reason}"
+
+
+async def pause(work: Work, connection: Connection, why: str, queue: str | None = None) -> None:
+    """The queue of the message, or another one that must not go on either."""
+    queue = queue or work.message.queue
     paused = await connection.fetchval(
         "update payonce.queues set paused = true, paused_reason = $2 where name = $1 and not paused returning true",
         queue, why[:500],

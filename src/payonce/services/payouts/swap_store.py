@@ -1,6 +1,7 @@
 """Swaps on record: whom each serves, and how a swap's way moves the payouts that it carries."""
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from payonce.engine.transaction import Reader, Tx
 from payonce.kit.money import Amount
@@ -111,8 +112,16 @@ async def record_made(tx: Tx, swap: Swap, made: Made) -> Swap:
     """The exchange exists. Its payouts follow when `split_payout_que` has it."""
     return await _update(
         tx, swap, SwapState.CREATED, cn_api_id=made.id, payin_address=made.payin_address,
-        payin_extra_id=made.payin_extra_id,
+        payin_extra_id=made.payin_extra_id, valid_until=made.valid_until,
     )  # fmt: skip
+
+
+async def valid_for_s(read: Reader | Tx, swap: Swap) -> float | None:
+    """How long the exchange still takes the deposit, by its word; None when it gave none."""
+    seconds: float | None = await read.fetchval(
+        "select extract(epoch from valid_until - payonce.due_now())::float8 from payouts.swaps where id = $1", swap.id
+    )
+    return seconds
 
 
 async def record_direct(tx: Tx, swap: Swap) -> Swap:
@@ -205,7 +214,7 @@ async def _move_beneath(tx: Tx, payout: Payout, wanted: State) -> None:
 
 async def _update(
     tx: Tx, swap: Swap, after: SwapState, *, cn_api_id: str | None = None, payin_address: str | None = None,
-    payin_extra_id: str | None = None, reason: str | None = None,
+    payin_extra_id: str | None = None, valid_until: datetime | None = None, reason: str | None = None,
 ) -> Swap:  # fmt: skip
     """Compare-and-set, as with payouts."""
     if after not in SWAP_TRANSITIONS[swap.state]:
@@ -214,10 +223,12 @@ async def _update(
         """
         update payouts.swaps
         set state = $3, active = $4, cn_api_id = coalesce($5, cn_api_id), payin_address = coalesce($6, payin_address),
-            payin_extra_id = coalesce($7, payin_extra_id), reason = coalesce($8, reason), updated_at = payonce.due_now()
+            payin_extra_id = coalesce($7, payin_extra_id), reason = coalesce($8, reason),
+            valid_until = coalesce($9, valid_until), updated_at = payonce.due_now()
         where id = $1 and state = $2 returning *
         """,
         swap.id, swap.state, after, after not in REPLACED, cn_api_id, payin_address, payin_extra_id, reason,
+        valid_until,
     )  # fmt: skip
     if row is None:
         raise Retry(f"swap {swap.id} is no longer {swap.state}")

@@ -12,6 +12,7 @@ from payonce.engine.database import Database
 from payonce.engine.effects import Effect, Rebroadcast
 from payonce.engine.model import Lease
 from payonce.engine.transaction import Reader, Tx
+from payonce.kit.log import get_logger
 from payonce.kit.money import Amount, Asset
 from payonce.kit.outcomes import Held, NotSent, Retry, Stale, Unknown
 from payonce.services.payouts import wallet_store
@@ -26,6 +27,8 @@ MARKET_S: Final = 3.0
 """How old what the chain asks for may be: payments of one moment ask once."""
 FEE_CAP_WEI: Final = 500_000_000_000
 """For a unit of gas: 500 gwei, which mainnet has passed in a few hours of its history. Above it a payment waits."""
+
+log = get_logger(__name__)
 
 Anything = TypeVar("Anything")
 
@@ -85,6 +88,13 @@ class HostWallet:
         self._markets[asset] = asked_at, found
         return found
 
+    async def tell_of_nonce(self, nonce: int, why: str) -> None:
+        """People hear of it once, however often it is seen; nothing else depends on it."""
+        async with self._database.transaction() as connection:
+            told = await wallet_store.tell_of_nonce(connection, self.wallet, nonce, why)
+        if told:
+            log.error("wallet_nonce", wallet=self.wallet.address, nonce=nonce, why=why)
+
 
 async def answered(question: Awaitable[Anything]) -> Anything:
     """What the chain says. One that does not answer is asked again later."""
@@ -100,6 +110,7 @@ class PayRequest(msgspec.Struct, frozen=True):
     swap_id: str
     payment: Payment
     fees: Fees
+    next_nonce: int
     pending_nonce: int
 
 
@@ -128,15 +139,16 @@ class PayDeposit(Effect[PayRequest, Sent]):
         market = await self.host.market(self.swap.amount.asset)
         assert self.swap.payin_address is not None
         payment = Payment.of(self.swap.payin_address, self.swap.amount)
-        self.prepared = PayRequest(self.swap.id, payment, market.fees, market.pending_nonce)
+        self.prepared = PayRequest(self.swap.id, payment, market.fees, market.next_nonce, market.pending_nonce)
         return self.prepared
 
     async def sign(self, tx: Tx, lease: Lease) -> Signed:
         """Within the intent: the fence, the nonce and the bytes are on record with the request, or nothing is."""
-        assert self.prepared is not None
+        asked = self.prepared
+        assert asked is not None
         await self.host.fence(tx, lease)
         return await wallet_store.take(
-            tx, self.host.wallet, self.swap.id, self.prepared.payment, self.prepared.fees, self.prepared.pending_nonce
+            tx, self.host.wallet, self.swap.id, asked.payment, asked.fees, asked.next_nonce, asked.pending_nonce
         )
 
     async def perform(self, request: PayRequest) -> Sent:

@@ -5,14 +5,18 @@ from typing import Any, Final
 
 import msgspec
 
+from payonce.engine.audit import Severity, note
+from payonce.engine.database import Connection
 from payonce.engine.transaction import Reader, Tx
 from payonce.kit.money import Amount, Asset
-from payonce.kit.outcomes import Retry
-from payonce.services.payouts.model import Swap
+from payonce.kit.outcomes import Held, Retry
+from payonce.services.payouts.model import ETH, Swap
 from payonce.vendors.evm.port import Fees, Payment, Receipt, Signed, Wallet
 
 ATTEMPTS_MAX: Final = 100
 """Fees that grow by an eighth each time reach any cap long before."""
+FOREIGN_LOOK_S: Final = 60.0
+"""How often a payment looks whether a transaction that is not ours still waits with the nonce it needs: some blocks."""
 
 
 class PaymentState(StrEnum):
@@ -41,24 +45,35 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     age_s: float
 
 
-async def take(tx: Tx, wallet: Wallet, swap_id: str, payment: Payment, fees: Fees, pending_nonce: int) -> Signed:
+async def take(
+    tx: Tx, wallet: Wallet, swap_id: str, payment: Payment, fees: Fees, next_nonce: int, pending_nonce: int
+) -> Signed:  # fmt: skip
     """The next nonce, its bytes and the payment that they carry, all in this transaction or not at all. The wallet's
     row is locked to its end, so nonces have neither gaps nor two owners.
 
-    What the chain counts further than we do was signed elsewhere or before a restore: such nonces are passed over."""
+    Nonces that are used in a block and not by us are passed over. One that a transaction of somebody else only waits
+    with is not: it may never be used, and whatever is signed behind it would wait for ever."""
     await tx.execute(
         """
         insert into payouts.wallets (address, chain_id, next_nonce) values ($1, $2, $3)
         on conflict (address) do nothing
         """,
-        wallet.address, wallet.chain_id, pending_nonce,
+        wallet.address, wallet.chain_id, next_nonce,
     )  # fmt: skip
-    nonce: int = await tx.fetchval(
-        """
-        update payouts.wallets set next_nonce = greatest(next_nonce, $2) + 1 where address = $1
-        returning next_nonce - 1
-        """,
-        wallet.address, pending_nonce,
+    counted: int = await tx.fetchval(
+        "select next_nonce from payouts.wallets where address = $1 for update", wallet.address
+    )  # fmt: skip
+    nonce = await free_nonce(tx, wallet.address, next_nonce)
+    if pending_nonce > nonce:
+        raise Held(f"a transaction that is not ours waits with nonce {nonce} of {wallet.address}", FOREIGN_LOOK_S)
+    if nonce < counted:
+        text = f"nonce {nonce} was never used, and payments behind it waited: the payment of {swap_id} takes it"
+        await note(
+            tx.connection, "payouts.nonces", wallet.address, text, actor="payouts", severity=Severity.WARNING
+        )  # fmt: skip
+    await tx.execute(
+        "update payouts.wallets set next_nonce = greatest(next_nonce, $2) where address = $1",
+        wallet.address, nonce + 1,
     )  # fmt: skip
     signed = wallet.sign(payment, nonce, fees)
     amount = payment.amount
@@ -71,6 +86,37 @@ async def take(tx: Tx, wallet: Wallet, swap_id: str, payment: Payment, fees: Fee
     )  # fmt: skip
     await _keep_attempt(tx, wallet.address, signed, 1)
     return signed
+
+
+async def free_nonce(read: Reader | Tx, wallet: str, next_nonce: int) -> int:
+    """The lowest one that is in no block and never was a payment's of ours."""
+    nonce: int = await read.fetchval(
+        """
+        select min(c.nonce) from (
+            select $2::bigint as nonce
+            union all select p.nonce + 1 from payouts.wallet_payments p where p.wallet = $1 and p.nonce >= $2) c
+        where not exists (select from payouts.wallet_payments q where q.wallet = $1 and q.nonce = c.nonce)
+        """,
+        wallet, next_nonce,
+    )  # fmt: skip
+    return nonce
+
+
+async def tell_of_nonce(connection: Connection, wallet: Wallet, nonce: int, why: str) -> bool:
+    """Puts it before people, once for each nonce in a row; whether that was now."""
+    told = await connection.fetchval(
+        """
+        insert into payouts.wallets as w (address, chain_id, next_nonce, told_nonce) values ($1, $2, $3, $3)
+        on conflict (address) do update set told_nonce = excluded.told_nonce
+            where w.told_nonce is distinct from excluded.told_nonce
+        returning true
+        """,
+        wallet.address, wallet.chain_id, nonce,
+    )  # fmt: skip
+    if told is None:
+        return False
+    await note(connection, "payouts.nonces", wallet.address, why, actor="payouts", severity=Severity.ERROR)
+    return True
 
 
 async def add_attempt(tx: Tx, paid: WalletPayment, before: Attempt, signed: Signed) -> None:
@@ -134,6 +180,20 @@ async def in_flight(read: Reader | Tx, wallet: str, asset: Asset) -> Amount:
         wallet, asset.code, asset.exponent,
     )  # fmt: skip
     return Amount(int(minor), asset)
+
+
+async def gas_in_flight(read: Reader | Tx, wallet: str) -> Amount:
+    """What the gas of those costs at worst, whatever they pay; of several attempts the dearest."""
+    minor = await read.fetchval(
+        """
+        select coalesce(sum(most.minor), 0) from payouts.wallet_payments p cross join lateral (
+            select max(a.max_fee * a.gas_limit) as minor from payouts.wallet_attempts a
+            where a.wallet = p.wallet and a.nonce = p.nonce) most
+        where p.wallet = $1 and p.state = 'signed'
+        """,
+        wallet,
+    )
+    return Amount(int(minor), ETH)
 
 
 async def open_hostpay(tx: Tx, swap: Swap, currency: str, network: str, signed: Signed) -> None:

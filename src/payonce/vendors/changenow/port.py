@@ -26,6 +26,13 @@ PAGE_MAX: Final = 100
 """Of the list of exchanges."""
 REFERENCE_MAX_CHARS: Final = 64
 """Of one field of the vendor's `payload`."""
+DOUBLE_STEP: Final = Decimal("1e-15")
+"""Amounts this close, in proportion, are one: on its way through a binary double a number keeps 15 digits."""
+
+
+def same_amount(said: Decimal, ours: Decimal) -> bool:
+    """Whether what the vendor says can be our amount, which is the exact one."""
+    return abs(said - ours) <= ours * DOUBLE_STEP
 
 
 class Status(StrEnum):

@@ -21,12 +21,11 @@ from payonce.vendors.changenow.port import (
     Range,
     Status,
     Swap,
+    same_amount,
 )
 
 DIGITS_MAX: Final = 60
 """On either side of the point; `1e999999999` is a number too."""
-DOUBLE_STEP: Final = Decimal("1e-15")
-"""Amounts this close, in proportion, are one: on its way through a binary double a number keeps 15 digits."""
 TEXT_MAX_CHARS: Final = 256
 REFERENCE: Final = "reference"
 """The field of the vendor's `payload` that is ours."""
@@ -274,5 +273,5 @@ def _same_pair(said: Pair, asked: Pair) -> None:
 
 
 def _same_amount(said: Decimal, asked: Decimal) -> None:
-    if abs(amount(said, "fromAmount") - asked) > asked * DOUBLE_STEP:
+    if not same_amount(amount(said, "fromAmount"), asked):
         raise Unknown("is about another amount than the one that was asked for")

@@ -145,16 +145,18 @@ class EvmClient:
             ("eth_getBlockByNumber", ["latest", False]),
             ("eth_maxPriorityFeePerGas", []),
             ("eth_getTransactionCount", [self.address, "pending"]),
+            ("eth_getTransactionCount", [self.address, "latest"]),
             ("eth_getBalance", [self.address, "latest"]),
         ]
         if contract is not None:
             data = f"{BALANCE_OF}{self.address.removeprefix('0x'):0>64}"
             calls.append(("eth_call", [{"to": contract, "data": data}, "latest"]))
-        block, tip, pending, ether, *token = await self._results(*calls)
+        block, tip, pending, used, ether, *token = await self._results(*calls)
         base_fee, priority_fee = _number(_field(block, "baseFeePerGas")), _number(tip)
         return Market(
             Fees(base_fee * HEADROOM + priority_fee, priority_fee, GAS_OF_TOKEN if token else GAS_OF_ETH),
             _number(pending),
+            _number(used),
             Amount(_number(token[0] if token else ether), asset),
             Amount(_number(ether), ETH),
         )

@@ -120,6 +120,8 @@ class Market(msgspec.Struct, frozen=True):
     """What gets it into a block soon."""
     pending_nonce: int
     """The next one, counting what waits for a block."""
+    next_nonce: int
+    """The next one, counting only what is in a block."""
     balance: Amount
     """Of the asset, in the newest block."""
     ether: Amount

@@ -6,6 +6,8 @@ create table payouts.wallets (
     chain_id bigint not null check (chain_id > 0),
     -- Locked by whoever takes it, to the end of the transaction that also keeps the signed bytes.
     next_nonce bigint not null check (next_nonce >= 0),
+    -- The last nonce about which people were told that something is wrong with it.
+    told_nonce bigint check (told_nonce >= 0),
     created_at timestamptz not null default payonce.due_now()
 );
 
@@ -72,7 +74,7 @@ create table payouts.wallet_clearances (
 
 grant select, insert on payouts.wallets, payouts.wallet_payments, payouts.wallet_attempts, payouts.wallet_limits,
     payouts.wallet_clearances to payonce_service;
-grant update (next_nonce) on payouts.wallets to payonce_service;
+grant update (next_nonce, told_nonce) on payouts.wallets to payonce_service;
 grant update (state, fee_minor, updated_at) on payouts.wallet_payments to payonce_service;
 grant update (per_payment_minor, per_day_minor, low_balance_minor, set_by, set_at) on payouts.wallet_limits
     to payonce_service;
