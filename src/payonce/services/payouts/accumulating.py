@@ -15,6 +15,11 @@ BATCH_MAX: Final = 100
 CLIENTS_MAX: Final = 1_000
 """That one look puts messages for; those after them are found by the next."""
 
+CHANGENOW: Final = "changenow"
+EVM: Final = "evm"
+SERVICE: Final = "payouts"
+"""As freezes know who would create a batch's exchange, who would pay it, and for whom."""
+
 BATCH: Final = "batch_client"
 LOOK: Final = "look_for_batches"
 
@@ -52,7 +57,9 @@ async def batch_client(work: Work, changenow: ChangeNow) -> None:
         async with work.commit(rejected=no.reason):
             return
     async with work.commit() as tx:
-        if chosen := enough(await _waiting(tx, of), taken):
+        # Asked before any row is locked: who freezes waits for those who asked, and nobody of them for us.
+        frozen = await _frozen_lanes(tx, of)
+        if chosen := enough(await _waiting(tx, of, frozen), taken):
             await _begin_batch(tx, chosen)
 
 
@@ -78,16 +85,32 @@ async def _begin_batch(tx: Tx, chosen: list[Payout]) -> None:
     await sending.send_swap(tx, priced[0], swap)
 
 
-async def _waiting(tx: Tx, of: Payout) -> list[Payout]:
+async def _frozen_lanes(tx: Tx, of: Payout) -> list[str]:
+    """Channels of this client that a freeze keeps from being swapped or paid: the batch goes without them."""
+    rows = await tx.fetch(
+        """
+        select lane from (
+            select distinct closed_channel_id as lane from payouts.payouts
+            where state = 'accumulating' and payout_currency = $1 and payout_network = $2 and wallet_address = $3
+              and extra_id is not distinct from $4) waiting
+        where exists (select from payonce.freeze_on($5, null, lane, $7))
+           or exists (select from payonce.freeze_on($6, $8, lane, $7))
+        """,
+        of.payout_currency, of.payout_network, of.wallet_address, of.extra_id, CHANGENOW, EVM, SERVICE, ETH.code,
+    )  # fmt: skip
+    return [row["lane"] for row in rows]
+
+
+async def _waiting(tx: Tx, of: Payout, frozen: list[str]) -> list[Payout]:
     """The oldest first; locked in one order, so that two batches of one client do not wait for each other."""
     rows = await tx.fetch(
         """
         select * from payouts.payouts
         where state = 'accumulating' and payout_currency = $1 and payout_network = $2 and wallet_address = $3
-          and extra_id is not distinct from $4
+          and extra_id is not distinct from $4 and closed_channel_id <> all($5::text[])
         order by id for update
         """,
-        of.payout_currency, of.payout_network, of.wallet_address, of.extra_id,
+        of.payout_currency, of.payout_network, of.wallet_address, of.extra_id, frozen,
     )  # fmt: skip
     return sorted((payout_from(row) for row in rows), key=lambda payout: (payout.created_at, payout.id))
 

@@ -71,6 +71,18 @@ async def active_swaps(read: Reader | Tx, payout_id: str) -> list[Swap]:
     return [swap_from(row) for row in rows]
 
 
+async def lanes_of(read: Reader | Tx, swap_id: str) -> list[str]:
+    """The channels whose payouts it carries. Whom a swap serves never changes, so this may be read before a commit."""
+    rows = await read.fetch(
+        """
+        select distinct p.closed_channel_id from payouts.shares h join payouts.payouts p on p.id = h.payout_id
+        where h.swap_id = $1 order by 1
+        """,
+        swap_id,
+    )
+    return [row["closed_channel_id"] for row in rows]
+
+
 async def count_parts(read: Reader | Tx, payout_id: str) -> int:
     """Also those whose swap was given up: what an active swap carries may be a part of the payout alone."""
     count: int = await read.fetchval("select count(*) from payouts.parts where payout_id = $1", payout_id)

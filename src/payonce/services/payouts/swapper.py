@@ -46,9 +46,11 @@ async def create_swap(work: Work, changenow: ChangeNow, terms: Terms) -> None:
     if swap.direct:
         await _pay_directly(work, swap, terms)
         return
+    effect = CreateSwap(changenow, swap, terms.host_wallet)
+    effect.tenants = await swap_store.lanes_of(work.read, swap.id)
     try:
         made = await work.effect(
-            CreateSwap(changenow, swap, terms.host_wallet), key=swap.id, scope=swap.scope,
+            effect, key=swap.id, scope=swap.scope,
             intent=lambda tx: _begin(tx, swap),
         )  # fmt: skip
     except Refused as no:
