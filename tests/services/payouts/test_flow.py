@@ -1,10 +1,14 @@
 """A payout's way from the webhook to hostpay, and on to its end, with books that close at every step."""
 
+from dataclasses import replace
 from decimal import Decimal
+
+import pytest
 
 from payonce.services.payouts import books
 from payonce.services.payouts.model import USDT, State
 from payonce.testing import OpenStage
+from payonce.vendors.changenow import prices
 from tests.services.payouts.payouts_stage import CLIENT, HOST_WALLET, eth, open_office, usdt
 
 
@@ -43,6 +47,22 @@ async def test_every_table_of_the_seed_is_filled(stage: OpenStage) -> None:
         exchange = office.changenow.books.entries[queued["cn_api_id"]]
         assert queued["to_amount"] > 0
         assert queued["payin_address"] == exchange.payin_address
+
+
+async def test_a_coin_that_is_worth_next_to_nothing_is_paid_in_all_its_digits(
+    stage: OpenStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cheap = replace(
+        prices.LISTINGS["usdt", "eth"], ticker="babydoge", decimals=9, price=Decimal("0.000000001"), most=None
+    )
+    monkeypatch.setattr(prices, "LISTINGS", {**prices.LISTINGS, ("babydoge", "eth"): cheap})
+    async with open_office(stage) as office:
+        taken = await office.order(payout_currency="babydoge", payout_network="eth", wallet_address=CLIENT)
+        await office.run()
+        assert await office.state(taken) is State.SWAPPED
+        gets = await office.s.owner.fetchval("select to_amount from payouts.split_payout_que")
+        assert gets > 10**10, "with its 18 decimals more than the 28 digits of a decimal by default"
+        assert await office.broken() == {}
 
 
 async def test_the_books_close_at_every_step(stage: OpenStage) -> None:

@@ -1,11 +1,11 @@
 """The role that keeps the record: prices what was estimated, queues what was swapped, and tells hostpay."""
 
-from decimal import ROUND_DOWN, Decimal
+from decimal import ROUND_DOWN, Context, Decimal
 from typing import Final
 
 from payonce.engine.transaction import Tx
 from payonce.engine.work import Work, handles
-from payonce.kit.money import Amount
+from payonce.kit.money import DIGITS_MAX, Amount
 from payonce.services.payouts import books, sending, store, swap_store
 from payonce.services.payouts.counting import counted
 from payonce.services.payouts.model import (
@@ -28,6 +28,8 @@ from payonce.services.payouts.tokens import hops
 
 SHOWN_DECIMALS: Final = Decimal("1e-18")
 """Of the amounts that people read; the books have the exact ones."""
+_EXACT: Final = Context(prec=DIGITS_MAX, rounding=ROUND_DOWN)
+"""Of a coin that is worth next to nothing there are more digits than the 28 that decimals have by default."""
 
 
 @handles(ESTIMATED)
@@ -141,6 +143,6 @@ async def _keep_swap(tx: Tx, swap: Swap, made: hops.SwapResponse) -> None:
         on conflict (unique_id, cn_api_id) do nothing
         """,
         swap.unique_id, swap.cn_api_id, made.user_id, made.closed_channel_id, ETH_TICKER, swap.currency, ETH_NETWORK,
-        swap.network, swap.amount.to_decimal(), made.to_amount.quantize(SHOWN_DECIMALS, ROUND_DOWN),
+        swap.network, swap.amount.to_decimal(), made.to_amount.quantize(SHOWN_DECIMALS, context=_EXACT),
         swap.payin_address, swap.address, made.refund_address, made.flow, made.type,
     )  # fmt: skip
