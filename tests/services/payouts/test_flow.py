@@ -7,6 +7,8 @@ import pytest
 
 from payonce.services.payouts import books
 from payonce.services.payouts.model import USDT, State
+from payonce.services.payouts.orchestrator import ESTIMATE_MAX_AGE_S
+from payonce.services.payouts.policies import ESTIMATED
 from payonce.testing import OpenStage
 from payonce.vendors.changenow import prices
 from tests.services.payouts.payouts_stage import CLIENT, HOST_WALLET, eth, open_office, usdt
@@ -63,6 +65,40 @@ async def test_a_coin_that_is_worth_next_to_nothing_is_paid_in_all_its_digits(
         gets = await office.s.owner.fetchval("select to_amount from payouts.split_payout_que")
         assert gets > 10**10, "with its 18 decimals more than the 28 digits of a decimal by default"
         assert await office.broken() == {}
+
+
+@pytest.mark.parametrize("says_when", [True, False])
+async def test_an_estimate_that_came_late_is_asked_for_anew(
+    stage: OpenStage, monkeypatch: pytest.MonkeyPatch, says_when: bool
+) -> None:
+    async with open_office(stage) as office:
+        taken = await office.order()
+        await office.s.admin.pause(ESTIMATED.queue, "to be late")
+        await office.run(60.0)
+        if not says_when:
+            await office.s.owner.execute(
+                "update payonce.messages set payload = (payload::jsonb - 'estimated_at')::json"
+            )
+        dearer = replace(prices.LISTINGS["eth", "eth"], price=Decimal(5_000))
+        monkeypatch.setattr(prices, "LISTINGS", {**prices.LISTINGS, ("eth", "eth"): dearer})
+        await office.s.clock.advance(ESTIMATE_MAX_AGE_S)
+        await office.s.admin.resume(ESTIMATED.queue)
+        await office.run()
+        payout = await office.payout(taken)
+        assert (payout.state, payout.value) == (State.SWAPPED, eth("0.0194"))
+        assert await office.broken() == {}
+
+
+async def test_an_estimate_of_a_while_ago_is_used(stage: OpenStage) -> None:
+    async with open_office(stage) as office:
+        taken = await office.order()
+        await office.s.admin.pause(ESTIMATED.queue, "to be late")
+        await office.run(60.0)
+        await office.s.clock.advance(ESTIMATE_MAX_AGE_S - 120.0)
+        await office.s.admin.resume(ESTIMATED.queue)
+        await office.run()
+        assert (await office.payout(taken)).puts == 0
+        assert await office.state(taken) is State.SWAPPED
 
 
 async def test_the_books_close_at_every_step(stage: OpenStage) -> None:

@@ -22,10 +22,12 @@ from payonce.services.payouts.model import (
 )  # fmt: skip
 from payonce.services.payouts.policies import ESTIMATED, SWAPPED
 from payonce.services.payouts.pricing import market_value
-from payonce.services.payouts.reading import fields_of
+from payonce.services.payouts.reading import fields_of, number_of
 from payonce.services.payouts.terms import Terms
 from payonce.services.payouts.tokens import hops
 
+ESTIMATE_MAX_AGE_S: Final = 1_800
+"""An older one says what ETH was worth, not what it is; far longer than a hop takes, also behind a full queue."""
 SHOWN_DECIMALS: Final = Decimal("1e-18")
 """Of the amounts that people read; the books have the exact ones."""
 _EXACT: Final = Context(prec=DIGITS_MAX, rounding=ROUND_DOWN)
@@ -44,6 +46,9 @@ async def value_payout(work: Work, terms: Terms) -> None:
     payout = await store.payout(work.read, work.message.correlation_id)
     if payout.state is not State.RECEIVED:
         return
+    if (age_s := await _age_s(work)) > ESTIMATE_MAX_AGE_S:
+        await _ask_anew(work, payout, age_s)
+        return
     value = market_value(
         payout.adjusted, found.from_amount_usdt, found.to_amount_eth_post_fee, found.deposit_fee, found.withdrawal_fee
     )
@@ -54,6 +59,21 @@ async def value_payout(work: Work, terms: Terms) -> None:
         return
     with counted("split_payout_request"):
         await _price(work, payout, value, terms)
+
+
+async def _age_s(work: Work) -> int:
+    """Of the estimate. One whose sender does not say when it was made is as old as its message."""
+    put_at = work.message.created_at
+    now = int(await work.read.fetchval("select floor(extract(epoch from payonce.due_now()))::bigint"))
+    return now - number_of(work, "estimated_at", now if put_at is None else int(put_at.timestamp()))
+
+
+async def _ask_anew(work: Work, payout: Payout, age_s: int) -> None:
+    reason = f"the estimate is {age_s} s old, and one is good for {ESTIMATE_MAX_AGE_S} s: it is asked for anew"
+    async with work.commit(rejected=reason) as tx:
+        current = await store.locked(tx, payout.id)
+        if current.state is State.RECEIVED:
+            await sending.resume(tx, current)
 
 
 async def _price(work: Work, payout: Payout, value: Amount, terms: Terms) -> None:
