@@ -13,7 +13,7 @@ from payonce.engine.queue import Admin
 from payonce.engine.transaction import Tx
 from payonce.kit.outcomes import Invalid, Retry, Stale
 from payonce.services.payouts import books, sending, store, swap_store
-from payonce.services.payouts.addresses import looks_like_an_address
+from payonce.services.payouts.addresses import wrong_with
 from payonce.services.payouts.model import UNDER_WAY, Hold, Payout, State
 
 ACTION: Final = "decide payout"
@@ -89,8 +89,9 @@ async def _release(tx: Tx, payout: Payout) -> Payout:
 async def _readdress(tx: Tx, payout: Payout, asked: Decision) -> Payout:
     """Only while nothing of it is ordered: what is ordered has the address it has."""
     _check(payout, _KEPT, asked.verdict)
-    if asked.address is None or not looks_like_an_address(payout.payout_network, asked.address):
-        raise Invalid(f"{(asked.address or '')[:80]!r} is no address of the network {payout.payout_network}")
+    address = asked.address or ""
+    if (wrong := wrong_with(payout.payout_network, address)) is not None:
+        raise Invalid(f"{address[:80]!r} {wrong}")
     await _check_memo(tx, payout, asked.extra_id)
     if await swap_store.active_swaps(tx, payout.id):
         raise Invalid(f"payout {payout.id} has a swap to the address it has; release it, or wait until that is over")
