@@ -6,17 +6,21 @@ import pytest
 
 from payonce.engine.audit import notes
 from payonce.engine.brakes import Approval, Done, ask, grant, set_threshold
+from payonce.engine.model import Message
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Invalid, Stale
 from payonce.services.payouts import books
 from payonce.services.payouts.decisions import ACTION, Decision, Verdict, deciding
+from payonce.services.payouts.keeping import CURRENCIES
 from payonce.services.payouts.model import ETH, USDT, Hold, State
+from payonce.services.payouts.policies import KEEPING
 from payonce.services.payouts.receiving import Taken
 from payonce.testing import OpenStage
 from tests.services.payouts.payouts_stage import BTC_CLIENT, TO_BTC, Office, eth, open_office, usdt
 
 BAD_ADDRESS = "bc1" + "q" * 12
 """It has the shape that we ask for, and not the one that the exchange does."""
+XRP_CLIENT, XRP_ELSEWHERE = "r" + "N" * 30, "r" + "M" * 30
 
 
 async def decide(office: Office, taken: Taken, verdict: Verdict, **more: Any) -> Done | Approval:
@@ -61,6 +65,49 @@ async def test_an_address_of_another_shape_is_refused(stage: OpenStage) -> None:
         with pytest.raises(Invalid, match="no address"):
             await decide(office, taken, Verdict.READDRESS, address="0x" + "12" * 20)
         assert await office.state(taken) is State.HELD
+
+
+async def held_with_a_memo(office: Office) -> Taken:
+    taken = await office.order(payout_currency="xrp", payout_network="xrp", wallet_address=XRP_CLIENT, extra_id="777")
+    await decide(office, taken, Verdict.HOLD)
+    return taken
+
+
+async def know_currencies(office: Office) -> None:
+    await office.s.feed.put([Message(queue=KEEPING.queue, action=CURRENCIES, payload={})])
+    await office.drain()
+
+
+@pytest.mark.parametrize("known", [False, True])
+async def test_another_address_does_not_lose_the_memo_by_silence(stage: OpenStage, known: bool) -> None:
+    async with open_office(stage) as office:
+        if known:
+            await know_currencies(office)
+        taken = await held_with_a_memo(office)
+        with pytest.raises(Invalid, match="extra_id is missing"):
+            await decide(office, taken, Verdict.READDRESS, address=XRP_ELSEWHERE)
+        assert (await office.payout(taken)).wallet_address == XRP_CLIENT
+
+
+@pytest.mark.parametrize(("given", "kept"), [("", None), ("42", "42")])
+async def test_another_address_comes_with_its_memo_or_says_that_it_needs_none(
+    stage: OpenStage, given: str, kept: str | None
+) -> None:
+    async with open_office(stage) as office:
+        await know_currencies(office)
+        taken = await held_with_a_memo(office)
+        await decide(office, taken, Verdict.READDRESS, address=XRP_ELSEWHERE, extra_id=given)
+        await office.run()
+        [swap] = await office.swaps(taken)
+        assert (swap.address, swap.extra_id) == (XRP_ELSEWHERE, kept)
+
+
+async def test_a_memo_for_a_coin_that_has_none_is_refused(stage: OpenStage) -> None:
+    async with open_office(stage) as office:
+        await know_currencies(office)
+        taken = await held_for_its_address(office)
+        with pytest.raises(Invalid, match="has no memos"):
+            await decide(office, taken, Verdict.READDRESS, address=BTC_CLIENT, extra_id="42")
 
 
 async def test_what_is_released_goes_on_where_it_stopped(stage: OpenStage) -> None:

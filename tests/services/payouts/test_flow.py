@@ -1,10 +1,16 @@
 """A payout's way from the webhook to hostpay, and on to its end, with books that close at every step."""
 
+from dataclasses import replace
 from decimal import Decimal
+
+import pytest
 
 from payonce.services.payouts import books
 from payonce.services.payouts.model import USDT, State
+from payonce.services.payouts.orchestrator import ESTIMATE_MAX_AGE_S
+from payonce.services.payouts.policies import ESTIMATED
 from payonce.testing import OpenStage
+from payonce.vendors.changenow import prices
 from tests.services.payouts.payouts_stage import CLIENT, HOST_WALLET, eth, open_office, usdt
 
 
@@ -43,6 +49,56 @@ async def test_every_table_of_the_seed_is_filled(stage: OpenStage) -> None:
         exchange = office.changenow.books.entries[queued["cn_api_id"]]
         assert queued["to_amount"] > 0
         assert queued["payin_address"] == exchange.payin_address
+
+
+async def test_a_coin_that_is_worth_next_to_nothing_is_paid_in_all_its_digits(
+    stage: OpenStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cheap = replace(
+        prices.LISTINGS["usdt", "eth"], ticker="babydoge", decimals=9, price=Decimal("0.000000001"), most=None
+    )
+    monkeypatch.setattr(prices, "LISTINGS", {**prices.LISTINGS, ("babydoge", "eth"): cheap})
+    async with open_office(stage) as office:
+        taken = await office.order(payout_currency="babydoge", payout_network="eth", wallet_address=CLIENT)
+        await office.run()
+        assert await office.state(taken) is State.SWAPPED
+        gets = await office.s.owner.fetchval("select to_amount from payouts.split_payout_que")
+        assert gets > 10**10, "with its 18 decimals more than the 28 digits of a decimal by default"
+        assert await office.broken() == {}
+
+
+@pytest.mark.parametrize("says_when", [True, False])
+async def test_an_estimate_that_came_late_is_asked_for_anew(
+    stage: OpenStage, monkeypatch: pytest.MonkeyPatch, says_when: bool
+) -> None:
+    async with open_office(stage) as office:
+        taken = await office.order()
+        await office.s.admin.pause(ESTIMATED.queue, "to be late")
+        await office.run(60.0)
+        if not says_when:
+            await office.s.owner.execute(
+                "update payonce.messages set payload = (payload::jsonb - 'estimated_at')::json"
+            )
+        dearer = replace(prices.LISTINGS["eth", "eth"], price=Decimal(5_000))
+        monkeypatch.setattr(prices, "LISTINGS", {**prices.LISTINGS, ("eth", "eth"): dearer})
+        await office.s.clock.advance(ESTIMATE_MAX_AGE_S)
+        await office.s.admin.resume(ESTIMATED.queue)
+        await office.run()
+        payout = await office.payout(taken)
+        assert (payout.state, payout.value) == (State.SWAPPED, eth("0.0194"))
+        assert await office.broken() == {}
+
+
+async def test_an_estimate_of_a_while_ago_is_used(stage: OpenStage) -> None:
+    async with open_office(stage) as office:
+        taken = await office.order()
+        await office.s.admin.pause(ESTIMATED.queue, "to be late")
+        await office.run(60.0)
+        await office.s.clock.advance(ESTIMATE_MAX_AGE_S - 120.0)
+        await office.s.admin.resume(ESTIMATED.queue)
+        await office.run()
+        assert (await office.payout(taken)).puts == 0
+        assert await office.state(taken) is State.SWAPPED
 
 
 async def test_the_books_close_at_every_step(stage: OpenStage) -> None:

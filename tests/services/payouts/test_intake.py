@@ -319,3 +319,38 @@ def test_unique_ids_are_sixteen_letters_or_digits_and_the_same_for_the_same_paym
 def test_the_address_of_the_example_is_one() -> None:
     assert USDT.exponent == 6
     assert read_webhook(TERMS, signed(webhook(NOW)), webhook(NOW), NOW).wallet_address == BTC_CLIENT
+
+
+CHECKED = [
+    "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed",
+    "0xfB6916095ca1df60bB79Ce92cE3Ea74c37c5d359",
+    "0xdbF03B407c01E7cD3CBea99509d93f8DDDC8C6FB",
+    "0xD1220A0cf47c7B9Be7A2E6BA89F429762e7b9aDb",
+]
+"""The examples of EIP-55."""
+
+
+def ordered_to(address: str, network: str = "eth") -> bytes:
+    return webhook(NOW, wallet_address=address, payout_currency="eth", payout_network=network)
+
+
+@pytest.mark.parametrize("address", [*CHECKED, CHECKED[0].lower(), "0x" + CHECKED[0][2:].upper()])
+def test_an_address_with_its_checksum_or_without_one_is_taken(address: str) -> None:
+    body = ordered_to(address)
+    assert read_webhook(TERMS, signed(body), body, NOW).wallet_address == address
+
+
+@pytest.mark.parametrize("network", ["eth", "bsc"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "0xd8dA6BF26964aF9D7eEd9e03E53415D37aA96046",
+        *[address.replace("9", "8", 1) for address in CHECKED],
+        CHECKED[0][:-1] + CHECKED[0][-1].swapcase(),
+    ],
+)
+def test_an_address_whose_checksum_is_wrong_is_refused(address: str, network: str) -> None:
+    body = ordered_to(address, network)
+    with pytest.raises(NotTaken, match="EIP-55") as refused:
+        read_webhook(TERMS, signed(body), body, NOW)
+    assert refused.value.status == 422

@@ -18,7 +18,7 @@ from payonce.services.payouts.model import Hold, Payout
 
 ABOVE_LIMIT: Final = "pay above limit"
 """What hostpay asks people for; its subject is the swap."""
-FIELDS: Final = ("verdict", "address", "extra_id", "why", "seen")
+FIELDS: Final = ("verdict", "address", "extra_id", "no_memo", "why", "seen")
 
 CHOICES: Final = {
     Verdict.RELEASE: (
@@ -89,6 +89,8 @@ def _given(visit: Visit, payout: Payout) -> Decision:
         raise Invalid("the form does not say what you saw; load the page again")
     moved = Verdict(said) is Verdict.READDRESS
     address, extra_id = name_of(visit.form, "address"), name_of(visit.form, "extra_id")
+    if extra_id is None and text_of(visit.form, "no_memo") == "yes":
+        extra_id = ""
     if moved and address is None:
         raise Invalid(f"the new address is missing; give one of the network {payout.payout_network}")
     if ACTION not in visit.desk.actions:

@@ -216,9 +216,14 @@ async def never_seen(read: Reader | Tx, vendor: str | None, asset: str | None) -
 
 async def check_freezes(tx: Tx, sending: Sending) -> None:
     """Asked in the intent transaction, before anything is sent."""
+    for tenant in (sending.tenant, *sending.others):
+        await _check_freezes_of(tx, sending, tenant)
+
+
+async def _check_freezes_of(tx: Tx, sending: Sending, tenant: str | None) -> None:
     row = await tx.fetchrow(
         "select *, true as in_force, payonce.due_now() as now from payonce.freeze_on($1, $2, $3, $4)",
-        sending.vendor, None if sending.amount is None else sending.amount.asset.code, sending.tenant, sending.service,
+        sending.vendor, None if sending.amount is None else sending.amount.asset.code, tenant, sending.service,
     )  # fmt: skip
     if row is None:
         return

@@ -1,6 +1,6 @@
 """What a vendor call declares: its request, the call, the question afterwards, and how safe a repetition is."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Generic, TypeVar, get_args, get_origin
 
@@ -84,6 +84,8 @@ class Effect(Generic[Request, Outcome]):
     safety: Safety
     reference: str = ""
     """`key:generation`, set before prepare(): what a vendor is given as our key or memo."""
+    tenants: Sequence[str] = ()
+    """Whose money it moves besides that of the message's lane: a freeze of any of them stops it."""
 
     request_type: ClassVar[Any] = Any
     outcome_type: ClassVar[Any] = Any

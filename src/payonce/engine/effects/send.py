@@ -57,6 +57,8 @@ class Sending:
     """The effect on record that is tried again; None for one that is not on record yet."""
     replay: bool = False
     """An earlier try may have left: whoever counts amounts has counted this one already."""
+    others: tuple[str, ...] = ()
+    """Further tenants whose money it moves."""
 
 
 class IntentCheck(Protocol):
@@ -101,8 +103,9 @@ class Run:
         """Asks those who may forbid the send. They raise Retry or Refused."""
         amount, kind, vendor = effect.amount(request), effect.kind, effect.vendor_name
         sending = Sending(
-            kind, vendor, key, scope, request, amount, self.service, self.tenant, again, effect_id, replay
-        )
+            kind, vendor, key, scope, request, amount, self.service, self.tenant, again, effect_id, replay,
+            tuple(effect.tenants),
+        )  # fmt: skip
         for check in self.checks:
             await check(tx, sending)
 

@@ -3,6 +3,8 @@
 import re
 from typing import Final
 
+from payonce.kit.keccak import keccak_256
+
 _BASE58: Final = "1-9A-HJ-NP-Za-km-z"
 _BECH32: Final = "02-9ac-hj-np-z"
 _EVM: Final = re.compile(r"0x[0-9a-fA-F]{40}")
@@ -23,4 +25,27 @@ SHAPES: Final = {
 
 
 def looks_like_an_address(network: str, address: str) -> bool:
-    return bool(SHAPES.get(network, _ANY).fullmatch(address))
+    return wrong_with(network, address) is None
+
+
+def wrong_with(network: str, address: str) -> str | None:
+    """Why it cannot be an address of the network, as the end of a sentence; None when it can."""
+    shape = SHAPES.get(network, _ANY)
+    if not shape.fullmatch(address):
+        return f"is no address of the network {network}"
+    if shape is _EVM and not _checksum_holds(address):
+        return f"is mistyped: its capital letters, the checksum of {network} (EIP-55), do not fit it; copy it anew"
+    return None
+
+
+def _checksum_holds(address: str) -> bool:
+    """Without both cases in it an address carries no checksum. With them, a letter is a capital exactly where the hash
+    of the small ones has a digit of 8 or more."""
+    digits = address[2:]
+    small = digits.lower()
+    if digits in (small, digits.upper()):
+        return True
+    hashed = keccak_256(small.encode()).hex()
+    return digits == "".join(
+        letter.upper() if int(nibble, 16) >= 8 else letter for letter, nibble in zip(small, hashed, strict=False)
+    )

@@ -119,7 +119,9 @@ class DecisionAsked(Asked):
     revision: int = Field(ge=0, le=2**31 - 1, description="As GET showed it.")
     note: Note = Field(description="Why; it is kept in the audit log.")
     address: Annotated[str, StringConstraints(pattern=r"^[!-~]{1,200}$")] | None = None
-    extra_id: Annotated[str, StringConstraints(pattern=r"^[ -~]{1,120}$")] | None = None
+    extra_id: Annotated[str, StringConstraints(pattern=r"^[ -~]{0,120}$")] | None = Field(
+        None, description="The new address' memo; empty says that it needs none."
+    )
 
 
 class Decided(BaseModel):

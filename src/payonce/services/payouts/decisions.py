@@ -13,7 +13,7 @@ from payonce.engine.queue import Admin
 from payonce.engine.transaction import Tx
 from payonce.kit.outcomes import Invalid, Retry, Stale
 from payonce.services.payouts import books, sending, store, swap_store
-from payonce.services.payouts.addresses import looks_like_an_address
+from payonce.services.payouts.addresses import wrong_with
 from payonce.services.payouts.model import UNDER_WAY, Hold, Payout, State
 
 ACTION: Final = "decide payout"
@@ -41,6 +41,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     note: str
     address: str | None = None
     extra_id: str | None = None
+    """Of the new address; an empty one says that it needs none, as at intake."""
 
 
 def deciding(_: Admin) -> Action[Decision]:
@@ -88,15 +89,17 @@ async def _release(tx: Tx, payout: Payout) -> Payout:
 async def _readdress(tx: Tx, payout: Payout, asked: Decision) -> Payout:
     """Only while nothing of it is ordered: what is ordered has the address it has."""
     _check(payout, _KEPT, asked.verdict)
-    if asked.address is None or not looks_like_an_address(payout.payout_network, asked.address):
-        raise Invalid(f"{(asked.address or '')[:80]!r} is no address of the network {payout.payout_network}")
+    address = asked.address or ""
+    if (wrong := wrong_with(payout.payout_network, address)) is not None:
+        raise Invalid(f"{address[:80]!r} {wrong}")
+    await _check_memo(tx, payout, asked.extra_id)
     if await swap_store.active_swaps(tx, payout.id):
         raise Invalid(f"payout {payout.id} has a swap to the address it has; release it, or wait until that is over")
     await tx.execute(
         """
         update payouts.payouts set wallet_address = $2, extra_id = $3 where id = $1
         """,
-        payout.id, asked.address, asked.extra_id,
+        payout.id, asked.address, asked.extra_id or None,
     )  # fmt: skip
     await tx.execute(
         """
@@ -106,6 +109,20 @@ async def _readdress(tx: Tx, payout: Payout, asked: Decision) -> Payout:
         payout.unique_id, asked.address,
     )  # fmt: skip
     return await _release(tx, await store.locked(tx, payout.id))
+
+
+async def _check_memo(tx: Tx, payout: Payout, given: str | None) -> None:
+    """What is sent to an exchange's address without its memo is lost to the client. Without a list of currencies, a
+    payout that has a memo tells that its coin knows them."""
+    has_memos = await tx.fetchval(
+        "select has_extra_id from payouts.currencies where ticker = $1 and network = $2",
+        payout.payout_currency, payout.payout_network,
+    )  # fmt: skip
+    coin = f"{payout.payout_currency} on {payout.payout_network}"
+    if given is None and (has_memos or payout.extra_id is not None):
+        raise Invalid(f"extra_id is missing: an address of {coin} may need a memo; if this one needs none, say so")
+    if given and has_memos is False:
+        raise Invalid(f"extra_id is {given[:40]!r}, and {coin} has no memos; leave it out")
 
 
 async def _end(tx: Tx, payout: Payout, state: State, asked: Decision) -> Payout:

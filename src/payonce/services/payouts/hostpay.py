@@ -57,6 +57,7 @@ async def pay_swap(work: Work, changenow: ChangeNow, host: HostWallet) -> None:
 async def _pay(work: Work, host: HostWallet, swap: Swap) -> None:
     lease = await host.lease()
     effect = PayDeposit(host, work.read, swap)
+    effect.tenants = await swap_store.lanes_of(work.read, swap.id)
 
     async def intent(tx: Tx) -> None:
         """Everything that must be on record before the first byte leaves."""

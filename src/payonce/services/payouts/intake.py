@@ -19,7 +19,7 @@ import msgspec
 from payonce.kit.crypto import verify_hex
 from payonce.kit.money import Amount, loads_exact
 from payonce.kit.outcomes import Invalid, PayonceError
-from payonce.services.payouts.addresses import looks_like_an_address
+from payonce.services.payouts.addresses import wrong_with
 from payonce.services.payouts.model import USDT
 from payonce.services.payouts.pricing import fee_and_rest
 from payonce.services.payouts.terms import Terms
@@ -168,8 +168,10 @@ def _ticker(document: Mapping[str, Any], name: str) -> str:
 
 
 def _address(given: object, network: str) -> str:
-    if not isinstance(given, str) or not looks_like_an_address(network, given):
+    if not isinstance(given, str):
         raise _wrong("wallet_address", f"is no address of the network {network}")
+    if (wrong := wrong_with(network, given)) is not None:
+        raise _wrong("wallet_address", wrong)
     return given
 
 

@@ -1,11 +1,11 @@
 """The role that keeps the record: prices what was estimated, queues what was swapped, and tells hostpay."""
 
-from decimal import ROUND_DOWN, Decimal
+from decimal import ROUND_DOWN, Context, Decimal
 from typing import Final
 
 from payonce.engine.transaction import Tx
 from payonce.engine.work import Work, handles
-from payonce.kit.money import Amount
+from payonce.kit.money import DIGITS_MAX, Amount
 from payonce.services.payouts import books, sending, store, swap_store
 from payonce.services.payouts.counting import counted
 from payonce.services.payouts.model import (
@@ -22,12 +22,16 @@ from payonce.services.payouts.model import (
 )  # fmt: skip
 from payonce.services.payouts.policies import ESTIMATED, SWAPPED
 from payonce.services.payouts.pricing import market_value
-from payonce.services.payouts.reading import fields_of
+from payonce.services.payouts.reading import fields_of, number_of
 from payonce.services.payouts.terms import Terms
 from payonce.services.payouts.tokens import hops
 
+ESTIMATE_MAX_AGE_S: Final = 1_800
+"""An older one says what ETH was worth, not what it is; far longer than a hop takes, also behind a full queue."""
 SHOWN_DECIMALS: Final = Decimal("1e-18")
 """Of the amounts that people read; the books have the exact ones."""
+_EXACT: Final = Context(prec=DIGITS_MAX, rounding=ROUND_DOWN)
+"""Of a coin that is worth next to nothing there are more digits than the 28 that decimals have by default."""
 
 
 @handles(ESTIMATED)
@@ -42,6 +46,9 @@ async def value_payout(work: Work, terms: Terms) -> None:
     payout = await store.payout(work.read, work.message.correlation_id)
     if payout.state is not State.RECEIVED:
         return
+    if (age_s := await _age_s(work)) > ESTIMATE_MAX_AGE_S:
+        await _ask_anew(work, payout, age_s)
+        return
     value = market_value(
         payout.adjusted, found.from_amount_usdt, found.to_amount_eth_post_fee, found.deposit_fee, found.withdrawal_fee
     )
@@ -52,6 +59,21 @@ async def value_payout(work: Work, terms: Terms) -> None:
         return
     with counted("split_payout_request"):
         await _price(work, payout, value, terms)
+
+
+async def _age_s(work: Work) -> int:
+    """Of the estimate. One whose sender does not say when it was made is as old as its message."""
+    put_at = work.message.created_at
+    now = int(await work.read.fetchval("select floor(extract(epoch from payonce.due_now()))::bigint"))
+    return now - number_of(work, "estimated_at", now if put_at is None else int(put_at.timestamp()))
+
+
+async def _ask_anew(work: Work, payout: Payout, age_s: int) -> None:
+    reason = f"the estimate is {age_s} s old, and one is good for {ESTIMATE_MAX_AGE_S} s: it is asked for anew"
+    async with work.commit(rejected=reason) as tx:
+        current = await store.locked(tx, payout.id)
+        if current.state is State.RECEIVED:
+            await sending.resume(tx, current)
 
 
 async def _price(work: Work, payout: Payout, value: Amount, terms: Terms) -> None:
@@ -141,6 +163,6 @@ async def _keep_swap(tx: Tx, swap: Swap, made: hops.SwapResponse) -> None:
         on conflict (unique_id, cn_api_id) do nothing
         """,
         swap.unique_id, swap.cn_api_id, made.user_id, made.closed_channel_id, ETH_TICKER, swap.currency, ETH_NETWORK,
-        swap.network, swap.amount.to_decimal(), made.to_amount.quantize(SHOWN_DECIMALS, ROUND_DOWN),
+        swap.network, swap.amount.to_decimal(), made.to_amount.quantize(SHOWN_DECIMALS, context=_EXACT),
         swap.payin_address, swap.address, made.refund_address, made.flow, made.type,
     )  # fmt: skip

@@ -35,7 +35,8 @@ async def send_estimated(tx: Tx, asked: hops.EstimateRequest, payout: Payout | N
     if payout is None:
         await tx.send(ESTIMATED, hops.plain(answer))
         return
-    payload = {**hops.plain(answer), "payout_id": payout.id, "put": put}
+    at = await tx.fetchval("select floor(extract(epoch from payonce.due_now()))::bigint")
+    payload = {**hops.plain(answer), "payout_id": payout.id, "put": put, "estimated_at": at}
     key = f"estimated:{payout.id}:{put}"
     await tx.send(ESTIMATED, payload, key=key, correlation_id=payout.id, lane=payout.lane)
 

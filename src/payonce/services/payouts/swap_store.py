@@ -72,6 +72,37 @@ async def active_swaps(read: Reader | Tx, payout_id: str) -> list[Swap]:
     return [swap_from(row) for row in rows]
 
 
+async def lanes_of(read: Reader | Tx, swap_id: str) -> list[str]:
+    """The channels whose payouts it carries. Whom a swap serves never changes, so this may be read before a commit."""
+    rows = await read.fetch(
+        """
+        select distinct p.closed_channel_id from payouts.shares h join payouts.payouts p on p.id = h.payout_id
+        where h.swap_id = $1 order by 1
+        """,
+        swap_id,
+    )
+    return [row["closed_channel_id"] for row in rows]
+
+
+async def count_parts(read: Reader | Tx, payout_id: str) -> int:
+    """Also those whose swap was given up: what an active swap carries may be a part of the payout alone."""
+    count: int = await read.fetchval("select count(*) from payouts.parts where payout_id = $1", payout_id)
+    return count
+
+
+async def split_part(tx: Tx, payout_id: str, amounts: Sequence[Amount]) -> None:
+    """Makes several parts of the only one that a payout has; if it has others, the table refuses theirs."""
+    first, *others = amounts
+    await tx.execute(
+        "update payouts.parts set amount_minor = $2 where payout_id = $1 and part = 1", payout_id, first.minor
+    )
+    for part, amount in enumerate(others, start=2):
+        await tx.execute(
+            "insert into payouts.parts (payout_id, part, amount_minor) values ($1, $2, $3)",
+            payout_id, part, amount.minor,
+        )  # fmt: skip
+
+
 async def payouts_of(tx: Tx, swap_id: str) -> list[Payout]:
     """Whom it serves, locked in the order of their ids."""
     rows = await tx.fetch(
@@ -163,7 +194,7 @@ async def advance(tx: Tx, swap: Swap, after: SwapState, *, reason: str | None = 
 async def follow(tx: Tx, payout: Payout) -> None:
     """Moves a payout to where its swaps stand."""
     swaps = await active_swaps(tx, payout.id)
-    if len(swaps) < await tx.fetchval("select count(*) from payouts.parts where payout_id = $1", payout.id):
+    if len(swaps) < await count_parts(tx, payout.id):
         # A part of it waits for another swap: until then the others say nothing about the whole.
         return
     wanted = state_by(swap.state for swap in swaps)

@@ -46,9 +46,11 @@ async def create_swap(work: Work, changenow: ChangeNow, terms: Terms) -> None:
     if swap.direct:
         await _pay_directly(work, swap, terms)
         return
+    effect = CreateSwap(changenow, swap, terms.host_wallet)
+    effect.tenants = await swap_store.lanes_of(work.read, swap.id)
     try:
         made = await work.effect(
-            CreateSwap(changenow, swap, terms.host_wallet), key=swap.id, scope=swap.scope,
+            effect, key=swap.id, scope=swap.scope,
             intent=lambda tx: _begin(tx, swap),
         )  # fmt: skip
     except Refused as no:
@@ -161,7 +163,7 @@ async def _too_small(tx: Tx, swap: Swap, payouts: list[Payout], no: No) -> None:
     for payout in payouts:
         if payout.held_from is not None:
             await store.keep(tx, payout, payout.hold or Hold.PERSON, payout.reason or no.reason, goes_on=State.PRICED)
-        elif await swap_store.active_swaps(tx, payout.id):
+        elif await swap_store.count_parts(tx, payout.id) > 1:
             reason = f"part {swap.part} of it is too small for the exchange: {no.reason}"
             await store.keep(tx, payout, Hold.REFUSED, reason, as_state=State.REVIEW)
         else:
@@ -172,20 +174,15 @@ async def _too_large(tx: Tx, swap: Swap, payouts: list[Payout], no: No) -> None:
     """In as many equal parts as it needs. What serves several payouts, or is a part already, is for a person."""
     most = None if no.taken is None else no.taken.max_amount
     count = 0 if most is None or most <= 0 else math.ceil(Fraction(swap.amount.to_decimal()) / Fraction(most))
-    alone = len(payouts) == 1 and len(await swap_store.active_swaps(tx, payouts[0].id)) == 1
+    alone = len(payouts) == 1 and await swap_store.count_parts(tx, payouts[0].id) == 1
     if not alone or not 2 <= count <= PARTS_MAX:
         await _keep(tx, swap, payouts, Hold.TOO_LARGE, no, as_state=State.REVIEW)
         return
     [payout] = payouts
     await swap_store.abandon(tx, swap, f"split into {count}: {no.reason}")
-    for part, amount in enumerate(swap.amount.split([1] * count), start=1):
-        await tx.execute(
-            """
-            insert into payouts.parts (payout_id, part, amount_minor) values ($1, $2, $3)
-            on conflict (payout_id, part) do update set amount_minor = excluded.amount_minor
-            """,
-            payout.id, part, amount.minor,
-        )  # fmt: skip
+    amounts = swap.amount.split([1] * count)
+    await swap_store.split_part(tx, payout.id, amounts)
+    for part, amount in enumerate(amounts, start=1):
         begun = await swap_store.begin_swap(tx, payout, part, [(payout.id, part, amount)])
         await sending.send_swap(tx, payout, begun)
 
