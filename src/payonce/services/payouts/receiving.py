@@ -9,6 +9,7 @@ from payonce.engine.transaction import Reader, Tx
 from payonce.kit.ids import new_id
 from payonce.kit.log import get_logger
 from payonce.services.payouts import books, sending, store
+from payonce.services.payouts.currencies import NoList, what_is_wrong
 from payonce.services.payouts.intake import Asked, NotTaken, unique_id_of
 from payonce.services.payouts.model import Hold, Payout, State, payout_from
 
@@ -26,24 +27,12 @@ class Taken:
 
 async def check_currency(read: Reader, asked: Asked) -> None:
     """Against what the exchange said last. Before it ever said anything, nobody is refused: the estimator sees."""
-    row = await read.fetchrow(
-        """
-        select exists (select from payouts.currencies) as known, c.has_extra_id, c.payable
-        from (select) as one left join payouts.currencies c on c.ticker = $1 and c.network = $2
-        """,
-        asked.payout_currency, asked.payout_network,
-    )  # fmt: skip
-    if not row["known"]:
+    try:
+        wrong = await what_is_wrong(read, asked)
+    except NoList:
         return
-    if not row["payable"]:
-        raise _refused(f"payout_currency {asked.payout_currency} on the network {asked.payout_network} is not paid out")
-    if row["has_extra_id"] and not asked.says_extra_id:
-        raise _refused(
-            f"extra_id is missing: an address of {asked.payout_currency} may need a memo; if yours needs none, send an "
-            "empty text"
-        )
-    if asked.extra_id is not None and not row["has_extra_id"]:
-        raise _refused(f"extra_id is given, and {asked.payout_currency} on {asked.payout_network} has no memos")
+    if wrong is not None:
+        raise NotTaken(HTTPStatus.UNPROCESSABLE_ENTITY, wrong.reason + wrong.advice)
 
 
 async def receive(tx: Tx, asked: Asked, payout_id: str | None = None) -> Taken:
@@ -70,14 +59,15 @@ async def _insert(tx: Tx, payout_id: str, unique_id: str, asked: Asked, repeated
         insert into payouts.payouts (
             id, unique_id, payment_id, natural_key, user_id, closed_channel_id, wallet_address, extra_id,
             payout_currency, payout_network, price_minor, fee_minor, adjusted_minor, state, held_from, hold, reason,
-            trace_id)
-        values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)
+            trace_id, says_extra_id)
+        values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
         on conflict do nothing returning *
         """,
         payout_id, unique_id, asked.payment_id, asked.natural_key, asked.user_id, asked.closed_channel_id,
         asked.wallet_address, asked.extra_id, asked.payout_currency, asked.payout_network, asked.price.minor,
         asked.fee.minor, asked.adjusted.minor, State.REVIEW if repeated else State.RECEIVED,
         State.RECEIVED if repeated else None, Hold.REPEATED if repeated else None, reason, tx.trace_id,
+        asked.says_extra_id,
     )  # fmt: skip
 
 
@@ -121,7 +111,3 @@ class Collision(NotTaken):
             HTTPStatus.CONFLICT,
             f"the unique_id {unique_id} belongs to another payment; send it under another payment_id",
         )
-
-
-def _refused(reason: str) -> NotTaken:
-    return NotTaken(HTTPStatus.UNPROCESSABLE_ENTITY, reason)
