@@ -89,7 +89,7 @@ class Hold(StrEnum):
     TOO_LARGE = "too_large"
     GAVE_UP = "gave_up"
     REPEATED = "repeated"
-    """The same without a payment id, within a day."""
+    """The same within a day, and not both with a payment id."""
     VERIFYING = "verifying"
     """The exchange asks who is behind the money."""
     LIMIT = "limit"

@@ -14,7 +14,7 @@ from payonce.services.payouts.intake import Asked, NotTaken, unique_id_of
 from payonce.services.payouts.model import Hold, Payout, State, payout_from
 
 REPEAT_WITHIN_S: Final = 86_400.0
-"""Without a payment id, the same again within this time is taken for a repetition, and a person decides."""
+"""Unless both have a payment id, the same again within this time is taken for a repetition, and a person decides."""
 
 log = get_logger(__name__)
 
@@ -26,12 +26,13 @@ class Taken:
 
 
 async def check_currency(read: Reader, asked: Asked) -> None:
-    """Against what the exchange said last. Before it ever said anything, nobody is refused: the estimator sees."""
+    """Against what the exchange said last. Before it ever said anything, nobody is refused: the estimator sees. Nor is
+    a payment that is on record: it was taken, whatever the list says now."""
     try:
         wrong = await what_is_wrong(read, asked)
     except NoList:
         return
-    if wrong is not None:
+    if wrong is not None and not await _is_on_record(read, asked):
         raise NotTaken(HTTPStatus.UNPROCESSABLE_ENTITY, wrong.reason + wrong.advice)
 
 
@@ -39,7 +40,7 @@ async def receive(tx: Tx, asked: Asked, payout_id: str | None = None) -> Taken:
     """One payout for each payment. The same again is the same payout; another body under its id is refused."""
     payout_id = payout_id or str(new_id())
     payment = f"payment {asked.payment_id}" if asked.payment_id is not None else f"payout {payout_id}"
-    repeated = asked.payment_id is None and await _is_repeated(tx, asked)
+    repeated = await _is_repeated(tx, asked)
     row = await _insert(tx, payout_id, unique_id_of(payment), asked, repeated)
     if row is None:
         return Taken(await _on_record(tx, asked, unique_id_of(payment)), new=False)
@@ -53,7 +54,9 @@ async def receive(tx: Tx, asked: Asked, payout_id: str | None = None) -> Taken:
 
 
 async def _insert(tx: Tx, payout_id: str, unique_id: str, asked: Asked, repeated: bool) -> Any:
-    reason = "the same was asked for within a day, without a payment id to tell them apart" if repeated else None
+    reason = (
+        "the same was asked for within a day, and not both had a payment id to tell them apart" if repeated else None
+    )
     return await tx.fetchrow(
         """
         insert into payouts.payouts (
@@ -72,16 +75,24 @@ async def _insert(tx: Tx, payout_id: str, unique_id: str, asked: Asked, repeated
 
 
 async def _is_repeated(tx: Tx, asked: Asked) -> bool:
+    """Two payment ids tell two orders apart; one alone does not, whichever of both came with it."""
     # Two at the same moment would not see each other.
     await tx.execute("select pg_advisory_xact_lock(hashtextextended('payouts ' || $1, 0))", asked.natural_key)
     found: bool = await tx.fetchval(
         """
         select exists (select from payouts.payouts
-            where natural_key = $1 and payment_id is null
+            where natural_key = $1 and (payment_id is null or $3)
               and created_at > payonce.due_now() - make_interval(secs => $2::float8))
         """,
-        asked.natural_key, REPEAT_WITHIN_S,
+        asked.natural_key, REPEAT_WITHIN_S, asked.payment_id is None,
     )  # fmt: skip
+    return found
+
+
+async def _is_on_record(read: Reader, asked: Asked) -> bool:
+    found: bool = await read.fetchval(
+        "select exists (select from payouts.payouts where payment_id = $1)", asked.payment_id
+    )
     return found
 
 
