@@ -18,7 +18,10 @@ NO_CONTROLS: Final = r"^[^\x00-\x1f\x7f]*$"
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=NAME_MAX_LENGTH, pattern=NO_CONTROLS)]
 Note = Annotated[
-    str, StringConstraints(min_length=1, max_length=2_000, pattern=r"^[^\x00-\x1f\x7f]*\S[^\x00-\x1f\x7f]*$")
+    str,
+    StringConstraints(
+        min_length=1, max_length=2_000, pattern=r"^[^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f][^\x00-\x1f\x7f]*$"
+    ),
 ]
 """Words for whoever looks next."""
 Number = Annotated[int, Field(ge=1, le=NUMBER_MAX)]

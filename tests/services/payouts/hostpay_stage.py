@@ -42,6 +42,7 @@ from payonce.vendors.evm.client import EvmClient
 from payonce.vendors.evm.exchange_bridge import ExchangeBridge
 from payonce.vendors.evm.simulated_key import SimulatedKey
 from payonce.vendors.evm.simulator import ChainSimulator
+from tests.services.payouts.payouts_stage import keep_list
 
 OPENING: Final = Amount.from_decimal("100", ETH)
 BLOCK_S: Final = 12.0
@@ -237,5 +238,6 @@ async def open_house(
                 terms = Terms((b"key",), key.address)
                 host = HostWallet(wallet, s.database, "process-1", market_s=0.0, fee_cap_wei=fee_cap_wei)
                 worker = await braked_worker(s, HANDLERS, [client, terms, host])
+                await keep_list(s)
                 yield House(s, clock, made, node, changenow, desk, bridge, simulator, wallet, client, terms, host,
                             worker)  # fmt: skip

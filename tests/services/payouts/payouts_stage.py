@@ -15,6 +15,7 @@ from payonce.engine.process import Worker
 from payonce.kit.http import HttpClient
 from payonce.kit.money import Amount
 from payonce.services.payouts import INVARIANTS, ROLES, Terms, books, store, swap_store
+from payonce.services.payouts.currencies import write_list
 from payonce.services.payouts.intake import Asked, read_webhook
 from payonce.services.payouts.model import ETH, USDT, Payout, State, Swap, SwapState
 from payonce.services.payouts.policies import QUEUES
@@ -23,7 +24,8 @@ from payonce.testing import OpenStage, Stage
 from payonce.testing.faults import Script
 from payonce.testing.faulty import Draws, Faulty
 from payonce.vendors.changenow.client import ChangeNowClient
-from payonce.vendors.changenow.port import Pair
+from payonce.vendors.changenow.port import Currency, Pair
+from payonce.vendors.changenow.prices import LISTINGS
 from payonce.vendors.changenow.simulator import ChangeNowSimulator
 
 KEY: Final = b"a key that is agreed with the caller"
@@ -157,6 +159,14 @@ def usdt(text: str) -> Amount:
     return Amount.from_decimal(Decimal(text), USDT)
 
 
+async def keep_list(s: Stage) -> None:
+    """What the exchange changes, as it was learned before, so that calls to it are those of the test."""
+    async with s.begin() as tx:
+        await write_list(
+            tx, [Currency(each.ticker, each.network, each.name, each.has_extra_id) for each in LISTINGS.values()]
+        )
+
+
 @asynccontextmanager
 async def open_office(
     stage: OpenStage,
@@ -164,6 +174,7 @@ async def open_office(
     *,
     terms: Terms = TERMS,
     roles: Sequence[str] = UP_TO_HOSTPAY,
+    listed: bool = True,
     **how: Any,
 ) -> AsyncIterator[Office]:  # fmt: skip
     async with stage() as s:
@@ -179,5 +190,7 @@ async def open_office(
                 for handler in ROLES[role]
             ]
             await s.feed.declare(list(QUEUES))
+            if listed:
+                await keep_list(s)
             worker = await s.worker(*handlers, resources=[client, terms])
             yield Office(s, clock, simulator, door, worker, client, terms)

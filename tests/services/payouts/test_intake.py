@@ -198,6 +198,20 @@ async def test_what_the_exchange_does_not_pay_out_is_refused_by_the_list(door: O
             assert answer.status == status, (fields, answer.body)
 
 
+async def test_a_payment_on_record_is_answered_whatever_the_list_says_now(door: OpenDoor) -> None:
+    async with door() as at:
+        first = await at.order()
+        await at.ask.app.database.work.execute(
+            "insert into payouts.currencies (ticker, network, name, has_extra_id, payable) "
+            "values ('btc', 'btc', 'Bitcoin', true, false)"
+        )
+        again = await at.order()
+        assert (again.status, again.json) == (200, first.json)
+        assert (await at.order(user_id=5)).status == 409
+        assert (await at.order(payment_id="pay-2")).status == 422
+        assert await at.count() == (1, 1, 1)
+
+
 async def test_without_a_payment_id_a_repetition_within_a_day_is_reviewed(stage: OpenStage) -> None:
     terms = Terms((KEY,), HOST_WALLET, allow_missing_payment_id=True)
     async with open_office(stage, terms=terms) as office:
@@ -213,6 +227,30 @@ async def test_without_a_payment_id_a_repetition_within_a_day_is_reviewed(stage:
         third = await office.order(payment_id=None)
         assert await office.state(third) is State.RECEIVED
         assert await office.broken() == {}
+
+
+@pytest.mark.parametrize("ids", [(None, "pay-1"), ("pay-1", None)])
+async def test_the_same_once_with_and_once_without_a_payment_id_is_reviewed(
+    stage: OpenStage, ids: tuple[str | None, str | None]
+) -> None:
+    terms = Terms((KEY,), HOST_WALLET, allow_missing_payment_id=True)
+    async with open_office(stage, terms=terms) as office:
+        first, second = [await office.order(payment_id=each) for each in ids]
+        payout = await office.payout(second)
+        assert (payout.state, payout.hold, payout.held_from) == (State.REVIEW, Hold.REPEATED, State.RECEIVED)
+        # Sent again, what has an id is the payout it was.
+        with_id = first if ids[0] else second
+        assert (await office.order(payment_id="pay-1")).payout.id == with_id.payout.id
+        await office.run()
+        assert [await office.state(each) for each in (first, second)] == [State.SWAPPED, State.REVIEW]
+        assert len(await office.hostpay_told()) == 1
+        assert await office.broken() == {}
+
+
+async def test_two_payment_ids_tell_two_orders_apart(stage: OpenStage) -> None:
+    async with open_office(stage) as office:
+        orders = [await office.order(payment_id=each) for each in ("pay-1", "pay-2")]
+        assert [await office.state(each) for each in orders] == [State.RECEIVED] * 2
 
 
 async def test_two_payments_whose_unique_ids_meet_are_refused_loudly(door: OpenDoor) -> None:

@@ -8,13 +8,14 @@ import pytest
 
 from payonce.engine.transaction import Tx
 from payonce.kit.money import Amount, Rounding
-from payonce.services.payouts import orchestrator, pricing, sending, swap_store, swapper
+from payonce.services.payouts import estimator, orchestrator, pricing, sending, swap_store, swapper
 from payonce.services.payouts.model import Payout
 from payonce.testing import OpenStage, Stage
 from payonce.vendors.changenow.port import Code
 from tests.ablations import Ablations, cases, missed, patched
 from tests.conformance.wire import without
 from tests.services.payouts import (
+    test_currencies,
     test_flow,
     test_guards,
     test_intake,
@@ -44,6 +45,10 @@ def always_other(_: object) -> Code:
     return Code.OTHER
 
 
+async def never(*_: object) -> bool:
+    return False
+
+
 async def half_to_even(_: OpenStage) -> None:
     test_intake.test_half_goes_to_the_even_side("0.000005", "50", "0.000003", "0.000002")
     test_intake.test_half_goes_to_the_even_side("0.000015", "50", "0.000007", "0.000008")
@@ -63,6 +68,10 @@ ABLATIONS: Ablations = {
     "waiting for every part": (
         patched(orchestrator, "tell_hostpay", tell_what_is_created),
         [test_refusals.test_hostpay_hears_of_no_part_before_all_have_an_exchange],
+    ),
+    "the look at the list before the price": (
+        patched(estimator, "_is_kept_or_put_back", never),
+        [test_currencies.test_a_payout_without_its_memo_is_held_when_it_came_before_the_list],
     ),
     "the exchange's word": (
         patched(swapper, "code_of", always_other),

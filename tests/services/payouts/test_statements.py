@@ -97,6 +97,19 @@ async def test_what_we_paid_and_the_exchange_does_not_show_as_funded_is_told_lou
         assert "does not list it" in told
 
 
+async def test_no_cell_of_the_table_is_a_formula(stage: OpenStage) -> None:
+    async with open_office(stage) as office:
+        await office.order(payment_id='=HYPERLINK("https://evil.example")', closed_channel_id="@SUM")
+        await office.s.owner.execute("update payouts.payouts set wallet_address = '+1', reason = '-A1'")
+        await office.order(payment_id="-1+2")
+        now = await office.s.clock.now()
+        text = "".join([part async for part in statement(office.s.read, now - timedelta(days=1), now + timedelta(1))])
+        one, two = [dict(zip(COLUMNS, row, strict=True)) for row in list(csv.reader(text.splitlines()))[1:]]
+        assert one["payment_id"] == '\'=HYPERLINK("https://evil.example")'
+        assert (one["closed_channel_id"], one["wallet_address"], one["reason"]) == ("'@SUM", "'+1", "'-A1")
+        assert (two["payment_id"], two["closed_channel_id"]) == ("'-1+2", "-1003296084379")
+
+
 async def test_the_table_has_a_row_for_each_payout_with_exact_amounts(stage: OpenStage) -> None:
     async with open_office(stage) as office:
         one = await office.order()

@@ -140,12 +140,25 @@ async def test_the_routes_show_quote_and_let_decide(
         assert (quote.json["accumulates"], quote.json["client_gets"]) == (False, "0.00151200")
         small = (await ada.get("/quote?price=2&payout_currency=btc&payout_network=btc")).json
         assert (small["accumulates"], small["client_gets"]) == (True, None)
+        assert "minimum" in small["reason"]
+        large = await ada.get("/quote?subscription_price=900000&payout_currency=btc&payout_network=btc")
+        assert (large.status, large.json["client_gets"], large.json["maximum_eth"]) == (200, None, "200")
+        assert "maximum: it would be paid in 2 parts" in large.json["reason"]
+        larger = (await ada.get("/quote?price=90000000&payout_currency=btc&payout_network=btc")).json
+        assert "review" in larger["reason"]
+        assert quote.json["reason"] is None
+        for prices in ("", "price=1&subscription_price=1&", "subscription_price=x&"):
+            assert (await ada.get(f"/quote?{prices}payout_currency=btc&payout_network=btc")).status == 422
         assert (await ada.get("/quote?price=0&payout_currency=btc&payout_network=btc")).status == 422
         path = f"/v1/payouts/{made['payout_id']}"
         [listed] = (await ada.get("/v1/payouts?state=received")).json["payouts"]
         shown = (await ada.get(path)).json
         assert shown == {**listed, "swaps": []}
         decision = {"verdict": "hold", "revision": shown["revision"], "note": "let me look"}
+        for note in ("\x00", "a\x00b", "\x1b", "\x7f", "two\nlines", "", " "):
+            refused = await ada.post(f"{path}/decide", {**decision, "note": note}, idempotency_key="k0")
+            assert refused.status == 422, repr(note)
+            assert "note" in str(refused.problem)
         assert (await ada.post(f"{path}/decide", decision, idempotency_key="k1")).json["state"] == "held"
         assert (await ada.post(f"{path}/decide", decision, idempotency_key="k2")).status == 409
         now = {**decision, "verdict": "refund", "revision": shown["revision"] + 1}

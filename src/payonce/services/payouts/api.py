@@ -42,6 +42,10 @@ EARLIEST: Final = datetime(2000, 1, 1, tzinfo=UTC)
 Id = Annotated[str, Path(pattern=r"^[0-9a-zA-Z-]{1,100}$")]
 Viewer = Annotated[Caller, require(READ)]
 Ticker = Annotated[str, Query(pattern="^[a-zA-Z0-9]{1,30}$")]
+Price = Annotated[
+    str | None,
+    Query(pattern=r"^[0-9]{1,12}(\.[0-9]{1,6})?$", description="In USDT, such as 29.99; under one of both names."),
+]
 Found = TypeVar("Found")
 
 
@@ -111,7 +115,9 @@ class QuoteDocument(BaseModel):
     value_eth: str | None = Field(description="The pure market value; null when fees eat it up.")
     minimum_eth: str = Field(description="Below it, payouts of a client wait for more.")
     accumulates: bool
-    client_gets: str | None = Field(description="By the exchange's estimate of now; null below the minimum.")
+    maximum_eth: str | None = Field(description="Above it, a payout is paid in parts; null when there is none.")
+    client_gets: str | None = Field(description="By the exchange's estimate of now; where null, `reason` says why.")
+    reason: str | None
 
 
 class DecisionAsked(Asked):
@@ -169,11 +175,17 @@ def _add_intake(routes: APIRouter) -> None:
     async def quote_payout(
         desk: AtDesk,
         caller: Viewer,
-        price: Annotated[str, Query(pattern=r"^[0-9]{1,12}(\.[0-9]{1,6})?$", description="In USDT, such as 29.99.")],
         payout_currency: Ticker,
         payout_network: Ticker,
+        price: Price = None,
+        subscription_price: Price = None,
     ) -> QuoteDocument:
         terms, changenow = _resource(desk, Terms), _resource(desk, ChangeNow)  # type: ignore[type-abstract]
+        if price is not None and subscription_price is not None:
+            raise Problem(422, "price and subscription_price are two names of one thing; give one of them")
+        price = price if price is not None else subscription_price
+        if price is None:
+            raise Problem(422, "price is missing; give it in USDT, such as 29.99")
         amount = Amount.from_decimal(Decimal(price), USDT)
         if fee_and_rest(amount, terms.fee_percent)[1].minor <= 0:
             raise Problem(422, f"price is {price}, which leaves nothing to pay out after the fee")

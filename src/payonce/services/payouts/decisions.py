@@ -97,7 +97,7 @@ async def _readdress(tx: Tx, payout: Payout, asked: Decision) -> Payout:
         raise Invalid(f"payout {payout.id} has a swap to the address it has; release it, or wait until that is over")
     await tx.execute(
         """
-        update payouts.payouts set wallet_address = $2, extra_id = $3 where id = $1
+        update payouts.payouts set wallet_address = $2, extra_id = $3, says_extra_id = true where id = $1
         """,
         payout.id, asked.address, asked.extra_id or None,
     )  # fmt: skip

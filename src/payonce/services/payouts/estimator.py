@@ -5,7 +5,7 @@ from typing import Final
 
 from payonce.engine.work import Work, handles
 from payonce.kit.outcomes import Retry
-from payonce.services.payouts import pausing, sending, store
+from payonce.services.payouts import currencies, pausing, sending, store
 from payonce.services.payouts.model import ETH_NETWORK, ETH_TICKER, USDT_TICKER, Hold, Payout, State
 from payonce.services.payouts.policies import ESTIMATE
 from payonce.services.payouts.reading import fields_of, number_of
@@ -19,7 +19,8 @@ TRIES_OF_AN_INACTIVE_PAIR: Final = 5
 
 @handles(ESTIMATE)
 async def price_payout(work: Work, changenow: ChangeNow) -> None:
-    """Ask the rate, and tell the orchestrator."""
+    """Ask the rate, and tell the orchestrator. What was taken in before the exchange's list was there is looked at
+    first: after the price nobody asks again whether a memo is missing."""
     asked = await fields_of(work, hops.EstimateRequest)
     if asked is None:
         return
@@ -27,6 +28,8 @@ async def price_payout(work: Work, changenow: ChangeNow) -> None:
     if payout is not None and payout.state is not State.RECEIVED:
         return
     try:
+        if payout is not None and await _is_kept_or_put_back(work, payout, changenow):
+            return
         found = await estimate_rate(changenow, asked.adjusted_amount_usdt)
     except ExchangeRefused as no:
         await _refused(work, payout, no)
@@ -39,6 +42,23 @@ async def _payout(work: Work) -> Payout | None:
     """None for a caller that keeps its payouts itself."""
     correlation_id = work.message.correlation_id
     return None if correlation_id is None else await store.find(work.read, correlation_id)
+
+
+async def _is_kept_or_put_back(work: Work, payout: Payout, changenow: ChangeNow) -> bool:
+    """One question for each try: one that had to ask for the list leaves the rate to the next."""
+    try:
+        wrong = await currencies.what_is_wrong(work.read, payout)
+    except currencies.NoList:
+        found = await currencies.ask_for_list(changenow)
+        async with work.commit() as tx:
+            await currencies.write_list(tx, found)
+            await sending.send_estimate(tx, payout, await store.count_put(tx, payout.id))
+        return True
+    if wrong is None:
+        return False
+    async with work.commit(rejected=wrong.reason) as tx:
+        await store.keep(tx, payout, wrong.hold, wrong.reason)
+    return True
 
 
 async def estimate_rate(changenow: ChangeNow, amount: Decimal) -> Estimate:

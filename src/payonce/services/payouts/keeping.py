@@ -10,6 +10,7 @@ from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Retry
 from payonce.services.payouts import sending, store
 from payonce.services.payouts.accumulating import LOOK
+from payonce.services.payouts.currencies import ask_for_list, write_list
 from payonce.services.payouts.model import UNDER_WAY, Hold, State, payout_from
 from payonce.services.payouts.policies import KEEPING
 from payonce.services.payouts.statements import COMPARE
@@ -35,24 +36,13 @@ log = get_logger(__name__)
 
 @handles(KEEPING, CURRENCIES)
 async def refresh_currencies(work: Work, changenow: ChangeNow) -> None:
-    """What the exchange changes now. An answer that names none is no answer: everybody would be refused."""
+    """What the exchange changes now. Before the first time the estimator asks for it, as no payout is priced unseen."""
     try:
-        found = await changenow.currencies()
+        found = await ask_for_list(changenow)
     except ExchangeRefused as no:
         raise Retry(f"the exchange does not say what it changes: {no.reason}") from no
-    if not found:
-        raise Retry("the exchange names no currencies at all")
-    named = {(each.ticker.lower(), each.network.lower()): each for each in found}
     async with work.commit() as tx:
-        await tx.execute("delete from payouts.currencies")
-        await tx.connection.executemany(
-            """
-            insert into payouts.currencies (ticker, network, name, has_extra_id, decimals, payable)
-            values ($1, $2, $3, $4, $5, $6)
-            """,
-            [(ticker, network, each.name, each.has_extra_id, each.decimals, each.buy)
-             for (ticker, network), each in named.items()],
-        )  # fmt: skip
+        await write_list(tx, found)
 
 
 @handles(KEEPING, PUT_BACK)

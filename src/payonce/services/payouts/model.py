@@ -89,7 +89,7 @@ class Hold(StrEnum):
     TOO_LARGE = "too_large"
     GAVE_UP = "gave_up"
     REPEATED = "repeated"
-    """The same without a payment id, within a day."""
+    """The same within a day, and not both with a payment id."""
     VERIFYING = "verifying"
     """The exchange asks who is behind the money."""
     LIMIT = "limit"
@@ -154,6 +154,8 @@ class Payout(msgspec.Struct, frozen=True, kw_only=True):
     closed_channel_id: str
     wallet_address: str
     extra_id: str | None
+    says_extra_id: bool
+    """Whether somebody spoke of a memo at all."""
     payout_currency: str
     payout_network: str
     price: Amount
@@ -225,7 +227,8 @@ def payout_from(row: Any) -> Payout:
     return Payout(
         id=row["id"], unique_id=row["unique_id"], payment_id=row["payment_id"], natural_key=row["natural_key"],
         user_id=row["user_id"], closed_channel_id=row["closed_channel_id"], wallet_address=row["wallet_address"],
-        extra_id=row["extra_id"], payout_currency=row["payout_currency"], payout_network=row["payout_network"],
+        extra_id=row["extra_id"], says_extra_id=row["says_extra_id"], payout_currency=row["payout_currency"],
+        payout_network=row["payout_network"],
         price=Amount(int(row["price_minor"]), USDT), fee=Amount(int(row["fee_minor"]), USDT),
         adjusted=Amount(int(row["adjusted_minor"]), USDT),
         value=None if row["value_minor"] is None else Amount(int(row["value_minor"]), ETH),

@@ -1,10 +1,12 @@
 """What a payout would come to if it were ordered now. Nothing is written and nothing is promised."""
 
+import math
+from fractions import Fraction
 from typing import Any
 
 from payonce.kit.money import Amount
 from payonce.services.payouts.estimator import estimate_rate
-from payonce.services.payouts.model import ETH_NETWORK, ETH_TICKER
+from payonce.services.payouts.model import ETH_NETWORK, ETH_TICKER, PARTS_MAX
 from payonce.services.payouts.pricing import fee_and_rest, market_value
 from payonce.services.payouts.terms import Terms
 from payonce.vendors.changenow.port import ChangeNow, Pair, Range
@@ -18,17 +20,35 @@ async def quote(changenow: ChangeNow, terms: Terms, price: Amount, currency: str
     pair = Pair(ETH_TICKER, ETH_NETWORK, currency, network)
     taken = None if direct else await changenow.range(pair)
     accumulates = value is not None and taken is not None and value.to_decimal() < taken.min_amount
+    reason = _why_not(value, taken)
     return {
         "price_usdt": price.to_text(), "fee_usdt": fee.to_text(), "adjusted_usdt": adjusted.to_text(),
         "value_eth": None if value is None else value.to_text(),
         "minimum_eth": "0" if taken is None else format(taken.min_amount, "f"), "accumulates": accumulates,
-        "client_gets": None if value is None or accumulates else await _gets(changenow, pair, value, taken),
+        "maximum_eth": None if taken is None or taken.max_amount is None else format(taken.max_amount, "f"),
+        "client_gets": None if value is None or reason else await _gets(changenow, pair, value, taken),
+        "reason": reason,
     }  # fmt: skip
 
 
-async def _gets(changenow: ChangeNow, pair: Pair, value: Amount, taken: Range | None) -> str | None:
+def _why_not(value: Amount | None, taken: Range | None) -> str | None:
+    """Why nobody can say what the client gets."""
+    if value is None:
+        return "the exchange's fees eat it up: it would be held"
+    if taken is None:
+        return None
+    if value.to_decimal() < taken.min_amount:
+        return "it is below the exchange's minimum: it would wait for more of the same client"
+    most = taken.max_amount
+    if most is None or value.to_decimal() <= most:
+        return None
+    count = 0 if most <= 0 else math.ceil(Fraction(value.to_decimal()) / Fraction(most))
+    if not 2 <= count <= PARTS_MAX:
+        return f"it is above the exchange's maximum, by more than {PARTS_MAX} parts can carry: it would go to review"
+    return f"it is above the exchange's maximum: it would be paid in {count} parts, each at the rate of its moment"
+
+
+async def _gets(changenow: ChangeNow, pair: Pair, value: Amount, taken: Range | None) -> str:
     if taken is None:
         return value.to_text()
-    if taken.max_amount is not None and value.to_decimal() > taken.max_amount:
-        return None
     return format((await changenow.estimate(pair, value.to_decimal())).to_amount, "f")

@@ -9,11 +9,12 @@ from payonce.engine.transaction import Reader, Tx
 from payonce.kit.ids import new_id
 from payonce.kit.log import get_logger
 from payonce.services.payouts import books, sending, store
+from payonce.services.payouts.currencies import NoList, what_is_wrong
 from payonce.services.payouts.intake import Asked, NotTaken, unique_id_of
 from payonce.services.payouts.model import Hold, Payout, State, payout_from
 
 REPEAT_WITHIN_S: Final = 86_400.0
-"""Without a payment id, the same again within this time is taken for a repetition, and a person decides."""
+"""Unless both have a payment id, the same again within this time is taken for a repetition, and a person decides."""
 
 log = get_logger(__name__)
 
@@ -25,32 +26,21 @@ class Taken:
 
 
 async def check_currency(read: Reader, asked: Asked) -> None:
-    """Against what the exchange said last. Before it ever said anything, nobody is refused: the estimator sees."""
-    row = await read.fetchrow(
-        """
-        select exists (select from payouts.currencies) as known, c.has_extra_id, c.payable
-        from (select) as one left join payouts.currencies c on c.ticker = $1 and c.network = $2
-        """,
-        asked.payout_currency, asked.payout_network,
-    )  # fmt: skip
-    if not row["known"]:
+    """Against what the exchange said last. Before it ever said anything, nobody is refused: the estimator sees. Nor is
+    a payment that is on record: it was taken, whatever the list says now."""
+    try:
+        wrong = await what_is_wrong(read, asked)
+    except NoList:
         return
-    if not row["payable"]:
-        raise _refused(f"payout_currency {asked.payout_currency} on the network {asked.payout_network} is not paid out")
-    if row["has_extra_id"] and not asked.says_extra_id:
-        raise _refused(
-            f"extra_id is missing: an address of {asked.payout_currency} may need a memo; if yours needs none, send an "
-            "empty text"
-        )
-    if asked.extra_id is not None and not row["has_extra_id"]:
-        raise _refused(f"extra_id is given, and {asked.payout_currency} on {asked.payout_network} has no memos")
+    if wrong is not None and not await _is_on_record(read, asked):
+        raise NotTaken(HTTPStatus.UNPROCESSABLE_ENTITY, wrong.reason + wrong.advice)
 
 
 async def receive(tx: Tx, asked: Asked, payout_id: str | None = None) -> Taken:
     """One payout for each payment. The same again is the same payout; another body under its id is refused."""
     payout_id = payout_id or str(new_id())
     payment = f"payment {asked.payment_id}" if asked.payment_id is not None else f"payout {payout_id}"
-    repeated = asked.payment_id is None and await _is_repeated(tx, asked)
+    repeated = await _is_repeated(tx, asked)
     row = await _insert(tx, payout_id, unique_id_of(payment), asked, repeated)
     if row is None:
         return Taken(await _on_record(tx, asked, unique_id_of(payment)), new=False)
@@ -64,34 +54,45 @@ async def receive(tx: Tx, asked: Asked, payout_id: str | None = None) -> Taken:
 
 
 async def _insert(tx: Tx, payout_id: str, unique_id: str, asked: Asked, repeated: bool) -> Any:
-    reason = "the same was asked for within a day, without a payment id to tell them apart" if repeated else None
+    reason = (
+        "the same was asked for within a day, and not both had a payment id to tell them apart" if repeated else None
+    )
     return await tx.fetchrow(
         """
         insert into payouts.payouts (
             id, unique_id, payment_id, natural_key, user_id, closed_channel_id, wallet_address, extra_id,
             payout_currency, payout_network, price_minor, fee_minor, adjusted_minor, state, held_from, hold, reason,
-            trace_id)
-        values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)
+            trace_id, says_extra_id)
+        values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
         on conflict do nothing returning *
         """,
         payout_id, unique_id, asked.payment_id, asked.natural_key, asked.user_id, asked.closed_channel_id,
         asked.wallet_address, asked.extra_id, asked.payout_currency, asked.payout_network, asked.price.minor,
         asked.fee.minor, asked.adjusted.minor, State.REVIEW if repeated else State.RECEIVED,
         State.RECEIVED if repeated else None, Hold.REPEATED if repeated else None, reason, tx.trace_id,
+        asked.says_extra_id,
     )  # fmt: skip
 
 
 async def _is_repeated(tx: Tx, asked: Asked) -> bool:
+    """Two payment ids tell two orders apart; one alone does not, whichever of both came with it."""
     # Two at the same moment would not see each other.
     await tx.execute("select pg_advisory_xact_lock(hashtextextended('payouts ' || $1, 0))", asked.natural_key)
     found: bool = await tx.fetchval(
         """
         select exists (select from payouts.payouts
-            where natural_key = $1 and payment_id is null
+            where natural_key = $1 and (payment_id is null or $3)
               and created_at > payonce.due_now() - make_interval(secs => $2::float8))
         """,
-        asked.natural_key, REPEAT_WITHIN_S,
+        asked.natural_key, REPEAT_WITHIN_S, asked.payment_id is None,
     )  # fmt: skip
+    return found
+
+
+async def _is_on_record(read: Reader, asked: Asked) -> bool:
+    found: bool = await read.fetchval(
+        "select exists (select from payouts.payouts where payment_id = $1)", asked.payment_id
+    )
     return found
 
 
@@ -121,7 +122,3 @@ class Collision(NotTaken):
             HTTPStatus.CONFLICT,
             f"the unique_id {unique_id} belongs to another payment; send it under another payment_id",
         )
-
-
-def _refused(reason: str) -> NotTaken:
-    return NotTaken(HTTPStatus.UNPROCESSABLE_ENTITY, reason)

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from typing import Any, Final
@@ -10,6 +11,8 @@ from payonce.engine.ledger.model import Reads
 from payonce.services.payouts.model import payout_from
 
 PAGE: Final = 1_000
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n")
+_NUMBER: Final = re.compile(r"-[0-9]+")
 COLUMNS: Final = (
     "created_at", "updated_at", "payout_id", "payment_id", "unique_id", "user_id", "closed_channel_id", "state",
     "price_usdt", "fee_usdt", "adjusted_usdt", "value_eth", "payout_currency", "payout_network", "wallet_address",
@@ -46,18 +49,20 @@ async def _page(read: Reads, since: datetime, until: datetime, after: tuple[date
 
 def _cells(row: Any) -> Sequence[str]:
     payout = payout_from(row)
-    return (
+    cells = (
         payout.created_at.isoformat(), payout.updated_at.isoformat(), payout.id, payout.payment_id or "",
         payout.unique_id, str(payout.user_id), payout.closed_channel_id, payout.state.value, payout.price.to_text(),
         payout.fee.to_text(), payout.adjusted.to_text(), "" if payout.value is None else payout.value.to_text(),
         payout.payout_currency, payout.payout_network, payout.wallet_address, row["exchanges"] or "",
-        row["received"] or "", _plain(payout.reason or ""),
+        row["received"] or "", payout.reason or "",
     )  # fmt: skip
+    return [_plain(cell) for cell in cells]
 
 
 def _plain(text: str) -> str:
-    """A vendor's words must not become a formula in somebody's spreadsheet."""
-    return f"'{text}" if text[:1] in "=+-@\t\r" and text else text
+    """A caller's or a vendor's words must not become a formula in somebody's spreadsheet. A number is none, such as
+    the id of a channel."""
+    return f"'{text}" if text.startswith(_FORMULA) and not _NUMBER.fullmatch(text) else text
 
 
 def _written(rows: Sequence[Sequence[str]]) -> str:

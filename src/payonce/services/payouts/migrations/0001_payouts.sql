@@ -15,6 +15,8 @@ create table payouts.payouts (
     closed_channel_id text collate "C" not null check (length(closed_channel_id) between 1 and 64),
     wallet_address text collate "C" not null check (length(wallet_address) between 1 and 200),
     extra_id text collate "C" check (length(extra_id) between 1 and 120),
+    -- Whether somebody spoke of a memo at all: a missing one may be forgotten, an empty one says that none is needed.
+    says_extra_id boolean not null default false,
     payout_currency text collate "C" not null check (payout_currency ~ '^[a-z0-9]{1,30}$'),
     payout_network text collate "C" not null check (payout_network ~ '^[a-z0-9]{1,30}$'),
     price_minor numeric(78) not null check (price_minor > 0),
