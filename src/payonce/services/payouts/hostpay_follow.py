@@ -8,7 +8,7 @@ from payonce.engine.transaction import Tx
 from payonce.engine.work import Work, handles
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import NotSent, Retry, Unknown
-from payonce.services.payouts import books, store, swap_store, wallet_store
+from payonce.services.payouts import books, refunds, store, swap_store, wallet_store
 from payonce.services.payouts.hostpay import send_follow
 from payonce.services.payouts.model import ETH, Hold, State, Swap, SwapState
 from payonce.services.payouts.policies import FOLLOW
@@ -16,7 +16,7 @@ from payonce.services.payouts.requoting import keep_priced, swap_anew
 from payonce.services.payouts.wallet import BumpPayment, HostWallet, answered
 from payonce.services.payouts.wallet_store import Attempt, PaymentState, WalletPayment
 from payonce.vendors.changenow.port import ChangeNow, Exchange, Status
-from payonce.vendors.evm.port import Receipt
+from payonce.vendors.evm.port import Incoming, Receipt
 
 BUMP_AFTER_S: Final = 180.0
 """A payment that is in no block after so long is offered for more: fifteen blocks of mainnet."""
@@ -24,6 +24,8 @@ SEEN_WITHIN_S: Final = 4 * 3_600.0
 """A deposit that is final and that the exchange does not see for so long goes before a person."""
 LOOK_AGAIN_S: Final = 300.0
 """While a person has it."""
+SHORT: Final = "short"
+"""What a person was told of a refund that was not the deposit."""
 
 TELLING: Final = {
     Status.FAILED: (Hold.EXCHANGE_FAILED, State.REVIEW),
@@ -150,8 +152,7 @@ async def _follow_at_exchange(work: Work, changenow: ChangeNow, host: HostWallet
         raise Retry(f"the exchange does not know {swap.cn_api_id}, which was paid")
     match exchange.status:
         case Status.FINISHED:
-            async with work.commit() as tx:
-                await swap_store.finish(tx, swap)
+            await _record_finished(work, swap)
         case Status.REFUNDED:
             await _take_back(work, host, swap, exchange)
         case Status.FAILED | Status.EXPIRED | Status.VERIFYING:
@@ -162,18 +163,42 @@ async def _follow_at_exchange(work: Work, changenow: ChangeNow, host: HostWallet
             raise Retry(f"exchange {exchange.id} is {status}")
 
 
+async def _record_finished(work: Work, swap: Swap) -> None:
+    async with work.commit() as tx:
+        finished = await swap_store.finish(tx, swap)
+        if back := await refunds.counted_of(tx, finished.id):
+            await tx.post(books.sent_back_and_finished(swap, back))
+
+
 async def _take_back(work: Work, host: HostWallet, swap: Swap, exchange: Exchange) -> None:
-    """Another swap only when the money is back, by the chain's word."""
+    """Another swap only when the money is back, by the chain's word, and all of it but the fee of sending it."""
     if exchange.refund_hash is None:
         raise Retry(f"exchange {exchange.id} is refunded, and does not say by which transaction")
-    incoming = await answered(host.wallet.incoming(exchange.refund_hash, ETH))
+    incoming = await answered(host.wallet.incoming(exchange.refund_hash.lower(), ETH))
     if incoming is None or not incoming.final:
         raise Retry(f"the refund of exchange {exchange.id} is not final on the chain yet")
     reason = f"exchange {exchange.id} sent {incoming.amount} back"
+    if work.message.payload.get("told") == SHORT and await _is_counted(work, incoming):
+        raise Retry(f"{reason}, which is not what was paid; a person has it", LOOK_AGAIN_S)
     async with work.commit() as tx:
-        await tx.post(books.returned(swap, incoming.amount))
-        await swap_store.advance(tx, swap, SwapState.RETURNED, reason=reason)
-        await swap_anew(tx, swap, reason)
+        found = await refunds.count(tx, swap.id, incoming)
+        if found.missing > refunds.may_keep(swap):
+            await _keep(tx, swap, Hold.EXCHANGE_FAILED, f"{found.doubt}; it is not paid again", State.REVIEW)
+            await send_follow(tx, work, swap, told=SHORT, delay_s=LOOK_AGAIN_S)
+            return
+        await refunds.close(tx, found.swap, found.missing, reason)
+        if found.doubt:
+            await keep_priced(tx, swap, Hold.MISMATCH, found.doubt, State.REVIEW)
+        else:
+            await swap_anew(tx, swap, reason)
+
+
+async def _is_counted(work: Work, incoming: Incoming) -> bool:
+    """Whether a person has been told of this very transaction: then another one is waited for."""
+    found: bool = await work.read.fetchval(
+        "select exists (select from payouts.refunds where hash = $1)", incoming.hash.lower()
+    )
+    return found
 
 
 async def _tell_a_person(work: Work, swap: Swap, exchange: Exchange) -> None:
