@@ -8,7 +8,7 @@ from payonce.engine.transaction import Tx
 from payonce.engine.work import Work, handles
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Held, Invalid, Retry
-from payonce.services.payouts import swap_store, wallet_limits, wallet_store
+from payonce.services.payouts import earlier, swap_store, wallet_limits, wallet_store
 from payonce.services.payouts.model import ETH, ETH_NETWORK, ETH_TICKER, Hold, State, Swap, SwapState
 from payonce.services.payouts.policies import FOLLOW, HOSTPAY
 from payonce.services.payouts.requoting import lapse_and_keep, lapse_and_swap_anew
@@ -70,9 +70,10 @@ async def _pay(work: Work, host: HostWallet, swap: Swap) -> None:
         await send_follow(tx, work, swap)
 
 
-async def send_follow(tx: Tx, work: Work, swap: Swap, told: str = "", delay_s: float = 0.0) -> None:
-    """The message that sees a payment to its end. It ends with the message that it follows from, so there is one."""
-    payload: dict[str, Any] = {"swap_id": swap.id, "told": told}
+async def send_follow(tx: Tx, work: Work, swap: Swap, *, delay_s: float = 0.0, **known: str | int) -> None:
+    """The message that sees a payment to its end. It ends with the message that it follows from, so there is one.
+    `known` is what that one found out and the next one goes on from."""
+    payload: dict[str, Any] = {"swap_id": swap.id, **known}
     message = work.message
     await tx.send(
         FOLLOW, payload, correlation_id=message.correlation_id, lane=message.lane, delay_s=delay_s
@@ -88,6 +89,9 @@ async def _may_be_paid(work: Work, changenow: ChangeNow, host: HostWallet, asked
         why = f"payout {kept} was given to a person before it was paid"
         async with work.commit(rejected=why) as tx:
             await lapse_and_swap_anew(tx, swap, why)
+        return False
+    if why := await earlier.paid_after_all(work, changenow, host, swap):
+        await _keep(work, swap, Hold.MISMATCH, why, State.REVIEW)
         return False
     if not swap.direct:
         exchange = await changenow.exchange(asked.cn_api_id)

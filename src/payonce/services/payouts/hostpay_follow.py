@@ -9,9 +9,11 @@ from payonce.engine.work import Work, handles
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import NotSent, Retry, Unknown
 from payonce.services.payouts import books, refunds, store, swap_store, wallet_store
+from payonce.services.payouts.earlier import UNFUNDED
 from payonce.services.payouts.hostpay import send_follow
 from payonce.services.payouts.model import ETH, Hold, State, Swap, SwapState
 from payonce.services.payouts.policies import FOLLOW
+from payonce.services.payouts.reading import number_of
 from payonce.services.payouts.requoting import keep_priced, swap_anew
 from payonce.services.payouts.wallet import BumpPayment, HostWallet, answered
 from payonce.services.payouts.wallet_store import Attempt, PaymentState, WalletPayment
@@ -24,6 +26,11 @@ SEEN_WITHIN_S: Final = 4 * 3_600.0
 """A deposit that is final and that the exchange does not see for so long goes before a person."""
 LOOK_AGAIN_S: Final = 300.0
 """While a person has it."""
+LOST_LOOKS: Final = 6
+LOST_LOOK_S: Final = 600.0
+"""A payment whose nonce is used is lost when at so many looks, so far apart, no receipt of it is shown."""
+MISSING: Final = "missing"
+"""What a person was told of a payment that the exchange sees and the chain does not show."""
 SHORT: Final = "short"
 """What a person was told of a refund that was not the deposit."""
 
@@ -43,14 +50,14 @@ async def follow_payment(work: Work, changenow: ChangeNow, host: HostWallet) -> 
     swap = await swap_store.swap(work.read, str(work.message.payload.get("swap_id")))
     match swap.state:
         case SwapState.PAYING:
-            await _follow_on_chain(work, host, swap)
+            await _follow_on_chain(work, changenow, host, swap)
         case SwapState.PAID_IN:
             await _follow_at_exchange(work, changenow, host, swap)
         case _:
             return
 
 
-async def _follow_on_chain(work: Work, host: HostWallet, swap: Swap) -> None:
+async def _follow_on_chain(work: Work, changenow: ChangeNow, host: HostWallet, swap: Swap) -> None:
     paid = await wallet_store.payment_of(work.read, swap.id)
     if paid is None:
         raise Retry(f"no payment of {swap.id} is on record yet")
@@ -65,7 +72,7 @@ async def _follow_on_chain(work: Work, host: HostWallet, swap: Swap) -> None:
     # All attempts have one nonce, so at most one of them is in a block.
     receipt = standing.receipts[0] if standing.receipts else None
     if receipt is None and paid.nonce < standing.final_nonce:
-        await _record_lost(work, swap, paid)
+        await _miss(work, changenow, swap, paid)
     elif receipt is None:
         # What stands behind another one waits for that one, not for more money.
         await _send_again(work, host, swap, paid, attempts[0], is_next=paid.nonce == standing.next_nonce)
@@ -119,6 +126,36 @@ async def _record_reverted(work: Work, swap: Swap, receipt: Receipt) -> None:
         if receipt.fee:
             await tx.post(_gas_in_vain(swap, receipt.fee))
         await _in_vain(tx, swap, why)
+
+
+async def _miss(work: Work, changenow: ChangeNow, swap: Swap, paid: WalletPayment) -> None:
+    """Its nonce is used for ever, and no receipt of ours is shown. A node that answers from behind says the same of a
+    payment that was made, so one look decides nothing, and neither does the chain alone."""
+    looks = number_of(work, "missing", 0) + 1
+    if looks < LOST_LOOKS:
+        async with work.commit() as tx:
+            await send_follow(tx, work, swap, delay_s=LOST_LOOK_S, missing=looks)
+        return
+    if (exchange := await _seen(changenow, swap)) is None:
+        await _record_lost(work, swap, paid)
+        return
+    why = f"no receipt of the payment of {swap.id} is shown, and exchange {exchange.id} is {exchange.status}"
+    if work.message.payload.get("told") == MISSING:
+        raise Retry(why, LOOK_AGAIN_S)
+    async with work.commit() as tx:
+        await _keep(tx, swap, Hold.MISMATCH, f"{why}; it is not paid again", State.REVIEW)
+        await send_follow(tx, work, swap, told=MISSING, missing=looks, delay_s=LOOK_AGAIN_S)
+
+
+async def _seen(changenow: ChangeNow, swap: Swap) -> Exchange | None:
+    """The exchange, if it has seen money. A direct payment has none that could."""
+    if swap.direct:
+        return None
+    assert swap.cn_api_id is not None
+    exchange = await changenow.exchange(swap.cn_api_id)
+    if exchange is None:
+        raise Retry(f"the exchange does not know {swap.cn_api_id}, and whether it was paid")
+    return None if exchange.status in UNFUNDED else exchange
 
 
 async def _record_lost(work: Work, swap: Swap, paid: WalletPayment) -> None:
