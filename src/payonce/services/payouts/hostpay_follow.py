@@ -9,7 +9,7 @@ from payonce.engine.work import Work, handles
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import NotSent, Retry, Unknown
 from payonce.services.payouts import books, refunds, store, swap_store, wallet_store
-from payonce.services.payouts.earlier import UNFUNDED
+from payonce.services.payouts.earlier import GIVEN_UP, UNFUNDED
 from payonce.services.payouts.hostpay import send_follow
 from payonce.services.payouts.model import ETH, Hold, State, Swap, SwapState
 from payonce.services.payouts.policies import FOLLOW
@@ -31,6 +31,10 @@ LOST_LOOK_S: Final = 600.0
 """A payment whose nonce is used is lost when at so many looks, so far apart, no receipt of it is shown."""
 MISSING: Final = "missing"
 """What a person was told of a payment that the exchange sees and the chain does not show."""
+REFUND_WITHIN_S: Final = 4 * 3_600.0
+"""A refund that was announced and is not final on the chain for so long goes before a person."""
+OVERDUE: Final = "overdue"
+"""What a person was told of such a one."""
 SHORT: Final = "short"
 """What a person was told of a refund that was not the deposit."""
 
@@ -51,6 +55,8 @@ async def follow_payment(work: Work, changenow: ChangeNow, host: HostWallet) -> 
     match swap.state:
         case SwapState.PAYING:
             await _follow_on_chain(work, changenow, host, swap)
+        case SwapState.PAID_IN if {"returned_by", "written_off_by"} & work.message.payload.keys():
+            await _follow_word(work, changenow, host, swap)
         case SwapState.PAID_IN:
             await _follow_at_exchange(work, changenow, host, swap)
         case _:
@@ -182,6 +188,51 @@ def _gas_in_vain(swap: Swap, gas: Amount) -> Posting:
     return Posting(f"payout_swap:{swap.id}:reverted", Reference(books.SWAP, swap.id), lines, "reverted")
 
 
+async def _follow_word(work: Work, changenow: ChangeNow, host: HostWallet, swap: Swap) -> None:
+    """What people say of a deposit is done when the chain or the exchange does not say otherwise."""
+    if "written_off_by" in work.message.payload:
+        await _write_off(work, changenow, swap)
+        return
+    transaction_hash = str(work.message.payload.get("returned_by"))
+    incoming = await answered(host.wallet.incoming(transaction_hash, ETH))
+    if incoming is None or not incoming.final:
+        why = f"transaction {transaction_hash} is not final on the chain, or brought nothing to the wallet"
+        if await _now_s(work) - number_of(work, "since", 0) < REFUND_WITHIN_S:
+            raise Retry(why)
+        async with work.commit(rejected=why) as tx:
+            await _keep(tx, swap, Hold.EXCHANGE_FAILED, f"{why}; nothing of {swap.id} came back by it", State.REVIEW)
+        return
+    async with work.commit() as tx:
+        found = await refunds.count(tx, swap.id, incoming)
+        if found.missing > refunds.may_keep(swap):
+            await _keep(tx, swap, Hold.EXCHANGE_FAILED, found.doubt, State.REVIEW)
+            return
+        reason = found.doubt or f"the deposit of {swap.id} came back by {transaction_hash}"
+        await refunds.close(tx, found.swap, found.missing, reason)
+        await keep_priced(tx, swap, Hold.EXCHANGE_FAILED, reason, State.REVIEW)
+
+
+async def _write_off(work: Work, changenow: ChangeNow, swap: Swap) -> None:
+    assert swap.cn_api_id is not None
+    exchange = await changenow.exchange(swap.cn_api_id)
+    if exchange is None:
+        raise Retry(f"the exchange does not know {swap.cn_api_id}, whose deposit is to be written off")
+    if exchange.status not in GIVEN_UP:
+        why = f"exchange {exchange.id} is {exchange.status}: its deposit is not written off"
+        async with work.commit(rejected=why) as tx:
+            await _keep(tx, swap, Hold.EXCHANGE_FAILED, why, State.REVIEW)
+        return
+    async with work.commit() as tx:
+        await swap_store.payouts_of(tx, swap.id)
+        current = await swap_store.locked_swap(tx, swap.id)
+        if current.state is not SwapState.PAID_IN:
+            raise Retry(f"swap {swap.id} is {current.state} by now")
+        missing = current.amount - await refunds.counted_of(tx, swap.id)
+        reason = f"{work.message.payload['written_off_by']}: {missing} of the deposit of {swap.id} is written off"
+        await refunds.close(tx, current, missing, reason)
+        await keep_priced(tx, swap, Hold.EXCHANGE_FAILED, reason, State.REVIEW)
+
+
 async def _follow_at_exchange(work: Work, changenow: ChangeNow, host: HostWallet, swap: Swap) -> None:
     assert swap.cn_api_id is not None
     exchange = await changenow.exchange(swap.cn_api_id)
@@ -210,10 +261,13 @@ async def _record_finished(work: Work, swap: Swap) -> None:
 async def _take_back(work: Work, host: HostWallet, swap: Swap, exchange: Exchange) -> None:
     """Another swap only when the money is back, by the chain's word, and all of it but the fee of sending it."""
     if exchange.refund_hash is None:
-        raise Retry(f"exchange {exchange.id} is refunded, and does not say by which transaction")
+        await _await_refund(work, swap, f"exchange {exchange.id} is refunded, and does not say by which transaction")
+        return
     incoming = await answered(host.wallet.incoming(exchange.refund_hash.lower(), ETH))
     if incoming is None or not incoming.final:
-        raise Retry(f"the refund of exchange {exchange.id} is not final on the chain yet")
+        why = f"the refund of exchange {exchange.id}, {exchange.refund_hash}, is not final on the chain yet"
+        await _await_refund(work, swap, why)
+        return
     reason = f"exchange {exchange.id} sent {incoming.amount} back"
     if work.message.payload.get("told") == SHORT and await _is_counted(work, incoming):
         raise Retry(f"{reason}, which is not what was paid; a person has it", LOOK_AGAIN_S)
@@ -228,6 +282,21 @@ async def _take_back(work: Work, host: HostWallet, swap: Swap, exchange: Exchang
             await keep_priced(tx, swap, Hold.MISMATCH, found.doubt, State.REVIEW)
         else:
             await swap_anew(tx, swap, reason)
+
+
+async def _await_refund(work: Work, swap: Swap, why: str) -> None:
+    """It may take hours, and not for ever: then a person hears of it, once."""
+    if work.message.payload.get("told") == OVERDUE:
+        raise Retry(why, LOOK_AGAIN_S)
+    now, since = await _now_s(work), number_of(work, "refunded_since", 0)
+    if since and now - since < REFUND_WITHIN_S:
+        raise Retry(why)
+    async with work.commit() as tx:
+        if not since:
+            await send_follow(tx, work, swap, refunded_since=now)
+            return
+        await _keep(tx, swap, Hold.EXCHANGE_FAILED, f"{why}; it is not paid again", State.REVIEW)
+        await send_follow(tx, work, swap, told=OVERDUE, delay_s=LOOK_AGAIN_S)
 
 
 async def _is_counted(work: Work, incoming: Incoming) -> bool:
@@ -264,3 +333,8 @@ async def _paid_for_s(work: Work, swap: Swap) -> float:
         swap.id,
     )
     return seconds
+
+
+async def _now_s(work: Work) -> int:
+    now: int = await work.read.fetchval("select extract(epoch from payonce.due_now())::bigint")
+    return now
