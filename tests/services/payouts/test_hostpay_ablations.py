@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from payonce.engine.model import Lease
-from payonce.services.payouts import hostpay, wallet_limits, wallet_store
+from payonce.services.payouts import earlier, hostpay, hostpay_follow, refunds, wallet_limits, wallet_store
 from payonce.services.payouts.wallet import HostWallet
 from payonce.testing import OpenStage
 from payonce.vendors.evm import client
@@ -22,6 +22,7 @@ from tests.services.payouts import (
     test_hostpay_limits,
     test_hostpay_nonces,
     test_hostpay_writers,
+    test_refunds,
 )
 
 
@@ -67,6 +68,17 @@ async def always_waits(*_: Any) -> bool:
 
 async def never_exceeded(*_: Any) -> str:
     return ""
+
+
+async def never_counted_before(*_: Any) -> str | None:
+    return None
+
+
+async def earlier_round_direct(stage: OpenStage) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        await test_hostpay_chain.test_an_earlier_round_that_was_paid_after_all_keeps_the_next_from_being_paid(
+            stage, True, patch
+        )
 
 
 read_receipt = client._receipt
@@ -128,6 +140,30 @@ ABLATIONS: Ablations = {
     "the limits": (
         patched(wallet_limits, "exceeded", never_exceeded),
         [test_hostpay_limits.test_a_payment_above_the_limit_waits_for_people_and_is_paid_once_they_agree],
+    ),
+    "a refund is the deposit": (
+        patched(refunds, "may_keep", lambda swap: swap.amount),
+        [given(test_refunds.test_a_refund_that_is_not_the_deposit_goes_before_a_person_and_is_not_paid_again, "5")],
+    ),
+    "a transaction is counted once": (
+        patched(refunds, "_written", never_counted_before),
+        [test_refunds.test_one_transaction_is_not_the_refund_of_two_deposits],
+    ),
+    "many looks before a payment is lost": (
+        patched(hostpay_follow, "LOST_LOOKS", 1),
+        [given(test_hostpay_chain.test_a_receipt_that_a_node_does_not_show_for_a_while_is_waited_for, 1, True)],
+    ),
+    "the exchange's word before a payment is lost": (
+        patched(hostpay_follow, "_seen", no_row),
+        [test_hostpay_chain.test_what_the_exchange_has_seen_is_not_lost_whatever_the_node_shows],
+    ),
+    "the look at earlier rounds": (
+        patched(earlier, "paid_after_all", never_exceeded),
+        [earlier_round_direct],
+    ),
+    "what has ended stays": (
+        lambda: without(r"and tx_status in \('signed', 'sent'\)", "", within="split_payout_hostpay"),
+        [test_hostpay_writers.test_a_late_run_does_not_take_a_final_payment_back_to_sent],
     ),
     "finality": (
         patched(client, "_receipt", final_at_once),

@@ -1,16 +1,23 @@
 """What the chain does to a payment: forgotten, stuck, replaced, reverted, dropped with its block. It is paid once."""
 
+from collections.abc import Sequence
 from decimal import Decimal
 
 import pytest
 
+from payonce.engine.audit import notes
+from payonce.engine.model import Message
+from payonce.services.payouts import hostpay_follow
+from payonce.services.payouts.hostpay_follow import LOST_LOOK_S, LOST_LOOKS
 from payonce.services.payouts.model import ETH, Hold, State
+from payonce.services.payouts.policies import KEEPING
+from payonce.services.payouts.statements import COMPARE, COMPARED_AFTER_S, compare_exchanges
 from payonce.testing import OpenStage
 from payonce.testing.faults import Fault, FaultPlan, Odds, Script
 from payonce.vendors.changenow.port import Pair
 from payonce.vendors.evm.chain import Conditions, Fate
-from payonce.vendors.evm.port import Payment
-from tests.services.payouts.hostpay_stage import ETH_CLIENT, eth, open_house
+from payonce.vendors.evm.port import Payment, Standing
+from tests.services.payouts.hostpay_stage import ETH_CLIENT, PATIENCE_S, House, eth, open_house
 
 QUIET = Odds(share=0)
 TO_BTC = Pair("eth", "eth", "btc", "btc")
@@ -140,7 +147,7 @@ async def test_a_nonce_that_somebody_else_used_is_not_given_out_again(stage: Ope
         fees = (await house.wallet.market(ETH)).fees
         foreign = house.wallet.sign(Payment.of("0x" + "77" * 20, eth("0.5")), 0, fees)
         await house.wallet.broadcast(foreign)
-        await house.run()
+        await house.run(LOST_LOOKS * LOST_LOOK_S + PATIENCE_S)
         kept = await house.payout(payout)
         assert (kept.state, kept.hold) == (State.REVIEW, Hold.MISMATCH)
         assert [each.hash for each in house.transfers()] == [foreign.hash]
@@ -148,3 +155,80 @@ async def test_a_nonce_that_somebody_else_used_is_not_given_out_again(stage: Ope
         await house.run()
         assert await house.state(other) is State.FINISHED
         assert [each.transaction.nonce for each in house.transfers()] == [0, 1]
+
+
+def hiding_receipts(house: House, times: int) -> list[int]:
+    """So many looks at final receipts go to a node that does not have them yet."""
+    real, hidden = house.wallet.standing, list[int]()
+
+    async def standing(hashes: Sequence[str]) -> Standing:
+        found = await real(hashes)
+        if len(hidden) >= times or not found.receipts or not found.receipts[0].final:
+            return found
+        hidden.append(found.final_nonce)
+        return Standing((), found.next_nonce, found.final_nonce)
+
+    house.wallet.standing = standing  # type: ignore[method-assign]
+    return hidden
+
+
+@pytest.mark.parametrize("times", [1, LOST_LOOKS - 1])
+@pytest.mark.parametrize("direct", [False, True])
+async def test_a_receipt_that_a_node_does_not_show_for_a_while_is_waited_for(
+    stage: OpenStage, times: int, direct: bool
+) -> None:
+    async with open_house(stage) as house:
+        payout = await house.waiting_for_hostpay(direct=direct)
+        hidden = hiding_receipts(house, times)
+        await house.run(LOST_LOOKS * LOST_LOOK_S + PATIENCE_S)
+        assert len(hidden) == times
+        await house.sound(payout)
+
+
+async def test_what_the_exchange_has_seen_is_not_lost_whatever_the_node_shows(stage: OpenStage) -> None:
+    async with open_house(stage) as house:
+        payout = await house.waiting_for_hostpay()
+        hidden = hiding_receipts(house, 50)
+        await house.run(LOST_LOOKS * LOST_LOOK_S + PATIENCE_S)
+        kept = await house.payout(payout)
+        assert (kept.state, kept.hold, kept.held_from) == (State.REVIEW, Hold.MISMATCH, State.PAYING)
+        await house.release(payout)
+        await house.run(LOST_LOOKS * LOST_LOOK_S)
+        assert len(house.transfers()) == 1
+        await house.run(6 * 3_600.0)
+        assert len(hidden) == 50
+        await house.sound(payout)
+
+
+@pytest.mark.parametrize("direct", [False, True])
+async def test_an_earlier_round_that_was_paid_after_all_keeps_the_next_from_being_paid(
+    stage: OpenStage, direct: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_house(stage) as house:
+        payout = await house.waiting_for_hostpay(direct=direct)
+        with monkeypatch.context() as patch:
+            patch.setattr(hostpay_follow, "LOST_LOOKS", 1)
+            patch.setattr(hostpay_follow, "_seen", nothing_seen)
+            hiding_receipts(house, 1)
+            await house.run(1_200.0)
+        kept = await house.payout(payout)
+        assert (kept.state, kept.held_from) == (State.REVIEW, State.PRICED), "it is on record as lost"
+        await house.release(payout)
+        await house.run()
+        kept = await house.payout(payout)
+        assert (kept.state, kept.hold) == (State.REVIEW, Hold.MISMATCH)
+        assert "of the earlier swap" in (kept.reason or "")
+        assert len(house.transfers()) == 1
+        if direct:
+            return
+        keeper = await house.another_worker(compare_exchanges)
+        house.clock.now = await house.s.clock.advance(COMPARED_AFTER_S)
+        await house.s.feed.put([Message(queue=KEEPING.queue, action=COMPARE, payload={})])
+        while await keeper.step():
+            pass
+        [told] = [note.text for note in await notes(house.s.read) if note.location == "payouts.exchanges"]
+        assert "we have it as returned" in told
+
+
+async def nothing_seen(*_: object) -> None:
+    return None

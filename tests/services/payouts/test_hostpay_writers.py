@@ -6,10 +6,11 @@ from typing import Any
 import asyncpg
 import pytest
 
+from payonce.engine.model import Lease
 from payonce.services.payouts import wallet_store
 from payonce.services.payouts.hostpay import pay_swap
 from payonce.services.payouts.hostpay_follow import follow_payment
-from payonce.services.payouts.model import State
+from payonce.services.payouts.model import State, SwapState
 from payonce.services.payouts.wallet import LEASE_TTL_S, HostWallet
 from payonce.testing import OpenStage
 from payonce.vendors.evm.chain import Fate
@@ -131,3 +132,34 @@ async def test_a_swap_has_one_payment_and_a_payment_one_nonce(stage: OpenStage) 
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
             await house.s.read.fetch("update payouts.wallet_payments set nonce = 7")
         assert await signed_so_far(house) == [0]
+
+
+async def test_a_late_run_does_not_take_a_final_payment_back_to_sent(stage: OpenStage) -> None:
+    async with open_house(stage) as house:
+        payout = await house.waiting_for_hostpay()
+        late = await house.another_worker(pay_swap)
+        while await late.step():
+            pass
+        await house.tell_again(payout)
+        lease, follower = house.host.lease, await house.another_worker(follow_payment)
+
+        async def slow_lease() -> Lease:
+            """Meanwhile the payment becomes final."""
+            house.host.lease = lease  # type: ignore[method-assign]
+            found = await lease()
+            while (await house.swap(payout)).state is SwapState.PAYING:
+                house.clock.now = await house.s.clock.advance(1.0)
+                house.chain.mine(3)
+                await house.simulator.tell()
+                while await follower.step():
+                    pass
+            return found
+
+        house.host.lease = slow_lease  # type: ignore[method-assign]
+        while await late.step():
+            pass
+        row = await house.hostpay_row()
+        assert (row["tx_status"], row["is_complete"]) == ("final", True)
+        assert row["block_number"] is not None
+        await house.run()
+        await house.sound(payout)

@@ -18,7 +18,7 @@ from payonce.services.payouts.model import Hold, Payout
 
 ABOVE_LIMIT: Final = "pay above limit"
 """What hostpay asks people for; its subject is the swap."""
-FIELDS: Final = ("verdict", "address", "extra_id", "no_memo", "why", "seen")
+FIELDS: Final = ("verdict", "address", "extra_id", "no_memo", "transaction", "swap_id", "why", "seen")
 
 CHOICES: Final = {
     Verdict.RELEASE: (
@@ -38,6 +38,14 @@ CHOICES: Final = {
         "Reject it",
         "It is not paid, and not given back: the books keep it as rejected. This cannot be undone.",
     ),
+    Verdict.RETURNED: (
+        "The deposit came back",
+        "Hostpay looks on the chain what the transaction brought. If it is the deposit, the payout waits as unpaid.",
+    ),
+    Verdict.WRITE_OFF: (
+        "Write the deposit off",
+        "The books take it as a loss if the exchange gave it up too; whoever lets the payout go on pays a second time.",
+    ),
 }
 """Each decision in a person's words, and what follows from it."""
 
@@ -51,7 +59,8 @@ NEXT_STEP: Final = {
     Hold.REPEATED: "Ask the caller whether two were meant. If so let it go on; if not, give the money back.",
     Hold.VERIFYING: "Answer what ChangeNOW asks about the money. It moves on by itself when they are content.",
     Hold.LIMIT: "An approver agrees to the payment, or somebody lets it go on when the day's limit has room again.",
-    Hold.EXCHANGE_FAILED: "Read why the exchange failed. Let it go on for another round, or give the money back.",
+    Hold.EXCHANGE_FAILED: "Read why the exchange failed. If the wallet has paid, ask ChangeNOW for the money first; "
+    "when it is back, or given up, let the payout go on for another round, or give the money back.",
     Hold.MISMATCH: "Compare the exchange with what is on record here before anything is decided.",
     Hold.PERSON: "Whoever kept it knows why.",
 }
@@ -98,6 +107,7 @@ def _given(visit: Visit, payout: Payout) -> Decision:
     return Decision(
         payout_id=payout.id, seen=seen, verdict=Verdict(said), note=reason_of(visit.form),
         address=address if moved else None, extra_id=extra_id if moved else None,
+        transaction=name_of(visit.form, "transaction"), swap_id=name_of(visit.form, "swap_id"),
     )  # fmt: skip
 
 
@@ -109,13 +119,15 @@ async def _check(visit: Visit, payout: Payout, given: Decision) -> Response:
     where = [] if given.address is None else [
         f"From {payout.wallet_address} to {given.address}" + (f" with the memo {given.extra_id}." if given.extra_id
                                                               else ", without a memo.")]  # fmt: skip
+    if given.verdict is Verdict.RETURNED:
+        where.append(f"By transaction {given.transaction}.")
     return visit.page(
         "check_change.html", f"{label}?", crumbs=[("Payouts", "/payouts"), (payout.unique_id, path)],
         sentences=[consequence, *where], amounts=seen.weighed.amounts, because=seen.because, document=None,
         note=given.note, action=f"{path}/decide", back=path,
         button="Ask a second person" if seen.because else label,
         hidden={**{name: text_of(visit.form, name) for name in FIELDS}, "sure": "yes"},
-        danger=given.verdict in (Verdict.REJECT, Verdict.REFUND),
+        danger=given.verdict in (Verdict.REJECT, Verdict.REFUND, Verdict.WRITE_OFF),
     )  # fmt: skip
 
 

@@ -128,6 +128,10 @@ class DecisionAsked(Asked):
     extra_id: Annotated[str, StringConstraints(pattern=r"^[ -~]{0,120}$")] | None = Field(
         None, description="The new address' memo; empty says that it needs none."
     )
+    transaction: Annotated[str, StringConstraints(pattern=r"^0x[0-9a-fA-F]{64}$")] | None = Field(
+        None, description="By which a deposit came back.")  # fmt: skip
+    swap_id: Annotated[str, StringConstraints(pattern=r"^[!-~]{1,100}$")] | None = Field(
+        None, description="Whose deposit, if several are at the exchange.")  # fmt: skip
 
 
 class Decided(BaseModel):
@@ -231,7 +235,7 @@ def _add_reading(routes: APIRouter) -> None:
 
 
 def _add_deciding(routes: APIRouter) -> None:
-    @routes.post(f"{PREFIX}/{{payout_id}}/decide", summary="Hold, release, readdress, reject or refund one",
+    @routes.post(f"{PREFIX}/{{payout_id}}/decide", summary="Hold, release, readdress, reject or refund one, and more",
                  response_model=Decided, responses=DECIDES)  # fmt: skip
     async def decide_payout(
         payout_id: Id, body: DecisionAsked, desk: AtDesk, once: Annotated[Once, moves_money(DECIDE)]
@@ -241,7 +245,7 @@ def _add_deciding(routes: APIRouter) -> None:
                 raise not_found(f"payout {payout_id!r}")
             asked = Decision(
                 payout_id=payout_id, seen=body.revision, verdict=body.verdict, note=body.note,
-                address=body.address, extra_id=body.extra_id,
+                address=body.address, extra_id=body.extra_id, transaction=body.transaction, swap_id=body.swap_id,
             )  # fmt: skip
             try:
                 end = await ask(tx, desk.actions[ACTION], asked, once.caller.holder, body.note)

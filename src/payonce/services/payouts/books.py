@@ -25,7 +25,7 @@ AT_EXCHANGE: Final = "payouts/at_changenow"
 """Deposits that are final at the exchange and have not become payouts yet."""
 NETWORK_FEES: Final = "payouts/network_fees"
 EXCHANGE_LOSSES: Final = "payouts/exchange_losses"
-"""What the exchange kept of a deposit that it sent back."""
+"""What the exchange kept of a deposit that it sent back, less what it sent too much."""
 REJECTED: Final = "payouts/rejected"
 """Owed to nobody by a person's decision, and not given back."""
 
@@ -96,12 +96,24 @@ def finished(swap: Swap, share: Share) -> Posting:
     )  # fmt: skip
 
 
-def returned(swap: Swap, amount: Amount) -> Posting:
-    """The exchange sent this much of the deposit back to the wallet; what is missing, it kept."""
-    lost = swap.amount - amount
-    lines = moved(amount, AT_EXCHANGE, HOST_WALLET) if amount else ()
-    loss = moved(lost, AT_EXCHANGE, EXCHANGE_LOSSES) if lost else ()
-    return Posting(f"payout_swap:{swap.id}:returned", Reference(SWAP, swap.id), (*lines, *loss), "returned")
+def sent_back(swap: Swap, transaction_hash: str, counted: Amount, more: Amount) -> Posting:
+    """A transaction brought this much of the deposit back to the wallet, and perhaps more than was missing."""
+    lines = moved(counted, AT_EXCHANGE, HOST_WALLET) if counted else ()
+    gain = moved(more, EXCHANGE_LOSSES, HOST_WALLET) if more else ()
+    key = f"payout_swap:{swap.id}:sent_back:{transaction_hash}"
+    return Posting(key, Reference(SWAP, swap.id), (*lines, *gain), "sent back")
+
+
+def not_sent_back(swap: Swap, lost: Amount) -> Posting:
+    """What is missing of a deposit that no longer counts: the exchange kept it."""
+    lines = moved(lost, AT_EXCHANGE, EXCHANGE_LOSSES)
+    return Posting(f"payout_swap:{swap.id}:returned", Reference(SWAP, swap.id), lines, "returned")
+
+
+def sent_back_and_finished(swap: Swap, counted: Amount) -> Posting:
+    """The client has it all the same: what came back of the deposit is a gain."""
+    lines = moved(counted, EXCHANGE_LOSSES, AT_EXCHANGE)
+    return Posting(f"payout_swap:{swap.id}:gained", Reference(SWAP, swap.id), lines, "gained")
 
 
 def _value(payout: Payout) -> Amount:

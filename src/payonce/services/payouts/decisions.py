@@ -1,8 +1,10 @@
-"""What a person decides about a payout: let it go on, elsewhere if need be, keep it, reject it, or give the money back.
+"""What a person decides about a payout: let it go on, elsewhere if need be, keep it, reject it, or give the money back;
+and about a deposit that its exchange came to nothing with: that it came back, or that it is lost.
 
 One action, carried out at once or, above the thresholds of its assets, when a second person has agreed.
 """
 
+import re
 from enum import StrEnum
 from typing import Any, Final
 
@@ -14,11 +16,12 @@ from payonce.engine.transaction import Tx
 from payonce.kit.outcomes import Invalid, Retry, Stale
 from payonce.services.payouts import books, sending, store, swap_store
 from payonce.services.payouts.addresses import wrong_with
-from payonce.services.payouts.model import UNDER_WAY, Hold, Payout, State
+from payonce.services.payouts.model import UNDER_WAY, Hold, Payout, State, Swap, SwapState
 
 ACTION: Final = "decide payout"
 _KEPT: Final = frozenset({State.HELD, State.REVIEW})
 _MAY_END: Final = _KEPT | {State.ACCUMULATING}
+_HASH: Final = re.compile(r"0x[0-9a-f]{64}")
 
 
 class Verdict(StrEnum):
@@ -31,6 +34,10 @@ class Verdict(StrEnum):
     """Is not paid, and not given back."""
     REFUND = "refund"
     """Everything is undone, the fee included: it is given back, or was never more than a repetition."""
+    RETURNED = "returned"
+    """A transaction brought the deposit back; hostpay looks on the chain whether it did."""
+    WRITE_OFF = "write_off"
+    """The deposit is lost, and two people say so; hostpay looks whether the exchange has given it up too."""
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +49,10 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     address: str | None = None
     extra_id: str | None = None
     """Of the new address; an empty one says that it needs none, as at intake."""
+    transaction: str | None = None
+    """By which the deposit came back."""
+    swap_id: str | None = None
+    """Whose deposit, if the payout has several at the exchange."""
 
 
 def deciding(_: Admin) -> Action[Decision]:
@@ -55,7 +66,10 @@ async def _weigh(tx: Tx, asked: Decision) -> Weighed:
         amounts.append(payout.value)
     where = f" to {asked.address}" if asked.verdict is Verdict.READDRESS else ""
     text = f"{asked.verdict} payout {payout.id}{where}, which is {payout.state} ({payout.adjusted})"
-    return Weighed(payout.id, text, amounts)
+    if asked.verdict is Verdict.RETURNED:
+        text += f", by transaction {asked.transaction}"
+    because = "a deposit is written off" if asked.verdict is Verdict.WRITE_OFF else ""
+    return Weighed(payout.id, text, amounts, because=because)
 
 
 async def _execute(tx: Tx, asked: Decision, by: str) -> dict[str, Any]:
@@ -75,6 +89,8 @@ async def _execute(tx: Tx, asked: Decision, by: str) -> dict[str, Any]:
             after = await _end(tx, payout, State.REJECTED, asked)
         case Verdict.REFUND:
             after = await _end(tx, payout, State.REFUNDED, asked)
+        case Verdict.RETURNED | Verdict.WRITE_OFF:
+            after = await _end_deposit(tx, payout, asked, by)
     return {"payout": after.id, "state": after.state.value}
 
 
@@ -125,11 +141,49 @@ async def _check_memo(tx: Tx, payout: Payout, given: str | None) -> None:
         raise Invalid(f"extra_id is {given[:40]!r}, and {coin} has no memos; leave it out")
 
 
+async def _end_deposit(tx: Tx, payout: Payout, asked: Decision, by: str) -> Payout:
+    """Hostpay has the wallet and asks the exchange: it does it, or says why not. Afterwards the payout waits for what a
+    person decides about it, as one that was never paid."""
+    _check(payout, _KEPT, asked.verdict)
+    assert payout.hold is not None
+    swap = await _deposited(tx, payout, asked)
+    lead = await store.payout_by_unique_id(tx, swap.unique_id)
+    if asked.verdict is Verdict.WRITE_OFF:
+        reason = f"{by}: the deposit of {swap.id} is lost; being looked at once more"
+        await sending.send_written_off(tx, lead, swap, by)
+    else:
+        transaction = (asked.transaction or "").strip().lower()
+        if _HASH.fullmatch(transaction) is None:
+            raise Invalid(f"{transaction[:80]!r} is no transaction: give its hash, 0x and 64 hexadecimal digits")
+        if owner := await tx.fetchval("select swap_id from payouts.refunds where hash = $1", transaction):
+            raise Invalid(f"transaction {transaction} was counted for swap {owner} already; give another one")
+        reason = f"{by}: the deposit of {swap.id} came back by {transaction}; being looked for on the chain"
+        await sending.send_returned(tx, lead, swap, transaction)
+    return await store.keep(tx, payout, payout.hold, reason, as_state=payout.state)
+
+
+async def _deposited(tx: Tx, payout: Payout, asked: Decision) -> Swap:
+    swaps = {
+        swap.id: swap for swap in await swap_store.active_swaps(tx, payout.id)
+        if swap.state is SwapState.PAID_IN and not swap.direct
+    }  # fmt: skip
+    if asked.swap_id is None and len(swaps) > 1:
+        raise Invalid(f"payout {payout.id} has several deposits at the exchange; say which one: {', '.join(swaps)}")
+    found = next(iter(swaps.values()), None) if asked.swap_id is None else swaps.get(asked.swap_id)
+    if found is None:
+        named = "" if asked.swap_id is None else f" for swap {asked.swap_id[:80]!r}"
+        raise Invalid(f"payout {payout.id} has no deposit at the exchange{named}")
+    return found
+
+
 async def _end(tx: Tx, payout: Payout, state: State, asked: Decision) -> Payout:
     _check(payout, _MAY_END, asked.verdict)
     for swap in await swap_store.active_swaps(tx, payout.id):
         if swap.triggered_at is not None:
-            raise Invalid(f"hostpay knows of swap {swap.id} of payout {payout.id}: it may be paid; wait for its end")
+            raise Invalid(
+                f"hostpay knows of swap {swap.id} of payout {payout.id}: it may be paid; wait for its "
+                "end, or say that its deposit came back or is written off"
+            )
         if len(await swap_store.shares_of(tx, swap.id)) > 1:
             raise Invalid(f"swap {swap.id} serves other payouts than {payout.id} too; release it, and decide later")
         await _check_nothing_open(tx, swap.id)

@@ -8,7 +8,7 @@ from payonce.engine.transaction import Tx
 from payonce.engine.work import Work, handles
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Held, Invalid, Retry
-from payonce.services.payouts import pausing, swap_store, wallet_limits, wallet_store
+from payonce.services.payouts import earlier, pausing, swap_store, wallet_limits, wallet_store
 from payonce.services.payouts.model import ETH, ETH_NETWORK, ETH_TICKER, UNDER_WAY, Hold, State, Swap, SwapState
 from payonce.services.payouts.policies import FOLLOW, HOSTPAY
 from payonce.services.payouts.requoting import lapse_and_keep, lapse_and_swap_anew
@@ -86,9 +86,10 @@ async def _still_to_be_paid(tx: Tx, swap: Swap) -> None:
         raise Retry(f"swap {swap.id} is {current.state} since this moment", after_s=0.0)
 
 
-async def send_follow(tx: Tx, work: Work, swap: Swap, told: str = "", delay_s: float = 0.0) -> None:
-    """The message that sees a payment to its end. It ends with the message that it follows from, so there is one."""
-    payload: dict[str, Any] = {"swap_id": swap.id, "told": told}
+async def send_follow(tx: Tx, work: Work, swap: Swap, *, delay_s: float = 0.0, **known: str | int) -> None:
+    """The message that sees a payment to its end. It ends with the message that it follows from, so there is one.
+    `known` is what that one found out and the next one goes on from."""
+    payload: dict[str, Any] = {"swap_id": swap.id, **known}
     message = work.message
     await tx.send(
         FOLLOW, payload, correlation_id=message.correlation_id, lane=message.lane, delay_s=delay_s
@@ -104,6 +105,9 @@ async def _may_be_paid(work: Work, changenow: ChangeNow, host: HostWallet, asked
         why = f"payout {kept} was given to a person before it was paid"
         async with work.commit(rejected=why) as tx:
             await lapse_and_swap_anew(tx, swap, why)
+        return False
+    if why := await earlier.paid_after_all(work, changenow, host, swap):
+        await _keep(work, swap, Hold.MISMATCH, why, State.REVIEW)
         return False
     if not swap.direct:
         try:

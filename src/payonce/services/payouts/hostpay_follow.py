@@ -8,15 +8,17 @@ from payonce.engine.transaction import Tx
 from payonce.engine.work import Work, handles
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import NotSent, Retry, Unknown
-from payonce.services.payouts import books, pausing, store, swap_store, wallet_store
+from payonce.services.payouts import books, pausing, refunds, store, swap_store, wallet_store
+from payonce.services.payouts.earlier import GIVEN_UP, UNFUNDED
 from payonce.services.payouts.hostpay import send_follow
 from payonce.services.payouts.model import ETH, Hold, State, Swap, SwapState
 from payonce.services.payouts.policies import FOLLOW, HOSTPAY
+from payonce.services.payouts.reading import number_of
 from payonce.services.payouts.requoting import keep_priced, swap_anew
 from payonce.services.payouts.wallet import BumpPayment, HostWallet, answered
 from payonce.services.payouts.wallet_store import Attempt, PaymentState, WalletPayment
 from payonce.vendors.changenow.port import ChangeNow, Code, Exchange, ExchangeRefused, Status
-from payonce.vendors.evm.port import Receipt
+from payonce.vendors.evm.port import Incoming, Receipt
 
 BUMP_AFTER_S: Final = 180.0
 """A payment that is in no block after so long is offered for more: fifteen blocks of mainnet."""
@@ -24,6 +26,17 @@ SEEN_WITHIN_S: Final = 4 * 3_600.0
 """A deposit that is final and that the exchange does not see for so long goes before a person."""
 LOOK_AGAIN_S: Final = 300.0
 """While a person has it."""
+LOST_LOOKS: Final = 6
+LOST_LOOK_S: Final = 600.0
+"""A payment whose nonce is used is lost when at so many looks, so far apart, no receipt of it is shown."""
+MISSING: Final = "missing"
+"""What a person was told of a payment that the exchange sees and the chain does not show."""
+REFUND_WITHIN_S: Final = 4 * 3_600.0
+"""A refund that was announced and is not final on the chain for so long goes before a person."""
+OVERDUE: Final = "overdue"
+"""What a person was told of such a one."""
+SHORT: Final = "short"
+"""What a person was told of a refund that was not the deposit."""
 
 TELLING: Final = {
     Status.FAILED: (Hold.EXCHANGE_FAILED, State.REVIEW),
@@ -41,14 +54,16 @@ async def follow_payment(work: Work, changenow: ChangeNow, host: HostWallet) -> 
     swap = await swap_store.swap(work.read, str(work.message.payload.get("swap_id")))
     match swap.state:
         case SwapState.PAYING:
-            await _follow_on_chain(work, host, swap)
+            await _follow_on_chain(work, changenow, host, swap)
+        case SwapState.PAID_IN if {"returned_by", "written_off_by"} & work.message.payload.keys():
+            await _follow_word(work, changenow, host, swap)
         case SwapState.PAID_IN:
             await _follow_at_exchange(work, changenow, host, swap)
         case _:
             return
 
 
-async def _follow_on_chain(work: Work, host: HostWallet, swap: Swap) -> None:
+async def _follow_on_chain(work: Work, changenow: ChangeNow, host: HostWallet, swap: Swap) -> None:
     paid = await wallet_store.payment_of(work.read, swap.id)
     if paid is None:
         raise Retry(f"no payment of {swap.id} is on record yet")
@@ -63,7 +78,7 @@ async def _follow_on_chain(work: Work, host: HostWallet, swap: Swap) -> None:
     # All attempts have one nonce, so at most one of them is in a block.
     receipt = standing.receipts[0] if standing.receipts else None
     if receipt is None and paid.nonce < standing.final_nonce:
-        await _record_lost(work, swap, paid)
+        await _miss(work, changenow, swap, paid)
     elif receipt is None:
         await _tell_of_gap(work, host, paid, attempts[0], standing.next_nonce)
         # What stands behind another one waits for that one, not for more money.
@@ -132,6 +147,36 @@ async def _record_reverted(work: Work, swap: Swap, receipt: Receipt) -> None:
         await _in_vain(tx, swap, why)
 
 
+async def _miss(work: Work, changenow: ChangeNow, swap: Swap, paid: WalletPayment) -> None:
+    """Its nonce is used for ever, and no receipt of ours is shown. A node that answers from behind says the same of a
+    payment that was made, so one look decides nothing, and neither does the chain alone."""
+    looks = number_of(work, "missing", 0) + 1
+    if looks < LOST_LOOKS:
+        async with work.commit() as tx:
+            await send_follow(tx, work, swap, delay_s=LOST_LOOK_S, missing=looks)
+        return
+    if (exchange := await _seen(changenow, swap)) is None:
+        await _record_lost(work, swap, paid)
+        return
+    why = f"no receipt of the payment of {swap.id} is shown, and exchange {exchange.id} is {exchange.status}"
+    if work.message.payload.get("told") == MISSING:
+        raise Retry(why, LOOK_AGAIN_S)
+    async with work.commit() as tx:
+        await _keep(tx, swap, Hold.MISMATCH, f"{why}; it is not paid again", State.REVIEW)
+        await send_follow(tx, work, swap, told=MISSING, missing=looks, delay_s=LOOK_AGAIN_S)
+
+
+async def _seen(changenow: ChangeNow, swap: Swap) -> Exchange | None:
+    """The exchange, if it has seen money. A direct payment has none that could."""
+    if swap.direct:
+        return None
+    assert swap.cn_api_id is not None
+    exchange = await changenow.exchange(swap.cn_api_id)
+    if exchange is None:
+        raise Retry(f"the exchange does not know {swap.cn_api_id}, and whether it was paid")
+    return None if exchange.status in UNFUNDED else exchange
+
+
 async def _record_lost(work: Work, swap: Swap, paid: WalletPayment) -> None:
     why = f"nonce {paid.nonce} of {paid.wallet} was used by a transaction that is not ours: {swap.id} is not paid"
     async with work.commit(rejected=why) as tx:
@@ -156,6 +201,51 @@ def _gas_in_vain(swap: Swap, gas: Amount) -> Posting:
     return Posting(f"payout_swap:{swap.id}:reverted", Reference(books.SWAP, swap.id), lines, "reverted")
 
 
+async def _follow_word(work: Work, changenow: ChangeNow, host: HostWallet, swap: Swap) -> None:
+    """What people say of a deposit is done when the chain or the exchange does not say otherwise."""
+    if "written_off_by" in work.message.payload:
+        await _write_off(work, changenow, swap)
+        return
+    transaction_hash = str(work.message.payload.get("returned_by"))
+    incoming = await answered(host.wallet.incoming(transaction_hash, ETH))
+    if incoming is None or not incoming.final:
+        why = f"transaction {transaction_hash} is not final on the chain, or brought nothing to the wallet"
+        if await _now_s(work) - number_of(work, "since", 0) < REFUND_WITHIN_S:
+            raise Retry(why)
+        async with work.commit(rejected=why) as tx:
+            await _keep(tx, swap, Hold.EXCHANGE_FAILED, f"{why}; nothing of {swap.id} came back by it", State.REVIEW)
+        return
+    async with work.commit() as tx:
+        found = await refunds.count(tx, swap.id, incoming)
+        if found.missing > refunds.may_keep(swap):
+            await _keep(tx, swap, Hold.EXCHANGE_FAILED, found.doubt, State.REVIEW)
+            return
+        reason = found.doubt or f"the deposit of {swap.id} came back by {transaction_hash}"
+        await refunds.close(tx, found.swap, found.missing, reason)
+        await keep_priced(tx, swap, Hold.EXCHANGE_FAILED, reason, State.REVIEW)
+
+
+async def _write_off(work: Work, changenow: ChangeNow, swap: Swap) -> None:
+    assert swap.cn_api_id is not None
+    exchange = await changenow.exchange(swap.cn_api_id)
+    if exchange is None:
+        raise Retry(f"the exchange does not know {swap.cn_api_id}, whose deposit is to be written off")
+    if exchange.status not in GIVEN_UP:
+        why = f"exchange {exchange.id} is {exchange.status}: its deposit is not written off"
+        async with work.commit(rejected=why) as tx:
+            await _keep(tx, swap, Hold.EXCHANGE_FAILED, why, State.REVIEW)
+        return
+    async with work.commit() as tx:
+        await swap_store.payouts_of(tx, swap.id)
+        current = await swap_store.locked_swap(tx, swap.id)
+        if current.state is not SwapState.PAID_IN:
+            raise Retry(f"swap {swap.id} is {current.state} by now")
+        missing = current.amount - await refunds.counted_of(tx, swap.id)
+        reason = f"{work.message.payload['written_off_by']}: {missing} of the deposit of {swap.id} is written off"
+        await refunds.close(tx, current, missing, reason)
+        await keep_priced(tx, swap, Hold.EXCHANGE_FAILED, reason, State.REVIEW)
+
+
 async def _follow_at_exchange(work: Work, changenow: ChangeNow, host: HostWallet, swap: Swap) -> None:
     assert swap.cn_api_id is not None
     try:
@@ -167,8 +257,7 @@ async def _follow_at_exchange(work: Work, changenow: ChangeNow, host: HostWallet
         raise Retry(f"the exchange does not know {swap.cn_api_id}, which was paid")
     match exchange.status:
         case Status.FINISHED:
-            async with work.commit() as tx:
-                await swap_store.finish(tx, swap)
+            await _record_finished(work, swap)
         case Status.REFUNDED:
             await _take_back(work, host, swap, exchange)
         case Status.FAILED | Status.EXPIRED | Status.VERIFYING:
@@ -185,22 +274,64 @@ async def _not_told(work: Work, swap: Swap, no: ExchangeRefused) -> None:
         raise Retry(f"the exchange does not say how {swap.cn_api_id} stands: {no.reason}", LOOK_AGAIN_S) from no
     async with work.commit() as tx:
         await pausing.pause(work, tx.connection, pausing.refused_key(no.reason), HOSTPAY.queue)
-        told = str(work.message.payload.get("told") or "")
-        await send_follow(tx, work, swap, told=told, delay_s=LOOK_AGAIN_S)
+        known = {name: value for name, value in work.message.payload.items() if name != "swap_id"}
+        await send_follow(tx, work, swap, delay_s=LOOK_AGAIN_S, **known)
+
+
+async def _record_finished(work: Work, swap: Swap) -> None:
+    async with work.commit() as tx:
+        finished = await swap_store.finish(tx, swap)
+        if back := await refunds.counted_of(tx, finished.id):
+            await tx.post(books.sent_back_and_finished(swap, back))
 
 
 async def _take_back(work: Work, host: HostWallet, swap: Swap, exchange: Exchange) -> None:
-    """Another swap only when the money is back, by the chain's word."""
+    """Another swap only when the money is back, by the chain's word, and all of it but the fee of sending it."""
     if exchange.refund_hash is None:
-        raise Retry(f"exchange {exchange.id} is refunded, and does not say by which transaction")
-    incoming = await answered(host.wallet.incoming(exchange.refund_hash, ETH))
+        await _await_refund(work, swap, f"exchange {exchange.id} is refunded, and does not say by which transaction")
+        return
+    incoming = await answered(host.wallet.incoming(exchange.refund_hash.lower(), ETH))
     if incoming is None or not incoming.final:
-        raise Retry(f"the refund of exchange {exchange.id} is not final on the chain yet")
+        why = f"the refund of exchange {exchange.id}, {exchange.refund_hash}, is not final on the chain yet"
+        await _await_refund(work, swap, why)
+        return
     reason = f"exchange {exchange.id} sent {incoming.amount} back"
+    if work.message.payload.get("told") == SHORT and await _is_counted(work, incoming):
+        raise Retry(f"{reason}, which is not what was paid; a person has it", LOOK_AGAIN_S)
     async with work.commit() as tx:
-        await tx.post(books.returned(swap, incoming.amount))
-        await swap_store.advance(tx, swap, SwapState.RETURNED, reason=reason)
-        await swap_anew(tx, swap, reason)
+        found = await refunds.count(tx, swap.id, incoming)
+        if found.missing > refunds.may_keep(swap):
+            await _keep(tx, swap, Hold.EXCHANGE_FAILED, f"{found.doubt}; it is not paid again", State.REVIEW)
+            await send_follow(tx, work, swap, told=SHORT, delay_s=LOOK_AGAIN_S)
+            return
+        await refunds.close(tx, found.swap, found.missing, reason)
+        if found.doubt:
+            await keep_priced(tx, swap, Hold.MISMATCH, found.doubt, State.REVIEW)
+        else:
+            await swap_anew(tx, swap, reason)
+
+
+async def _await_refund(work: Work, swap: Swap, why: str) -> None:
+    """It may take hours, and not for ever: then a person hears of it, once."""
+    if work.message.payload.get("told") == OVERDUE:
+        raise Retry(why, LOOK_AGAIN_S)
+    now, since = await _now_s(work), number_of(work, "refunded_since", 0)
+    if since and now - since < REFUND_WITHIN_S:
+        raise Retry(why)
+    async with work.commit() as tx:
+        if not since:
+            await send_follow(tx, work, swap, refunded_since=now)
+            return
+        await _keep(tx, swap, Hold.EXCHANGE_FAILED, f"{why}; it is not paid again", State.REVIEW)
+        await send_follow(tx, work, swap, told=OVERDUE, delay_s=LOOK_AGAIN_S)
+
+
+async def _is_counted(work: Work, incoming: Incoming) -> bool:
+    """Whether a person has been told of this very transaction: then another one is waited for."""
+    found: bool = await work.read.fetchval(
+        "select exists (select from payouts.refunds where hash = $1)", incoming.hash.lower()
+    )
+    return found
 
 
 async def _tell_a_person(work: Work, swap: Swap, exchange: Exchange) -> None:
@@ -229,3 +360,8 @@ async def _paid_for_s(work: Work, swap: Swap) -> float:
         swap.id,
     )
     return seconds
+
+
+async def _now_s(work: Work) -> int:
+    now: int = await work.read.fetchval("select extract(epoch from payonce.due_now())::bigint")
+    return now

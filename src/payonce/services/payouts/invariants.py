@@ -42,7 +42,9 @@ INVARIANTS: Final = WALLET_INVARIANTS | {
         select coalesce(sum(minor), 0) as books from payonce.posting_lines l
         join payonce.accounts a on a.id = l.account_id where a.path = 'payouts/at_changenow'
         having coalesce(sum(minor), 0) <> (
-            select coalesce(sum(amount_minor), 0) from payouts.swaps where state = 'paid_in' and not direct)
+            select coalesce(sum(s.amount_minor - coalesce((
+                select sum(r.counted_minor) from payouts.refunds r where r.swap_id = s.id), 0)), 0)
+            from payouts.swaps s where s.state = 'paid_in' and not s.direct)
     """,
     "parts add up to the value": """
         select p.id, p.value_minor, sum(t.amount_minor) as parts from payouts.payouts p

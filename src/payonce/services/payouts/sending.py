@@ -1,10 +1,12 @@
 """The messages that carry a payout on, each with the fields of its hop; and which one is missing where it stands."""
 
+from typing import Any
+
 from payonce.engine.transaction import Reader, Tx
 from payonce.kit.money import Amount
 from payonce.services.payouts import store, swap_store
 from payonce.services.payouts.model import ETH, ETH_NETWORK, ETH_TICKER, Payout, State, Swap, SwapState
-from payonce.services.payouts.policies import ESTIMATE, ESTIMATED, HOSTPAY, SWAP, SWAPPED
+from payonce.services.payouts.policies import ESTIMATE, ESTIMATED, FOLLOW, HOSTPAY, SWAP, SWAPPED
 from payonce.services.payouts.tokens import hops
 from payonce.vendors.changenow.port import Estimate
 from payonce.vendors.changenow.port import Swap as Made
@@ -74,6 +76,21 @@ async def send_hostpay(tx: Tx, lead: Payout, swap: Swap, put: int = FIRST) -> No
     payload = {**hops.plain(asked), "payout_id": lead.id, "part": swap.part, "put": put}
     key = f"hostpay:{swap.id}:{put}"
     await tx.send(HOSTPAY, payload, key=key, correlation_id=lead.id, lane=lead.lane)
+
+
+async def send_returned(tx: Tx, lead: Payout, swap: Swap, transaction_hash: str) -> None:
+    """A person says that this transaction brought the deposit back."""
+    await _send_word(tx, lead, {"swap_id": swap.id, "returned_by": transaction_hash})
+
+
+async def send_written_off(tx: Tx, lead: Payout, swap: Swap, by: str) -> None:
+    """People say that the deposit is lost."""
+    await _send_word(tx, lead, {"swap_id": swap.id, "written_off_by": by})
+
+
+async def _send_word(tx: Tx, lead: Payout, word: dict[str, Any]) -> None:
+    since: int = await tx.fetchval("select extract(epoch from payonce.due_now())::bigint")
+    await tx.send(FOLLOW, {**word, "since": since}, correlation_id=lead.id, lane=lead.lane)
 
 
 async def resume(tx: Tx, payout: Payout) -> None:

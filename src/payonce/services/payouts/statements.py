@@ -16,8 +16,9 @@ from payonce.engine.work import Work, handles
 from payonce.kit.log import get_logger
 from payonce.kit.money import Amount, Rounding
 from payonce.services.payouts.books import AT_EXCHANGE
+from payonce.services.payouts.earlier import UNFUNDED, contradicts
 from payonce.services.payouts.effects import CreateSwap
-from payonce.services.payouts.model import ETH, ETH_TICKER, SwapState
+from payonce.services.payouts.model import ETH, ETH_TICKER, REPLACED, SwapState
 from payonce.services.payouts.policies import KEEPING
 from payonce.vendors.changenow.port import PAGE_MAX, ChangeNow, Exchange, Status
 
@@ -27,7 +28,8 @@ LISTED_WITHIN_S: Final = 300.0
 COMPARED_AFTER_S: Final = 3_600.0
 COMPARED_S: Final = 90_000.0
 """A little more than a day, so that no swap falls between two looks."""
-UNFUNDED: Final = frozenset({Status.NEW, Status.WAITING, Status.EXPIRED})
+REPLACED_COMPARED_S: Final = 7 * 86_400.0
+"""An exchange that we gave up may be funded, or go on, days later: told on each of them."""
 COMPARE: Final = "compare_exchanges"
 
 log = get_logger(__name__)
@@ -73,17 +75,20 @@ async def listed(changenow: ChangeNow, since: datetime, until: datetime) -> Asyn
 
 @handles(KEEPING, COMPARE)
 async def compare_exchanges(work: Work, changenow: ChangeNow) -> None:
-    """The other direction: what we paid in during the last day, held against what the exchange shows of it."""
+    """The other direction: what we paid in during the last day, and what we gave up during the last week, held against
+    what the exchange shows of it."""
     rows = await work.read.fetch(
         """
-        select s.id, s.cn_api_id, s.state, s.created_at, s.amount_minor, s.address, payonce.due_now() as now
-        from payouts.swaps s
-        where s.state in ('paid_in', 'finished') and not s.direct
-          and s.updated_at between payonce.due_now() - make_interval(secs => $1::float8)
+        select s.id, s.cn_api_id, s.state, s.created_at, s.amount_minor, s.address, p.state as payment,
+            payonce.due_now() as now
+        from payouts.swaps s left join payouts.wallet_payments p on p.swap_id = s.id
+        where s.state in ('paid_in', 'finished', 'lapsed', 'returned') and not s.direct
+          and s.updated_at between payonce.due_now() - make_interval(secs =>
+                case when s.state in ('lapsed', 'returned') then $3::float8 else $1::float8 end)
                                and payonce.due_now() - make_interval(secs => $2::float8)
         order by s.created_at
         """,
-        COMPARED_S, COMPARED_AFTER_S,
+        COMPARED_S, COMPARED_AFTER_S, REPLACED_COMPARED_S,
     )  # fmt: skip
     if not rows:
         return
@@ -101,6 +106,10 @@ async def compare_exchanges(work: Work, changenow: ChangeNow) -> None:
 
 def disagreement(swap: Any, found: Exchange | None) -> str | None:
     """In what the exchange's word is another than ours; None when it is not."""
+    if swap["state"] in REPLACED:
+        if found is None or not contradicts(found.status, swap["payment"]):
+            return None
+        return f"we have it as {swap['state']} and may have paid another, and the exchange has it as {found.status}"
     if found is None:
         return "we paid its deposit, and the exchange does not list it"
     if found.status in UNFUNDED:

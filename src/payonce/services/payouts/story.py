@@ -10,7 +10,7 @@ from payonce.engine.audit import notes
 from payonce.engine.ledger.model import Reads
 from payonce.kit.money import Amount, Asset
 from payonce.services.payouts.decisions import Verdict
-from payonce.services.payouts.model import ETH, REPLACED, UNDER_WAY, Payout, State, Swap, swap_from
+from payonce.services.payouts.model import ETH, REPLACED, UNDER_WAY, Payout, State, Swap, SwapState, swap_from
 
 POSTINGS_MAX: Final = 500
 NOTES_MAX: Final = 200
@@ -127,6 +127,8 @@ def open_verdicts(payout: Payout, swaps: Sequence[Carried]) -> list[Verdict]:
     told = any(each.swap.triggered_at is not None or each.payouts > 1 or each.in_doubt for each in active)
     if (kept or payout.state is State.ACCUMULATING) and not told:
         offered += [Verdict.REFUND, Verdict.REJECT]
+    if kept and any(each.swap.state is SwapState.PAID_IN and not each.swap.direct for each in active):
+        offered += [Verdict.RETURNED, Verdict.WRITE_OFF]
     return offered
 
 

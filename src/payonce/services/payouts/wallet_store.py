@@ -211,12 +211,14 @@ async def open_hostpay(tx: Tx, swap: Swap, currency: str, network: str, signed: 
 async def note_hostpay(
     tx: Tx, swap: Swap, status: str, *, tx_hash: str | None = None, receipt: Receipt | None = None
 ) -> None:  # fmt: skip
+    """Where a payment stands, for callers of before. What has ended stays as it ended: a run that sends the bytes once
+    more may come after the one that saw them final."""
     await tx.execute(
         """
         update payouts.split_payout_hostpay
         set tx_status = $3, tx_hash = coalesce($4, tx_hash), gas_used = coalesce($5, gas_used),
             block_number = coalesce($6, block_number), is_complete = $7, updated_at = payonce.due_now()
-        where unique_id = $1 and cn_api_id = $2
+        where unique_id = $1 and cn_api_id = $2 and tx_status in ('signed', 'sent')
         """,
         swap.unique_id, swap.cn_api_id, status, tx_hash or (receipt and receipt.hash),
         receipt and receipt.gas_used, receipt and receipt.block_number, status == PaymentState.FINAL,

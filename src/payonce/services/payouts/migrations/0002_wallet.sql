@@ -72,8 +72,20 @@ create table payouts.wallet_clearances (
     primary key (unique_id, part, amount_minor)
 );
 
+-- What came back of a deposit, by the chain's word. The key is the promise that no transaction is counted twice.
+create table payouts.refunds (
+    hash text collate "C" primary key check (hash = lower(hash) and length(hash) between 1 and 100),
+    swap_id text collate "C" not null references payouts.swaps (id),
+    amount_minor numeric(78) not null check (amount_minor > 0),
+    -- How much of it is of the deposit: all of it, unless more came than was missing.
+    counted_minor numeric(78) not null check (counted_minor between 0 and amount_minor),
+    created_at timestamptz not null default payonce.due_now()
+);
+
+create index refunds_swaps on payouts.refunds (swap_id);
+
 grant select, insert on payouts.wallets, payouts.wallet_payments, payouts.wallet_attempts, payouts.wallet_limits,
-    payouts.wallet_clearances to payonce_service;
+    payouts.wallet_clearances, payouts.refunds to payonce_service;
 grant update (next_nonce, told_nonce) on payouts.wallets to payonce_service;
 grant update (state, fee_minor, updated_at) on payouts.wallet_payments to payonce_service;
 grant update (per_payment_minor, per_day_minor, low_balance_minor, set_by, set_at) on payouts.wallet_limits
