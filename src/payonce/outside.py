@@ -102,13 +102,14 @@ async def open_changenow(settings: Settings, database: Database) -> AsyncIterato
         ) as http:
             yield [client(http, key)]
         return
-    with _simulated_changenow(settings) as simulator:
+    with simulated_changenow(settings) as simulator:
         async with HttpClient("changenow", "https://changenow.example", transport=simulator) as http:
             yield [client(http, SIMULATED_KEY), simulator]
 
 
 @contextmanager
-def _simulated_changenow(settings: Settings) -> Iterator["ChangeNowSimulator"]:
+def simulated_changenow(settings: Settings) -> Iterator["ChangeNowSimulator"]:
+    """With the books that it left in the data folder."""
     from payonce.vendors.changenow.simulator import ChangeNowSimulator
     from payonce.vendors.simulated import open_simulator
 
