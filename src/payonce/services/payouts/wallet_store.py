@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
+from payonce.engine.database import Database
 from payonce.engine.transaction import Reader, Tx
 from payonce.kit.money import Amount, Asset
 from payonce.kit.outcomes import Retry
@@ -134,6 +135,22 @@ async def in_flight(read: Reader | Tx, wallet: str, asset: Asset) -> Amount:
         wallet, asset.code, asset.exponent,
     )  # fmt: skip
     return Amount(int(minor), asset)
+
+
+async def note_waiting(database: Database, swap: Swap, why: str | None) -> None:
+    """Why its payment waits, for people to see; None when it does not any more. In no run's transaction: such a run has
+    nothing to commit."""
+    await database.engine.execute(
+        "update payouts.swaps set waits_for = $2 where id = $1 and state = 'created'", swap.id, why
+    )
+
+
+async def payments_wait(read: Reader | Tx) -> bool:
+    """Whether any payment waits for the wallet to be filled up."""
+    found: bool = await read.fetchval(
+        "select exists (select from payouts.swaps where state = 'created' and waits_for is not null)"
+    )
+    return found
 
 
 async def open_hostpay(tx: Tx, swap: Swap, currency: str, network: str, signed: Signed) -> None:
