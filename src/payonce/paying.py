@@ -9,9 +9,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from payonce.engine.database import Database
+from payonce.engine.transaction import Reader
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid, NotSent, Unknown
 from payonce.outside import open_changenow
+from payonce.services.payouts import wallet_limits
 from payonce.services.payouts.model import ETH
 from payonce.services.payouts.policies import VENDOR_TIMEOUT_S
 from payonce.services.payouts.terms import Terms
@@ -57,7 +59,16 @@ async def open_payouts(settings: Settings, database: Database) -> AsyncIterator[
             [secret.key for secret in settings.signing_keys()], address, settings.payouts.fee_percent,
             settings.payouts.allow_missing_payment_id,
         )  # fmt: skip
+        if wallet is not None:
+            await _warn_of_no_limit(database)
         yield [changenow, terms, *([] if wallet is None else [HostWallet(wallet, database, _holder())])]
+
+
+async def _warn_of_no_limit(database: Database) -> None:
+    limit = await wallet_limits.limit_of(Reader(database), ETH)
+    if limit is not None and limit.per_payment is None and limit.per_day is None:
+        log.warning("wallet_without_limits", asset=ETH.code, pays="any amount without being asked",
+                    instead="set the wallet's limits in the console, Vendors")  # fmt: skip
 
 
 @asynccontextmanager
