@@ -355,6 +355,11 @@ class Settings(BaseModel):
         return self.data_dir / "simulators"
 
     @property
+    def task_server_file(self) -> Path:
+        """Where our own Cloud Tasks server says at which address it listens, for commands of the same folder."""
+        return self.data_dir / "cloudtasks-address"
+
+    @property
     def server_dir(self) -> Path:
         """Where the private PostgreSQL lives; the data folder itself has room for more."""
         return self.data_dir / "postgres"
