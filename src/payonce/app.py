@@ -86,7 +86,7 @@ SERVICES: Final = (
         "payouts", "payonce.services.payouts", payouts.ROLES, payouts.INVARIANTS, payouts.SCHEDULES,
         resources=open_payouts, references=payouts.REFERENCES, statements=payouts.statements,
         scenarios=payouts_scenarios, routes=payouts_routes, scopes=payouts.SCOPES, pushes=payout_targets,
-        observes=payouts.observe_payouts,
+        observes=payouts.observe_payouts, names=payouts.NAMES,
     ),
     Service("webhooks", None, {"sender": [webhooks.deliver]}, resources=open_webhooks),
     Service("cloudtasks", "payonce.queues.cloudtasks.server", {"server": ()}, runs={"server": open_task_server}),
@@ -254,6 +254,11 @@ class App:
             *(self._check(service, audit) for service in SERVICES for audit in service.audits),
         ]
         return await run_audit(self.database, checks, tell, statement_limit_s=statement_limit_s)
+
+    async def known_as(self, name: str) -> list[str]:
+        """The correlation ids of what a service's callers call so."""
+        queries = [service.names for service in SERVICES if service.names is not None]
+        return [row[0] for query in queries for row in await self.read.fetch(query, name)]
 
     @asynccontextmanager
     async def open_statements(self) -> AsyncIterator[Sequence[StatementSource]]:

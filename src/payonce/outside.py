@@ -1,7 +1,7 @@
 """What the services' handlers need from outside, opened: vendors' clients with their budgets, keys."""
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -102,13 +102,14 @@ async def open_changenow(settings: Settings, database: Database) -> AsyncIterato
         ) as http:
             yield [client(http, key)]
         return
-    with _simulated_changenow(settings) as simulator:
+    with simulated_changenow(settings) as simulator:
         async with HttpClient("changenow", "https://changenow.example", transport=simulator) as http:
             yield [client(http, SIMULATED_KEY), simulator]
 
 
 @contextmanager
-def _simulated_changenow(settings: Settings) -> Iterator["ChangeNowSimulator"]:
+def simulated_changenow(settings: Settings) -> Iterator["ChangeNowSimulator"]:
+    """With the books that it left in the data folder."""
     from payonce.vendors.changenow.simulator import ChangeNowSimulator
     from payonce.vendors.simulated import open_simulator
 
@@ -141,7 +142,7 @@ def cloud_tasks(settings: Settings, address: str | None = None) -> Config:
             raise Invalid("CLOUD_TASKS_PROJECT_ID is set and CLOUD_TASKS_SERVICE_ACCOUNT is not; name the account for "
                           "which Cloud Tasks signs its calls, or anybody could make them")  # fmt: skip
         return Config(place, settings.cloud_tasks_service_account)
-    here = address or f"{TASK_SERVER_HOST}:{TASK_SERVER_PORT}"
+    here = address or _told_address(settings) or f"{TASK_SERVER_HOST}:{TASK_SERVER_PORT}"
     account = settings.cloud_tasks_service_account or LOCAL_ACCOUNT
     return Config(place, account, settings.cloud_tasks_endpoint or here)
 
@@ -168,7 +169,32 @@ async def open_task_server(settings: Settings, database: Database, bell: Bell) -
             log.warning("cloud_tasks_port_taken", wanted=TASK_SERVER_PORT, instead=server.address,
                         for_other_processes=f"CLOUD_TASKS_ENDPOINT={server.address}")  # fmt: skip
         log.info("cloud_tasks_server_listening", address=server.address)
-        yield TaskServer(server.address, server.dispatcher)
+        with told_address(settings, server.address):
+            yield TaskServer(server.address, server.dispatcher)
+
+
+@contextmanager
+def told_address(settings: Settings, address: str) -> Iterator[None]:
+    """While our own server listens, commands and roles with the same data folder find it, whichever port it got."""
+    path = settings.task_server_file
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{address}\n")
+    except OSError as error:
+        log.warning("cloud_tasks_address_not_kept", file=str(path), error=str(error))
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            if path.read_text().strip() == address:
+                path.unlink()
+
+
+def _told_address(settings: Settings) -> str | None:
+    try:
+        return settings.task_server_file.read_text().strip() or None
+    except OSError:
+        return None
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from payonce.engine.database import Database
+from payonce.engine.transaction import Reader
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid, NotSent, Unknown
 from payonce.outside import open_changenow
+from payonce.services.payouts import wallet_limits
 from payonce.services.payouts.model import ETH
 from payonce.services.payouts.policies import VENDOR_TIMEOUT_S
 from payonce.services.payouts.terms import Terms
@@ -37,8 +39,8 @@ log = get_logger(__name__)
 async def open_payouts(settings: Settings, database: Database) -> AsyncIterator[Sequence[object]]:
     """The exchange's client, the terms and the wallet. What has no address is simulated in this process.
 
-    At the real exchange a simulated wallet would promise deposits that never come: then there is none, and hostpay
-    refuses to start."""
+    At the real exchange a simulated wallet would promise deposits that never come: then there is none, and no role of
+    payouts starts (`Settings.check_roles`). Statements can be read all the same."""
     async with AsyncExitStack() as stack:
         changenow, *simulated = await stack.enter_async_context(open_changenow(settings, database))
         wallet: EvmClient | None = None
@@ -57,7 +59,16 @@ async def open_payouts(settings: Settings, database: Database) -> AsyncIterator[
             [secret.key for secret in settings.signing_keys()], address, settings.payouts.fee_percent,
             settings.payouts.allow_missing_payment_id,
         )  # fmt: skip
+        if wallet is not None:
+            await _warn_of_no_limit(database)
         yield [changenow, terms, *([] if wallet is None else [HostWallet(wallet, database, _holder())])]
+
+
+async def _warn_of_no_limit(database: Database) -> None:
+    limit = await wallet_limits.limit_of(Reader(database), ETH)
+    if limit is not None and limit.per_payment is None and limit.per_day is None:
+        log.warning("wallet_without_limits", asset=ETH.code, pays="any amount without being asked",
+                    instead="set the wallet's limits in the console, Vendors")  # fmt: skip
 
 
 @asynccontextmanager
@@ -75,9 +86,23 @@ async def _wallet_at(url: str) -> AsyncIterator["EvmClient"]:
 @asynccontextmanager
 async def _simulated_wallet(settings: Settings, changenow: "ChangeNowSimulator") -> AsyncIterator["EvmClient"]:
     from payonce.kit.http import HttpClient
+    from payonce.vendors.evm.client import EvmClient
+    from payonce.vendors.evm.simulated_key import SimulatedKey
+
+    async with (
+        simulated_chain(settings, changenow) as node,
+        HttpClient("chain", "https://chain.example", transport=node) as http,
+    ):
+        yield EvmClient(http, SimulatedKey(SIMULATED_SECRET, node.chain.chain_id))
+
+
+@asynccontextmanager
+async def simulated_chain(settings: Settings, changenow: "ChangeNowSimulator") -> AsyncIterator["ChainSimulator"]:
+    """The node of a chain with the books that it left in the data folder. Its wallet has ether, and what is deposited
+    there reaches the exchange."""
+    from payonce.kit.http import HttpClient
     from payonce.kit.money import Amount
     from payonce.vendors.evm.chain import Chain
-    from payonce.vendors.evm.client import EvmClient
     from payonce.vendors.evm.exchange_bridge import ExchangeBridge
     from payonce.vendors.evm.simulated_key import SimulatedKey
     from payonce.vendors.evm.simulator import ChainSimulator
@@ -85,19 +110,18 @@ async def _simulated_wallet(settings: Settings, changenow: "ChangeNowSimulator")
     journal = settings.simulators_dir / "chain.journal"
     log.warning("vendor_simulated", vendor="chain", journal=str(journal), instead="set PAYONCE_CHAIN_URL")
     chain = Chain(journal, block_s=SIMULATED_BLOCK_S)
-    key = SimulatedKey(SIMULATED_SECRET, chain.chain_id)
-    chain.fund(key.address, Amount.from_decimal(SIMULATED_OPENING_ETH, ETH))
+    wallet = SimulatedKey(SIMULATED_SECRET, chain.chain_id).address
+    chain.fund(wallet, Amount.from_decimal(SIMULATED_OPENING_ETH, ETH))
     try:
         async with HttpClient("exchange", "https://changenow.example", transport=changenow) as behind:
             bridge = ExchangeBridge(chain, behind)
             node = ChainSimulator(chain, watcher=bridge.tell_deposit)
-            async with HttpClient("chain", "https://chain.example", transport=node) as http:
-                carrying = asyncio.create_task(_carry(node, bridge), name="simulated chain")
-                try:
-                    yield EvmClient(http, key)
-                finally:
-                    carrying.cancel()
-                    await asyncio.gather(carrying, return_exceptions=True)
+            carrying = asyncio.create_task(_carry(node, bridge), name="simulated chain")
+            try:
+                yield node
+            finally:
+                carrying.cancel()
+                await asyncio.gather(carrying, return_exceptions=True)
     finally:
         chain.close()
 

@@ -47,6 +47,8 @@ class Service:
     """Opens what the handlers take as parameters: vendors' clients, keys."""
     references: Mapping[str, str] = field(default_factory=dict)
     """For each kind of reference that its postings have, a query: of the ids in $1::text[], those that exist."""
+    names: str | None = None
+    """A query: the correlation ids of what people call $1, so that `payonce trace` finds it by any name."""
     audits: Sequence[Audit] = ()
     """What `payonce audit run` checks beyond queries, such as a vendor's books against ours."""
     statements: Callable[[Sequence[object]], Sequence[StatementSource]] | None = None

@@ -19,6 +19,7 @@ KEY = "0123456789abcdef0123456789abcdef"
 ADDRESS = "postgresql://someone@host/x"
 ROLES = ["payouts.orchestrator", "payouts.estimator", "payouts.swapper", "payouts.hostpay"]
 URLS = ("GCSPLIT1_URL", "GCSPLIT2_URL", "GCSPLIT3_URL", "HOSTPAY_WEBHOOK_URL")
+OUTSIDE = ("CHANGENOW_API_KEY", "CHANGENOW_URL", "PAYONCE_CHAIN_URL")
 CLOUD_SQL = {
     "INSTANCE_CONNECTION_NAME": "shop-1:us-central1:books", "DB_NAME": "pay/outs", "DB_USER": "app@shop",
     "DB_PASSWORD": "p@ss:w/rd?#",
@@ -28,7 +29,7 @@ CLOUD_SQL = {
 @pytest.fixture(autouse=True)
 def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     variables = [str(field.validation_alias) for field in PayoutsSettings.model_fields.values()]
-    for name in ("DATABASE_URL", "DATABASE_OWNER_URL", "CLOUD_TASKS_PROJECT_ID", *variables):
+    for name in ("DATABASE_URL", "DATABASE_OWNER_URL", "CLOUD_TASKS_PROJECT_ID", *OUTSIDE, *variables):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PAYONCE_DATA_DIR", str(tmp_path))
 
@@ -58,6 +59,21 @@ def test_the_private_database_has_keys_of_its_own_and_keeps_them(tmp_path: Path)
     assert signing.key != hostpay.key
     for name in ("payouts-signing-key", "payouts-hostpay-key"):
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_with_a_real_exchange_and_no_wallet_no_role_of_payouts_starts(
+    monkeypatch: pytest.MonkeyPatch, role: str
+) -> None:
+    monkeypatch.setenv("CHANGENOW_API_KEY", KEY)
+    with pytest.raises(Invalid, match=r"^CHANGENOW_API_KEY is set and there is no wallet: this version has none"):
+        load_settings().check_roles([role])
+    load_settings().check_roles(["tally.worker"])
+    monkeypatch.setenv("CHANGENOW_URL", "http://127.0.0.1:9101")
+    with pytest.raises(Invalid, match="there is no wallet"):
+        load_settings().check_roles([role])
+    monkeypatch.setenv("PAYONCE_CHAIN_URL", "http://127.0.0.1:9102")
+    load_settings().check_roles([role])
 
 
 def test_while_keys_are_exchanged_there_are_several(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,12 +49,22 @@ def test_a_refused_message_writes_nothing(payonce: Payonce, database: ScratchDat
 
 REFUSED_COMMANDS = {
     "unknown role": (["run", "tally.nobody"], {}, "there is no role 'tally.nobody'; known are: tally.worker"),
+    "no real wallet yet": (
+        ["run", "payouts.hostpay", "--port", "0"],
+        {"CHANGENOW_API_KEY": "real"},
+        "set and there is no wallet: this",
+    ),
+    "nobody who could pay": (
+        ["run", "payouts.orchestrator", "--port", "0"],
+        {"CHANGENOW_API_KEY": "real"},
+        "be taken and never paid; unset",
+    ),
     "unknown command": (["queues", "empty"], {}, "No such command 'empty'"),
     "unknown demonstration": (["demo", "opera"], {}, "there is no demonstration 'opera'"),
     "unknown state": (["queues", "peek", QUEUE, "--state", "lost"], {}, "there is no state 'lost'"),
     "no id": (["queues", "peek", QUEUE, "--after", "first"], {}, "'first' is not a message id"),
     "limit too high": (["queues", "peek", QUEUE, "--limit", "1001"], {}, "limit is 1001"),
-    "unknown queue": (["queues", "pause", "nowhere"], {}, "there is no queue 'nowhere'; known are: tally-changes"),
+    "unknown queue": (["queues", "pause", "nowhere"], {}, "there is no queue 'nowhere'; known are: "),
     "time without zone": (["queues", "redrive", QUEUE, "--after", "2026-01-01"], {}, "has no time zone"),
     "redrive of no queue": (["queues", "redrive", "nowhere"], {}, "there is no queue 'nowhere'"),
     "purge of no queue": (["queues", "purge", "nowhere"], {}, "there is no queue 'nowhere'"),

@@ -98,6 +98,7 @@ def test_tune_says_what_was_measured_and_keeps_it_when_told(ask: Ask, scratch: S
     assert "p95 2.000 s of 200 runs" in noted["text"]
     shown = ask("queues", "show", CHANGES.queue)
     assert shown["policy"]["queue"] == CHANGES.queue
+    assert (shown["policy"]["rate"], shown["policy"]["concurrency"]) == (24.0, 72)
 
 
 def test_tune_refuses_what_it_cannot_measure(ask: Ask) -> None:
@@ -110,6 +111,11 @@ def test_the_numbers_are_within_googles_bounds() -> None:
     assert tune("q", 10_000.0, 1_000, 60.0).concurrency == 5_000
     assert tune("q", 0.1, 1_000, 0.001).concurrency == 1
     assert tune("q", 30.0, 99, 2.0).p95_s is None
+
+
+def test_what_is_not_measured_is_within_the_vendors_limit_too() -> None:
+    assert tune("q", 30.0, 0, None).rate == 10.0
+    assert tune("q", 0.01, 99, 2.0).rate == 0.008
 
 
 async def measured_runs(scratch: ScratchDatabase, durations_s: list[float]) -> None:

@@ -1,5 +1,6 @@
 """Where a process answers the task service, and what it needs to be told for that."""
 
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -8,15 +9,16 @@ from typing import Any
 
 import pytest
 
-from payonce import app
+from payonce import app, outside
 from payonce.app import App
+from payonce.engine.bell import Bell
 from payonce.engine.model import Message
 from payonce.engine.outbox import declare_relays
 from payonce.engine.policy import Policy
 from payonce.examples import tally
 from payonce.examples.tally import CHANGES
 from payonce.kit.outcomes import Invalid
-from payonce.outside import cloud_tasks
+from payonce.outside import cloud_tasks, open_task_server, told_address
 from payonce.queues.cloudtasks.feed import CloudTasksFeed
 from payonce.queues.cloudtasks.relay import CloudTasksRelay
 from payonce.service import Service
@@ -126,6 +128,34 @@ async def test_tuned_numbers_stand_in_place_of_the_policys(settings: Settings, s
         assert opened.backend.pushes is not None
         policy: Policy = opened.backend.pushes.pushed[CHANGES.queue].policy
         assert (policy.rate, policy.concurrency) == (24.0, 29)
+
+
+def test_commands_find_our_own_server_at_whichever_port_it_got(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CLOUD_TASKS_ENDPOINT")
+    settings = load_settings()
+    assert cloud_tasks(settings).endpoint == "127.0.0.1:8123"
+    with told_address(settings, "127.0.0.1:40001"):
+        assert cloud_tasks(load_settings()).endpoint == "127.0.0.1:40001"
+        assert cloud_tasks(settings, "127.0.0.1:5").endpoint == "127.0.0.1:5"
+    assert cloud_tasks(settings).endpoint == "127.0.0.1:8123"
+    with told_address(settings, "127.0.0.1:40001"):
+        settings.task_server_file.write_text("127.0.0.1:40002\n")
+    assert cloud_tasks(settings).endpoint == "127.0.0.1:40002", "another server's word is left"
+
+
+async def test_a_server_on_another_port_than_usual_is_found_while_it_runs(
+    settings: Settings, stage: OpenStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CLOUD_TASKS_ENDPOINT")
+    settings = load_settings()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setattr(outside, "TASK_SERVER_PORT", taken.getsockname()[1])
+        async with stage() as s, Bell.open(s.database) as bell, open_task_server(settings, s.database, bell) as server:
+            assert server is not None
+            assert not server.address.endswith(f":{taken.getsockname()[1]}")
+            assert cloud_tasks(settings).endpoint == server.address
 
 
 def test_google_needs_the_account_it_signs_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,16 +5,17 @@ from typing import Any
 
 import pytest
 
+from payonce.engine import joblog
 from payonce.engine.model import Message
 from payonce.engine.outbox import Delivered, Entry, NotNow, Refusal
 from payonce.engine.push import EnvelopeCodec
 from payonce.engine.work import Work, handles
 from payonce.kit.ids import new_id
-from payonce.kit.outcomes import Invalid, Unavailable
+from payonce.kit.outcomes import Held, Invalid, Unavailable
 from payonce.queues.cloudtasks.client import Config, Said, TaskService
 from payonce.queues.cloudtasks.names import LOCAL_ACCOUNT, delivery_of, task_id
 from payonce.queues.cloudtasks.relay import CloudTasksRelay, _parts
-from payonce.testing import OpenStage
+from payonce.testing import OpenStage, eventually
 from tests.cloudtasks.desk import NOBODY, PLACE, POLICY, QUEUE, open_desk, pushed
 
 
@@ -139,6 +140,26 @@ async def test_what_is_due_after_more_than_a_month_waits_in_the_outbox(stage: Op
         await desk.s.clock.advance(12 * 86_400)
         await desk.relay()
         assert await desk.tasks_there() == 1
+
+
+@handles(POLICY)
+async def hold(work: Work) -> None:
+    raise Held("the wallet holds too little; fill it up", 300.0)
+
+
+async def test_what_a_run_waits_for_is_still_said_when_its_next_task_is_handed_over(stage: OpenStage) -> None:
+    async with open_desk(stage, [hold]) as desk:
+        [message_id] = await desk.put({"n": 1})
+
+        async def released() -> bool:
+            return bool(await desk.s.owner.fetchval("select delivery from payonce.outbox where id = $1", message_id))
+
+        await eventually(released, 20.0, "the run is released")
+        await desk.relay()
+        [waiting] = (await joblog.trace(desk.s.read, str(message_id))).entries
+        assert waiting.last_error == "the wallet holds too little; fill it up"
+        state = await desk.s.owner.fetchval("select state from payonce.outbox where id = $1", message_id)
+        assert state == "delivered"
 
 
 async def test_what_a_codec_refuses_is_refused(stage: OpenStage) -> None:

@@ -25,7 +25,7 @@ from tests.console.payouts_scene import (
     rows_of,
 )
 from tests.console.visitor import console, visiting
-from tests.services.payouts.hostpay_stage import BTC_CLIENT
+from tests.services.payouts.hostpay_stage import BTC_CLIENT, eth
 from tests.services.payouts.payouts_stage import open_office
 
 SOMEBODY = "operator@localhost"
@@ -47,6 +47,18 @@ async def test_without_tables_the_pages_say_so_and_a_form_is_refused(stage: Open
         refused = await visitor.submit(page, "/payouts/some-id/decide", verdict="hold")
         assert (refused.status, "this database has no payouts" in refused.words) == (400, True)
         assert "Host wallet" not in (await visitor.get("/vendors")).words
+
+
+async def test_a_payment_that_waits_for_the_wallet_says_so_on_its_page(stage: OpenStage) -> None:
+    async with open_scene(stage, opening=eth("0.01")) as (house, address), visiting(address) as visitor:
+        payout = await order(house)
+        await house.run(1_200.0)
+        said = (await visitor.get(f"/payouts/{payout.id}")).words
+        assert "Part 1 is not paid yet: the wallet" in said
+        assert "fill it up" in said
+        house.chain.arrive(house.wallet.address, eth("5"), "top-up")
+        await house.run()
+        assert "is not paid yet" not in (await visitor.get(f"/payouts/{payout.id}")).words
 
 
 async def test_an_empty_list_says_what_comes_next(stage: OpenStage) -> None:

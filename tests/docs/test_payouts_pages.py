@@ -1,23 +1,31 @@
 """The pages on running payouts: their shell lines sign as the webhook asks, and they name what there is."""
 
+import asyncio
 import hashlib
 import hmac
 import json
 import os
 import re
+import signal
+import socket
 import subprocess
+import sys
+import urllib.request
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from payonce.settings import Settings
 from payonce.settings.payouts import PayoutsSettings
 from payonce.settings.references import ENDPOINT_VARIABLE
 from payonce.settings.variables import variables
+from payonce.testing import Servers, eventually
 from tests.docs.test_documents import DOCS, sh_blocks
 
 GOOGLE, HERE = "running-payouts-on-google-cloud.md", "running-payouts-without-google.md"
 SCRIPT = DOCS.parent / "deploy/gcp/payouts.sh"
+WITHIN_S = 40.0
 KEY = "a-signing-key-of-the-page-0123456789"
 CURL = """#!/bin/sh
 for each in "$@"; do printf '%s\\n' "$each"; done
@@ -52,6 +60,82 @@ def test_every_variable_of_the_page_is_a_setting(page: str) -> None:
     of_the_script = set(re.findall(r"\b([A-Z][A-Z_]+)=", SCRIPT.read_text())) | {"HOST_WALLET_ADDRESS"}
     known = {*variables(Settings), *variables(PayoutsSettings), ENDPOINT_VARIABLE, *of_the_script}
     assert told <= known, told - known
+
+
+def test_a_process_for_each_role_pays_as_the_page_says(servers: Servers, tmp_path: Path) -> None:
+    """The page's own lines, on ports that are free here; from the webhook to the bytes that the wallet signs."""
+    script = "\n".join([*sh_blocks(HERE), "wait"])
+    ports = sorted(set(re.findall(r"(?:127\.0\.0\.1:|port )(\d{4})\b", script)))
+    assert len(ports) == 7
+    for port, free in zip(ports, free_ports(len(ports)), strict=True):
+        script = re.sub(rf"\b{port}\b", str(free), script)
+    [by_hand] = sh_blocks(GOOGLE)
+    urls = dict(re.findall(r"export (GCSPLIT\d_URL|HOSTPAY_WEBHOOK_URL)=(\S+)", script))
+    assert len(urls) == 4
+    with servers.of().lent() as database:
+        ours = ("DATABASE_", "PAYONCE_", "QUEUE_POLICY__", "PORT")
+        given = {
+            **{name: value for name, value in os.environ.items() if not name.startswith(ours)},
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PAYONCE_DATA_DIR": str(tmp_path / "data"),
+            "DATABASE_URL": database.service_url, "DATABASE_OWNER_URL": database.owner_url,
+        }  # fmt: skip
+        script = re.sub(r"(SUCCESS_URL_SIGNING_KEY)=\S+( rand -hex 32\))?", rf"\1={KEY}", script)
+        with (tmp_path / "log").open("w+") as log:
+            shell = subprocess.Popen(["sh", "-ec", script], env=given, stdout=log, stderr=log, start_new_session=True)
+            try:
+                payout = {
+                    **given,
+                    "PAYMENT": "p-1",
+                    "ADDRESS": "0x" + "c1" * 20,
+                    "SUCCESS_URL_SIGNING_KEY": KEY,
+                    **urls,
+                }
+
+                async def ready() -> bool:
+                    # A task that finds its role shut is brought again after a minute.
+                    return all([await asyncio.to_thread(answers, f"{url}/readyz") for url in urls.values()])
+
+                def order() -> str:
+                    called = ["sh", "-ec", by_hand]
+                    return subprocess.run(called, env=payout, capture_output=True, text=True, check=True).stdout
+
+                async def signed() -> bool:
+                    owner = await asyncpg.connect(database.owner_url)
+                    try:
+                        return bool(await owner.fetchval("select count(*) from payouts.split_payout_hostpay"))
+                    finally:
+                        await owner.close()
+
+                async def paid() -> None:
+                    await eventually(ready, WITHIN_S, "every role is ready")
+                    assert "payout_id" in await asyncio.to_thread(order)
+                    await eventually(signed, WITHIN_S, "the wallet signs")
+
+                asyncio.run(paid())
+            except BaseException:
+                log.seek(0)
+                print(log.read())
+                raise
+            finally:
+                os.killpg(shell.pid, signal.SIGKILL)
+                shell.wait()
+
+
+def answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url) as answer:  # noqa: S310 - of the loopback
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def free_ports(count: int) -> list[int]:
+    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    try:
+        return [listener.getsockname()[1] for listener in listeners]
+    finally:
+        for listener in listeners:
+            listener.close()
 
 
 def test_every_step_of_the_page_is_one_of_the_script() -> None:

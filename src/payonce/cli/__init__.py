@@ -28,6 +28,7 @@ from payonce.cli import (
     queues,
     reconcile,
     serve,
+    simulators,
     trace,
     users,
     webhooks,
@@ -54,6 +55,7 @@ Examples:
   payonce keys add …        let somebody call over HTTP
   payonce webhooks …        who is told of what happens, and what became of it
   payonce cloudtasks        a Cloud Tasks server for Google's own clients
+  payonce simulators        the simulated exchange and chain, for payouts in several processes
 """
 
 app = typer.Typer(
@@ -86,6 +88,7 @@ app.add_typer(webhooks.commands, name="webhooks")
 app.add_typer(bench.commands, name="bench")
 app.command("crash")(crash.crash)
 app.command("cloudtasks")(cloudtasks.cloudtasks)
+app.command("simulators")(simulators.simulators)
 
 
 def main() -> None:

@@ -52,6 +52,7 @@ async def _serve(
     from payonce.engine.bell import Bell
     from payonce.engine.database import Database
     from payonce.kit.log import get_logger
+    from payonce.outside import told_address
     from payonce.queues.cloudtasks.server.queue_store import NAME_LOCK_S
     from payonce.queues.cloudtasks.server.serving import connect_lines, open_server
 
@@ -71,7 +72,8 @@ async def _serve(
             if not as_json:
                 lines = connect_lines(server.address)
                 print(f"\nCloud Tasks listens on {server.address}. In Python:\n\n{lines}\n", flush=True)
-            signalled = await told
+            with told_address(settings, server.address):
+                signalled = await told
             log.info("cloudtasks_draining", signal=signalled.name, grace_s=settings.grace_s)
         log.info("cloudtasks_stopped", address=server.address)
     return signalled, server.address

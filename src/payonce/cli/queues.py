@@ -61,7 +61,7 @@ def list_queues(as_json: JsonOption = False) -> None:
 
 @commands.command("show")
 def show_queue(queue: QueueArgument, as_json: JsonOption = False) -> None:
-    """One queue: its depth, why it is paused, and its policy as the services declared it."""
+    """One queue: its depth, why it is paused, and its policy as the services declared it, or as it was tuned."""
 
     async def act() -> None:
         async with opened() as app:
@@ -223,8 +223,14 @@ def _set_paused(queue: str, reason: str | None, by: str | None, as_json: bool) -
 async def _declared(app: "App", queue: str) -> dict[str, Any]:
     import msgspec
 
-    row = await app.read.fetchrow("select policy, paused_reason from payonce.queues where name = $1", queue)
-    return {"policy": msgspec.json.decode(row["policy"]), "paused_reason": row["paused_reason"]}
+    row = await app.read.fetchrow(
+        "select policy, paused_reason, tuned_rate, tuned_concurrency from payonce.queues where name = $1", queue
+    )
+    policy = msgspec.json.decode(row["policy"])
+    # As `queues tune --apply` left them: they stand in place of the policy's.
+    tuned = {"rate": row["tuned_rate"], "concurrency": row["tuned_concurrency"]}
+    policy |= {name: value for name, value in tuned.items() if value is not None}
+    return {"policy": policy, "paused_reason": row["paused_reason"]}
 
 
 def _read_body(body: str) -> bytes:

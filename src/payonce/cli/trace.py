@@ -13,7 +13,11 @@ if TYPE_CHECKING:
 
 def trace(
     what: Annotated[
-        str, typer.Argument(metavar="ID", help="A trace, message or correlation id, or an idempotency key.")
+        str,
+        typer.Argument(
+            metavar="ID",
+            help="A trace, message or correlation id, an idempotency key, or a payout's payment_id or unique_id.",
+        ),
     ],
     as_json: JsonOption = False,
 ) -> None:
@@ -47,6 +51,8 @@ async def _trace(what: str) -> dict[str, Any]:
 
     async with opened() as app:
         found = await joblog.trace(app.read, what)
+        for known in () if found.entries else await app.known_as(what):
+            found = await joblog.trace(app.read, known)
         waiting = None if found.entries else await find_anywhere(app.admin, what)
         in_redis = app.backend.name == "redis"
     entries = [

@@ -308,8 +308,18 @@ class Settings(BaseModel):
         if any(role.startswith("payouts.") for role in roles):
             self.signing_keys()
             self.hostpay_keys()
+            self._check_wallet()
             if self.cloud_tasks_project is not None:
                 self.payouts.check_addresses()
+
+    def _check_wallet(self) -> None:
+        """No role takes part in payments that no wallet could make."""
+        if self.changenow_api_key is not None and self.chain_url is None:
+            raise Invalid(
+                "CHANGENOW_API_KEY is set and there is no wallet: this version has none that holds real money, so "
+                "payouts could be taken and never paid; unset it to have exchange and wallet simulated, or set "
+                "CHANGENOW_URL and PAYONCE_CHAIN_URL as `payonce simulators` prints them"
+            )
 
     def signing_keys(self) -> "tuple[Secret, ...]":
         """What payouts' webhook and tokens are signed with: the first makes, every one reads."""
@@ -343,6 +353,11 @@ class Settings(BaseModel):
     def simulators_dir(self) -> Path:
         """Where simulated vendors keep their books."""
         return self.data_dir / "simulators"
+
+    @property
+    def task_server_file(self) -> Path:
+        """Where our own Cloud Tasks server says at which address it listens, for commands of the same folder."""
+        return self.data_dir / "cloudtasks-address"
 
     @property
     def server_dir(self) -> Path:

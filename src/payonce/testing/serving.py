@@ -8,14 +8,15 @@ from typing import Final
 import uvicorn
 
 from payonce.kit.http import Application
+from payonce.kit.outcomes import Unavailable
 
 SHUTDOWN_LIMIT_S: Final = 1
 BACKLOG: Final = 1_024
 
 
 @asynccontextmanager
-async def serving(application: Application) -> AsyncIterator[str]:
-    """Serves in this loop until the block ends; answers with the address, whose port the system chose."""
+async def serving(application: Application, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
+    """Serves in this loop until the block ends; answers with the address, whose port the system chose if it is 0."""
     config = uvicorn.Config(
         application,
         lifespan="off",
@@ -29,10 +30,13 @@ async def serving(application: Application) -> AsyncIterator[str]:
     config.load()
     server = uvicorn.Server(config)
     server.lifespan = config.lifespan_class(config)
-    listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
+    try:
+        listener = socket.create_server((host, port), backlog=BACKLOG)
+    except OSError as error:
+        raise Unavailable(f"cannot listen on {host}:{port}: {error.strerror}; choose another port") from error
     await server.startup(sockets=[listener])
     try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        yield f"http://{host}:{listener.getsockname()[1]}"
     finally:
         await server.shutdown(sockets=[listener])
         listener.close()

@@ -1,7 +1,10 @@
 """From the signed webhook to the finished payout: real HTTP, Google's client, our Cloud Tasks server, four roles."""
 
+import asyncio
 import hashlib
 import hmac
+import sys
+from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -130,6 +133,29 @@ async def test_the_same_webhook_twice_is_one_payout(
         assert (await house.order(subscription_price="101")).status == 409
         await house.ends("pay-1", "finished")
         assert len(house.world.changenow.settle_all().payouts) == 1
+
+
+async def traced(name: str) -> tuple[int | None, int]:
+    """The exit code of `payonce trace`, and how many runs it told of."""
+    command = (sys.executable, "-m", "payonce", "trace", name, "--json")
+    process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=DEVNULL)
+    told, _ = await process.communicate()
+    return process.returncode, len(msgspec.json.decode(told)["entries"])
+
+
+async def test_a_payout_is_traced_by_the_names_that_its_callers_have_for_it(
+    database: ScratchDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_house(database, tmp_path, monkeypatch) as house:
+        payout_id = (await house.order()).json()["payout_id"]
+        await house.ends("pay-1", "finished")
+        unique_id = await house.app.read.fetchval("select unique_id from payouts.payouts where id = $1", payout_id)
+        code, runs = await traced(payout_id)
+        assert code == 0
+        assert runs > 0
+        for name in ("pay-1", unique_id):
+            assert await traced(name) == (0, runs), name
+        assert await traced("pay-2") == (1, 0)
 
 
 async def test_ether_goes_straight_to_the_client(

@@ -3,6 +3,7 @@
 import pytest
 
 from payonce.engine import brakes
+from payonce.engine.metrics import REGISTRY
 from payonce.engine.transaction import Tx
 from payonce.kit.money import Amount
 from payonce.services.payouts import wallet_limits
@@ -21,6 +22,35 @@ async def test_a_wallet_that_is_too_empty_takes_no_nonce_until_it_is_filled_up(s
         house.chain.arrive(house.wallet.address, eth("5"), "top-up")
         await house.run()
         assert await house.state(payout) is State.FINISHED
+
+
+def low() -> float | None:
+    return REGISTRY.get_sample_value("payonce_wallet_low", {"asset": "ETH"})
+
+
+async def test_a_small_payment_that_fits_does_not_hide_a_larger_one_that_waits(stage: OpenStage) -> None:
+    async with open_house(stage, opening=eth("0.1")) as house:
+        large = await house.order(1, "1000")
+        await house.run(1_200.0)
+        assert low() == 1
+        small = await house.order(2, "50")
+        await house.run(1_200.0)
+        assert (await house.state(large), await house.state(small)) == (State.SWAPPED, State.FINISHED)
+        assert low() == 1
+        house.chain.arrive(house.wallet.address, eth("5"), "top-up")
+        await house.run()
+        assert await house.state(large) is State.FINISHED
+        assert low() == 0
+
+
+async def test_why_a_payment_waits_stands_at_its_swap_until_it_is_paid(stage: OpenStage) -> None:
+    async with open_house(stage, opening=eth("0.01")) as house:
+        payout = await house.order()
+        await house.run(1_200.0)
+        assert "fill it up" in ((await house.swap(payout)).waits_for or "")
+        house.chain.arrive(house.wallet.address, eth("5"), "top-up")
+        await house.run()
+        assert (await house.swap(payout)).waits_for is None
 
 
 async def test_a_frozen_wallet_pays_nothing(stage: OpenStage) -> None:

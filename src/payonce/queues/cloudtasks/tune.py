@@ -52,9 +52,9 @@ async def tuned(database: Database, queue: str, vendor_rate: float) -> Tuned:
 
 
 def tune(queue: str, vendor_rate: float, runs: int, p95_s: float | None) -> Tuned:
-    if p95_s is None or runs < RUNS_LEAST:
-        return Tuned(queue, RATE_UNMEASURED, CONCURRENCY_UNMEASURED, None, runs)
     rate = min(vendor_rate * VENDOR_SHARE, RATE_MAX)
+    if p95_s is None or runs < RUNS_LEAST:
+        return Tuned(queue, min(RATE_UNMEASURED, rate), CONCURRENCY_UNMEASURED, None, runs)
     concurrency = min(max(1, math.ceil(rate * p95_s * ROOM)), CONCURRENCY_MAX)
     return Tuned(queue, rate, concurrency, p95_s, runs)
 

@@ -13,7 +13,7 @@ from payonce.services.payouts.orchestrator import record_swap, value_payout
 from payonce.services.payouts.policies import QUEUES
 from payonce.services.payouts.scopes import SCOPES
 from payonce.services.payouts.statements import compare_exchanges, statements
-from payonce.services.payouts.store import REFERENCES
+from payonce.services.payouts.store import NAMES, REFERENCES
 from payonce.services.payouts.swapper import create_swap
 from payonce.services.payouts.terms import Terms
 from payonce.services.payouts.wallet_limits import clearing
@@ -29,6 +29,6 @@ ROLES = {
 }  # fmt: skip
 
 __all__ = [
-    "INVARIANTS", "QUEUES", "REFERENCES", "ROLES", "SCHEDULES", "SCOPES", "Terms", "clearing", "deciding",
+    "INVARIANTS", "NAMES", "QUEUES", "REFERENCES", "ROLES", "SCHEDULES", "SCOPES", "Terms", "clearing", "deciding",
     "limiting", "observe_payouts", "statements",
 ]  # fmt: skip

@@ -177,13 +177,17 @@ async def _has_funds(work: Work, host: HostWallet, swap: Swap) -> None:
     gas = market.fees.most + await wallet_store.gas_in_flight(work.read, host.wallet.address)
     needed = swap.amount + flying + gas
     limit = await wallet_limits.limit_of(work.read, swap.amount.asset)
-    _observe(market.balance, low=limit is not None and market.balance < limit.low_balance)
     if market.balance < needed:
         _observe(market.balance, low=True)
-        raise Held(
-            f"the wallet {host.wallet.address} holds {market.balance} and needs {needed} for what is under way and "
-            f"{swap.id}; fill it up", FUNDS_LOOK_S,
-        )  # fmt: skip
+        why = (f"the wallet {host.wallet.address} holds {market.balance} and needs {needed} for what is under way and "
+               f"{swap.id}; fill it up")  # fmt: skip
+        await host.note_waiting(swap, why)
+        raise Held(why, FUNDS_LOOK_S)
+    if swap.waits_for is not None:
+        await host.note_waiting(swap, None)
+    # One that fits does not make the wallet full enough for another that waits.
+    below = limit is not None and market.balance < limit.low_balance
+    _observe(market.balance, low=below or await wallet_store.payments_wait(work.read))
 
 
 async def _nonce_is_free(work: Work, host: HostWallet, market: Market) -> None:

@@ -207,6 +207,8 @@ class Swap(msgspec.Struct, frozen=True, kw_only=True):
     valid_until: datetime | None
     triggered_at: datetime | None
     reason: str | None
+    waits_for: str | None = None
+    """Why hostpay, which was told of it, has not paid it yet; where that is for people to mend."""
 
     @property
     def scope(self) -> str:
@@ -246,6 +248,7 @@ def swap_from(row: Any) -> Swap:
         amount=Amount(int(row["amount_minor"]), ETH), direct=row["direct"], state=SwapState(row["state"]),
         cn_api_id=row["cn_api_id"], payin_address=row["payin_address"], payin_extra_id=row["payin_extra_id"],
         valid_until=row["valid_until"], triggered_at=row["triggered_at"], reason=row["reason"],
+        waits_for=row["waits_for"],
     )  # fmt: skip
 
 

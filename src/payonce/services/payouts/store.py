@@ -16,6 +16,10 @@ REFERENCES: Final = {
     "payout_swap": "select id from payouts.swaps where id = any($1::text[])",
 }
 """What postings refer to, and which of some ids are there."""
+NAMES: Final = """
+    select id from payouts.payouts where payment_id = $1
+    union select id from payouts.payouts where unique_id = upper($1)"""
+"""What its messages are about, by the names that callers and older services have for a payout."""
 REASON_MAX_LENGTH: Final = 500
 LISTED_MAX: Final = 200
 

@@ -75,6 +75,9 @@ class HostWallet:
             self._lease = None
             raise Held(str(error), LEASE_TTL_S) from error
 
+    async def note_waiting(self, swap: Swap, why: str | None) -> None:
+        await wallet_store.note_waiting(self._database, swap, why)
+
     async def market(self, asset: Asset) -> Market:
         """Of a few seconds ago at most."""
         known = self._markets.get(asset)

@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from payonce.engine.audit import Severity, note
-from payonce.engine.database import Connection
+from payonce.engine.database import Connection, Database
 from payonce.engine.transaction import Reader, Tx
 from payonce.kit.money import Amount, Asset
 from payonce.kit.outcomes import Held, Retry
@@ -194,6 +194,22 @@ async def gas_in_flight(read: Reader | Tx, wallet: str) -> Amount:
         wallet,
     )
     return Amount(int(minor), ETH)
+
+
+async def note_waiting(database: Database, swap: Swap, why: str | None) -> None:
+    """Why its payment waits, for people to see; None when it does not any more. In no run's transaction: such a run has
+    nothing to commit."""
+    await database.engine.execute(
+        "update payouts.swaps set waits_for = $2 where id = $1 and state = 'created'", swap.id, why
+    )
+
+
+async def payments_wait(read: Reader | Tx) -> bool:
+    """Whether any payment waits for the wallet to be filled up."""
+    found: bool = await read.fetchval(
+        "select exists (select from payouts.swaps where state = 'created' and waits_for is not null)"
+    )
+    return found
 
 
 async def open_hostpay(tx: Tx, swap: Swap, currency: str, network: str, signed: Signed) -> None:

@@ -90,6 +90,8 @@ create table payouts.swaps (
     -- When hostpay was told of it. From then on nothing replaces it but hostpay's own word that nothing was paid.
     triggered_at timestamptz,
     reason text,
+    -- Why hostpay has not paid it yet, such as a wallet that holds too little.
+    waits_for text,
     created_at timestamptz not null default payonce.due_now(),
     updated_at timestamptz not null default payonce.due_now(),
     unique (unique_id, part, round),
@@ -103,6 +105,8 @@ create table payouts.swaps (
 );
 
 create index swaps_open on payouts.swaps (state, updated_at) where active and state <> 'finished';
+
+create index swaps_waiting on payouts.swaps (id) where state = 'created' and waits_for is not null;
 
 -- Whom a swap serves, and with how much of it. `active` follows the swap, so that the index below means something.
 create table payouts.shares (
