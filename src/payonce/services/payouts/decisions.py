@@ -163,8 +163,10 @@ async def _end(tx: Tx, payout: Payout, state: State, asked: Decision) -> Payout:
     _check(payout, _MAY_END, asked.verdict)
     for swap in await swap_store.active_swaps(tx, payout.id):
         if swap.triggered_at is not None:
-            raise Invalid(f"hostpay knows of swap {swap.id} of payout {payout.id}: it may be paid; wait for its "
-                          "end, or say that its deposit came back or is written off")
+            raise Invalid(
+                f"hostpay knows of swap {swap.id} of payout {payout.id}: it may be paid; wait for its "
+                "end, or say that its deposit came back or is written off"
+            )
         if len(await swap_store.shares_of(tx, swap.id)) > 1:
             raise Invalid(f"swap {swap.id} serves other payouts than {payout.id} too; release it, and decide later")
         await _check_nothing_open(tx, swap.id)
