@@ -1,6 +1,7 @@
 """An operator's day with the outbox: how far behind it is, what was given up, and what to do about it."""
 
 import asyncio
+from typing import Any, cast
 from uuid import UUID
 
 import asyncpg
@@ -28,12 +29,18 @@ def put(database: ScratchDatabase, count: int) -> list[UUID]:
     return asyncio.run(act())
 
 
+def events(payonce: Payonce) -> dict[str, Any]:
+    """What is told of the relay of events."""
+    [told] = [each for each in payonce("outbox", "list", "--json").json["relays"] if each["relay"] == "events"]
+    return cast("dict[str, Any]", told)
+
+
 def test_the_outbox_is_shown_and_steered(payonce: Payonce, database: ScratchDatabase) -> None:
     assert payonce("outbox", "parked", "events").stdout == "no entry of events is parked\n"
-    [empty] = payonce("outbox", "list", "--json").json["relays"]
-    assert (empty["relay"], empty["waiting"], empty["oldest_s"]) == ("events", 0, 0)
+    empty = events(payonce)
+    assert (empty["waiting"], empty["oldest_s"]) == (0, 0)
     ids = list(map(str, put(database, 3)))
-    assert payonce("outbox", "list", "--json").json["relays"][0]["waiting"] == 3
+    assert events(payonce)["waiting"] == 3
     ask(database.owner_url, PARK)
     first = payonce("outbox", "parked", "events", "--limit", "2", "--json")
     rest = payonce("outbox", "parked", "events", "--limit", "2", "--after", first.json["next_after"], "--json").json
@@ -55,7 +62,7 @@ def test_a_paused_relay_delivers_after_resume(payonce: Payonce, database: Scratc
     assert payonce("outbox", "pause", "events", "--reason", "look", "--json").json["paused"] is True
     put(database, 1)
     payonce.start("run", "tally.worker")
-    shown = payonce("outbox", "list", "--json").json["relays"][0]
+    shown = events(payonce)
     assert (shown["paused"], shown["paused_reason"], shown["waiting"]) == (True, "look", 1)
     assert payonce("outbox", "resume", "events", "--json").json["paused"] is False
     until(lambda: ask(database.owner_url, "select count(*) = 0 from payonce.outbox"), "the event is delivered")
@@ -64,7 +71,7 @@ def test_a_paused_relay_delivers_after_resume(payonce: Payonce, database: Scratc
 @pytest.mark.parametrize(
     ("arguments", "piece"),
     [
-        (["parked", "brokr"], "there is no relay 'brokr'; known are: events"),
+        (["parked", "brokr"], "there is no relay 'brokr'; known are: cloudtasks, events"),
         (["parked", "events", "--after", "first"], "'first' is not a message id"),
         (["redrive", "events"], "add --yes"),
         (["redrive", "brokr"], "there is no relay 'brokr'"),

@@ -72,7 +72,8 @@ def test_health_readiness_queues_and_metrics_are_served(payonce: Payonce, databa
     port = int(started(process, "listening")["url"].rpartition(":")[2])
     started(process)
     assert get(port, "/healthz") == (200, {"status": "alive"})
-    assert get(port, "/readyz") == (200, {"status": "ready", "loops": ["backend", "janitors", "web", "worker"]})
+    loops = ["backend", "cloudtasks.server", "janitors", "task service", "web", "worker"]
+    assert get(port, "/readyz") == (200, {"status": "ready", "loops": loops})
     payonce("queues", "pause", QUEUE)
     payonce("queues", "put", QUEUE, "{}")
     code, body = get(port, "/v1/health/queues")

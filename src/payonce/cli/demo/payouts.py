@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from payonce.cli.demo.disturb import Disturbed, environment_of, log_file, progress_bar, throw_away_app, too_few_kills
 from payonce.cli.output import table
-from payonce.services.payouts.model import State
 
 if TYPE_CHECKING:
     from payonce.app import Addresses, App
@@ -98,7 +97,7 @@ class Report:
         return table("Every payout accounted for", ("figure", "", "meaning"), rows, right=("",))
 
 
-SHOWN: Final = frozenset({State.FINISHED, State.HELD, State.ACCUMULATING, State.REVIEW, State.REFUNDED})
+SHOWN: Final = frozenset({"finished", "held", "accumulating", "review", "refunded"})
 MEANINGS: Final = {
     "payouts": "ordered by signed webhooks",
     "finished": "the client has the money, once, by the books of exchange and chain",
