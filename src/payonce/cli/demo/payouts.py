@@ -56,10 +56,10 @@ class Report:
         return self.disturbed.log_path
 
     def figures(self) -> dict[str, Any]:
-        verdict, counted = self.verdict, dict(self.verdict.states)
+        verdict, counted = self.verdict, {state.value: count for state, count in self.verdict.states.items()}
         return {
             "payouts": verdict.asked,
-            **{state.value: counted.pop(state, 0) for state in State if state in SHOWN},
+            **{state: counted.pop(state, 0) for state in SHOWN},
             "other": sum(counted.values()),
             "double_paid": len(verdict.double_paid),
             "lost": len(verdict.lost),
@@ -97,7 +97,7 @@ class Report:
         return table("Every payout accounted for", ("figure", "", "meaning"), rows, right=("",))
 
 
-SHOWN: Final = frozenset({"finished", "held", "accumulating", "review", "refunded"})
+SHOWN: Final = ("finished", "held", "accumulating", "review", "refunded")
 MEANINGS: Final = {
     "payouts": "ordered by signed webhooks",
     "finished": "the client has the money, once, by the books of exchange and chain",
