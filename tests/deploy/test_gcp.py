@@ -170,7 +170,7 @@ def test_a_role_lacks_nothing_of_what_it_is_given_but_the_wallet(monkeypatch: py
             monkeypatch.setenv(name, value)
         settings = load_settings()
     for role, _, _ in SERVICES.values():
-        with pytest.raises(Invalid, match="^CHANGENOW_API_KEY is set and there is no wallet"):
+        with pytest.raises(Invalid, match=r"^CHANGENOW_API_KEY is set and there is no wallet"):
             settings.check_roles([role])
         settings.model_copy(update={"chain_url": "http://chain.internal:8545"}).check_roles([role])
     assert settings.database_url is not None
