@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from payonce.engine.policy import Fixed
+from payonce.kit.outcomes import Invalid
 from payonce.services import payouts
 from payonce.services.payouts import policies
 from payonce.services.payouts.tokens import HOPS
@@ -151,8 +152,9 @@ def test_every_secret_that_is_named_is_made_and_may_be_read() -> None:
     assert {name.split("/")[3] for name in named} == read
 
 
-def test_a_role_starts_with_what_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the secrets in a Secret Manager on this machine: every reference, address and name is one that is taken."""
+def test_a_role_lacks_nothing_of_what_it_is_given_but_the_wallet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the secrets in a Secret Manager on this machine: every reference, address and name is one that is taken. A
+    wallet with real money is not there yet, so no role starts; beside a chain each would."""
     values = {
         "SUCCESS_URL_SIGNING_KEY": "s" * 32, "TPS_HOSTPAY_SIGNING_KEY": "h" * 32, "TP_FLAT_FEE": "3",
         "CHANGENOW_API_KEY": "c" * 32, "DB_PASSWORD": "p@ss", "PAYONCE_KEYS": f"k1:{'A' * 43}=",
@@ -167,7 +169,10 @@ def test_a_role_starts_with_what_it_is_given(monkeypatch: pytest.MonkeyPatch) ->
         for name, value in environment_of(deployed()["gcsplit1-10-26"]).items():
             monkeypatch.setenv(name, value)
         settings = load_settings()
-    settings.check_roles([role for role, _, _ in SERVICES.values()])
+    for role, _, _ in SERVICES.values():
+        with pytest.raises(Invalid, match=r"^CHANGENOW_API_KEY is set and there is no wallet"):
+            settings.check_roles([role])
+        settings.model_copy(update={"chain_url": "http://chain.internal:8545"}).check_roles([role])
     assert settings.database_url is not None
     assert settings.database_url.get_secret_value() == (
         "postgresql://payouts:p%40ss@/payouts?host=%2Fcloudsql%2Fshop-1%3Aus-central1%3Abooks"
