@@ -1,10 +1,17 @@
-"""A database with the tables of the server and of the example that is pushed."""
+"""A server whose databases have the tables of the task server and of the example that is pushed."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 import pytest
 
+from payonce.engine.migrate import known_migrations
+from payonce.testing import Servers
+
+COMPONENTS = (("cloudtasks", "payonce.queues.cloudtasks.server"), ("tally", "payonce.examples.tally"))
+
 
 @pytest.fixture(scope="session")
-def payonce_components() -> Sequence[tuple[str, str]]:
-    return (("cloudtasks", "payonce.queues.cloudtasks.server"), ("tally", "payonce.examples.tally"))
+def servers() -> Iterator[Servers]:
+    running = Servers(known_migrations(COMPONENTS))
+    yield running
+    running.close()

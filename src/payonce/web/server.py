@@ -107,16 +107,15 @@ class PunctualProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Where the server refuses what it cannot read."""
-        if self._too_long is None:
-            super().send_400_response(msg)
-        elif not self.transport.is_closing():
-            status = self._too_long.status
-            HTTP_REQUESTS.labels("other", "other", str(int(status))).inc()
-            answer = document("", self._too_long)
-            lines = [f"HTTP/1.1 {status.value} {status.phrase}".encode()]
-            lines += [name + b": " + value for name, value in answer.raw_headers]
-            self.transport.write(b"\r\n".join([*lines, b"", bytes(answer.body)]))
-            self.transport.close()
+        if self.transport.is_closing():
+            return
+        problem = self._too_long or _UNREADABLE
+        HTTP_REQUESTS.labels("other", "other", str(int(problem.status))).inc()
+        answer = document("", problem)
+        lines = [f"HTTP/1.1 {problem.status.value} {problem.status.phrase}".encode()]
+        lines += [name + b": " + value for name, value in answer.raw_headers]
+        self.transport.write(b"\r\n".join([*lines, b"", bytes(answer.body)]))
+        self.transport.close()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -147,6 +146,7 @@ class PunctualProtocol(HttpToolsProtocol):
 
 
 _CLOSE: Final = {"Connection": "close"}
+_UNREADABLE: Final = Problem(HTTPStatus.BAD_REQUEST, "this is no HTTP request that can be read", headers=_CLOSE)
 _URL_TOO_LONG: Final = Problem(
     HTTPStatus.REQUEST_URI_TOO_LONG, f"a URL has at most {URL_MAX_BYTES:,} bytes", headers=_CLOSE
 )

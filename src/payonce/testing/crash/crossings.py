@@ -24,7 +24,7 @@ from payonce.testing.crash.wire import At, ChildEnd, End, Received, Sent, Verdic
 
 PLUMBING: Final = (
     "asyncio", "asyncpg", "contextlib", "functools", "payonce.engine.database", "payonce.engine.transaction",
-    "payonce.queues.redis.store", "redis", "payonce.testing.crash.redis_crossings",
+    "payonce.queues.redis.lines", "payonce.queues.redis.store", "redis", "payonce.testing.crash.redis_crossings",
     "payonce.kit", "payonce.testing.crash.child", "payonce.testing.crash.crossings",
 )  # fmt: skip
 """Modules that carry other modules' statements and requests: a crossing is named for whoever wanted it."""

@@ -1,5 +1,6 @@
 """Where a child can be struck on its way to Redis: every command and every script, which is one step there."""
 
+from collections.abc import Awaitable, Callable
 from functools import cache
 from hashlib import sha1
 from typing import Any, Final
@@ -9,6 +10,7 @@ from redis.asyncio.client import Pipeline
 from redis.exceptions import NoScriptError
 
 from payonce.queues.redis import scripts
+from payonce.queues.redis.lines import Lines
 from payonce.testing.crash.crossings import cross
 from payonce.testing.crash.wire import Way
 
@@ -22,30 +24,33 @@ READING_SCRIPTS: Final = (scripts.CLOCK, scripts.DEAD, scripts.DEPTH, scripts.LI
 
 def watch_redis() -> None:
     """From now on every command of this process asks the explorer first."""
-    execute: Any = Redis.execute_command
     execute_all: Any = Pipeline.execute
-
-    known: set[str] = set()
-
-    async def watched(client: Any, *words: Any, **options: Any) -> Any:
-        if str(words[0]).upper() in PLUMBING:
-            return await execute(client, *words, **options)
-        if words[0] == "EVALSHA" and words[1] not in known:
-            # A script that the server does not know is asked for twice, but crossed once: labels stay the same.
-            [there] = await execute(client, "SCRIPT EXISTS", words[1])
-            if not there:
-                raise NoScriptError
-            known.add(words[1])
-        return await cross(Way.REDIS, only_looks(words), lambda: execute(client, *words, **options))
 
     async def all_watched(pipeline: Any, *arguments: Any, **options: Any) -> Any:
         """As one: what is sent in a transaction is carried out together."""
         return await cross(Way.REDIS, False, lambda: execute_all(pipeline, *arguments, **options))
 
-    replaced: Any = Redis
-    replaced.execute_command = watched
-    replaced = Pipeline
+    known: set[str] = set()
+    for each in (Redis, Lines):
+        speaker: Any = each
+        speaker.execute_command = _watched(speaker.execute_command, known)
+    replaced: Any = Pipeline
     replaced.execute = all_watched
+
+
+def _watched(execute: Callable[..., Awaitable[Any]], known: set[str]) -> Callable[..., Awaitable[Any]]:
+    async def watched(speaker: Any, *words: Any, **options: Any) -> Any:
+        if str(words[0]).upper() in PLUMBING:
+            return await execute(speaker, *words, **options)
+        if words[0] == "EVALSHA" and words[1] not in known:
+            # A script that the server does not know is asked for twice, but crossed once: labels stay the same.
+            [there] = await execute(speaker, "SCRIPT", "EXISTS", words[1])
+            if not there:
+                raise NoScriptError
+            known.add(words[1])
+        return await cross(Way.REDIS, only_looks(words), lambda: execute(speaker, *words, **options))
+
+    return watched
 
 
 def only_looks(words: tuple[Any, ...]) -> bool:
