@@ -71,8 +71,15 @@ async def _brakes(scene: Scene, effect_id: Any) -> tuple[int, int]:
     return asked.id, frozen.id
 
 
-@pytest.mark.parametrize("width", [WIDE, NARROW], ids=["wide", "narrow"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(
+    ("scheme", "width"),
+    [
+        pytest.param("light", WIDE, id="light-wide"),
+        pytest.param("dark", NARROW, id="dark-narrow"),
+        pytest.param("light", NARROW, id="light-narrow", marks=pytest.mark.full),
+        pytest.param("dark", WIDE, id="dark-wide", marks=pytest.mark.full),
+    ],
+)
 async def test_every_page_fits_its_window_and_the_browser_has_nothing_to_complain_of(
     stage: OpenStage, served: OpenServed, browser: Browser, width: Any, scheme: Any
 ) -> None:

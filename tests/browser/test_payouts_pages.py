@@ -127,8 +127,15 @@ async def test_a_decision_can_be_made_without_scripts(stage: OpenStage, browser:
         await expect(page.locator(".spark.still").first).to_be_visible()
 
 
-@pytest.mark.parametrize("width", [WIDE, NARROW], ids=["wide", "narrow"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(
+    ("scheme", "width"),
+    [
+        pytest.param("light", WIDE, id="light-wide"),
+        pytest.param("dark", NARROW, id="dark-narrow"),
+        pytest.param("light", NARROW, id="light-narrow", marks=pytest.mark.full),
+        pytest.param("dark", WIDE, id="dark-wide", marks=pytest.mark.full),
+    ],
+)
 async def test_the_pages_of_payouts_fit_their_window(
     stage: OpenStage, browser: Browser, pictures: Path, width: Any, scheme: Any
 ) -> None:

@@ -123,6 +123,7 @@ async def test_what_is_released_goes_on_where_it_stopped(stage: OpenStage) -> No
         assert await office.broken() == {}
 
 
+@pytest.mark.full
 async def test_what_was_given_up_unpriced_is_priced_when_it_is_released(stage: OpenStage) -> None:
     async with open_office(stage) as office:
         office.changenow.take_down()

@@ -10,7 +10,7 @@ from payonce.services.payouts.model import USDT, State
 from payonce.services.payouts.orchestrator import ESTIMATE_MAX_AGE_S
 from payonce.services.payouts.policies import ESTIMATED
 from payonce.testing import OpenStage
-from payonce.vendors.changenow import documents, prices
+from payonce.vendors.changenow import prices
 from tests.services.payouts.payouts_stage import CLIENT, HOST_WALLET, eth, open_office, usdt
 
 
@@ -57,9 +57,12 @@ async def test_a_coin_that_is_worth_next_to_nothing_is_paid_in_all_its_digits(
     cheap = replace(
         prices.LISTINGS["usdt", "eth"], ticker="babydoge", decimals=9, price=Decimal("0.000000001"), most=None
     )
-    for module in (prices, documents):
-        monkeypatch.setattr(module, "LISTINGS", {**prices.LISTINGS, ("babydoge", "eth"): cheap})
+    monkeypatch.setattr(prices, "LISTINGS", {**prices.LISTINGS, ("babydoge", "eth"): cheap})
     async with open_office(stage) as office:
+        await office.s.owner.execute(
+            "insert into payouts.currencies (ticker, network, name, has_extra_id, decimals, payable) "
+            "values ('babydoge', 'eth', 'Baby Doge', false, 9, true)"
+        )
         taken = await office.order(payout_currency="babydoge", payout_network="eth", wallet_address=CLIENT)
         await office.run()
         assert await office.state(taken) is State.SWAPPED

@@ -54,7 +54,8 @@ def counted(port: int, name: str) -> list[dict[str, str]]:
     return [sample.labels for family in families for sample in family.samples if sample.name == name]
 
 
-@pytest.mark.parametrize("v1", ["off", pytest.param("emit", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("v1", ["off", "emit"])
 def test_a_payout_passes_every_hop(payonce: Payonce, database: ScratchDatabase, v1: str) -> None:
     # The port of the task server may be taken, of which gRPC would tell in a line of its own between those of the log.
     process = payonce.start("up", "--port", "0", PAYOUTS_TOKENS_V1=v1, GRPC_VERBOSITY="NONE")
