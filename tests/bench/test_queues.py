@@ -46,7 +46,9 @@ def servers(server_url: str, tmp_path: Path) -> Servers:
     return Servers(server_url, tmp_path)
 
 
-# Every system starts its processes several times, and imports much to do so.
+# Every system starts its processes several times, and imports much to do so; every check of a change runs the quick
+# benchmark as well.
+@pytest.mark.full
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("backend", SYSTEMS)
 def test_every_installed_system_is_measured(backend: str, servers: Servers) -> None:

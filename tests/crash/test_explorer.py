@@ -144,6 +144,8 @@ def test_money_moves_once(
     assert report.sound, report.told()
 
 
+# Every check of a change runs `./dev crash` too, which takes each of them out.
+@pytest.mark.full
 @pytest.mark.parametrize(
     "name",
     ["the intent on record", "the fence of the commit", "contradictions", "state and next message in one commit"],
