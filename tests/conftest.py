@@ -1,12 +1,23 @@
 """What every test run shares: the long runs wait for --full, and nothing is left out without being named."""
 
+import gc
 import os
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import pytest
 
+from payonce.engine.people import passwords
+from payonce.testing import Servers
+
 pytest_plugins = ["payonce.testing.plugin", "pytester"]
+
+CHEAP_COST = 2**4
+"""Of a password's hash, whose purpose is to cost a tenth of a second of CPU: in tests nobody guesses."""
+
+# What is collected stays until the end: to look through it for garbage, time and again, took a third of the CPU time of
+# collecting and an eighth of that of the tests.
+gc.disable()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -21,6 +32,32 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if long_runs:
         config.hook.pytest_deselected(items=long_runs)
         items[:] = [item for item in items if not item.get_closest_marker("full")]
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cost_of_passwords() -> Iterator[int]:
+    """What a hash costs outside tests."""
+    genuine = passwords.COST
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(passwords, "COST", CHEAP_COST)
+        yield genuine
+
+
+@pytest.fixture(scope="session")
+def servers_of_the_house() -> Iterator[Servers]:
+    """Their databases have the tables of all services. All folders share them: making a server and its template takes a
+    second of CPU, and its processes stay for as long as the run."""
+    from payonce.app import all_migrations
+
+    running = Servers(all_migrations())
+    yield running
+    running.close()
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

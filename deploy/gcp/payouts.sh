@@ -34,12 +34,14 @@ gcsplit-hostpay-trigger-queue
 DISPATCHES_PER_SECOND=10
 CONCURRENT_DISPATCHES=50
 
-# service, role, CPU, memory, least instances, who may call it
+# service, role, CPU, memory, least and most instances, who may call it
+# Of orchestrator and hostpay one is always there: the queues payouts-keeping and payouts-hostpay-follow are not pushed, so
+# nobody would wake them, and without any instance nobody hands over tasks. One wallet has one writer: one hostpay.
 SERVICES="
-gcsplit1-10-26  payouts.orchestrator 2 1Gi   1 everybody
-gcsplit2-10-26  payouts.estimator    1 512Mi 0 tasks
-gcsplit3-10-26  payouts.swapper      1 512Mi 0 tasks
-gchostpay-10-26 payouts.hostpay      1 512Mi 0 tasks
+gcsplit1-10-26  payouts.orchestrator 2 1Gi   1 $MAX_INSTANCES everybody
+gcsplit2-10-26  payouts.estimator    1 512Mi 0 $MAX_INSTANCES tasks
+gcsplit3-10-26  payouts.swapper      1 512Mi 0 $MAX_INSTANCES tasks
+gchostpay-10-26 payouts.hostpay      1 512Mi 1 1 tasks
 "
 
 SECRETS="SUCCESS_URL_SIGNING_KEY TPS_HOSTPAY_SIGNING_KEY TP_FLAT_FEE CHANGENOW_API_KEY DB_PASSWORD PAYONCE_KEYS"
@@ -153,8 +155,8 @@ step_migrate() {
 }
 
 step_services() {
-  local service role cpu memory least who open
-  while read -r service role cpu memory least who; do
+  local service role cpu memory least most who open
+  while read -r service role cpu memory least most who; do
     [ -n "$service" ] || continue
     open=--no-allow-unauthenticated
     # The webhook comes from outside Google and proves itself by its signature, tasks by their OIDC token.
@@ -162,14 +164,14 @@ step_services() {
     # Outside of requests the roles hand over tasks and keep house, for which they need the CPU.
     run gcloud run deploy "$service" --image="$IMAGE" --args="run,$role,--port,$PORT" --port="$PORT" \
       --region="$REGION" "$open" --cpu="$cpu" --memory="$memory" --timeout="${TIMEOUT_S}s" --no-cpu-throttling \
-      --min-instances="$least" --max-instances="$MAX_INSTANCES" --service-account="$RUNNER" \
+      --min-instances="$least" --max-instances="$most" --service-account="$RUNNER" \
       --set-cloudsql-instances="$(instance)" --set-env-vars="$(variables)" --project="$PROJECT" </dev/null
   done <<<"$SERVICES"
 }
 
 step_access() {
   local service who
-  while read -r service _ _ _ _ who; do
+  while read -r service _ _ _ _ _ who; do
     [ "$who" = tasks ] || continue
     run gcloud run services add-iam-policy-binding "$service" --member="serviceAccount:$CALLER" \
       --role=roles/run.invoker --region="$REGION" --project="$PROJECT" </dev/null

@@ -6,13 +6,13 @@ Adding a service is one folder with the rooms of its neighbours, and one line in
 import asyncio
 import os
 import secrets
-import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from payonce import embedded
+from payonce.billing_outside import open_billing
 from payonce.engine import brakes, webhooks
 from payonce.engine.audit.run import STATEMENT_LIMIT_S, Audit, Check, Report, Tell, checks_of, run_audit
 from payonce.engine.bell import Bell
@@ -31,49 +31,30 @@ from payonce.engine.reconcile import StatementSource, register
 from payonce.engine.transaction import Reader, Tx, begin
 from payonce.engine.work import Handler
 from payonce.examples import tally, transfers
+from payonce.kit.ids import process_name
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid
+from payonce.on_demand import (
+    billing_routes,
+    billing_scenarios,
+    billing_short_routes,
+    payouts_routes,
+    payouts_scenarios,
+    transfers_routes,
+    transfers_scenarios,
+)
 from payonce.outside import open_banks, open_task_server, open_webhooks, payout_targets
 from payonce.paying import open_payouts
 from payonce.pushing import at_home, open_pushed, tuned
 from payonce.queues.backends import Backend, open_backend, refuse_if_elsewhere, take_over, until_moved
+from payonce.queues.cloudtasks.server.observing import observe_tasks
 from payonce.service import Running, Service
-from payonce.services import payouts
+from payonce.services import billing, payouts
 from payonce.settings import TOKEN_BYTES, Settings, revealed
-
-if TYPE_CHECKING:
-    from fastapi import APIRouter
-
-    from payonce.testing.crash import Scenario
 
 DEFAULT_LEASE_S: Final = 30.0
 
 log = get_logger(__name__)
-
-
-def transfers_scenarios() -> Sequence["Scenario"]:
-    from payonce.examples.transfers.scenario import TransfersScenario
-
-    return (TransfersScenario(),)
-
-
-def transfers_routes() -> "APIRouter":
-    from payonce.examples.transfers.api import build_routes
-
-    return build_routes()
-
-
-def payouts_scenarios() -> Sequence["Scenario"]:
-    from payonce.payouts_crash import SCENARIOS
-
-    return SCENARIOS
-
-
-def payouts_routes() -> "APIRouter":
-    from payonce.services.payouts.api import build_routes
-
-    return build_routes()
-
 
 SERVICES: Final = (
     Service("tally", "payonce.examples.tally", tally.ROLES, tally.INVARIANTS),
@@ -88,8 +69,17 @@ SERVICES: Final = (
         scenarios=payouts_scenarios, routes=payouts_routes, scopes=payouts.SCOPES, pushes=payout_targets,
         observes=payouts.observe_payouts, names=payouts.NAMES,
     ),
+    Service(
+        "billing", "payonce.services.billing", billing.ROLES, billing.INVARIANTS, billing.SCHEDULES,
+        resources=open_billing, references=billing.REFERENCES, statements=billing.statements, names=billing.NAMES,
+        scenarios=billing_scenarios, routes=billing_routes, short_routes=billing_short_routes, scopes=billing.SCOPES,
+        observes=billing.observe_billing,
+    ),
     Service("webhooks", None, {"sender": [webhooks.deliver]}, resources=open_webhooks),
-    Service("cloudtasks", "payonce.queues.cloudtasks.server", {"server": ()}, runs={"server": open_task_server}),
+    Service(
+        "cloudtasks", "payonce.queues.cloudtasks.server", {"server": ()}, runs={"server": open_task_server},
+        observes=observe_tasks,
+    ),
 )  # fmt: skip
 
 RELAYS: Final[Sequence[Relay]] = (LogRelay(),)
@@ -102,6 +92,8 @@ ACTIONS: Final[Sequence[Callable[[Admin], brakes.Action[Any]]]] = (
     payouts.deciding,
     payouts.clearing,
     payouts.limiting,
+    billing.deciding,
+    billing.giving_back,
 )
 """What may need a second person."""
 
@@ -184,7 +176,7 @@ class App:
         """What runs for as long as the process does; an ended one means that the process is not well."""
         self.closing = asyncio.Event()
         """Set when HTTP ends: what streams to a browser lets go then."""
-        self.process_name = _process_name()
+        self.process_name = process_name()
         self._console_token: str | None = None
         self._open_queue = lambda policy: backend.queue(policy, self.process_name)
         self._handlers = handlers
@@ -368,8 +360,3 @@ async def _open_resources(
         if service.statements is not None:
             statements += service.statements(opened)
     return found, statements
-
-
-def _process_name() -> str:
-    """New with every start: a restarted container has the host name and process id of the one before it."""
-    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"

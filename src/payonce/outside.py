@@ -1,9 +1,10 @@
 """What the services' handlers need from outside, opened: vendors' clients with their budgets, keys."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from payonce.engine import metrics, webhooks
 from payonce.engine.bell import Bell
@@ -20,13 +21,18 @@ from payonce.settings import Settings, revealed
 
 if TYPE_CHECKING:
     from payonce.kit.http import HttpClient
-    from payonce.queues.cloudtasks.server.dispatch import Dispatcher
+    from payonce.kit.webhooks import Secret
+    from payonce.queues.cloudtasks.server.serving import CloudTasksServer
     from payonce.vendors.changenow.simulator import ChangeNowSimulator
+    from payonce.vendors.gateway.simulator import GatewaySimulator
 
 BANK_CALLS_PER_S, BANK_BURST, BANK_WAIT_S = 500.0, 100, 0.4
 """What each of the example's banks allows all our processes together; the wait is part of a call's time-out."""
 CHANGENOW_AT = "https://api.changenow.io"
 SIMULATED_KEY = "simulated"
+TELL_EVERY_S: Final = 0.2
+TELL_TIMEOUT_S: Final = 5.0
+"""Of one webhook of the simulated gateway, which waits for no slower receiver."""
 
 TASK_SERVER_HOST: Final = "127.0.0.1"
 TASK_SERVER_PORT: Final = 8123
@@ -75,6 +81,12 @@ async def _bank(name: str, url: str | None, settings: Settings) -> AsyncIterator
             yield http
 
 
+def turns_of(port: Any, allowed_per_s: float) -> tuple[float, int]:
+    """Rate and burst, of what a key is allowed: the same shares as of what keys are allowed by default."""
+    share = allowed_per_s / port.REQUESTS_PER_S
+    return share * port.BUDGET_PER_S, max(1, int(share * port.BUDGET_BURST))
+
+
 @asynccontextmanager
 async def open_changenow(settings: Settings, database: Database) -> AsyncIterator[Sequence[object]]:
     """The client of ChangeNOW; and, when neither key nor address is set, the simulator behind it, for the simulated
@@ -87,9 +99,7 @@ async def open_changenow(settings: Settings, database: Database) -> AsyncIterato
     url = settings.changenow_url
     if key is None and url is not None:
         raise Invalid("CHANGENOW_URL is set and CHANGENOW_API_KEY is not; set both, or neither to have it simulated")
-    # Of what the key is allowed, the same share as of what keys are allowed by default.
-    per_s = settings.payouts.changenow_per_s * port.BUDGET_PER_S / port.REQUESTS_PER_S
-    budget = SharedBudget(database, "changenow", per_s, port.BUDGET_BURST, port.TURN_MAX_S)
+    budget = SharedBudget(database, "changenow", *turns_of(port, settings.payouts.changenow_per_s), port.TURN_MAX_S)
 
     def client(http: HttpClient, its_key: str) -> ChangeNowClient:
         return ChangeNowClient(http, its_key, budget, private_key=private_key, watch=_watched("changenow"))
@@ -118,6 +128,60 @@ def simulated_changenow(settings: Settings) -> Iterator["ChangeNowSimulator"]:
     with open_simulator("changenow", journal) as simulator:
         assert isinstance(simulator, ChangeNowSimulator)
         yield simulator
+
+
+@asynccontextmanager
+async def open_gateway(settings: Settings, database: Database) -> AsyncIterator[Sequence[object]]:
+    """The client of the card gateway; and, when neither key nor address is set, the simulator behind it."""
+    from payonce.kit.http import HttpClient
+    from payonce.vendors.gateway import port
+    from payonce.vendors.gateway.client import GatewayClient
+
+    billing, key, url = settings.billing, revealed(settings.billing.gateway_api_key), settings.billing.gateway_url
+    if (key is None) != (url is None):
+        named, missing = ("GATEWAY_URL", "GATEWAY_API_KEY")[:: 1 if key is None else -1]
+        raise Invalid(f"{named} is set and {missing} is not; set both, or neither to have the gateway simulated")
+    budget = SharedBudget(database, "gateway", *turns_of(port, billing.gateway_per_s), port.TURN_MAX_S)
+    if key is not None:
+        # The operator wrote the address: it may well lie in their own network.
+        async with HttpClient("gateway", url, timeout_s=billing.gateway_answer_s, allow_private=True) as http:
+            yield [GatewayClient(http, key, budget, watch=_watched("gateway"))]
+        return
+    with simulated_gateway(settings) as simulator:
+        async with HttpClient("gateway", "https://gateway.example", transport=simulator) as http:
+            yield [GatewayClient(http, SIMULATED_KEY, budget, watch=_watched("gateway")), simulator]
+
+
+@contextmanager
+def simulated_gateway(settings: Settings) -> Iterator["GatewaySimulator"]:
+    """With the books that it left in the data folder."""
+    from payonce.vendors.gateway.simulator import GatewaySimulator
+    from payonce.vendors.simulated import open_simulator
+
+    journal = settings.simulators_dir / "gateway.journal"
+    log.warning("vendor_simulated", vendor="gateway", journal=str(journal), instead="set GATEWAY_URL")
+    with open_simulator("gateway", journal) as simulator:
+        assert isinstance(simulator, GatewaySimulator)
+        yield simulator
+
+
+@asynccontextmanager
+async def telling(simulator: "GatewaySimulator", url: str, secrets: "Sequence[Secret]") -> AsyncIterator[None]:
+    """Meanwhile the simulated gateway posts its webhooks to this address as they come due."""
+    from payonce.kit.http import HttpClient
+
+    async def keep_telling(http: HttpClient) -> None:
+        while True:
+            await simulator.deliver(http, secrets)
+            await asyncio.sleep(TELL_EVERY_S)
+
+    async with HttpClient("gateway-webhooks", url, timeout_s=TELL_TIMEOUT_S, allow_private=True) as http:
+        task = asyncio.create_task(keep_telling(http), name="gateway webhooks")
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
 
 def _watched(vendor: str) -> Callable[[str, str, float], None]:
@@ -170,7 +234,7 @@ async def open_task_server(settings: Settings, database: Database, bell: Bell) -
                         for_other_processes=f"CLOUD_TASKS_ENDPOINT={server.address}")  # fmt: skip
         log.info("cloud_tasks_server_listening", address=server.address)
         with told_address(settings, server.address):
-            yield TaskServer(server.address, server.dispatcher)
+            yield TaskServer(server)
 
 
 @contextmanager
@@ -201,14 +265,17 @@ def _told_address(settings: Settings) -> str | None:
 class TaskServer:
     """It takes tasks from the moment it is open, and brings them when the process works: not to doors that are shut."""
 
-    address: str
-    dispatcher: "Dispatcher"
+    server: "CloudTasksServer"
+
+    @property
+    def address(self) -> str:
+        return self.server.address
 
     async def run(self) -> None:
-        await self.dispatcher.run()
+        await self.server.run()
 
     def stop(self) -> None:
-        self.dispatcher.stop()
+        self.server.dispatcher.stop()
 
 
 def payout_targets(settings: Settings) -> Sequence[Target]:

@@ -1,15 +1,13 @@
 """What payouts need from outside: the exchange, the wallet and what was agreed with their callers."""
 
 import asyncio
-import os
-import secrets
-import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from payonce.engine.database import Database
 from payonce.engine.transaction import Reader
+from payonce.kit.ids import process_name
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid, NotSent, Unknown
 from payonce.outside import open_changenow
@@ -55,13 +53,16 @@ async def open_payouts(settings: Settings, database: Database) -> AsyncIterator[
         if address is None:
             raise Invalid("HOST_WALLET_ADDRESS is not set, and without it the exchange could not send anything back; "
                           "set it to the address of the wallet that pays")  # fmt: skip
+        if wallet is not None and address.lower() != wallet.address.lower():
+            raise Invalid(f"HOST_WALLET_ADDRESS is {address}, and the wallet that pays is {wallet.address}: refunds "
+                          "would go where nobody counts them; set it to that one, or leave it unset")  # fmt: skip
         terms = Terms(
             [secret.key for secret in settings.signing_keys()], address, settings.payouts.fee_percent,
             settings.payouts.allow_missing_payment_id,
         )  # fmt: skip
         if wallet is not None:
             await _warn_of_no_limit(database)
-        yield [changenow, terms, *([] if wallet is None else [HostWallet(wallet, database, _holder())])]
+        yield [changenow, terms, *([] if wallet is None else [HostWallet(wallet, database, process_name())])]
 
 
 async def _warn_of_no_limit(database: Database) -> None:
@@ -131,12 +132,6 @@ async def _carry(node: "ChainSimulator", bridge: "ExchangeBridge") -> None:
     while True:
         await asyncio.sleep(CARRY_EVERY_S)
         try:
-            node.chain.catch_up()
-            await node.tell()
-            await bridge.carry_refunds()
+            await bridge.carry(node)
         except (NotSent, Unknown) as silence:
             log.warning("simulated_exchange_silent", reason=silence.reason)
-
-
-def _holder() -> str:
-    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"

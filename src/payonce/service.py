@@ -16,6 +16,7 @@ from payonce.settings import Settings
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
+    from starlette.routing import Route
 
     from payonce.testing.crash import Scenario
 
@@ -57,6 +58,9 @@ class Service:
     """What the crash explorer runs of it; asked for when it does, since simulators and clients take a while to load."""
     routes: Callable[[], "APIRouter"] | None = None
     """What it answers over HTTP, written with payonce.routes; built when a process listens."""
+    short_routes: Callable[[], Sequence["Route"]] | None = None
+    """What is asked most: it stands before all other routes, as finding one among hundreds costs more than many an
+    answer does."""
     scopes: Mapping[str, str] = field(default_factory=dict)
     """What keys for its routes may be allowed, and what that means."""
     pushes: Callable[[Settings], Sequence[Target]] | None = None

@@ -1,15 +1,17 @@
-"""Stand-ins for what payouts meet outside, the exchange and the chain, on ports of the loopback for other processes."""
+"""Stand-ins for what payouts and billing meet outside, on ports of the loopback for other processes."""
 
 import secrets
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from payonce.kit.http import HttpClient
 from payonce.kit.money import Amount
+from payonce.kit.webhooks import Secret, new_secret
+from payonce.outside import telling
 from payonce.paying import SIMULATED_SECRET
 from payonce.services.payouts.model import ETH
 from payonce.testing.faults import Fault, FaultPlan, Odds
@@ -22,6 +24,8 @@ from payonce.vendors.evm.chain import Chain, Conditions
 from payonce.vendors.evm.exchange_bridge import ExchangeBridge
 from payonce.vendors.evm.simulated_key import SimulatedKey
 from payonce.vendors.evm.simulator import ChainSimulator
+from payonce.vendors.gateway.outbox import Post
+from payonce.vendors.gateway.simulator import GatewaySimulator
 
 OPENING: Final = Amount.from_decimal("100000", ETH)
 """Enough for every payout that is stood in for."""
@@ -33,6 +37,8 @@ LATE_S: Final = 1.0
 SILENT: Final = (Fault.TIMEOUT_BEFORE, Fault.TIMEOUT_AFTER)
 """The chain's node hangs up instead: its client learns the same, sooner."""
 KEY_BYTES: Final = 32
+GATEWAY_TIMEOUT_S: Final = 1.0
+"""What a gateway that keeps silent costs whoever asked it."""
 
 
 @dataclass
@@ -80,9 +86,7 @@ class StandIns:
 
     async def carry(self) -> None:
         """What chain and exchange do by themselves as time goes by."""
-        self.chain.catch_up()
-        await self.node.tell()
-        await self.bridge.carry_refunds()
+        await self.bridge.carry(self.node)
 
     async def deliver(self) -> None:
         """What is still under way lands now, so that it is seen."""
@@ -128,9 +132,50 @@ async def open_stand_ins(manner: Manner) -> AsyncIterator[StandIns]:
         yield StandIns(changenow, chain, node, bridge, clock, wallet, doors, environment)
 
 
+@dataclass(frozen=True)
+class GatewayStandIn:
+    simulator: GatewaySimulator
+    clock: MovedClock
+    door: Faulty
+    environment: dict[str, str]
+    """Where processes of billing find it, and with which key and secret."""
+    secret: Secret
+
+    def telling(self, url: str) -> AbstractAsyncContextManager[None]:
+        """Meanwhile it posts its webhooks there, for whoever has an address only when this one is known."""
+        return telling(self.simulator, url, [self.secret])
+
+    async def deliver(self) -> None:
+        """Orders that are still under way land now, so that they are seen."""
+        await self.door.close()
+
+    def faults(self) -> dict[str, int]:
+        return {fault.value: self.door.enacted[fault] for fault in Fault if self.door.enacted[fault]}
+
+
+@asynccontextmanager
+async def open_gateway_stand_in(
+    seed: int = 1, faults: float = 0.0, *, webhooks_to: str | None = None, post: Post | None = None
+) -> AsyncIterator[GatewayStandIn]:
+    """The card gateway, of whose calls this share goes wrong. It posts webhooks, if anywhere, to `webhooks_to`."""
+    clock, secret = MovedClock(), new_secret()
+    simulator = GatewaySimulator(clock=clock, seed=seed, post=post, limit_per_s=None)
+    quiet = {route: Odds(0.0) for route in ("GET /simulator", "POST /simulator", "POST /v1/tokens")}
+    # A wrong figure in the statement cannot be told from a true one; everywhere else the client notices.
+    listed = {"GET /v1/balance_transactions": Odds(faults).without(Fault.WRONG_ANSWER)}
+    door = Faulty(simulator, FaultPlan(seed, faults, routes=quiet | listed), over_sockets=True, slow_s=SLOW_S,
+                  retry_after_s=REST_S, late_s=LATE_S)  # fmt: skip
+    async with AsyncExitStack() as stack:
+        url = await stack.enter_async_context(serving(door if faults else simulator))
+        if webhooks_to is not None:
+            await stack.enter_async_context(telling(simulator, webhooks_to, [secret]))
+        environment = {
+            "GATEWAY_API_KEY": "stand-in", "GATEWAY_URL": url, "GATEWAY_WEBHOOK_SECRET": secret.reveal(),
+            "GATEWAY_TIMEOUT_S": str(GATEWAY_TIMEOUT_S), "GATEWAY_REQUESTS_PER_S": "10000",
+        }  # fmt: skip
+        yield GatewayStandIn(simulator, clock, door, environment, secret)
+
+
 def _plan(seed: int, share: float, *spared: Fault) -> FaultPlan:
-    """Every fault but an answer with other figures: no client can tell a wrong price from a true one. Orders are not
-    answered by halves either: a refusal that nobody can read is kept for a person, whatever it was."""
-    odds = Odds(share).without(Fault.WRONG_ANSWER, *spared)
-    orders = odds.without(Fault.MALFORMED_ANSWER)
-    return FaultPlan(seed, share, odds.weights, {"POST /v2/exchange": orders})
+    """Every fault but an answer with other figures: no client can tell a wrong price from a true one."""
+    return FaultPlan(seed, share, Odds(share).without(Fault.WRONG_ANSWER, *spared).weights)

@@ -30,6 +30,15 @@ def test_dead_driver_is_an_error_with_its_last_output(tmp_path: Path) -> None:
         driver.ask(Command("open"), limit_s=30)
 
 
+def test_a_question_to_a_driver_that_has_ended_is_an_error_with_its_last_output(tmp_path: Path) -> None:
+    script = "import sys; print('password wrong', file=sys.stderr); sys.exit(4)"
+    with child(script, tmp_path / "log", answers=True) as driver:
+        with pytest.raises(BenchFailed):
+            driver.must(lambda: False, "its end", limit_s=30)
+        with pytest.raises(BenchFailed, match="password wrong"):
+            driver.ask(Command("open"), limit_s=30)
+
+
 def test_silent_driver_is_given_up_in_time(tmp_path: Path) -> None:
     started = time.monotonic()
     script = "import time; time.sleep(60)"

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, Response, async_playwright
+from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, Response, async_playwright, expect
 
 VARIABLE = "PAYONCE_CHROMIUM"
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -77,6 +77,7 @@ async def open_person(browser: Browser, address: str, **options: Any) -> AsyncIt
     options = {"viewport": WIDE, "base_url": address, **options}
     context = await browser.new_context(**options)
     context.set_default_timeout(PATIENCE_MS)
+    expect.set_options(timeout=PATIENCE_MS)
     try:
         watched = Watched(context, await context.new_page())
         watched.watch()

@@ -1,16 +1,16 @@
 """What the browser tests share: the console of a real process on a database of its own, and people who look at it."""
 
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Browser
+from playwright.async_api import Browser, Page
 
-from payonce.app import App, all_migrations
+from payonce.app import App
 from payonce.console.cookies import TICKET
 from payonce.console.ticket import Ticket
 from payonce.settings import Settings
@@ -25,11 +25,9 @@ NO_BROWSER = (
 
 
 @pytest.fixture(scope="session")
-def servers() -> Iterator[Servers]:
+def servers(servers_of_the_house: Servers) -> Servers:
     """Their databases have the examples' tables."""
-    running = Servers(all_migrations())
-    yield running
-    running.close()
+    return servers_of_the_house
 
 
 @pytest.fixture(scope="session")
@@ -83,13 +81,19 @@ def served(scratch: ScratchDatabase, tmp_path: Path) -> OpenServed:
     return opened
 
 
+TakePicture = Callable[..., Awaitable[None]]
+
+
 @pytest.fixture
-def pictures(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Where to leave them: nowhere, unless somebody asked."""
+def take_picture(request: pytest.FixtureRequest) -> TakePicture:
+    """Of a page, under a name; none is taken unless somebody said where to leave them."""
     asked = request.config.getoption("--pictures")
-    folder = Path(asked) if asked else tmp_path
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+
+    async def take(page: Page, name: str, **options: Any) -> None:
+        if asked:
+            await page.screenshot(path=Path(asked) / f"{name}.png", animations="disabled", **options)
+
+    return take
 
 
 @pytest.fixture(autouse=True)

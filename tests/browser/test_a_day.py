@@ -68,7 +68,8 @@ async def a_stranger(
 ) -> AsyncIterator[tuple[Watched, dict[str, str]]]:
     """Whoever typed a command of the document that starts it, before its page; and the environment for the others."""
     urls = {"DATABASE_URL": scratch.service_url, "DATABASE_OWNER_URL": scratch.owner_url, "PAYONCE_PORT": "0"}
-    keys = dict.fromkeys(("SUCCESS_URL_SIGNING_KEY", "TPS_HOSTPAY_SIGNING_KEY"), "a-key-of-the-tests-0123456789abcdef")
+    needed = ("SUCCESS_URL_SIGNING_KEY", "TPS_HOSTPAY_SIGNING_KEY", "JWT_SECRET_KEY", "WEBHOOK_SIGNING_SECRET")
+    keys = dict.fromkeys(needed, "a-key-of-the-tests-0123456789abcdef")
     here = {**urls, **keys, "PAYONCE_DATA_DIR": str(folder / "data")}
     with upped(line, dict(here), folder) as process:
         await process.says("worker_started", within_s=40.0)

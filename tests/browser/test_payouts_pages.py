@@ -4,7 +4,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -12,14 +12,20 @@ from playwright.async_api import Browser, expect
 
 from payonce.console.cookies import TICKET
 from payonce.console.ticket import Ticket
+from payonce.engine.brakes import approvals, grant
 from payonce.engine.people import Role, add_person
-from payonce.services.payouts.model import State
+from payonce.services.payouts.decisions import ACTION, deciding
+from payonce.services.payouts.model import Payout, State
 from payonce.testing import OpenStage
 from tests.browser.chromium import NARROW, WIDE, Watched, open_person, overflow_px
+from tests.browser.conftest import TakePicture
 from tests.browser.scenes import PASSWORD, log_in
 from tests.console.payouts_scene import OTHER_ADDRESS, above_the_limit, held, multiply, open_scene, order
 from tests.console.visitor import TOKEN
-from tests.services.payouts.hostpay_stage import House
+from tests.services.payouts.hostpay_stage import BTC_CLIENT, House, eth
+from tests.services.payouts.payouts_stage import TO_BTC
+from tests.services.payouts.test_decisions import XRP_CLIENT, XRP_ELSEWHERE
+from tests.services.payouts.test_refunds import ONE_HASH, failed
 
 MANY = 10_000
 PAGE_LIMIT_S = 5.0
@@ -81,6 +87,63 @@ async def test_a_held_payout_is_found_given_a_new_address_and_goes_on(stage: Ope
         assert await house.state(payout) is State.FINISHED
 
 
+async def test_what_is_typed_with_a_decision_is_what_is_decided(stage: OpenStage, browser: Browser) -> None:
+    async with open_site(stage) as (house, console), console.person(browser) as person:
+        page = person.page
+
+        async def decide(payout: Payout, choice: str, **typed: str) -> None:
+            await page.goto(f"/console/payouts/{payout.id}")
+            await page.get_by_role("radio", name=choice).check()
+            for label, text in {**typed, "Why": "their support wrote"}.items():
+                await page.get_by_label(label).fill(text)
+            await page.get_by_role("button", name="Look at what follows").click()
+
+        paid = await failed(house)
+        swap = await house.swap(paid)
+        house.chain.arrive(house.wallet.address, eth("0.039"), "support", transaction_hash=ONE_HASH.lower())
+        typed = {"Transaction by which it came back": ONE_HASH, "Swap, if several": swap.id}
+        await decide(paid, "The deposit came back", **typed)
+        await expect(page.locator("main")).to_contain_text(f"By transaction {ONE_HASH}.")
+        await expect(page.locator("main")).to_contain_text("only when a second person agrees")
+        await page.get_by_role("button", name="Ask a second person").click()
+        await expect(page.get_by_role("status")).to_contain_text("Nothing is done until a second person grants")
+        async with house.s.begin() as tx:
+            [waiting] = await approvals(tx)
+            await grant(tx, {ACTION: deciding(house.s.admin)}, waiting.id, "bob")
+        await house.run(A_WHILE_S)
+        assert (await house.payout(paid)).held_from is State.PRICED, "it was found, and waits as one that is unpaid"
+
+        with_memo = await order(house, 5, address=XRP_CLIENT, coin="xrp", memo="777")
+        await decide(with_memo, "Keep it")
+        await page.get_by_role("button", name="Keep it").click()
+        person.expected.add(400)
+        await decide(with_memo, "Let it go on to another address", **{"New address on xrp": XRP_ELSEWHERE})
+        await expect(page.get_by_role("alert")).to_contain_text("extra_id is missing")
+        # The page that says so is the answer to a form, and renews itself all the same.
+        async with page.expect_response(lambda answer: answer.url.endswith(f"/payouts/{with_memo.id}")):
+            await page.evaluate("() => document.body.dispatchEvent(new CustomEvent('live'))")
+        await page.get_by_role("checkbox", name="It needs no memo").check()
+        await page.get_by_role("button", name="Look at what follows").click()
+        await expect(page.locator("main")).to_contain_text(f"to {XRP_ELSEWHERE}, without a memo.")
+        await page.get_by_role("button", name="Let it go on to another address").click()
+        changed = await house.payout(with_memo)
+        assert (changed.wallet_address, changed.extra_id) == (XRP_ELSEWHERE, None)
+
+
+async def test_who_waits_below_the_minimum_is_found_from_the_list(stage: OpenStage, browser: Browser) -> None:
+    async with open_site(stage) as (house, console), console.person(browser) as person:
+        house.changenow.set_range(TO_BTC, Decimal("0.01"), None)
+        small = await order(house, 1, price="10")
+        await house.drain()
+        page = person.page
+        await page.goto("/console/payouts")
+        await page.get_by_role("link", name="Accumulating", exact=True).click()
+        await expect(page.get_by_role("heading", level=1)).to_have_text("Accumulating by client")
+        await expect(page.locator("tbody tr")).to_contain_text(BTC_CLIENT)
+        await page.get_by_role("link", name="btc", exact=True).click()
+        await expect(page.get_by_role("link", name=small.unique_id)).to_be_visible()
+
+
 async def test_a_payment_above_the_limit_is_approved_by_a_second_person(stage: OpenStage, browser: Browser) -> None:
     async with open_site(stage) as (house, console):
         payout = await above_the_limit(house)
@@ -130,14 +193,14 @@ async def test_a_decision_can_be_made_without_scripts(stage: OpenStage, browser:
 @pytest.mark.parametrize(
     ("scheme", "width"),
     [
-        pytest.param("light", WIDE, id="light-wide"),
         pytest.param("dark", NARROW, id="dark-narrow"),
+        pytest.param("light", WIDE, id="light-wide", marks=pytest.mark.full),
         pytest.param("light", NARROW, id="light-narrow", marks=pytest.mark.full),
         pytest.param("dark", WIDE, id="dark-wide", marks=pytest.mark.full),
     ],
 )
 async def test_the_pages_of_payouts_fit_their_window(
-    stage: OpenStage, browser: Browser, pictures: Path, width: Any, scheme: Any
+    stage: OpenStage, browser: Browser, take_picture: TakePicture, width: Any, scheme: Any
 ) -> None:
     async with (
         open_site(stage) as (house, console),
@@ -146,6 +209,9 @@ async def test_the_pages_of_payouts_fit_their_window(
         finished = await order(house, 1)
         await house.run()
         kept, asked = await held(house, 2), await above_the_limit(house, 3)
+        house.changenow.set_range(TO_BTC, Decimal("0.01"), None)
+        await order(house, 4, price="10")
+        await house.drain()
         await multiply(house, 40)
         await person.page.goto("/console/payouts", wait_until="load")
         cut = await person.page.evaluate(
@@ -156,13 +222,11 @@ async def test_the_pages_of_payouts_fit_their_window(
         for name, path in (
             ("list", "/payouts"), ("held", "/payouts?state=held"), ("finished-one", f"/payouts/{finished.id}"),
             ("held-one", f"/payouts/{kept.id}"), ("asked-one", f"/payouts/{asked.id}"), ("days", "/payouts/days"),
-            ("vendors", "/vendors"), ("nothing", "/payouts?channel=nobody"),
+            ("accumulating", "/payouts/accumulating"), ("vendors", "/vendors"), ("nothing", "/payouts?channel=nobody"),
         ):  # fmt: skip
             await person.page.goto(f"/console{path}", wait_until="load")
             assert await overflow_px(person.page) <= 0, f"{path} is wider than {width['width']} px"
-            await person.page.screenshot(
-                path=pictures / f"payouts-{name}-{width['width']}-{scheme}.png", full_page=True, animations="disabled"
-            )
+            await take_picture(person.page, f"payouts-{name}-{width['width']}-{scheme}", full_page=True)
 
 
 async def test_ten_thousand_payouts_are_paged(stage: OpenStage, browser: Browser) -> None:

@@ -1,7 +1,6 @@
 """The pictures of the documents, made from a day that the real handlers had; again with
 `./dev test tests/browser/test_pictures.py --pictures docs/pictures`."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +8,7 @@ from playwright.async_api import Browser
 
 from payonce.engine.history import RunCounts, sample_depths
 from payonce.testing import OpenStage
-from tests.browser.conftest import OpenServed
+from tests.browser.conftest import OpenServed, TakePicture
 from tests.browser.scenes import Scene, open_scene
 
 MINUTES, FEW_MINUTES = 40, 5
@@ -37,7 +36,7 @@ async def a_busy_hour(scene: Scene, minutes: int) -> None:
 
 
 async def test_the_pictures_show_what_the_documents_say(
-    stage: OpenStage, served: OpenServed, browser: Browser, pictures: Path, request: pytest.FixtureRequest
+    stage: OpenStage, served: OpenServed, browser: Browser, take_picture: TakePicture, request: pytest.FixtureRequest
 ) -> None:
     async with (
         open_scene(stage) as scene, served() as console,
@@ -54,4 +53,4 @@ async def test_the_pictures_show_what_the_documents_say(
             shown = await page.locator("main").inner_text()
             for word in words:
                 assert word in shown, f"{name} does not show {word!r}"
-            await page.screenshot(path=pictures / f"{name}.png", animations="disabled")
+            await take_picture(page, name)

@@ -7,6 +7,11 @@ from tests.browser.conftest import OpenServed, Served
 from tests.browser.scenes import open_scene
 
 QUEUE = "tally-changes"
+RENEWED = """() => new Promise((renewed) => {
+    document.body.addEventListener("htmx:afterRequest", renewed, { once: true });
+    document.body.dispatchEvent(new CustomEvent("live"));
+})"""
+"""Asks for the living parts at once, and waits until they came and were swapped or not."""
 
 
 async def rows_of(console: Served, state: str) -> int:
@@ -99,3 +104,23 @@ async def test_one_payment_is_followed_from_its_message_over_its_effects_to_the_
         assert {"run", "effect", "posting"} <= {kind.lower() for kind in kinds}
         moments = await page.locator(".scene time").evaluate_all("found => found.map(each => each.dateTime)")
         assert moments == sorted(moments)
+
+
+async def test_a_link_that_is_pressed_while_the_page_renews_itself_is_followed(
+    stage: OpenStage, served: OpenServed, browser: Browser
+) -> None:
+    """The answer comes between pressing and letting go: a link that was swapped in between would not be followed."""
+    async with open_scene(stage), served() as console, console.person(browser) as person:
+        page = person.page
+        await page.goto("/console/")
+        link = page.get_by_role("link", name="Job log", exact=True)
+        await link.hover()
+        await page.mouse.down()
+        await page.evaluate(RENEWED)
+        await page.mouse.up()
+        await expect(page.get_by_role("heading", level=1)).to_have_text("Job log")
+        await page.goto("/console/")
+        first = await page.locator("[hx-trigger]").first.element_handle()
+        assert first is not None
+        await page.evaluate(RENEWED)
+        assert not await first.evaluate("each => each.isConnected"), "with nothing pressed it is renewed"

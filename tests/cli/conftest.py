@@ -17,9 +17,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from payonce.app import all_migrations
 from payonce.embedded import reset
-from payonce.engine.migrate import migrate
 from payonce.testing import ScratchDatabase, Servers
 from tests.cli.warm import Warm, warm
 
@@ -112,11 +110,15 @@ def warm_parent() -> Iterator[Warm]:
         yield parent
 
 
+@pytest.fixture(scope="session")
+def servers(servers_of_the_house: Servers) -> Servers:
+    """Their databases have the tables of all services, as the command wants them."""
+    return servers_of_the_house
+
+
 @pytest.fixture
-def database(servers: Servers) -> Iterator[ScratchDatabase]:
-    with servers.of().lent() as scratch:
-        asyncio.run(_migrate(scratch.owner_url))
-        yield scratch
+def database(scratch: ScratchDatabase) -> ScratchDatabase:
+    return scratch
 
 
 @pytest.fixture
@@ -124,8 +126,11 @@ def payonce(
     clean_environment: dict[str, str], database: ScratchDatabase, tmp_path: Path, warm_parent: Warm
 ) -> Iterator[Payonce]:
     urls = {"DATABASE_URL": database.service_url, "DATABASE_OWNER_URL": database.owner_url}
-    # Beside a database of one's own payouts, and so `up`, do not start without.
-    keys = {"SUCCESS_URL_SIGNING_KEY": SIGNING_KEY, "TPS_HOSTPAY_SIGNING_KEY": "hostpay-key-of-the-tests-0123456789"}
+    # Beside a database of one's own payouts and billing, and so `up`, do not start without.
+    keys = {
+        "SUCCESS_URL_SIGNING_KEY": SIGNING_KEY, "TPS_HOSTPAY_SIGNING_KEY": "hostpay-key-of-the-tests-0123456789",
+        "JWT_SECRET_KEY": "jwt-key-of-the-tests-0123456789abcdef", "WEBHOOK_SIGNING_SECRET": SIGNING_KEY,
+    }  # fmt: skip
     command = Payonce({**clean_environment, **urls, **keys, "PAYONCE_DATA_DIR": str(tmp_path / "data")}, warm_parent)
     yield command
     command.close()
@@ -181,11 +186,3 @@ def until(condition: Callable[[], Any], what: str) -> Any:
         assert time.monotonic() < deadline, f"{what}: did not happen within {PATIENCE_S:g} s"
         time.sleep(POLL_S)
     return answer
-
-
-async def _migrate(owner_url: str) -> None:
-    connection = await asyncpg.connect(owner_url)
-    try:
-        await migrate(connection, all_migrations())
-    finally:
-        await connection.close()

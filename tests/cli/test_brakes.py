@@ -284,7 +284,7 @@ REFUSED = {
     ),
     "freeze of an unknown asset": (
         ["freeze", "add", "--asset", "POINTS", "--reason", "x"],
-        "there is no asset 'POINTS'; known are: AED, ARS",
+        "there is no asset 'POINTS'; known are: AED, AFN, ALL",
     ),
     "freeze in words": (["freeze", "lift", "seven", "--why", "x", "--yes"], "'seven' is not the number of a freeze"),
     "unknown asset": (["limits", "set", "POINTS", "5"], "add --exponent"),

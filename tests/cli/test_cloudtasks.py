@@ -8,17 +8,18 @@ from typing import Any
 
 from payonce.testing import ScratchDatabase
 from tests.cli.conftest import Payonce, ask
+from tests.cli.test_serving import fetch
 
 LOCATION = "projects/p/locations/l"
 
 
-def listening(process: "subprocess.Popen[str]") -> str:
+def listening(process: "subprocess.Popen[str]") -> tuple[str, str]:
+    """Where gRPC is served, and where HTTP."""
     assert process.stderr is not None
     while line := process.stderr.readline():
         said = json.loads(line)
         if said["event"] == "cloudtasks_listening":
-            address: str = said["address"]
-            return address
+            return str(said["address"]), str(said["http"])
     raise AssertionError("the process ended without listening")
 
 
@@ -26,7 +27,7 @@ def test_the_printed_lines_connect_googles_client_and_a_signal_drains(
     payonce: Payonce, database: ScratchDatabase
 ) -> None:
     process = payonce.start("cloudtasks", "--port", "0")
-    address = listening(process)
+    address, http = listening(process)
     assert process.stdout is not None
     printed = [process.stdout.readline() for _ in range(5)]
     assert address in printed[1]
@@ -37,6 +38,9 @@ def test_the_printed_lines_connect_googles_client_and_a_signal_drains(
     client.pause_queue(name=queue.name)
     client.create_task(parent=queue.name, task={"http_request": {"url": "http://127.0.0.1:9/"}})
     client.transport.close()
+    port = int(http.rpartition(":")[2])
+    assert [fetch(port, path)[0] for path in ("/healthz", "/readyz", "/nothing")] == [200, 200, 404]
+    assert 'payonce_cloudtasks_created_total{queue="q"} 1.0' in fetch(port, "/metrics")[1]
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=30)
     assert process.returncode == 0
@@ -47,5 +51,8 @@ def test_a_taken_port_is_refused_in_one_sentence(payonce: Payonce) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         ended = payonce("cloudtasks", "--port", str(port))
-    assert ended.code == 1
+        in_vain = payonce("cloudtasks", "--port", "0", "--http-port", str(port))
+    assert (ended.code, in_vain.code) == (1, 1)
     assert f"127.0.0.1:{port}" in ended.stderr.splitlines()[-1]
+    assert f"127.0.0.1 port {port}" in in_vain.stderr.splitlines()[-1]
+    assert "--http-port" in in_vain.stderr.splitlines()[-1]

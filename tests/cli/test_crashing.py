@@ -33,6 +33,7 @@ def test_a_point_that_is_not_reached_fails_and_says_how_to_run_it_again(payonce:
         (["nope"], "there is no scenario 'nope'; known are: charge,"),
         (["--only", "nonsense"], "is not a point"),
         (["--backend", "rabbit"], "there is no backend 'rabbit'; there are: postgres, redis"),
+        (["payout", "--backend", "redis"], "are explored over their task service; leave out --backend"),
     ],
 )
 def test_what_does_not_exist_is_refused_with_what_does(payonce: Payonce, arguments: list[str], said: str) -> None:

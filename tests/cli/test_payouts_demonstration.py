@@ -2,18 +2,34 @@
 
 from collections import Counter
 from dataclasses import replace
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from payonce.cli.demo.disturb import Disturbed
-from payonce.cli.demo.payouts import Report
-from payonce.cli.demo.payouts_orders import BATCH_OF, Kind, seeded_orders
-from payonce.cli.demo.payouts_verdict import Verdict
+from payonce.cli.demo import disturb
+from payonce.cli.demo.disturb import Disturbed, progress_bar
+from payonce.cli.demo.payouts import (
+    BACKLOG,
+    LATE_S,
+    LIMIT_S,
+    MOVED_BEHIND_S,
+    MOVED_MAX_S,
+    MOVED_S,
+    STALLED_S,
+    Patience,
+    Report,
+    _moved_s,
+)
+from payonce.cli.demo.payouts_orders import BATCH_OF, DIRECT_LEAST_CENTS, Kind, Order, seeded_orders
+from payonce.cli.demo.payouts_verdict import Ending, Stand, Verdict, undecided, weigh
+from payonce.kit.money import Amount
 from payonce.services.payouts.addresses import looks_like_an_address
-from payonce.services.payouts.model import State
+from payonce.services.payouts.model import ETH, Hold, State
+from payonce.vendors.changenow.books import Entry, ExchangeBooks, Fate
+from payonce.vendors.changenow.port import Pair, Status
 from payonce.vendors.changenow.prices import is_address
 from tests.cli.conftest import Payonce
 
@@ -39,8 +55,9 @@ def test_a_kept_promise_has_no_complaints() -> None:
 @pytest.mark.parametrize(
     ("change", "piece"),
     [
-        ({"lost": ["payment-1"]}, "1 payouts are lost, first payment-1"),
-        ({"double_paid": ["payment-1", "payment-2"]}, "2 were paid more than once, first payment-1"),
+        ({"lost": ["payment-1 is paying"]}, "1 payouts are lost: payment-1 is paying"),
+        ({"double_paid": ["payment-1", "payment-2"]}, "2 were paid more than once: payment-1; payment-2"),
+        ({"lost": [f"payment-{n}" for n in range(99)]}, "99 payouts are lost: payment-0; payment-1; "),
         ({"unexplained": {"ETH": Decimal("1e-18")}}, "0.000000000000000001 ETH are unexplained"),
         ({"broken": ["no part has two active swaps: 1 rows"]}, "broken: no part has two"),
     ],
@@ -56,6 +73,141 @@ def test_a_run_that_proves_nothing_is_a_complaint() -> None:
     assert report_of(wrong=["payment-1 became two payouts"]).complaints() == ["payment-1 became two payouts"]
 
 
+ADDRESS = "bc1qw508d6qejxtdg4y5r3zarvary0c5xw7kv8f3t4"
+
+
+def ordered(kind: Kind = Kind.SWAPPED, name: str = "payment-1") -> Order:
+    return Order(name, kind, 7_000_000_001, "-1001", ADDRESS, "btc", "btc", "100.00")
+
+
+def ending(
+    state: State = State.FINISHED, hold: Hold | None = None, paid: str = "0.04", name: str = "payment-1"
+) -> Ending:
+    return Ending(name, state, hold, Amount.from_decimal("0.04", ETH), Amount.from_decimal(paid, ETH))
+
+
+FAILED, VERIFYING = (State.REVIEW, Hold.EXCHANGE_FAILED), (State.HELD, Hold.VERIFYING)
+
+
+@pytest.mark.parametrize(
+    ("order", "found", "seen", "stopped"),
+    [
+        (ordered(), ending(), "0.04", ()),
+        (ordered(Kind.SMALL), ending(State.ACCUMULATING, paid="0"), "0", ()),
+        (ordered(Kind.BAD_ADDRESS), ending(State.HELD, Hold.BAD_ADDRESS, "0"), "0", ()),
+        (ordered(), ending(*FAILED), "0.04", {FAILED}),
+        (ordered(Kind.LARGE), ending(*VERIFYING, paid="0.01"), "0.01", {FAILED, VERIFYING}),
+    ],
+    ids=["finished", "small", "bad address", "failed", "a part is verified"],
+)
+def test_what_stands_where_it_should_is_no_complaint(
+    order: Order, found: Ending, seen: str, stopped: set[Stand]
+) -> None:
+    assert weigh([order], {"payment-1": found}, {ADDRESS: Decimal(seen)}, {ADDRESS: stopped}) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("order", "found", "seen", "stopped", "words"),
+    [
+        (ordered(), ending(), "0.03", (), "payment-1: 0.03 ETH were paid, 0.04 on record"),
+        (ordered(), ending(paid="0.03"), "0.03", (),
+         "payment-1 (swapped) is finished, and 0.030000000000000000 ETH of 0.040000000000000000 ETH were paid"),
+        (ordered(), ending(State.PAYING), "0.04", (), "payment-1 (swapped) is paying"),
+        (ordered(), ending(State.HELD, Hold.REFUSED, "0"), "0", (), "payment-1 (swapped) is held refused"),
+        (ordered(), ending(*FAILED), "0.04", {VERIFYING}, "payment-1 (swapped) is review exchange_failed"),
+        (ordered(), ending(), "0.04", {FAILED}, "payment-1 (swapped) is finished"),
+        (ordered(Kind.SMALL), ending(), "0.04", (), "payment-1 (small) is finished"),
+        (ordered(Kind.SMALL), ending(State.ACCUMULATING), "0.04", (),
+         "payment-1 (small) is accumulating, and 0.040000000000000000 ETH were paid"),
+        (ordered(name="payment-2"), ending(), "0", (), "payment-2 is not on record"),
+    ],
+)  # fmt: skip
+def test_what_is_less_or_elsewhere_is_lost(
+    order: Order, found: Ending, seen: str, stopped: set[Stand], words: str
+) -> None:
+    double, lost = weigh([order], {"payment-1": found}, {ADDRESS: Decimal(seen)}, {ADDRESS: stopped})
+    assert (double, lost) == ([], [words])
+
+
+def test_what_is_more_than_our_record_says_was_paid_twice() -> None:
+    orders = [ordered(Kind.BATCHED), ordered(Kind.BATCHED, "payment-2")]
+    endings = {order.payment_id: ending(name=order.payment_id) for order in orders}
+    assert weigh(orders, endings, {ADDRESS: Decimal("0.08")}, {}) == ([], [])
+    double, lost = weigh(orders, endings, {ADDRESS: Decimal("0.120000000000000001")}, {})
+    assert (double, lost) == (["payment-1: 0.120000000000000001 ETH were paid, 0.08 on record"], [])
+
+
+def test_a_run_ends_that_does_not_come_to_its_end() -> None:
+    now = 0.0
+    patience = Patience(lambda: now)
+    while now < LIMIT_S:
+        assert patience.lasts(int(now))
+        now += STALLED_S - 1
+    assert not patience.lasts(int(now))
+
+
+def test_a_run_ends_in_which_nothing_comes_to_its_end() -> None:
+    now = 0.0
+    patience = Patience(lambda: now)
+    now = STALLED_S - 1
+    assert patience.lasts(7)
+    now += STALLED_S - 1
+    assert patience.lasts(7)
+    now += 1
+    assert not patience.lasts(7)
+
+
+def exchange(status: Status, deposit: str, refund: str | None = None) -> Entry:
+    at = datetime(2026, 1, 31, tzinfo=UTC)
+    return Entry(
+        "0123456789abcd", Pair("eth", "eth", "btc", "btc"), Decimal(deposit), Decimal(1), "0x1", None, ADDRESS, None,
+        None, None, None, None, Fate.REFUND, at, at, at, status, Decimal(deposit),
+        refund_amount=None if refund is None else Decimal(refund),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("entry", "stand"),
+    [
+        (exchange(Status.FINISHED, "0.1"), None),
+        (exchange(Status.FAILED, "0.1"), FAILED),
+        (exchange(Status.VERIFYING, "0.1"), VERIFYING),
+        (exchange(Status.REFUNDED, "0.1", "0.09"), None),
+        (exchange(Status.REFUNDED, "0.1", "0.0899"), FAILED),
+        (exchange(Status.REFUNDED, "1", "0.9895"), None),
+        (exchange(Status.REFUNDED, "1", "0.9894"), FAILED),
+    ],
+)
+def test_a_person_has_what_the_exchange_did_not_end_or_not_give_back_whole(entry: Entry, stand: Stand | None) -> None:
+    found = undecided(ExchangeBooks(entries={entry.id: entry}))
+    assert found == ({} if stand is None else {entry.id: stand})
+
+
+@pytest.mark.parametrize(
+    ("due", "late_s", "at_work", "next_s", "moved_s"),
+    [(BACKLOG + 1, None, 30, -9.0, MOVED_BEHIND_S), (BACKLOG, None, 30, -9.0, MOVED_S),
+     (0, LATE_S + 1, 1, -400.0, MOVED_BEHIND_S), (0, LATE_S, 1, -300.0, MOVED_S), (0, -40.0, 1, 40.0, MOVED_S),
+     (0, -40.0, 0, 40.0, 40.0), (0, None, 0, 1.0, MOVED_S), (0, None, 0, 4_000.0, MOVED_MAX_S),
+     (0, None, 0, None, MOVED_S)],
+)  # fmt: skip
+def test_the_clock_waits_for_those_who_work(
+    due: int, late_s: float | None, at_work: int, next_s: float | None, moved_s: float
+) -> None:
+    assert _moved_s(due, late_s, at_work, next_s) == moved_s
+
+
+def test_who_has_no_terminal_reads_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with progress_bar(200) as show_progress:
+        show_progress(1, 0)
+        monkeypatch.setattr(disturb, "TOLD_EVERY_S", 0.0)
+        show_progress(17, 3)
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == "0 s: 17 of 200 done, 3 workers killed\n"
+
+
 def test_the_orders_repeat_with_their_seed_and_hold_every_kind() -> None:
     orders = seeded_orders(200, seed=1)
     assert orders == seeded_orders(200, seed=1) != seeded_orders(200, seed=2)
@@ -65,6 +217,13 @@ def test_the_orders_repeat_with_their_seed_and_hold_every_kind() -> None:
     assert set(batched.values()) == {BATCH_OF}
     alone = [order.address for order in orders if order.kind is not Kind.BATCHED]
     assert len(set(alone)) == len(alone)
+
+
+def test_an_order_that_needs_no_exchange_is_worth_its_gas() -> None:
+    """One that is not would wait for another of its client, and there is none."""
+    prices = [Decimal(order.price) for order in seeded_orders(2_000, seed=1) if order.kind is Kind.DIRECT]
+    assert len(prices) == 160
+    assert min(prices) == Decimal(DIRECT_LEAST_CENTS) / 100
 
 
 def test_a_bad_address_is_one_that_only_the_exchange_refuses() -> None:

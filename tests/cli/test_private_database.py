@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from payonce import __version__
 from payonce.embedded import start
 from tests.cli.conftest import QUEUE, Payonce, ask, depth_of, until
 
@@ -15,6 +16,7 @@ def test_help_comes_before_anything_heavy_is_imported(private_payonce: Payonce) 
     ended = private_payonce("--help")
     assert ended.code == 0
     assert "payonce demo" in ended.stdout
+    assert private_payonce("--version").stdout == f"payonce {__version__}\n"
     heavy = {"asyncpg", "pydantic", "starlette", "structlog", "uvicorn", "msgspec"}
     script = f"import sys, payonce.cli; print(sorted(set(sys.modules) & {heavy}))"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"

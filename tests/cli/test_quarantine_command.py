@@ -54,7 +54,9 @@ def test_a_quarantine_is_begun_and_widened_by_hand(payonce: Payonce, database: S
 
 def test_reconcile_refuses_what_it_does_not_know(payonce: Payonce) -> None:
     unread = payonce("reconcile", "run", "bank").stderr.splitlines()[-1]
-    assert unread == "error: no service reads a statement of 'bank'; there are: northbank, southbank, changenow"
+    assert (
+        unread == "error: no service reads a statement of 'bank'; there are: northbank, southbank, changenow, gateway"
+    )
     assert "is not an unmatched item" in payonce("reconcile", "explain", "7", "--note", "why").sentence
     unknown = "00000000-0000-7000-8000-000000000001"
     ended = payonce("reconcile", "write-off", unknown, "--account", "losses", "--note", "why")

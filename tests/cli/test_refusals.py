@@ -61,6 +61,7 @@ REFUSED_COMMANDS = {
     ),
     "unknown command": (["queues", "empty"], {}, "No such command 'empty'"),
     "unknown demonstration": (["demo", "opera"], {}, "there is no demonstration 'opera'"),
+    "months of another demonstration": (["demo", "queue", "--months", "3"], {}, "are of the demonstration billing"),
     "unknown state": (["queues", "peek", QUEUE, "--state", "lost"], {}, "there is no state 'lost'"),
     "no id": (["queues", "peek", QUEUE, "--after", "first"], {}, "'first' is not a message id"),
     "limit too high": (["queues", "peek", QUEUE, "--limit", "1001"], {}, "limit is 1001"),

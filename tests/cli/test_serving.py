@@ -5,6 +5,7 @@ import json
 import signal
 import socket
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -146,3 +147,19 @@ def fetch(port: int, path: str) -> tuple[int, str]:
         return answer.status, answer.read().decode()
     finally:
         connection.close()
+
+
+def test_each_service_of_billing_listens_where_it_is_expected_and_a_second_process_only_works(
+    payonce: Payonce, tmp_path: Path
+) -> None:
+    first = payonce.start("run", "billing.subscriptions", PAYONCE_PORT="0", PAYONCE_LOG="json")
+    port = started(first, "listening")["url"].rpartition(":")[2]
+    elsewhere = {"PAYONCE_PORT": port, "PAYONCE_LOG": "json", "PAYONCE_DATA_DIR": str(tmp_path / "other")}
+    second = payonce.start("run", "billing.subscriptions", **elsewhere)
+    assert started(second, "http_port_taken")["wanted"] == int(port)
+    assert started(second)["roles"] == ["billing.subscriptions"]
+    connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=10)
+    connection.request("GET", "/v1/plans")
+    plans = json.loads(connection.getresponse().read())["plans"]
+    connection.close()
+    assert [plan["price"]["amount"] for plan in plans] == ["1.00", "29.00", "99.00", "299.00", "999.00"]

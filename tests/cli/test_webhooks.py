@@ -67,6 +67,7 @@ class Desk:
 def environment(payonce: Payonce, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The command's environment, also for commands in this process."""
     payonce.environment.update(PAYONCE_KEYS=KEYS, PAYONCE_WEBHOOK_PRIVATE="true", PAYONCE_PORT="0")
+    payonce.environment.pop("WEBHOOK_SIGNING_SECRET")
     monkeypatch.delenv("WEBHOOK_SIGNING_SECRET", raising=False)
     for name, value in payonce.environment.items():
         monkeypatch.setenv(name, value)

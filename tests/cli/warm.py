@@ -4,6 +4,7 @@ Started anew, a command spends most of its second on imports, and the tests type
 its own adds is tested where processes are started, killed and sent signals.
 """
 
+import gc
 import json
 import os
 import signal
@@ -69,6 +70,9 @@ def serve(address: str) -> None:
     """The parent: it has loaded everything, holds no thread and no connection, and only forks."""
     for name in PRELOADED:
         import_module(name)
+    # A collection in a child would copy every page that it shares with us.
+    gc.collect()
+    gc.freeze()
     # Whoever answers for a command is not waited for.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as door:

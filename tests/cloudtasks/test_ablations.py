@@ -54,6 +54,10 @@ async def let_in(self: Verifier, authorization: str, audience: str) -> None:
     """Anybody."""
 
 
+async def nobody_elses(database: object, service: object) -> None:
+    """Whoever's server it is."""
+
+
 async def lost_nothing(self: Any, late_s: float = 0.0) -> int:
     return 0
 
@@ -68,13 +72,23 @@ def settling_without(text: str, instead: str = "") -> Ablation:
     return patched(queues, "SETTLE", statements.SETTLE.replace(text, instead))
 
 
+def committing_without(text: str, instead: str) -> Ablation:
+    assert text in statements.SETTLE_ONE
+    return patched(queues, "SETTLE_ONE", statements.SETTLE_ONE.replace(text, instead))
+
+
 ABLATIONS: Final[Ablations] = {
     "the run's token at its end": (
         settling_without("and entry.holder = said.token"),
-        [
-            test_runs.test_a_run_is_taken_over_when_its_lease_has_ended_and_the_old_one_is_stale,
-            test_runs.test_a_stale_run_commits_nothing_and_begins_no_effect,
-        ],
+        [test_runs.test_a_run_is_taken_over_when_its_lease_has_ended_and_the_old_one_is_stale],
+    ),
+    "the run's token in its commit": (
+        committing_without("and entry.holder = $3", "and $3::bigint is not null"),
+        [test_runs.test_a_stale_run_commits_nothing_and_begins_no_effect],
+    ),
+    "the inbox in the commit": (
+        committing_without("id::text from gone\n", "id::text from gone where false\n"),
+        [test_runs.test_a_task_that_comes_again_after_a_commit_changes_nothing],
     ),
     "the run's token at its beginning": (
         beginning_without("when entry.held then 'held'"),
@@ -104,6 +118,10 @@ ABLATIONS: Final[Ablations] = {
         ],
     ),
     "knowing the task service": (patched(Verifier, "check", let_in), [test_door.test_only_the_task_service_may_knock]),
+    "knowing whose server it is": (
+        patched(refill, "refuse_foreign", nobody_elses),
+        [test_refill.test_the_queues_of_another_payonces_server_are_left_alone],
+    ),
     "the pause in the store": (
         beginning_without("when paused.paused then 'paused'"),
         [test_runs.test_nothing_begins_while_the_queue_is_paused],

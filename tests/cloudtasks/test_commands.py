@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from payonce.testing import ScratchDatabase
 from tests.cloudtasks import pushing
 
 Ask = Callable[..., Any]
+SYNC = ("queues", "sync", "--to", "cloudtasks")
 
 
 @pytest.fixture
@@ -46,6 +48,18 @@ def ask(
     structlog.reset_defaults()
 
 
+@asynccontextmanager
+async def task_server(scratch: ScratchDatabase, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
+    """Our own, on the same database; commands find it."""
+    async with (
+        Database.open(scratch.service_url) as database,
+        Bell.open(database) as bell,
+        open_server(database, bell, dispatching=False) as server,
+    ):
+        monkeypatch.setenv("CLOUD_TASKS_ENDPOINT", server.address)
+        yield server.address
+
+
 def test_looking_putting_pausing_and_purging_need_no_task_service(ask: Ask) -> None:
     put = ask("queues", "put", CHANGES.queue, '{"row_id": 7}')
     assert put["accepted"]
@@ -60,7 +74,7 @@ def test_looking_putting_pausing_and_purging_need_no_task_service(ask: Ask) -> N
 
 
 def test_sync_without_a_task_service_says_so_in_one_sentence(ask: Ask) -> None:
-    said = ask("queues", "sync", "--to", "cloudtasks", code=1)
+    said = ask(*SYNC, code=1)
     assert "the task service at 127.0.0.1:9 said UNAVAILABLE" in said
     assert "there is: cloudtasks" in ask("queues", "sync", "--to", "rabbit", code=2)
 
@@ -69,20 +83,33 @@ def test_sync_makes_the_queues_and_changes_nothing_the_second_time(
     ask: Ask, scratch: ScratchDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def with_server() -> list[Any]:
-        async with (
-            Database.open(scratch.service_url) as database,
-            Bell.open(database) as bell,
-            open_server(database, bell, dispatching=False) as server,
-        ):
-            monkeypatch.setenv("CLOUD_TASKS_ENDPOINT", server.address)
-            sync = ("queues", "sync", "--to", "cloudtasks")
-            return [await asyncio.to_thread(ask, *sync, *more) for more in (["--dry-run"], [], [], ["--dry-run"])]
+        async with task_server(scratch, monkeypatch):
+            return [await asyncio.to_thread(ask, *SYNC, *more) for more in (["--dry-run"], [], [], ["--dry-run"])]
 
     dry, made, again, last = asyncio.run(with_server())
     assert dry["differences"] == made["differences"]
     assert {each["there"] for each in made["differences"]} == {None}
     assert not dry["changed"]
     assert again["differences"] == last["differences"] == []
+
+
+def test_sync_leaves_the_server_of_another_payonce_alone(
+    ask: Ask, scratch: ScratchDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def with_server() -> list[Any]:
+        async with task_server(scratch, monkeypatch) as address:
+            [owner] = await fetched(scratch, "select id::text from payonce.installation")
+            # From here on the command's database is another than the server was opened on.
+            await fetched(scratch, "update payonce.installation set id = gen_random_uuid() returning id")
+            said = [await asyncio.to_thread(ask, *SYNC, *more, code=2) for more in (["--dry-run"], [])]
+            [made] = await fetched(scratch, "select count(*) from cloudtasks.queues")
+            return [owner["id"], address, made["count"], *said]
+
+    owner, address, queues, *refusals = asyncio.run(with_server())
+    for said in refusals:
+        assert f"the Cloud Tasks server at {address} belongs to another payonce (installation {owner}" in said
+        assert "CLOUD_TASKS_ENDPOINT" in said
+    assert queues == 0
 
 
 def test_tune_says_what_was_measured_and_keeps_it_when_told(ask: Ask, scratch: ScratchDatabase) -> None:

@@ -4,8 +4,11 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
+import pytest
+
 from payonce.engine.model import Ending
 from payonce.engine.work import Work, handles
+from payonce.kit.outcomes import Invalid
 from payonce.queues.cloudtasks.names import task_id
 from payonce.queues.cloudtasks.refill import LATE_S, Keeper
 from payonce.queues.cloudtasks.sync import differences
@@ -88,6 +91,20 @@ async def test_our_own_server_gets_its_queues_and_their_changes_by_itself(stage:
         keeper = Keeper(desk.s.database, desk.s.bell, desk.tasks.service, {QUEUE: changed}, lambda: None)
         await keeper.look_after_queues()
         assert await differences(desk.tasks.service, [changed]) == []
+
+
+async def test_the_queues_of_another_payonces_server_are_left_alone(stage: OpenStage) -> None:
+    async with open_desk(stage, [run], working=False, dispatching=False) as desk:
+        await desk.s.owner.execute("update payonce.installation set id = gen_random_uuid()")
+        await desk.s.owner.execute("update payonce.queues set paused = true where name = $1", QUEUE)
+        changed = pushed(replace(POLICY, rate=7, concurrency=3))
+        keeper = Keeper(desk.s.database, desk.s.bell, desk.tasks.service, {QUEUE: changed}, lambda: None)
+        with pytest.raises(Invalid, match="belongs to another payonce"):
+            await keeper.look_after_queues()
+        assert await differences(desk.tasks.service, [pushed()]) == []
+        there = await desk.tasks.service.queue(QUEUE)
+        assert there is not None
+        assert not there.paused
 
 
 async def test_a_missing_queue_is_noticed_by_whoever_wants_to_put_into_it(stage: OpenStage) -> None:

@@ -33,6 +33,17 @@ async def test_a_task_that_comes_again_after_the_end_changes_nothing(stage: Open
         assert await runs.statuses(message_id) == ["success"]
 
 
+async def test_a_task_that_comes_again_after_a_commit_changes_nothing(stage: OpenStage) -> None:
+    async with staged_runs(stage) as runs:
+        [message_id] = await runs.put({})
+        claim, _ = await runs.begin(message_id)
+        async with runs.s.database.transaction() as connection:
+            assert await runs.queue.settle_within(connection, Settlement(claim, Ending.FAILED, "no such account"))
+        again = runs.bring(message_id)
+        assert await runs.told(again) == replies.KNOWN
+        assert await runs.statuses(message_id) == ["failed"]
+
+
 async def test_a_task_that_comes_twice_at_once_runs_once(stage: OpenStage) -> None:
     async with staged_runs(stage) as runs, open_runs(runs.s, worker="worker-2") as others:
         [message_id] = await runs.put({})
@@ -227,6 +238,7 @@ async def test_a_row_that_is_locked_for_a_moment_is_waited_for(stage: OpenStage)
             await connection.execute("select from payonce.outbox where id = $1 for update", message_id)
             delivery = runs.bring(message_id)
             assert not (await runs.queue.exchange([], 10)).claims
+            assert delivery.looks == 1, "it was found locked, and is kept for another look"
 
         async def begun() -> bool:
             return bool((await runs.queue.exchange([], 10)).claims)

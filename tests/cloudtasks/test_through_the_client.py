@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from payonce.engine.model import Message
@@ -11,7 +12,7 @@ from payonce.engine.work import Handler, Work, handles
 from payonce.kit.outcomes import Retry
 from payonce.queues.cloudtasks.names import task_id
 from payonce.testing import OpenStage, eventually
-from tests.cloudtasks.desk import POLICY, QUEUE, open_desk
+from tests.cloudtasks.desk import POLICY, QUEUE, Desk, open_desk
 
 MANY = 60
 
@@ -51,6 +52,10 @@ class Log:
         return sum(payload.get("n") == number for payload in self.ran)
 
 
+async def no_tasks(desk: Desk) -> bool:
+    return await desk.tasks_there() == 0
+
+
 async def test_what_is_put_is_run_once_and_ends(stage: OpenStage) -> None:
     """Promise 1."""
     log = Log()
@@ -62,11 +67,7 @@ async def test_what_is_put_is_run_once_and_ends(stage: OpenStage) -> None:
             "select count(*) from payonce.inbox where id = any($1)", list(map(str, ids))
         )
         assert ended == MANY
-
-        async def none_left() -> bool:
-            return await desk.tasks_there() == 0
-
-        await eventually(none_left, what="the task service has nothing left")
+        await eventually(partial(no_tasks, desk), what="the task service has nothing left")
 
 
 async def test_what_is_put_within_a_transaction_exists_with_its_commit(stage: OpenStage) -> None:
@@ -99,6 +100,7 @@ async def test_a_retry_comes_back_by_the_queues_backoff_and_counts(stage: OpenSt
             for row in await desk.s.owner.fetch("select status from payonce.job_logs where message_id = $1", message_id)
         ]
         assert Counter(statuses) == {"retry": 2, "success": 1}
+        await eventually(partial(no_tasks, desk), what="the task service has nothing left")
         assert await desk.s.owner.fetchval("select count(*) from cloudtasks.tombstones") == 1, (
             "one task served all runs"
         )
@@ -205,10 +207,7 @@ async def test_every_delivery_repeated_changes_nothing(stage: OpenStage) -> None
         for number, message_id in enumerate(ids):
             await repeat(desk, message_id, {"n": number})
 
-        async def none_left() -> bool:
-            return await desk.tasks_there() == 0
-
-        await eventually(none_left, what="every repeated task is answered")
+        await eventually(partial(no_tasks, desk), what="every repeated task is answered")
         assert len(log.ran) == 20
 
 

@@ -1,21 +1,17 @@
 """A database with the server's tables, and a server on it that speaks to Google's own client."""
 
-from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
 
 import pytest
 
-from payonce.app import all_migrations
 from payonce.testing import OpenStage, Servers
 from tests.cloudtasks_server.api import Api, open_api
 from tests.cloudtasks_server.desk import Desk, open_desk
 
 
 @pytest.fixture(scope="session")
-def servers() -> Iterator[Servers]:
-    running = Servers(all_migrations())
-    yield running
-    running.close()
+def servers(servers_of_the_house: Servers) -> Servers:
+    return servers_of_the_house
 
 
 @pytest.fixture

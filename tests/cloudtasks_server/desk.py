@@ -46,6 +46,8 @@ class Worker:
     arrived: list[Arrival] = field(default_factory=list)
     answer: Callable[[Arrival], tuple[int, dict[str, str]]] = lambda _: (200, {})
     open: asyncio.Event = field(default_factory=asyncio.Event)
+    held: int = 0
+    """Tasks in its hands that it has not answered."""
 
     def __post_init__(self) -> None:
         self.open.set()
@@ -68,7 +70,9 @@ class Worker:
         arrival = Arrival(scope["method"], path, headers, body, asyncio.get_running_loop().time())
         self.arrived.append(arrival)
         status, said = self.answer(arrival)
+        self.held += 1
         await self.open.wait()
+        self.held -= 1
         lines = [(name.encode(), value.encode()) for name, value in said.items()]
         await send({"type": "http.response.start", "status": status, "headers": lines})
         await send({"type": "http.response.body", "body": b""})

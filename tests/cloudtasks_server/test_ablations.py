@@ -63,17 +63,6 @@ def at_api(check: Callable[[Api], Awaitable[None]]) -> Check:
     return lambda desk: check(Api(desk.client, "projects/payonce-test/locations/us-central1", desk.s))
 
 
-def repeated(check: Check, times: int) -> Check:
-    """For races, which one try may miss."""
-
-    async def again(desk: Desk) -> None:
-        for _ in range(times):
-            await check(desk)
-            await desk.client.delete_queue(name="projects/payonce-test/locations/us-central1/queues/payments")
-
-    return again
-
-
 ABLATIONS: dict[str, tuple[Ablation, list[Check]]] = {
     "spending of the bucket": (
         in_function("claim", r"set arrival_at = greatest\(.*", "set arrival_at = arrival_at"),
@@ -88,7 +77,7 @@ ABLATIONS: dict[str, tuple[Ablation, list[Check]]] = {
     ),
     "lock of the queue's row": (
         in_function("claim", "deleted_at is null for no key update", "deleted_at is null"),
-        [repeated(test_limits.test_many_claims_at_once_keep_the_concurrency, 5)],
+        [test_limits.test_claims_at_the_same_moment_keep_the_concurrency],
     ),
     "slower pace": (
         in_function("claim", r"speed_share := case", "speed_share := case when true then 1.0"),

@@ -7,6 +7,7 @@ import pytest
 from payonce.queues.cloudtasks.server.dispatch import LEASE_S
 from payonce.testing import eventually
 from tests.cloudtasks_server.desk import QUEUE, Desk
+from tests.locks import all_wait, stopped_at
 
 FAR = {"min_backoff": {"seconds": 3_600}, "max_backoff": {"seconds": 3_600}}
 
@@ -52,10 +53,14 @@ async def test_concurrency_counts_live_leases(still: Desk) -> None:
     assert len((await still.claims(limit=100)).tasks) == 3, "the dead hold no slot"
 
 
-async def test_many_claims_at_once_keep_the_concurrency(still: Desk) -> None:
+async def test_claims_at_the_same_moment_keep_the_concurrency(still: Desk) -> None:
+    """Each counts the leases when the others have counted and not committed yet."""
     await still.queue(rate_limits={"max_concurrent_dispatches": 7})
     await fill(still, 50)
-    claims = await asyncio.gather(*(still.claims(limit=2) for _ in range(20)))
+    async with stopped_at(still.s, "update", "cloudtasks.tasks"):
+        claiming = [asyncio.create_task(still.claims(limit=4)) for _ in range(3)]
+        await all_wait(still.s, 3)
+    claims = await asyncio.gather(*claiming)
     assert sum(len(each.tasks) for each in claims) == 7
 
 

@@ -76,6 +76,7 @@ async def test_a_task_name_of_another_queue_is_refused(api: Api) -> None:
         ({"http_request": {"url": "http://"}}, "http://"),
         ({"http_request": {"url": ""}}, "http"),
         ({"http_request": {"url": "https://example.com/" + "x" * 2_083}}, "2083"),
+        ({"http_request": {"url": "https://example.com/" + " " * 700}}, "2120 characters once encoded"),
         ({"http_request": {"url": NOWHERE, "http_method": "GET", "body": b"x"}}, "GET"),
         ({"http_request": {"url": NOWHERE, "headers": {"A": "x" * 81_920}}}, "headers"),
         ({"dispatch_deadline": {"seconds": 14}}, "14"),
@@ -92,6 +93,33 @@ async def test_a_task_out_of_bounds_is_refused_with_its_value(api: Api, task: di
         await api.put(queue, **task)
     assert api.stage is None or said in refused.value.message
     assert await api.ids(queue) == []
+
+
+async def test_a_url_that_no_attempt_could_send_is_refused_with_its_value(api: Api) -> None:
+    queue = await api.queue()
+    for url in (
+        "http://example.com/\0", "http://exa\x7fmple.com/", "http://example.com/\r\nHost: other", "http://a\tb/",
+        "http://example.com:0/", "http://example.com:65536/", "http://example.com:-1/", "http://example.com:http/",
+        "http://", "http://:80/", "http://@/", "http:///path", "http://[::1/", "http://a b/", "http://../", "http://a..b/",
+        f"http://{'a' * 64}.com/", f"http://{'a.' * 127}/", "file:///etc/passwd", "example.com", "//example.com/",
+    ):  # fmt: skip
+        with pytest.raises(InvalidArgument) as refused:
+            await api.put(queue, http_request={"url": url})
+        assert api.stage is None or repr(url)[1:100].rstrip("'") in refused.value.message
+    assert await api.ids(queue) == []
+
+
+async def test_a_url_that_can_be_sent_is_taken_at_its_bounds_too(api: Api) -> None:
+    queue = await api.queue()
+    taken = (
+        "http://[::1]:65535/a b",
+        "http://b\u00fccher.example:1/",
+        "http://my_worker",
+        f"{'https://example.com/':x<2083}",
+    )
+    for url in taken:
+        assert (await api.put(queue, http_request={"url": url})).http_request.url == url
+    assert len(await api.ids(queue)) == len(taken)
 
 
 @pytest.mark.parametrize("seconds", [15, 1_800])

@@ -23,6 +23,7 @@ from tests.conformance.backend import (
     settle,
     success,
 )
+from tests.locks import all_wait, stopped_at
 
 THREE = Policy(QUEUE, concurrency=3)
 
@@ -49,7 +50,7 @@ async def test_what_an_exchange_settles_makes_room_for_what_it_claims(backend: B
     assert len(exchange.claims) == 2
 
 
-@pytest.mark.parametrize("round_", range(3))
+@pytest.mark.parametrize("round_", [0, *(pytest.param(round_, marks=pytest.mark.full) for round_ in (1, 2))])
 async def test_concurrent_claimers_never_exceed_the_limit(backend: Backend, round_: int) -> None:
     policy = Policy(QUEUE, concurrency=5)
     queues = [await backend.queue(policy, f"worker-{number}") for number in range(8)]
@@ -67,6 +68,17 @@ async def test_concurrent_claimers_never_exceed_the_limit(backend: Backend, roun
     await asyncio.gather(*map(work, queues))
     assert most <= 5
     assert most > 1, "nothing ran side by side, so nothing was limited"
+
+
+async def test_two_claims_at_the_same_moment_share_what_the_limit_leaves(stage: OpenStage) -> None:
+    """Each looks how much room there is when the other has looked and not committed yet."""
+    async with stage() as s:
+        queues = [await s.queue(THREE, f"worker-{number}") for number in range(2)]
+        await s.feed.put([message() for _ in range(10)])
+        async with stopped_at(s, "update", "payonce.messages"):
+            claims = [asyncio.create_task(claim(queue)) for queue in queues]
+            await all_wait(s, 2)
+        assert sum(map(len, await asyncio.gather(*claims))) == 3
 
 
 async def test_queues_that_share_a_limit_share_its_room(backend: Backend) -> None:
@@ -119,6 +131,8 @@ async def test_a_lowered_limit_holds_from_the_next_claim(backend: Backend) -> No
 
 
 SECONDS = 5
+PLENTY = 100
+"""More than any of the rates lets through in that time."""
 RATES = [(10.0, 5), (10.0, 1), (3.0, 1), (2.5, 4), (0.5, 1)]
 
 
@@ -126,10 +140,10 @@ RATES = [(10.0, 5), (10.0, 1), (3.0, 1), (2.5, 4), (0.5, 1)]
 async def test_no_second_sees_more_than_rate_and_burst(backend: Backend, rate: float, burst: int) -> None:
     policy = Policy(QUEUE, rate=rate, burst=burst)
     queues = [await backend.queue(policy, f"worker-{number}") for number in range(2)]
-    await backend.feed.put([message() for _ in range(100)])
+    await backend.feed.put([message() for _ in range(PLENTY)])
     dispatched: list[datetime] = []
     start = now = await backend.time.now()
-    while now < start + timedelta(seconds=SECONDS):
+    while now < start + timedelta(seconds=SECONDS) and len(dispatched) < PLENTY:
         exchange = await queues[len(dispatched) % 2].exchange([], 100)
         dispatched += [claimed.claimed_at for claimed in exchange.claims]
         now = await backend.time.advance(exchange.rest_s or 0.001)
@@ -190,3 +204,16 @@ async def test_queues_that_share_a_limit_must_agree_on_its_numbers(stage: OpenSt
                 [Policy("first", limit="vendor", concurrency=2), Policy("second", limit="vendor", concurrency=40)]
             )
         assert await s.admin.queues() == []
+
+
+@pytest.mark.parametrize("concurrency", [None, 2])
+async def test_processes_that_declare_their_queues_at_once_never_deadlock(
+    stage: OpenStage, concurrency: int | None
+) -> None:
+    """Whatever order each has them in, and although their limits are named the other way round."""
+    policies = [
+        Policy(f"q-{at}", limit=f"limit-{9 - at}" if concurrency else None, concurrency=concurrency) for at in range(10)
+    ]
+    async with stage() as s:
+        await asyncio.gather(*(s.feed.declare(policies[:: 1 if at % 2 else -1]) for at in range(20)))
+        assert len(await s.admin.queues()) == len(policies)

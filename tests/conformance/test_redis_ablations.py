@@ -11,6 +11,7 @@ from payonce.embedded.redis import RedisServer
 from payonce.engine.outbox import Fate
 from payonce.queues.redis import RedisQueue, scripts
 from payonce.queues.redis.scripts import Script
+from payonce.queues.redis.waiting import Doorbell
 from payonce.testing import ScratchDatabase
 from tests.conformance import (
     test_claiming_and_settling,
@@ -20,6 +21,7 @@ from tests.conformance import (
     test_limits,
     test_operators,
     test_order,
+    test_redis_catching,
     test_redis_commit,
     test_redis_losses,
 )
@@ -72,6 +74,9 @@ def given(check: Check, *arguments: Any) -> Check:
 
 async def nobody(*_: object) -> set[object]:
     return set()
+
+
+async def nothing_done(*_: object) -> None: ...
 
 
 async def all_run(self: RedisQueue, claims: list[object], _: object) -> list[object]:
@@ -201,6 +206,23 @@ ABLATIONS: dict[str, tuple[Flavour, Ablation, list[Check]]] = {
     "look into the outbox at a claim": (
         "transactional", replacing(RedisQueue, "_checked", all_run),
         [test_redis_losses.test_a_copy_of_what_is_settled_does_not_run],
+    ),
+    "return of what was caught": (
+        "direct", replacing(Doorbell, "let_go", nothing_done),
+        [test_redis_catching.test_one_that_has_no_room_any_more_gives_back_what_it_caught,
+         test_redis_catching.test_one_that_stops_with_something_caught_gives_it_back],
+    ),
+    "end of a look": (
+        "direct", replacing(Doorbell, "close", nothing_done),
+        [test_redis_catching.test_one_that_stops_while_it_looks_takes_nothing_with_it],
+    ),
+    "memory of what was given back": (
+        "direct", together(replacing(Doorbell, "forget", lambda _: None), replacing(Doorbell, "disown", nothing_done)),
+        [test_redis_catching.test_what_the_store_was_told_to_take_back_is_not_run_from_memory],
+    ),
+    "look that began while all was given back": (
+        "direct", replacing(Doorbell, "disown", nothing_done),
+        [test_redis_catching.test_what_a_look_catches_while_its_worker_gives_all_back_is_run_by_one],
     ),
     "mark of a message that may have a row": (
         "direct", taking_out(scripts.HOLD, "meta_text('a'", "meta_text('k'"),

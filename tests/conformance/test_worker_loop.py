@@ -1,6 +1,7 @@
 """The promises as a worker keeps them: it handles what is put, rests when told to, and ends without losing anything."""
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -8,11 +9,14 @@ from uuid import UUID
 
 import pytest
 
+from payonce.engine import joblog
 from payonce.engine.bell import Bell
+from payonce.engine.metrics import UPKEEP
 from payonce.engine.model import Message, Settlement, State
 from payonce.engine.policy import Fixed, Policy
 from payonce.engine.process import Worker
 from payonce.engine.queue import POLL_S, Exchange, PullQueue
+from payonce.engine.upkeep import Task
 from payonce.engine.work import Handler, Work, handles
 from payonce.kit.outcomes import Retry
 from payonce.testing import ScratchDatabase, Stage, eventually, open_stage
@@ -253,3 +257,69 @@ async def test_a_poison_message_parks_alone_in_a_worker(stage: OpenAnyStage) -> 
             await eventually(s.drained)
         assert beside == [1, 1, 1]
         assert await s.admin.peek("pay", State.PARKED, 10) == []
+
+
+async def test_what_comes_from_the_delayed_ones_is_told_once_under_the_pumps_name(stage: OpenAnyStage) -> None:
+    @handles(PAY)
+    async def pay(work: Work) -> None:
+        if not work.message.attempts:
+            raise Retry("card gateway is busy")
+
+    async with stage() as s:
+        start = await s.clock.freeze()
+        async with working(s, pay):
+            await s.feed.put([Message(queue="pay") for _ in range(3)])
+            await s.clock.run_to(start.replace(year=start.year + 1), lambda: eventually(s.drained))
+        assert await upkeep(s, Task.PUMP) == [("pay", "3 messages came from the delayed ones")]
+        assert await upkeep(s, Task.SWEEP) == []
+        async with working(s, pay):
+            await s.feed.put([Message(queue="pay", max_attempts=1)])
+            await eventually(s.drained)
+        assert len(await upkeep(s, Task.PUMP)) == 1, "whoever finds nothing says nothing"
+
+
+async def test_what_is_taken_from_the_dead_is_told_under_the_sweepers_name(stage: OpenAnyStage) -> None:
+    @handles(PAY)
+    async def pay(work: Work) -> None:
+        """Done at once."""
+
+    async with stage() as s:
+        dead = await s.queue(PAY, "dead")
+        await s.feed.put([Message(queue="pay") for _ in range(2)])
+        await dead.exchange([], 10)
+        await s.clock.advance_leases(PAY.lease_s + 1)
+        counted = UPKEEP.labels(Task.SWEEP.value, "pay")._value
+        before = counted.get()
+        async with working(s, pay):
+            await eventually(s.drained)
+            await eventually(lambda: upkeep(s, Task.SWEEP))
+        assert await upkeep(s, Task.SWEEP) == [("pay", "2 messages taken from dead or stopped workers")]
+        assert await upkeep(s, Task.PUMP) == []
+        assert counted.get() - before == 2
+
+
+async def test_a_log_that_cannot_be_written_stops_neither_sweep_nor_worker(stage: OpenAnyStage) -> None:
+    @handles(PAY)
+    async def pay(work: Work) -> None:
+        """Done at once."""
+
+    async with stage() as s:
+        await s.owner.execute(f"alter table payonce.job_logs add constraint refused check (action <> '{Task.SWEEP}')")
+        dead = await s.queue(PAY, "dead")
+        await s.feed.put([Message(queue="pay")])
+        await dead.exchange([], 10)
+        await s.clock.advance_leases(PAY.lease_s + 1)
+        async with working(s, pay):
+            await eventually(s.drained)
+        assert (await statuses(s)).count("success") >= 1
+
+
+async def upkeep(s: AnyStage, task: Task) -> list[tuple[str, str | None]]:
+    """Its lines in the job log, the newest first; with Redis those in both stores, which must be the same."""
+    runs = await joblog.recent(s.database.engine, correlation_id=task.value)
+    assert [run.last_error for run in runs] == [None] * len(runs), "what was done is no error"
+    found = [(run.queue, run.info) for run in runs]
+    if isinstance(s, RedisStage):
+        lines = [json.loads(line) for line in await s.store.command("LRANGE", "q:log:jobs", 0, -1)]
+        assert [(each["queue"], each["info"]) for each in lines if each["action"] == task] == found
+    return found

@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from payonce.console.pages.payouts_deciding import FIELDS
-from payonce.engine.migrate import known_migrations
 from payonce.engine.transaction import begin
 from payonce.services.payouts.changing_limits import limiting
 from payonce.services.payouts.decisions import Verdict, deciding
@@ -15,7 +14,7 @@ from payonce.services.payouts.model import ETH, Payout, State
 from payonce.services.payouts.policies import KEEPING, QUEUES
 from payonce.services.payouts.receiving import receive
 from payonce.services.payouts.wallet_limits import clearing, set_wallet_limit
-from payonce.testing import OpenStage, Servers
+from payonce.testing import OpenStage
 from tests.console.visitor import Answer, Visitor, console
 from tests.services.payouts.hostpay_stage import BTC_CLIENT, House, eth, open_house, usdt
 
@@ -23,10 +22,6 @@ REFUSED_ADDRESS: Final = "bc1" + "q" * 12
 """It has the shape that we ask for, and not the one that the exchange does."""
 OTHER_ADDRESS: Final = "bc1qar0srrr7xfkvy5l643lydnw9re59gtzzwf5mdq"
 ACTIONS: Final = (deciding, clearing, limiting)
-
-
-def payouts_servers() -> Servers:
-    return Servers(known_migrations((("payouts", "payonce.services.payouts"),)))
 
 
 @asynccontextmanager
@@ -38,16 +33,20 @@ async def open_payouts(stage: OpenStage, **options: Any) -> AsyncIterator[House]
 
 @asynccontextmanager
 async def open_scene(stage: OpenStage, **options: Any) -> AsyncIterator[tuple[House, str]]:
-    async with open_payouts(stage, **options) as house, console(house.s, also=ACTIONS) as address:
+    async with (
+        open_payouts(stage, **options) as house,
+        console(house.s, also=ACTIONS, resources=(house.client,)) as address,
+    ):
         yield house, address
 
 
 async def order(
-    house: House, number: int = 1, *, price: str = "100", fee: str = "3", address: str = BTC_CLIENT, trace: str = ""
-) -> Payout:
+    house: House, number: int = 1, *, price: str = "100", fee: str = "3", address: str = BTC_CLIENT, trace: str = "",
+    coin: str = "btc", memo: str | None = None,
+) -> Payout:  # fmt: skip
     asked = Asked(
-        f"pay-{number}", 7_000_000_000 + number, f"-100{number}", address, None, False, "btc", "btc", usdt(price),
-        usdt(fee), usdt(price) - usdt(fee),
+        f"pay-{number}", 7_000_000_000 + number, f"-100{number}", address, memo, memo is not None, coin, coin,
+        usdt(price), usdt(fee), usdt(price) - usdt(fee),
     )  # fmt: skip
     async with begin(house.s.database, house.s.feed, trace or None) as tx:
         return (await receive(tx, asked)).payout

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from payonce.console import door, entrance
 from payonce.console.templating import ENVIRONMENT
 from payonce.console.ticket import Ticket
-from payonce.engine.people import Role, sessions
+from payonce.engine.people import Role, guesses, sessions
 from payonce.testing import OpenStage
 from tests.ablations import Ablations, cases, given, missed, patched
 from tests.console import test_door, test_pages
@@ -31,7 +31,7 @@ async def uncounted(*_: Any) -> int:
 async def judged_first(database: Any, name: str, address: str) -> int:
     """Looks at what was counted before, and counts afterwards: of many at once nobody sees the others."""
     row = await database.work.fetchval("select count(*) from payonce.login_failures where name = $1", name)
-    if row >= sessions.FAILURES_MAX:
+    if row >= guesses.FAILURES_MAX:
         raise sessions.NotAdmitted("too many logins failed", too_many=True)
     return 0
 

@@ -7,15 +7,19 @@ from contextlib import asynccontextmanager
 
 from payonce.engine.audit import note
 from payonce.engine.brakes import set_threshold
+from payonce.engine.janitors import Daily, Every, Schedule, Scheduler
 from payonce.engine.leases import acquire
 from payonce.engine.outbox import Refusal
+from payonce.engine.policy import Policy
 from payonce.engine.reconcile import unmatched
+from payonce.engine.upkeep import Task
 from payonce.testing import OpenStage
 from tests.console.visitor import Visitor, console, notes_of, visiting
 from tests.engine.bank import LOSSES, SUSPENSE, Branch, open_branch
 from tests.engine.brakes_stage import Till, euros, open_till
 from tests.engine.outbox_stage import NAME, Desk, open_desk
 
+PAY = Policy("pay")
 SOMEBODY = "operator@localhost"
 
 
@@ -97,6 +101,27 @@ async def test_leases_are_shown_with_their_holder(stage: OpenStage) -> None:
         await acquire(s.database, "janitors", "machine-7:4711", 60.0)
         page = await visitor.get("/leases")
         assert "janitors held machine-7:4711 1" in page.words
+
+
+async def test_schedules_are_shown_beside_what_every_worker_does_all_the_time(stage: OpenStage) -> None:
+    async with stage() as s, console(s) as address, visiting(address) as visitor:
+        empty = await visitor.get("/schedules")
+        assert "pump_delayed_queues found nothing to do" in empty.words
+        assert "No schedule was ever begun" in empty.words
+        queue = await s.queue(PAY)
+        await queue.log_upkeep(Task.SWEEP, 1)
+        await queue.log_upkeep(Task.SWEEP, 2)
+        schedules = [Schedule("nightly", PAY, every=Daily("02:00", "UTC")), Schedule("often", PAY, every=Every(900))]
+        lease = await acquire(s.database, "janitors", "machine-7:4711", 60.0)
+        assert lease is not None
+        await Scheduler(s.database, s.feed, schedules).tick(lease)
+        page = await visitor.get("/schedules")
+        assert "nightly daily at 02:00 UTC" in page.words
+        assert "often every 900 s" in page.words
+        assert "pay 2 messages taken from dead or stopped workers worker-1" in page.words
+        log = await visitor.get("/jobs?correlation_id=sweep_processing_queues")
+        assert "1 message taken from dead or stopped workers" in log.words
+        assert "clamp bad" not in log.text, "what was done is no error"
 
 
 async def test_the_audit_log_is_filtered_and_paged(stage: OpenStage) -> None:

@@ -1,7 +1,6 @@
 """Decisions about payouts in the console: only what is safe is offered, and done once it is sure, by whom it takes."""
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -25,7 +24,6 @@ from tests.console.payouts_scene import (
     offered,
     open_scene,
     order,
-    payouts_servers,
 )
 from tests.console.visitor import give_login, notes_of, visiting
 from tests.services.payouts.hostpay_stage import House, usdt
@@ -33,11 +31,9 @@ from tests.services.payouts.hostpay_stage import House, usdt
 SOMEBODY = "operator@localhost"
 
 
-@pytest.fixture(scope="module")
-def servers() -> Iterator[Servers]:
-    running = payouts_servers()
-    yield running
-    running.close()
+@pytest.fixture(scope="session")
+def servers(servers_of_the_house: Servers) -> Servers:
+    return servers_of_the_house
 
 
 async def test_a_held_payout_goes_on_to_a_new_address(stage: OpenStage) -> None:

@@ -1,19 +1,22 @@
 """Payouts in the console: what is found, shown and added up, and what is said where there is nothing."""
 
 import re
-from collections.abc import Iterator
+from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
 from payonce.console.pages import payouts_deciding
+from payonce.kit.money import Amount
 from payonce.services.payouts import looking
 from payonce.services.payouts.decisions import Verdict
-from payonce.services.payouts.model import Hold, State
-from payonce.testing import OpenStage, Servers
+from payonce.services.payouts.model import ETH, Hold, State
+from payonce.testing import Clock, OpenStage, Servers
 from payonce.testing.faults import Fault
 from tests.console.payouts_scene import (
     ACTIONS,
+    OTHER_ADDRESS,
     choose,
     confirm,
     held,
@@ -21,27 +24,24 @@ from tests.console.payouts_scene import (
     offered,
     open_scene,
     order,
-    payouts_servers,
     rows_of,
 )
 from tests.console.visitor import console, visiting
 from tests.services.payouts.hostpay_stage import BTC_CLIENT, eth
-from tests.services.payouts.payouts_stage import open_office
+from tests.services.payouts.payouts_stage import TO_BTC, open_office
 
 SOMEBODY = "operator@localhost"
 
 
-@pytest.fixture(scope="module")
-def servers() -> Iterator[Servers]:
-    running = payouts_servers()
-    yield running
-    running.close()
+@pytest.fixture(scope="session")
+def servers(servers_of_the_house: Servers) -> Servers:
+    return servers_of_the_house
 
 
 async def test_without_tables_the_pages_say_so_and_a_form_is_refused(stage: OpenStage) -> None:
     async with open_scene(stage) as (house, address), visiting(address) as visitor:
         await house.s.owner.execute("drop schema payouts cascade")
-        for path in ("/payouts", "/payouts/days", "/payouts/some-id"):
+        for path in ("/payouts", "/payouts/days", "/payouts/accumulating", "/payouts/some-id"):
             page = await visitor.get(path)
             assert (page.status, "This database has no payouts." in page.words) == (200, True), path
         refused = await visitor.submit(page, "/payouts/some-id/decide", verdict="hold")
@@ -59,6 +59,44 @@ async def test_a_payment_that_waits_for_the_wallet_says_so_on_its_page(stage: Op
         house.chain.arrive(house.wallet.address, eth("5"), "top-up")
         await house.run()
         assert "is not paid yet" not in (await visitor.get(f"/payouts/{payout.id}")).words
+
+
+def shown_as(amount: Amount) -> str:
+    return f"{amount.to_decimal():.18f} ETH"
+
+
+async def test_what_accumulates_is_shown_by_client_with_what_is_missing(stage: OpenStage) -> None:
+    async with open_scene(stage) as (house, address), visiting(address) as visitor:
+        assert "Nothing waits below the exchange's minimum." in (await visitor.get("/payouts/accumulating")).words
+        house.changenow.set_range(TO_BTC, Decimal("0.01"), None)
+        first = await order(house, 1, price="10")
+        await house.run()
+        await house.s.clock.advance(86_400)
+        second = await order(house, 2, price="10")
+        await order(house, 3, price="8", address=OTHER_ADDRESS)
+        await house.run()
+        worth = [(await house.payout(each)).value for each in (first, second)]
+        assert None not in worth
+        both = sum(each.minor for each in worth if each is not None)
+        page = await visitor.get("/payouts/accumulating")
+        assert page.words.count(shown_as(eth("0.01"))) == 2, "the minimum of both clients"
+        for value in (both, eth("0.01").minor - both):
+            assert shown_as(Amount(value, ETH)) in page.words
+        assert f"{both * 100 // eth('0.01').minor} %" in page.words
+        assert page.words.index(BTC_CLIENT) < page.words.index(OTHER_ADDRESS), "who waits longest comes first"
+        listed = await visitor.get(f"/payouts?state=accumulating&currency=btc&network=btc&wallet={BTC_CLIENT}")
+        assert set(rows_of(listed)) == {first.id, second.id}
+
+
+async def test_a_minimum_that_nobody_tells_is_not_made_up(stage: OpenStage) -> None:
+    async with open_scene(stage) as (house, address), visiting(address) as visitor:
+        house.changenow.set_range(TO_BTC, Decimal("0.01"), None)
+        await order(house, 1, price="10")
+        await house.run()
+        house.changenow.switch(TO_BTC, active=False)
+        page = await visitor.get("/payouts/accumulating")
+        assert page.status == 200
+        assert "not known here" in page.words
 
 
 async def test_an_empty_list_says_what_comes_next(stage: OpenStage) -> None:
@@ -155,8 +193,15 @@ async def test_a_finished_payout_shows_its_whole_way_with_exact_amounts(stage: O
         assert "trace-1" in (await visitor.get("/trace?id=trace-1")).words
 
 
+async def until_noon(clock: Clock) -> None:
+    """So that no midnight falls between the steps of a test of days."""
+    now = await clock.now()
+    await clock.advance((now.replace(hour=12) + timedelta(days=1) - now).total_seconds())
+
+
 async def test_a_day_adds_up_what_came_in_and_what_is_kept(stage: OpenStage) -> None:
     async with open_scene(stage) as (house, address), visiting(address) as visitor:
+        await until_noon(house.s.clock)
         await order(house, 1)
         await house.run()
         back = await held(house, 2, price="50", fee="1.5")

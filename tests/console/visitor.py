@@ -39,6 +39,8 @@ class StageDesk:
     closing: asyncio.Event
     also: Sequence[Callable[[Admin], Action[Any]]] = ()
     """Actions of a service."""
+    resources: Sequence[object] = ()
+    """What its roles opened."""
 
     @property
     def database(self) -> Database:
@@ -123,10 +125,13 @@ class Visitor:
 
 @asynccontextmanager
 async def console(
-    stage: Stage, host: str = "127.0.0.1", also: Sequence[Callable[[Admin], Action[Any]]] = ()
+    stage: Stage,
+    host: str = "127.0.0.1",
+    also: Sequence[Callable[[Admin], Action[Any]]] = (),
+    resources: Sequence[object] = (),
 ) -> AsyncIterator[str]:
     """The console as a process that listens at `host`, and knows these actions too, would serve it."""
-    desk = StageDesk(stage, asyncio.Event(), also)
+    desk = StageDesk(stage, asyncio.Event(), also, resources)
     routes = [Mount(CONSOLE, mounting.console(desk, host, lambda: TOKEN, keep_s=0.0)), *mounting.ways_in()]
     async with serving(Starlette(routes=routes)) as address:
         try:

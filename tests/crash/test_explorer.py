@@ -23,6 +23,7 @@ from payonce.testing.crash import (
     parse_point,
 )
 from payonce.testing.crash.crossings import only_reads, site
+from payonce.testing.crash.explore import thinned
 from payonce.testing.crash.scenarios import BROADCAST, CHARGE, TRANSFER, WIRE, store
 from payonce.testing.crash.scenarios import payments as pay
 from payonce.testing.crash.scenarios.bank import Bank
@@ -48,12 +49,28 @@ def test_every_crossing_of_a_scenario_in_every_mode(postgres: ScratchServer) -> 
     assert figures["modes"] == 4
     assert figures["points"] > 60
     crossed = report.coverage()
-    assert {"engine.work:Work.commit", "engine.effects.send:Run.intent", "engine.effects.send:Run.record"} <= set(
+    assert {"engine.work:Work.commit", "engine.effects.send:Run.intent", "engine.effects.store:record_plain"} <= set(
         crossed
     )
     assert all(struck[Mode.STOPPED] for struck in crossed.values())
     assert set(crossed["testing.crash.scenarios.client:BankClient.broadcast"]) == set(Mode)
     assert set(crossed["engine.effects.store:standing"]) == {Mode.STOPPED}
+
+
+def test_a_quicker_look_leaves_no_site_and_mode_without_a_point() -> None:
+    whole = [
+        point(scenario, "m-1", site, ordinal, mode)
+        for scenario, sites in (("one", ("rare", "often")), ("two", ("often",)))
+        for site in sites
+        for ordinal in range(1, 2 if site == "rare" else 6)
+        for mode in (Mode.BEFORE, Mode.STOPPED)
+    ]
+    kept = thinned(whole, 3)
+    assert thinned(whole, 1) == whole
+    assert [(each.scenario, each.label.ordinal) for each in kept if each.mode is Mode.STOPPED] == [
+        ("one", 1), ("one", 1), ("one", 4), ("two", 2), ("two", 5),
+    ]  # fmt: skip
+    assert {(each.label.site, each.mode) for each in kept} == {(each.label.site, each.mode) for each in whole}
 
 
 async def pay_without_a_record(work: Work, banks: Banks) -> None:
@@ -158,7 +175,7 @@ def test_a_safeguard_that_is_taken_out_is_missed(postgres: ScratchServer, name: 
 
 def test_an_ablation_that_takes_nothing_out_is_told(postgres: ScratchServer) -> None:
     idle = Ablation("nothing", lambda: None, "receipt", Mode.AFTER)
-    report = explore([RECEIPT], server=postgres, ablations=[idle])
+    report = explore([RECEIPT], every=5, server=postgres, ablations=[idle])
     assert not report.violations
     assert [each.at for each in report.caught] == [None]
     assert not report.sound

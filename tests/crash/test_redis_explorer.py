@@ -16,6 +16,7 @@ SCENARIOS = (*BUILT_IN, *ON_REDIS_ALONE)
 ON_REDIS = OnRedis()
 
 
+@pytest.mark.full
 def test_every_crossing_of_a_scenario_in_every_mode(postgres: ScratchServer) -> None:
     report = explore([RECEIPT], server=postgres, backend=ON_REDIS)
     assert report.sound, report.told()

@@ -110,6 +110,19 @@ def test_each_role_is_a_service_of_its_size() -> None:
         assert flags(command)["--image"] == GIVEN["IMAGE"]
 
 
+def test_who_fetches_its_work_itself_is_never_scaled_to_nothing() -> None:
+    """No request wakes a role for a queue that is not pushed; and somebody has to hand over the tasks of all."""
+    pushed = {policy.queue for policy in policies.QUEUES}
+    found = {SERVICES[name][0].partition(".")[2]: flags(command) for name, command in deployed().items()}
+    least = {role: int(each["--min-instances"]) for role, each in found.items()}
+    fetching = {role for role, handlers in payouts.ROLES.items() if {each.policy.queue for each in handlers} - pushed}
+    assert fetching == {"orchestrator", "hostpay"}
+    assert {role for role, count in least.items() if count} == fetching
+    assert all("--no-cpu-throttling" in each for each in found.values())
+    most = {role: int(each["--max-instances"]) for role, each in found.items()}
+    assert most == {"orchestrator": 4, "estimator": 4, "swapper": 4, "hostpay": 1}
+
+
 def test_a_request_lives_longer_than_any_run() -> None:
     timeouts = {flags(command)["--timeout"] for command in deployed().values()}
     assert timeouts == {"120s"}

@@ -33,6 +33,7 @@ VALUES: Mapping[tuple[str, str], set[str]] = {
     ("payonce_http_requests_total", "status"): {str(status.value) for status in HTTPStatus},
     ("payonce_payouts_oldest_seconds", "state"): {state.value for state in frozenset(State) - ENDED},
     ("payonce_wallet_payments_total", "outcome"): {"sent", "bumped", "final", "reverted", "lost"},
+    ("payonce_billing_charges_total", "outcome"): {"succeeded", "failed"},
     ("payonce_vendor_seconds_bucket", "call"): {"perform", "resolve", "fence"},
 }
 SPEC = """

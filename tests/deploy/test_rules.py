@@ -104,6 +104,19 @@ TROUBLES: Mapping[str, Mapping[str, Course]] = {
         'payonce_wallet_payments_total{asset="ETH", outcome="lost"}': rising(0, 0.01),
         'payonce_wallet_payments_total{asset="ETH", outcome="final"}': rising(1, 1),
     },
+    "PayonceRenewalsLate": {
+        'payonce_billing_late_seconds{due="renew"}': flat(30, 901),
+        'payonce_billing_late_seconds{due="dun"}': flat(0, 0),
+    },
+    "PayonceChargeUnanswered": {"payonce_billing_unanswered_seconds": flat(20, 3_601)},
+    "PayonceChargesFail": {
+        'payonce_billing_charges_total{outcome="succeeded", code=""}': rising(10, 1),
+        'payonce_billing_charges_total{outcome="failed", code="card_declined"}': rising(1, 3),
+    },
+    "PayonceNotificationsWait": {"payonce_billing_oldest_undelivered_seconds": flat(3, 601)},
+    "PayonceNotificationsSlow": observations("payonce_billing_notification_seconds_bucket", "", 0.5, 250, LATE),
+    "PayonceUnapplied": {'payonce_billing_unapplied_amount{currency="AED"}': flat(0, 29)},
+    "PayonceInvoiceStands": {"payonce_billing_oldest_open_invoice_seconds": flat(86_400, 1_728_001)},
     "PayonceHopTokens": {
         'payonce_hop_token_failures_total{hop="estimate", operation="decrypt", why="mac"}': rising(0.001, 0.02),
     },

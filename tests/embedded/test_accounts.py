@@ -42,6 +42,50 @@ server = start(Path(sys.argv[1]), settings={"fsync": "off"})
 print(os.access(f"/proc/{server.pid}/cwd", os.F_OK), server.started, server.pid)
 """
 
+LOOK_WITHOUT_A_STACK = """
+import pwd, resource
+from pathlib import Path
+from payonce.embedded.account import Account, can_reach
+from payonce.kit.outcomes import Unavailable
+nobody = pwd.getpwnam("nobody")
+account = Account(nobody.pw_uid, nobody.pw_gid, "nobody", switch=True)
+print(can_reach(account, Path("/")))
+resource.setrlimit(resource.RLIMIT_STACK, (4096, resource.getrlimit(resource.RLIMIT_STACK)[1]))
+try:
+    print(can_reach(account, Path("/")))
+except Unavailable as unknown:
+    print(unknown)
+"""
+
+FORK_BESIDE_CALLS = """
+import asyncio, os, threading
+import payonce
+import grpc
+
+def fork():
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    return os.waitpid(child, 0)[1]
+
+async def call():
+    server = grpc.aio.server()
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        while True:
+            try:
+                await channel.unary_unary("/nobody/serves/this")(b"")
+            except grpc.RpcError:
+                calling.set()
+
+calling = threading.Event()
+threading.Thread(target=asyncio.run, args=(call(),), daemon=True).start()
+calling.wait()
+print([end for end in [fork() for _ in range(200)] if end], flush=True)
+os._exit(0)
+"""
+
 
 @pytest.fixture
 def closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
@@ -187,3 +231,14 @@ def test_full_disk(place: Path, size: str) -> None:
             start(place / "disk" / "pg", settings=QUICK)
         assert not (place / "disk" / "pg" / "cluster").exists()
         reset(place / "disk" / "pg")
+
+
+@needs_root
+def test_a_look_that_was_killed_is_not_taken_for_a_no(run_python: Run) -> None:
+    said = run_python(LOOK_WITHOUT_A_STACK).communicate(timeout=60)[0].splitlines()
+    assert said[0] == "True"
+    assert said[1].startswith("whether nobody reaches / is not known: the look was ended by signal ")
+
+
+def test_no_child_dies_of_grpc_before_it_is_a_program(run_python: Run) -> None:
+    assert run_python(FORK_BESIDE_CALLS).communicate(timeout=60)[0] == "[]\n"

@@ -222,10 +222,7 @@ class Branch:
 
     async def work(self) -> int:
         """Runs what is due, until nothing is."""
-        count = 0
-        while await self.worker.step():
-            count += 1
-        return count
+        return await self.s.drain(self.worker)
 
     async def reconcile(self, holder: str = "branch", **window: datetime) -> Run:
         return await reconcile(self.s.database, self.s.feed, self.statement, by="test", holder=holder, **window)

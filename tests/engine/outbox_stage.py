@@ -61,7 +61,7 @@ class Broker:
 class Desk:
     s: Stage
     broker: Broker
-    running: list[asyncio.Task[int]] = field(default_factory=list)
+    running: list[asyncio.Task[Any]] = field(default_factory=list)
 
     async def put(self, count: int = 1, **fields: Any) -> list[UUID]:
         async with begin(self.s.database, self.s.feed) as tx:

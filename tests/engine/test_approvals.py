@@ -26,6 +26,7 @@ from payonce.engine.brakes import (
     remove_threshold,
     set_threshold,
     thresholds,
+    withdraw,
     writing_off,
 )  # fmt: skip
 from payonce.engine.effects import Answer, Findable, Keyed, Review, Safety
@@ -246,6 +247,20 @@ async def test_a_denied_approval_does_nothing_and_may_be_asked_anew(stage: OpenS
             async with till.begin() as tx:
                 assert (await deny(tx, approval.id, "bob", "I see it booked")).state is Verdict.DENIED
         with pytest.raises(Invalid, match="was denied by bob"):
+            await granted(till, approval, "cyd")
+        assert await till.states() == {"p-1": "review"}
+        assert (await waiting(till, review)).id != approval.id
+
+
+async def test_a_withdrawn_approval_is_not_granted_and_another_may_be_asked(stage: OpenStage) -> None:
+    async with open_till(stage) as till:
+        await threshold(till, "0.00")
+        review = await till.in_review()
+        approval = await waiting(till, review)
+        async with till.begin() as tx:
+            await withdraw(tx, approval.action, [approval.subject], "ada", "it is asked otherwise")
+        assert await approvals(till.read) == []
+        with pytest.raises(Invalid, match="was withdrawn: it is asked otherwise"):
             await granted(till, approval, "cyd")
         assert await till.states() == {"p-1": "review"}
         assert (await waiting(till, review)).id != approval.id

@@ -1,6 +1,7 @@
 """All processes together call a vendor no more often than it allows, and nobody waits for a turn that is too late."""
 
 import asyncio
+import math
 import random
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -14,17 +15,20 @@ from payonce.engine import budgets
 from payonce.engine.budgets import (
     PENALTY_MAX_S,
     SharedBudget,
-    Turn,
     Use,
     budgets_in_use,
     declare_budget,
+    late_max_s,
     penalise,
     take_turn,
 )
 from payonce.engine.metrics import REGISTRY
 from payonce.kit.budget import Budget
 from payonce.kit.outcomes import Invalid, NotSent
+from payonce.outside import turns_of
 from payonce.testing import OpenStage, Stage
+from payonce.vendors.changenow import port as changenow
+from payonce.vendors.gateway import port as gateway
 from tests.conformance.wire import on_the_wire
 
 NAME = "exchange"
@@ -74,7 +78,8 @@ async def test_a_turn_that_comes_too_late_is_refused_and_spends_nothing(stage: O
         assert await turns_now(s, 1) == 1
         now = await s.clock.now()
         for _ in range(5):
-            assert await take_turn(s.database, NAME, 1, 0.4) == Turn(False, now + timedelta(seconds=0.5), 0.5)
+            refused = await take_turn(s.database, NAME, 1, 0.4)
+            assert (refused.given, refused.at, refused.wait_s) == (False, now + timedelta(seconds=0.5), 0.5)
         assert (await take_turn(s.database, NAME, 1, 0.5)).given
 
 
@@ -131,10 +136,11 @@ async def test_those_who_look_on_see_when_the_next_turn_is_and_what_rest_was_ask
 
 
 async def test_processes_at_once_share_one_budget(stage: OpenStage) -> None:
-    """The clock runs; what is counted are the times that the store gave, so a slow machine changes nothing."""
+    """The clock stands; what is counted are the times that the store gave, so a slow machine changes nothing."""
     rate_per_s, burst = 200.0, 5
     async with stage() as one, stage() as two, stage() as three:
         stages = (one, two, three)
+        await one.clock.freeze()
         await declare_budget(one.database, NAME, rate_per_s, burst)
 
         async def call(s: Stage) -> list[tuple[datetime, int]]:
@@ -235,6 +241,68 @@ async def test_a_process_that_was_stopped_loses_its_turn(stage: OpenStage, monke
         await budget.wait_turn()
         with pytest.raises(NotSent, match="went by while this process could not use it"):
             await budget.wait_turn()
+
+
+@pytest.mark.parametrize(("rate_per_s", "late_s", "sent"), [(24.0, 0.1, True), (24.0, 0.2, False), (0.5, 0.2, True)])
+async def test_a_call_that_was_held_up_goes_out_or_asks_again(
+    stage: OpenStage, monkeypatch: pytest.MonkeyPatch, rate_per_s: float, late_s: float, sent: bool
+) -> None:
+    async with stage() as s:
+        await s.clock.freeze()
+        elapsed_s = 0.0
+
+        async def be_held_up() -> None:
+            nonlocal elapsed_s
+            elapsed_s += slept[-1] + late_s
+
+        slept = sleeping(monkeypatch, during=be_held_up)
+        monkeypatch.setattr(budgets, "time", SimpleNamespace(monotonic=lambda: elapsed_s))
+        budget = SharedBudget(s.database, NAME, rate_per_s, 1, 3.0)
+        await budget.wait_turn()
+        if sent:
+            await budget.wait_turn()
+        else:
+            with pytest.raises(NotSent):
+                await budget.wait_turn()
+        assert (len(slept) == 1) is sent, "who asks again waits again"
+
+
+async def test_a_store_that_takes_its_time_with_every_answer_keeps_nobody_back_for_ever(
+    stage: OpenStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All calls are as late then, and follow each other as before. What comes on top is still a stall."""
+    async with stage() as s:
+        await s.clock.freeze()
+        elapsed_s = stall_s = 0.0
+
+        def answer_slowly(statement: str) -> str:
+            nonlocal elapsed_s
+            elapsed_s += 0.3
+            return statement
+
+        async def pass_by() -> None:
+            nonlocal elapsed_s, stall_s
+            elapsed_s, stall_s = elapsed_s + slept[-1] + stall_s, 0.0
+
+        slept = sleeping(monkeypatch, during=pass_by)
+        monkeypatch.setattr(budgets, "time", SimpleNamespace(monotonic=lambda: elapsed_s))
+        budget = SharedBudget(s.database, NAME, 24.0, 1, 5.0)
+        with on_the_wire(answer_slowly):
+            for _ in range(2):
+                with pytest.raises(NotSent):
+                    await budget.wait_turn()
+            for held_up_s, turns in ((0.0, 1), (0.1, 1), (0.2, 2)):
+                stall_s, before = held_up_s, len(slept)
+                await budget.wait_turn()
+                assert len(slept) - before == turns
+
+
+@pytest.mark.parametrize("allowed_per_s", [1, 2, 5, 10, 30, 100, 1_000])
+@pytest.mark.parametrize("port", [changenow, gateway])
+def test_calls_that_were_held_up_are_still_within_what_the_vendor_allows(port: Any, allowed_per_s: int) -> None:
+    """In any second: those that have their turn in it, and those that were due before it and could not be sent."""
+    rate_per_s, burst = turns_of(port, allowed_per_s)
+    assert math.floor(rate_per_s * (1 + late_max_s(rate_per_s))) + burst <= allowed_per_s
 
 
 async def test_a_store_that_does_not_answer_means_not_sent(stage: OpenStage) -> None:

@@ -61,7 +61,7 @@ ABLATIONS: dict[str, tuple[Callable[[], AbstractContextManager[None]], Check]] =
         test_budgets.test_a_penalty_voids_turns_that_are_being_waited_for,
     ),
     "the lapse of a turn": (
-        patched(budgets, "LATE_MAX_S", 1e9),
+        patched(budgets, "late_max_s", lambda rate_per_s, usual_s: 1e9),
         test_budgets.test_a_process_that_was_stopped_loses_its_turn,
     ),
 }  # fmt: skip

@@ -309,15 +309,34 @@ async def test_an_answer_that_cannot_be_stored_is_unknown_and_not_lost(stage: Op
         assert desk.vendor.times() == {"p-1:1": 1}
 
 
+async def test_an_outcome_whose_record_was_not_confirmed_is_on_record_once(
+    stage: OpenStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record, failures = store.record_plain, [ConnectionResetError("the server restarts")]
+
+    async def unconfirmed(*arguments: Any) -> Any:
+        recorded = await record(*arguments)
+        if failures:
+            raise failures.pop()
+        return recorded
+
+    monkeypatch.setattr(store, "record_plain", unconfirmed)
+    monkeypatch.setattr(sending_module, "RECORD_WAIT_S", 0.0)
+    async with open_desk(stage, Blind()) as desk:
+        assert await desk.pay(await desk.claim()) == PAID
+        rows = await desk.s.owner.fetch("select event from payonce.effect_attempts order by id")
+        assert [row["event"] for row in rows] == ["started", "performed"]
+
+
 async def test_an_outcome_waits_for_a_store_that_is_away(stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
-    record, failures = store.record, [ConnectionResetError("the server restarts")]
+    record, failures = store.record_plain, [ConnectionResetError("the server restarts")]
 
     async def fail_once(*arguments: Any) -> Any:
         if failures:
             raise failures.pop()
         return await record(*arguments)
 
-    monkeypatch.setattr(store, "record", fail_once)
+    monkeypatch.setattr(store, "record_plain", fail_once)
     monkeypatch.setattr(sending_module, "RECORD_WAIT_S", 0.0)
     async with open_desk(stage, Blind()) as desk:
         assert await desk.pay(await desk.claim()) == PAID

@@ -25,10 +25,11 @@ from payonce.engine.policy import Fixed, Policy
 from payonce.engine.transaction import Reader, begin
 from payonce.engine.work import Handler, Work, handles
 from payonce.kit.outcomes import Retry, Unknown
-from payonce.testing import OpenStage, Stage, eventually
+from payonce.testing import OpenStage, Stage
 from tests.engine.bank import Order, open_branch
 from tests.engine.effects_stage import HORIZON_S, TIMEOUT_S, Desk, Pay, Receipt, Vendor, open_desk
 from tests.engine.test_effects_giving_up import effect_states, paying, put, step, why_it_waits
+from tests.locks import waits_or_ended
 
 ONCE = Policy("pay", max_attempts=1, backoff=Fixed(0), lease_s=30)
 RECEIPT = Receipt("n-p-1:1", "p-1:1")
@@ -186,7 +187,7 @@ async def test_an_answer_given_while_the_message_is_being_parked_wakes_it(stage:
 
         async def settle_while_answered(*arguments: object) -> str | None:
             answering_now.append(asyncio.create_task(answer_now()))
-            await eventually(lambda: waits_for_a_lock(desk.s))
+            await waits_or_ended(desk.s, answering_now[0])
             return await settle_within(*arguments)  # type: ignore[arg-type]
 
         desk.queue.settle_within = settle_while_answered  # type: ignore[method-assign,assignment]
@@ -196,10 +197,6 @@ async def test_an_answer_given_while_the_message_is_being_parked_wakes_it(stage:
         assert done.result["redriven"]
         depth = await desk.s.admin.depth("pay")
         assert (depth.ready, depth.parked, depth.leased) == (1, 0, 0)
-
-
-async def waits_for_a_lock(s: Stage) -> bool:
-    return bool(await s.owner.fetchval("select exists (select from pg_locks where not granted)"))
 
 
 def never_ending(vendor: Vendor, policy: Policy) -> Handler:

@@ -20,7 +20,7 @@ from payonce.engine.brakes import (
     lift,
     wait_until_quiet,
 )  # fmt: skip
-from payonce.engine.brakes.freezing import LOCK_KEY, LOOK_S
+from payonce.engine.brakes.freezing import LOOK_S
 from payonce.engine.effects import Findable, Keyed, Sending
 from payonce.engine.model import Message, State
 from payonce.engine.process import Worker
@@ -30,12 +30,11 @@ from payonce.kit.outcomes import Held, Invalid, Unavailable
 from payonce.testing import OpenStage, eventually
 from tests.engine.brakes_stage import PAY, PayCoins, PayEuros, Till, euros, open_till
 from tests.engine.effects_stage import HORIZON_S, TIMEOUT_S, Order, Receipt
+from tests.locks import waiting_for_locks, waits_or_ended
 
 KEYED = Keyed(3_600.0)
-WAITERS = """
-    select count(*) from pg_locks
-    where locktype = 'advisory' and not granted and (classid::bigint << 32 | objid::bigint) = $1
-"""
+MANY = 300
+"""More than can have begun by the time that a freeze takes hold."""
 
 
 async def frozen(till: Till, **conditions: Any) -> Freeze:
@@ -46,11 +45,6 @@ async def frozen(till: Till, **conditions: Any) -> Freeze:
 
 def sending(vendor: str = "bank") -> Sending:
     return Sending("bank.pay", vendor, "p", None, None, euros("1.00"), "payouts", None, again=False)
-
-
-async def lock_waiters(till: Till) -> int:
-    count: int = await till.s.owner.fetchval(WAITERS, LOCK_KEY)
-    return count
 
 
 async def test_a_claimed_message_sends_nothing_after_the_freeze_and_goes_on_after_the_lift(stage: OpenStage) -> None:
@@ -111,10 +105,14 @@ async def test_an_intent_that_commits_after_the_freeze_has_seen_it(stage: OpenSt
         async with till.begin() as under_way:
             await check_freezes(under_way, sending())
             freezing = asyncio.create_task(frozen(till, vendor="bank"))
-            await eventually(lambda: lock_waiters(till), 3)
+            assert await waits_or_ended(till.s, freezing)
             [work] = await till.claim()
             paying = asyncio.create_task(till.pay(work, "p-1"))
-            await eventually(lambda: _is(lock_waiters(till), 2), 3)
+
+            async def both_wait_or_one_went_on() -> bool:
+                return paying.done() or freezing.done() or await waiting_for_locks(till.s) == 2
+
+            await eventually(both_wait_or_one_went_on)
             assert not freezing.done()
         await freezing
         with pytest.raises(Held):
@@ -128,15 +126,15 @@ async def _is(answer: Any, wanted: int) -> bool:
 
 async def test_no_intent_of_many_at_once_commits_after_the_freeze(stage: OpenStage) -> None:
     async with open_till(stage) as till:
-        works = await till.claim(60)
+        works = await till.claim(MANY)
         paying = asyncio.create_task(till.pay_all(works))
         await eventually(lambda: till.vendor.calls)
         await frozen(till, everything=True)
         intents = await till.s.owner.fetchval("select count(*) from payonce.effects")
         results = await paying
         assert await till.s.owner.fetchval("select count(*) from payonce.effects") == intents
-        assert len(till.vendor.calls) == intents < 60
-        assert sum(isinstance(result, Held) for result in results) == 60 - intents
+        assert len(till.vendor.calls) == intents < MANY
+        assert sum(isinstance(result, Held) for result in results) == MANY - intents
 
 
 async def test_a_further_try_is_frozen_too(stage: OpenStage) -> None:

@@ -5,19 +5,22 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
+import asyncpg
 import pytest
 
-from payonce.engine.joblog import RUNS_MAX, Entry, Status, of_message, recent, trace
+from payonce.engine.joblog import INFO_MAX_LENGTH, RUNS_MAX, Entry, Status, of_message, recent, trace
 from payonce.engine.model import Claim, Ending, Message, Settlement
 from payonce.engine.policy import Policy
 from payonce.engine.queue import Filter, PullQueue
 from payonce.engine.transaction import Reader
+from payonce.engine.upkeep import Task, entry_of, write_upkeep
 from payonce.kit.outcomes import Invalid
 from payonce.testing import OpenStage, Stage
 
 POLICY = Policy("q:test:first", lease_s=30)
 OTHER = Policy("q:test:second", lease_s=30, log="failures")
 START = datetime(2030, 1, 1, tzinfo=UTC)
+ADD_PARTITION = "select payonce.add_job_log_partition((payonce.due_now() at time zone 'UTC')::date)"
 
 
 async def run(queue: PullQueue, ending: Ending, reason: str | None = None, delay_s: float = 0.0) -> Claim:
@@ -78,11 +81,29 @@ async def test_an_entry_tells_all_there_is_about_a_run(stage: OpenStage) -> None
         [entry] = await recent(reader)
         assert entry == Entry(
             id=entry.id, at=START, queue=POLICY.queue, message_id=message.id, trace_id="t", status=Status.RETRY,
-            attempts=1, action="pay", correlation_id="c", idempotency_key="k", last_error="busy",
+            attempts=1, action="pay", correlation_id="c", idempotency_key="k", last_error="busy", info=None,
             next_retry_at=START + timedelta(seconds=90), worker="worker-1", started_at=START, created_at=START,
             updated_at=START,
         )  # fmt: skip
         assert not entry.live
+
+
+async def test_what_a_run_has_to_say_is_cut_at_what_the_table_takes(stage: OpenStage) -> None:
+    async with stage() as s:
+        entry = entry_of(POLICY.queue, Task.PUMP)
+        await write_upkeep(s.database, entry, "x" * (INFO_MAX_LENGTH + 1), "worker-1")
+        [run] = await of_message(Reader(s.database), entry.id)
+        assert (run.status, run.last_error, run.info) == (Status.SUCCESS, None, "x" * INFO_MAX_LENGTH)
+        for of_today in (False, True):
+            if of_today:
+                await s.owner.execute(ADD_PARTITION)
+            with pytest.raises(asyncpg.CheckViolationError, match="job_logs_info_is_short"):
+                await s.owner.execute(
+                    "insert into payonce.job_logs (queue, message_id, status, attempts, action, info, created_at, "
+                    "updated_at) values ('q', gen_random_uuid(), 'success', 1, '', repeat('x', $1), payonce.due_now(), "
+                    "payonce.due_now())",
+                    INFO_MAX_LENGTH + 1,
+                )
 
 
 async def test_a_message_is_followed_from_received_to_parked(stage: OpenStage) -> None:
@@ -179,7 +200,7 @@ async def test_lookups_among_many_rows_use_an_index(stage: OpenStage) -> None:
         await s.feed.declare([POLICY])
         for _ in range(20):
             await s.feed.put([_numbered(number) for number in range(1_000)])
-        await s.owner.execute("select payonce.add_job_log_partition((payonce.due_now() at time zone 'UTC')::date)")
+        await s.owner.execute(ADD_PARTITION)
         await s.owner.execute("vacuum analyze payonce.job_logs, payonce.messages, payonce.idempotency_keys")
         spy = Spy(s)
         [some] = await s.owner.fetch("select * from payonce.job_logs offset 25000 limit 1")

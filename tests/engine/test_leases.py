@@ -11,6 +11,7 @@ from payonce.engine.leases import Leadership, acquire, fence, release, renew
 from payonce.engine.model import Lease
 from payonce.kit.outcomes import Invalid, Stale
 from payonce.testing import OpenStage, Stage, eventually
+from tests.locks import waits_for_a_lock
 
 TTL_S = 30.0
 
@@ -116,7 +117,7 @@ async def test_a_take_over_waits_for_the_fenced_transaction(stage: OpenStage) ->
             await fence(connection, lease)
             await s.clock.advance_leases(TTL_S)
             taking = asyncio.create_task(acquire(s.database, "leader", "b", TTL_S))
-            await eventually(lambda: _waits_for_a_lock(s))
+            await eventually(lambda: waits_for_a_lock(s))
             assert not taking.done()
         taken = await taking
         assert taken is not None
@@ -158,7 +159,7 @@ async def test_who_looked_before_another_took_over_gets_nothing(stage: OpenStage
                 "update payonce.leases set holder = 'b', epoch = 2, expires_at = payonce.lease_now() + interval '1 min'"
             )
             late = asyncio.create_task(acquire(s.database, "leader", "c", TTL_S))
-            await eventually(lambda: _waits_for_a_lock(s))
+            await eventually(lambda: waits_for_a_lock(s))
         assert await late is None
         assert await fences(s, Lease("leader", "b", 2, TTL_S))
 
@@ -193,13 +194,6 @@ def test_bad_values_are_refused(name: str, holder: str, ttl_s: float, says: str)
         Leadership(cast(Database, None), name, holder, ttl_s)
     with pytest.raises(Invalid, match=says):
         asyncio.run(acquire(cast(Database, None), name, holder, ttl_s))
-
-
-async def _waits_for_a_lock(s: Stage) -> bool:
-    waiting = await s.owner.fetchval(
-        "select exists (select from pg_locks where not granted and pid <> pg_backend_pid())"
-    )
-    return bool(waiting)
 
 
 def _count(name: str) -> float:

@@ -15,6 +15,7 @@ from payonce.engine.transaction import Reader, begin
 from payonce.kit.outcomes import Retry, Unknown
 from payonce.testing import OpenStage, eventually
 from tests.engine.effects_stage import PAY, TIMEOUT_S, VALID_FOR_S, Desk, open_desk
+from tests.locks import waits_for_a_lock
 
 KEYED: Safety = Keyed(VALID_FOR_S)
 
@@ -172,7 +173,7 @@ async def test_a_run_that_decided_before_the_review_sends_nothing(stage: OpenSta
         async with desk.s.owner.transaction():
             await desk.s.owner.execute("lock table payonce.effects in share mode")
             run = asyncio.create_task(desk.pay(work))
-            await eventually(lambda: waits_for_a_lock(desk), what="the run having decided to send again")
+            await eventually(lambda: waits_for_a_lock(desk.s), what="the run having decided to send again")
             await desk.s.owner.execute(
                 """
                 update payonce.effects set state = 'review', review_cause = 'gave_up', revision = revision + 1,
@@ -182,11 +183,6 @@ async def test_a_run_that_decided_before_the_review_sends_nothing(stage: OpenSta
         with pytest.raises(Retry, match="waits for a person"):
             await run
         assert len(desk.vendor.calls) == 1
-
-
-async def waits_for_a_lock(desk: Desk) -> bool:
-    async with desk.s.database.engine.acquire() as connection:
-        return bool(await connection.fetchval("select exists (select from pg_locks where not granted)"))
 
 
 async def test_who_answered_has_time_to_redrive(stage: OpenStage) -> None:

@@ -53,7 +53,7 @@ ABLATIONS: Ablations = {
     "the lease": (
         taking(r"state = 'waiting' and suspect", "state in ('waiting', 'leased') and suspect", "as forgotten"),
         [
-            test_outbox_fences.test_two_relays_at_once_never_deliver_the_same_within_the_lease,
+            test_outbox_fences.test_relays_at_once_never_deliver_the_same_within_the_lease,
             test_outbox_fences.test_a_batch_in_flight_is_left_alone_by_others,
         ],
     ),

@@ -10,7 +10,7 @@ from payonce.engine.inbox import KEEP_S, forget_accepted
 from payonce.engine.outbox import NotNow, redrive_entries, relay_step, relaying
 from payonce.engine.outbox.model import ON_ITS_WAY_MAX_S, REPEAT_FOR_S, Refusal, verdict
 from payonce.engine.outbox.relaying import CRASHES_SUSPICIOUS, claim, reap, record
-from payonce.testing import OpenStage
+from payonce.testing import OpenStage, Stage
 from tests.engine.outbox_stage import LEASE_S, TERMS, Broker, Desk, open_desk
 
 
@@ -38,20 +38,27 @@ async def test_the_receivers_inbox_makes_it_once(stage: OpenStage) -> None:
         assert await desk.business() == dict.fromkeys(map(str, ids), 1)
 
 
-async def test_two_relays_at_once_never_deliver_the_same_within_the_lease(stage: OpenStage) -> None:
+async def test_relays_at_once_never_deliver_the_same_within_the_lease(stage: OpenStage) -> None:
     async with open_desk(stage) as desk, stage() as other:
-        ids = await desk.put(200)
-        brokers = [Broker() for _ in range(6)]
+        ids = await desk.put(100)
+        resume = asyncio.Event()
+        brokers = [Broker(resume=resume) for _ in range(6)]
 
-        async def drain(broker: Broker, database: object) -> None:
-            at = desk.s.database if database is None else other.database
-            while await relay_step(at, broker):
+        async def drain(broker: Broker, at: Stage) -> None:
+            while await relay_step(at.database, broker):
                 pass
 
-        await asyncio.gather(*(drain(each, None if number % 2 else other) for number, each in enumerate(brokers)))
-        delivered = [entry.message.id for broker in brokers for entry in broker.received]
-        assert sorted(delivered) == sorted(ids)
-        assert sum(1 for broker in brokers if broker.received) > 1, "only one relay had anything to do"
+        # Six have a batch in their hands while a seventh takes whatever is left to take.
+        desk.running += [
+            asyncio.create_task(drain(each, other if number % 2 else desk.s)) for number, each in enumerate(brokers)
+        ]
+        await asyncio.gather(*(each.arrived.wait() for each in brokers))
+        await drain(desk.broker, desk.s)
+        resume.set()
+        await asyncio.gather(*desk.running)
+        delivered = [[entry.message.id for entry in each.received] for each in (*brokers, desk.broker)]
+        assert sorted(id_ for each in delivered for id_ in each) == sorted(ids)
+        assert list(map(len, delivered)) == [TERMS.batch] * 6 + [100 - 6 * TERMS.batch]
 
 
 async def test_a_batch_in_flight_is_left_alone_by_others(stage: OpenStage) -> None:

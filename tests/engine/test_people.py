@@ -12,21 +12,21 @@ from payonce.engine.people import (
     add_person,
     log_in,
     log_out,
+    passwords,
     people,
     remove_person,
     set_password,
     set_role,
     standing,
 )
-from payonce.engine.people.sessions import (
-    ABSOLUTE_S,
+from payonce.engine.people.guesses import (
     ADDRESS_FAILURES_MAX,
-    FAILURE_WINDOW_S,
     FAILURES_MAX,
-    IDLE_S,
     NAME_FAILURES_MAX,
     NAME_PAUSE_S,
+    WINDOW_S,
 )
+from payonce.engine.people.sessions import ABSOLUTE_S, IDLE_S
 from payonce.engine.transaction import Tx
 from payonce.kit.outcomes import Invalid
 from payonce.testing import OpenStage, Stage
@@ -51,6 +51,16 @@ async def test_a_password_opens_a_session_of_its_person(stage: OpenStage) -> Non
         assert known.anybody
         assert known.session is not None
         assert known.session.person == Person("ann", Role.OPERATOR)
+
+
+async def test_a_hash_costs_a_guesser_a_tenth_of_a_second(
+    cost_of_passwords: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passwords, "COST", cost_of_passwords)
+    stored = await passwords.hash_password(PASSWORD)
+    assert stored.startswith("scrypt$32768$8$1$")
+    assert await passwords.is_password(PASSWORD, stored)
+    assert not await passwords.is_password(f"{PASSWORD}!", stored)
 
 
 async def test_neither_password_nor_token_is_in_the_database(stage: OpenStage) -> None:
@@ -153,7 +163,7 @@ async def test_guessing_is_bounded_and_the_right_password_waits_as_well(stage: O
             await enter(s)
         # Others, and the same person from elsewhere, are not held up.
         assert await enter(s, address="192.0.2.2")
-        await s.clock.advance(FAILURE_WINDOW_S + 1)
+        await s.clock.advance(WINDOW_S + 1)
         assert await enter(s)
 
 
@@ -230,6 +240,20 @@ async def test_right_logins_are_no_failures(stage: OpenStage) -> None:
         await add(s)
         for _ in range(FAILURES_MAX + 2):
             assert await enter(s)
+
+
+async def test_who_is_sent_away_because_too_many_come_made_no_guess(
+    stage: OpenStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with stage() as s:
+        await add(s)
+        with monkeypatch.context() as crowd:
+            crowd.setattr(passwords, "WAITING_MAX", -passwords.AT_ONCE)
+            for _ in range(FAILURES_MAX + 1):
+                with pytest.raises(NotAdmitted, match="too many passwords are being checked") as refused:
+                    await enter(s)
+                assert refused.value.too_many
+        assert await enter(s)
 
 
 @pytest.mark.parametrize("name", ["", "  ", "-ann", "a b", "ann\x00", "x" * 101, "operator@localhost", "ännchen"])

@@ -22,8 +22,9 @@ from payonce.engine.quarantine import (
 from payonce.engine.reconcile import Flow, explain, unmatched
 from payonce.engine.transaction import begin
 from payonce.kit.outcomes import Invalid, Stale, Unavailable
-from payonce.testing import OpenStage, eventually
+from payonce.testing import OpenStage
 from tests.engine.bank import LAG_S, MIRROR, PAID, PAY, SETTLED_S, BankStatement, Branch, Pay, eur, open_branch
+from tests.locks import waits_or_ended
 
 OTHER_SERVER = "update payonce.served_identity set identity = 'system 1, timeline 00000001, database 1'"
 
@@ -141,9 +142,7 @@ async def test_a_quarantine_waits_for_intents_that_did_not_see_it(stage: OpenSta
             assert row is not None
             assert row["began_at"] is None
             beginning = asyncio.create_task(quarantined(b))
-            waits = "select count(*) from pg_locks where locktype = 'advisory' and not granted"
-            await eventually(lambda: b.s.owner.fetchval(waits))
-            assert not beginning.done()
+            assert await waits_or_ended(b.s, beginning)
         await beginning
 
 
@@ -153,8 +152,7 @@ async def test_an_intent_that_comes_while_a_quarantine_begins_waits_and_sees_it(
         async with begin(b.s.database, b.s.feed) as tx:
             await begin_quarantine(tx, "the disk was set back", "ann", await b.s.clock.now())
             working = asyncio.create_task(b.work())
-            waits = "select count(*) from pg_locks where locktype = 'advisory' and not granted"
-            await eventually(lambda: b.s.owner.fetchval(waits))
+            await waits_or_ended(b.s, working)
         await working
         assert b.bank.booked == []
 

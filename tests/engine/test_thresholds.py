@@ -18,6 +18,7 @@ from payonce.kit.money import Amount
 from payonce.kit.outcomes import Invalid
 from payonce.testing import OpenStage, eventually
 from tests.engine.brakes_stage import EUR, Till, euros, open_till
+from tests.locks import waits_for_a_lock
 
 
 async def granted(till: Till, approval: Approval, by: str) -> Approval:
@@ -82,13 +83,9 @@ async def test_of_two_who_set_the_first_threshold_at_once_the_later_may_not_rais
                 tx, bounding(till.s.admin), await threshold_change_of(tx, EUR, euros("10.00")), "bob", "the first"
             )
             later = asyncio.create_task(change(till, "500.00", "cyd"))
-            await eventually(lambda: is_waiting(till))
+            await eventually(lambda: waits_for_a_lock(till.s))
         assert isinstance(await later, Approval)
         assert await bound(till) == [euros("10.00")]
-
-
-async def is_waiting(till: Till) -> bool:
-    return bool(await till.s.owner.fetchval("select exists (select from pg_locks where not granted)"))
 
 
 async def test_a_threshold_that_is_not_there_cannot_be_removed(stage: OpenStage) -> None:

@@ -1,15 +1,10 @@
 """A server whose databases have the examples' tables."""
 
-from collections.abc import Iterator
-
 import pytest
 
-from payonce.app import all_migrations
 from payonce.testing import Servers
 
 
 @pytest.fixture(scope="session")
-def servers() -> Iterator[Servers]:
-    running = Servers(all_migrations())
-    yield running
-    running.close()
+def servers(servers_of_the_house: Servers) -> Servers:
+    return servers_of_the_house

@@ -121,7 +121,7 @@ async def test_a_late_payment_under_a_voided_reference_never_lands(stage: OpenSt
         assert not office.southbank.books.under("t-1/pay-in:1")
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.full) for seed in (1, 2))])
 async def test_many_transfers_under_many_faults_are_accounted_for_to_the_last_unit(stage: OpenStage, seed: int) -> None:
     spared = Odds(0.5).without(Fault.DUPLICATE)
     plan = FaultPlan(seed, 0.5, routes={"POST /payments": spared})

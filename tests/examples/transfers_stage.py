@@ -62,8 +62,7 @@ class Office:
         self.clock.now = await self.s.clock.now()
         for door in self.doors:
             await door.deliver()
-        while await self.worker.step():
-            pass
+        await self.s.drain(self.worker)
 
     async def state(self, transfer_id: str = "t-1") -> State:
         return (await store.transfer(self.s.read, transfer_id)).state

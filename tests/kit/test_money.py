@@ -12,7 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from payonce.kit.money import EXPONENT_MAX, MINOR_LIMIT, Amount, Asset, Rounding, loads_exact, render, well_known
+from payonce.kit.money import (
+    EXPONENT_MAX,
+    MINOR_LIMIT,
+    Amount,
+    Asset,
+    Rounding,
+    asset_of,
+    loads_exact,
+    render,
+    well_known,
+)
 from payonce.kit.outcomes import Invalid
 
 USDT, ETH, USD, JPY, KWD = (well_known(code) for code in ("USDT", "ETH", "USD", "JPY", "KWD"))
@@ -280,3 +290,18 @@ def test_without_babel_an_amount_is_shown_plainly(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(builtins, "__import__", without_babel)
     assert render(Amount(123450, USD)) == "1234.50\N{NO-BREAK SPACE}USD"
     assert str(Amount(123450, USD)) == "1234.50 USD"
+
+
+@pytest.mark.parametrize(
+    ("code", "shown"),
+    [("AED", "12.34"), ("KWD", "1.234"), ("JPY", "1234"), ("IQD", "1.234"), ("CLF", "0.1234"), ("XOF", "1234")],
+)
+def test_a_currency_has_the_decimals_of_iso_4217(code: str, shown: str) -> None:
+    assert Amount(1234, asset_of(code)).to_text() == shown
+    assert asset_of(code) == well_known(code)
+
+
+@pytest.mark.parametrize("code", ["aed", "USDT", "XTS", "", "DEM", None, []])
+def test_what_is_no_currency_is_refused_and_named(code: Any) -> None:
+    with pytest.raises(Invalid, match=r"is not a currency of ISO 4217: write its three capital letters, such as AED"):
+        asset_of(code)

@@ -11,7 +11,7 @@ from tests.processes.desk import Desk
 CREW = 3
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.full)])
 async def test_workers_killed_at_random_moments_lose_and_double_nothing(desk: Desk, seed: int) -> None:
     await kill_in_mid_load(desk, messages=800, kills=5, seed=seed)
 

@@ -22,6 +22,14 @@ async def test_many_at_once_on_few_connections_each_get_their_own_answer(redis_s
     await spoken.aclose()
 
 
+async def test_a_burst_makes_no_more_connections_than_are_allowed(redis_server: RedisServer) -> None:
+    async with Door.open(redis_server.port) as door:
+        spoken = lines(door.url, most=3)
+        await asyncio.gather(*(spoken.execute_command("ECHO", str(number)) for number in range(100)))
+        assert door.accepted <= 3
+        await spoken.aclose()
+
+
 async def test_one_that_was_not_waited_for_does_not_leave_its_answer_to_the_next(redis_server: RedisServer) -> None:
     spoken = lines(redis_server.url, most=1)
     await spoken.execute_command("ECHO", "first")

@@ -117,7 +117,16 @@ OUR_PATHS = (
 )
 
 
-@pytest.mark.parametrize("path", OUR_PATHS, ids=lambda path: path.name)
+LONG_PATHS = ("refill of what is parked",)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=path.name, marks=[pytest.mark.full] if path.name in LONG_PATHS else [])
+        for path in OUR_PATHS
+    ],
+)
 async def test_no_blow_behind_any_command_loses_or_doubles(
     redis_server: RedisServer, stage: OpenStage, path: Path
 ) -> None:

@@ -19,8 +19,8 @@ POLICY = Policy("work", max_attempts=6, backoff=Exponential(60.0, 2.0, 3_600.0, 
 
 def entry(attempts: int, delay_s: float) -> Entry:
     return Entry(
-        1, NOW, "work", ID, str(ID), Status.RETRY, attempts, "", None, None, "no", NOW + timedelta(seconds=delay_s),
-        "worker-1", NOW - timedelta(seconds=1), NOW, NOW,
+        1, NOW, "work", ID, str(ID), Status.RETRY, attempts, "", None, None, "no", None,
+        NOW + timedelta(seconds=delay_s), "worker-1", NOW - timedelta(seconds=1), NOW, NOW,
     )  # fmt: skip
 
 

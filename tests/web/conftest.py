@@ -1,13 +1,13 @@
 """The application on a database of its own, asked in process."""
 
 import base64
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from payonce.app import App, all_migrations
+from payonce.app import App
 from payonce.settings import Settings, load_settings
 from payonce.testing import ScratchDatabase, Servers
 from payonce.web import build_web
@@ -17,10 +17,8 @@ OpenWeb = Callable[[], AbstractAsyncContextManager[Asking]]
 
 
 @pytest.fixture(scope="session")
-def servers() -> Iterator[Servers]:
-    running = Servers(all_migrations())
-    yield running
-    running.close()
+def servers(servers_of_the_house: Servers) -> Servers:
+    return servers_of_the_house
 
 
 @pytest.fixture

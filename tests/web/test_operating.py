@@ -9,6 +9,7 @@ import pytest
 from payonce.app import App
 from payonce.engine.brakes import set_threshold
 from payonce.engine.model import Ending, Message, Settlement
+from payonce.engine.upkeep import Task, entry_of, write_upkeep
 from payonce.testing import OpenStage
 from tests.engine.brakes_stage import euros, open_till
 from tests.web.asking import Asking
@@ -104,6 +105,16 @@ async def test_pages_of_messages_leave_none_out(web: OpenWeb, stage: OpenStage) 
             after = f"&after={page['next_after']}"
         assert page["next_after"] is None
         assert sorted(seen) == sorted(map(str, ids))
+
+
+async def test_what_a_run_has_to_say_is_told_apart_from_errors_and_without_secrets(web: OpenWeb) -> None:
+    async with web() as ask:
+        await write_upkeep(ask.app.database, entry_of(QUEUE, Task.PUMP), f"moved with {SECRET}", "worker-1")
+        ada = await ask.as_holder("ada", *ALL)
+        [listed] = (await ada.get(f"/v1/jobs?action={Task.PUMP}")).json["jobs"]
+        [traced] = (await ada.get(f"/v1/traces/{Task.PUMP}")).json["entries"]
+        assert traced == listed
+        assert (listed["status"], listed["last_error"], listed["info"]) == ("success", None, "moved with [redacted]")
 
 
 async def test_pause_and_resume_are_in_the_callers_name(web: OpenWeb) -> None:

@@ -57,7 +57,9 @@ class Child:
         self._process.wait(KILL_LIMIT_S)
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
-                pipe.close()
+                # A question that the child did not live to read is still in the pipe's buffer.
+                with suppress(BrokenPipeError):
+                    pipe.close()
 
     def wait_for(self, condition: Callable[[], bool], what: str, limit_s: float) -> bool:
         """Whether the condition came true in time; a child that ended meanwhile is an error, not a wait."""

@@ -28,11 +28,18 @@ def _spent(pid: int) -> float:
     return sum(int(fields[place]) for place in (USER_TIME, SYSTEM_TIME, *DEAD_CHILDRENS)) / TICKS_PER_S
 
 
-async def postgres_pids(superuser_url: str) -> list[int]:
-    """Of all that the server runs now: the postmaster's children, and itself."""
+async def postgres_pids(superuser_url: str, database: str | None = None) -> list[int]:
+    """Of all that the server runs now: the postmaster's children, and itself. With a database: only sessions on it, and
+    what belongs to none, such as the writer of the log."""
     connection = await asyncpg.connect(superuser_url)
     try:
-        rows = await connection.fetch("select pid from pg_stat_activity where pid <> pg_backend_pid()")
+        rows = await connection.fetch(
+            """
+            select pid from pg_stat_activity
+            where pid <> pg_backend_pid() and ($1::text is null or datname is null or datname = $1)
+            """,
+            database,
+        )
     finally:
         await connection.close()
     return [row["pid"] for row in rows]

@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 import hmac
-import statistics
 import sys
 import tempfile
 import time
@@ -11,18 +10,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Final
-from uuid import UUID
 
 import asyncpg
 import msgspec
 
 from payonce.bench.cpu import cpu_seconds, free_ports, postgres_pids
 from payonce.bench.failure import BenchFailed
+from payonce.bench.hops import Latency, latencies, percentile
 from payonce.engine.policy import environment_name
 from payonce.kit.http import HttpClient
 from payonce.kit.outcomes import NotSent, Unknown
 from payonce.services.payouts.intake import SIGNATURE_HEADER
-from payonce.services.payouts.policies import FOLLOW, KEEPING, QUEUES
+from payonce.services.payouts.policies import FOLLOW, QUEUES
 from payonce.standins import Manner, StandIns, open_stand_ins
 from payonce.testing.processes import Child, Processes
 from payonce.vendors.changenow.books import AT_ONCE
@@ -55,16 +54,6 @@ class Sizes(msgspec.Struct, frozen=True):
 
 
 QUICK: Final = Sizes(payouts=40, limited=10)
-
-
-class Latency(msgspec.Struct, frozen=True):
-    """Of one hop: from its message to its run (relay, create, dispatch, door), and of the run itself with its end."""
-
-    way_p50_ms: float
-    way_p99_ms: float
-    run_p50_ms: float
-    run_p99_ms: float
-    runs: int
 
 
 class Measured(msgspec.Struct, frozen=True):
@@ -127,15 +116,15 @@ async def _measure(
                     seconds = await load.work(f"pay-{name}", payouts)
                     after, own_after = cpu_seconds(pids), time.process_time()
                     spent = {each: after[each] - before[each] for each in pids} | {"stand-ins": own_after - own_before}
-                    hops = await _hops(connection, begun_at)
+                    hops = await latencies(connection, begun_at, HOPS)
                 finally:
                     carrying.cancel()
                     await asyncio.gather(carrying, return_exceptions=True)
                     await connection.close()
         meter = world.changenow.meter
         return Measured(
-            name, payouts, round(seconds, 2), round(payouts / seconds, 1), _percentile(load.intake_ms, 50),
-            _percentile(load.intake_ms, 99), {each: round(s * 1_000 / payouts, 2) for each, s in spent.items()}, hops,
+            name, payouts, round(seconds, 2), round(payouts / seconds, 1), percentile(load.intake_ms, 50),
+            percentile(load.intake_ms, 99), {each: round(s * 1_000 / payouts, 2) for each, s in spent.items()}, hops,
             meter.requests, meter.peak_per_s, meter.turned_away,
         )  # fmt: skip
 
@@ -252,38 +241,6 @@ class _Load:
         self.intake_ms.append((time.perf_counter() - sent_at) * 1_000)
         if answer.status != 200:
             raise BenchFailed(f"the webhook of {payment_id} was answered {answer.status}: {answer.excerpt()}")
-
-
-async def _hops(connection: Any, begun_at: Any) -> dict[str, Latency]:
-    rows = await connection.fetch(
-        """
-        select queue, message_id, extract(epoch from started_at) * 1000 as started_ms,
-            extract(epoch from created_at) * 1000 as ended_ms
-        from payonce.job_logs where created_at >= $1 and started_at is not null and queue <> $2
-        """,
-        begun_at, KEEPING.queue,
-    )  # fmt: skip
-    found = {}
-    for queue in HOPS:
-        of = [row for row in rows if row["queue"] == queue]
-        if of:
-            # An id carries the millisecond in which its message was put.
-            ways = [float(row["started_ms"]) - _put_ms(row["message_id"]) for row in of]
-            runs = [float(row["ended_ms"] - row["started_ms"]) for row in of]
-            found[queue] = Latency(
-                _percentile(ways, 50), _percentile(ways, 99), _percentile(runs, 50), _percentile(runs, 99), len(of)
-            )
-    return found
-
-
-def _put_ms(message_id: UUID) -> int:
-    return message_id.int >> 80
-
-
-def _percentile(values: Sequence[float], percent: int) -> float:
-    if len(values) < 2:
-        return round(values[0], 2) if values else 0.0
-    return round(statistics.quantiles(values, n=100)[percent - 1], 2)
 
 
 def _address(client: str) -> str:

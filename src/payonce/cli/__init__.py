@@ -6,10 +6,11 @@ Modules here import only what is light at the top: `payonce --help` must not wai
 import re
 import sys
 from collections.abc import Sequence
-from typing import Final
+from typing import Annotated, Final
 
 import typer
 
+from payonce import __version__
 from payonce.cli import (
     approvals,
     audit,
@@ -55,7 +56,7 @@ Examples:
   payonce keys add …        let somebody call over HTTP
   payonce webhooks …        who is told of what happens, and what became of it
   payonce cloudtasks        a Cloud Tasks server for Google's own clients
-  payonce simulators        the simulated exchange and chain, for payouts in several processes
+  payonce simulators        the simulated exchange, chain and card gateway, for several processes
 """
 
 app = typer.Typer(
@@ -67,6 +68,22 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(f"payonce {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _about(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None: ...
+
+
 app.command("up")(serve.up)
 app.command("run")(serve.run)
 app.command("console")(console.console)

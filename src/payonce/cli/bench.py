@@ -8,7 +8,12 @@ from payonce.cli.errors import EXIT_FAILED
 from payonce.cli.output import JsonOption, command_settings, note, people, run_async, show, table
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from contextlib import AbstractAsyncContextManager
+
+    from payonce.bench import billing as of_billing
     from payonce.bench.payouts import Report, Sizes
+    from payonce.settings import Settings
 
 HELP: Final = """Measure on this machine: queues against other systems, in one interleaved run, and the books.
 
@@ -18,6 +23,7 @@ Examples:
   payonce bench queues --backend redis --durability always
   payonce bench ledger --seconds 10
   payonce bench payouts --quick
+  payonce bench billing --quick
 """
 
 commands = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
@@ -113,21 +119,63 @@ def payouts(
 
 async def _measure_payouts(sizes: "Sizes") -> "Report":
     import asyncio
-    from collections.abc import AsyncIterator
-    from contextlib import asynccontextmanager
 
     from payonce import embedded
-    from payonce.app import migrate_database
     from payonce.bench.payouts import run
-    from payonce.cli.scratch import scratch_database
 
     settings = command_settings()
+    server = await asyncio.to_thread(embedded.start, settings.server_dir)
+    return await run(lambda: _migrated(settings), server.superuser_url, sizes, note)
+
+
+@commands.command("billing")
+def billing(
+    quick: Annotated[bool, typer.Option("--quick", help="Few renewals: to see that it works.")] = False,
+    count: Annotated[int | None, typer.Option("--renewals", min=10, max=100_000, help="How many.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Renewals a second from due to paid, through both services, webhook and gateway; and usage events a second.
+
+    The gateway is simulated, without faults and limits; every renewal must have been captured once by its books. On
+    throw-away databases of the private server.
+    """
+    from payonce.bench.billing import QUICK, Sizes
+    from payonce.bench.billing_report import rendered
+
+    sizes = QUICK if quick else Sizes()
+    if count is not None:
+        sizes = Sizes(renewals=count, usage=sizes.usage)
+    report = run_async(_measure_billing(sizes))
+    if as_json:
+        import msgspec
+
+        print(msgspec.json.encode(report).decode(), flush=True)
+    else:
+        people().print(rendered(report))
+
+
+async def _measure_billing(sizes: "of_billing.Sizes") -> "of_billing.Report":
+    import asyncio
+
+    from payonce import embedded
+    from payonce.bench.billing import run
+
+    settings = command_settings()
+    server = await asyncio.to_thread(embedded.start, settings.server_dir)
+    return await run(lambda: _migrated(settings), server.superuser_url, sizes, note)
+
+
+def _migrated(settings: "Settings") -> "AbstractAsyncContextManager[str]":
+    """An empty, migrated database, dropped at the end."""
+    from contextlib import asynccontextmanager
+
+    from payonce.app import migrate_database
+    from payonce.cli.scratch import scratch_database
 
     @asynccontextmanager
-    async def lend() -> AsyncIterator[str]:
+    async def lend() -> "AsyncIterator[str]":
         async with scratch_database(settings) as addresses:
             await migrate_database(addresses)
             yield addresses.service
 
-    server = await asyncio.to_thread(embedded.start, settings.server_dir)
-    return await run(lend, server.superuser_url, sizes, note)
+    return lend()

@@ -74,10 +74,10 @@ def purge(
     Example: payonce queues purge tally-changes --state parked --id 0199… --yes
     """
     from payonce.engine.model import State
+    from payonce.queues.operating import check_purged
 
     which = _filter(ids, action, correlation_id, error_contains, after, before)
-    if State(state) is State.LEASED:
-        raise Invalid("messages that are being worked on cannot be purged; pause the queue and let them end")
+    check_purged(State(state))
     run_async(_purge(queue, state, which, f"{somebody(by)} on the command line", yes, as_json))
 
 

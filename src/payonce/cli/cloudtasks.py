@@ -19,6 +19,15 @@ def cloudtasks(
         str, typer.Option("--host", help="Address to listen on; whoever reaches it may send.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", help="Port for gRPC; 0 takes any free one.", min=0, max=65535)] = 8123,
+    http_port: Annotated[
+        int | None,
+        typer.Option(
+            "--http-port",
+            help="Port for /metrics and probes; unset, 8124, or any if that is taken.",
+            min=0,
+            max=65535,
+        ),
+    ] = None,
     lock_names: Annotated[
         bool, typer.Option("--lock-names", help="Refuse the name of a deleted queue for 3 days, as Google may.")
     ] = False,
@@ -39,14 +48,14 @@ def cloudtasks(
     except ImportError as error:
         raise Unavailable("payonce cloudtasks needs the extra gcp; run: pip install 'payonce[gcp]'") from error
     settings = command_settings(quiet=False)
-    stopped_by, address = run_async(_serve(settings, host, port, lock_names, as_json), loop_factory())
+    stopped_by, address = run_async(_serve(settings, host, port, http_port, lock_names, as_json), loop_factory())
     show({"address": address, "stopped_by": stopped_by.name}, as_json)
     if stopped_by is signal.SIGINT:
         raise typer.Exit(EXIT_INTERRUPTED)
 
 
 async def _serve(
-    settings: "Settings", host: str, port: int, lock_names: bool, as_json: bool
+    settings: "Settings", host: str, port: int, http_port: int | None, lock_names: bool, as_json: bool
 ) -> tuple[signal.Signals, str]:
     from payonce.app import all_migrations, find_database, migrate_database
     from payonce.engine.bell import Bell
@@ -55,6 +64,7 @@ async def _serve(
     from payonce.outside import told_address
     from payonce.queues.cloudtasks.server.queue_store import NAME_LOCK_S
     from payonce.queues.cloudtasks.server.serving import connect_lines, open_server
+    from payonce.web.alone import telling
 
     log = get_logger(__name__)
     told = first_signal()
@@ -67,8 +77,9 @@ async def _serve(
         async with (
             Bell.open(database) as bell,
             open_server(database, bell, host, port, name_lock_s=lock_s, grace_s=settings.grace_s) as server,
+            telling(database, server.loops, host, http_port, settings.metrics) as url,
         ):
-            log.info("cloudtasks_listening", address=server.address)
+            log.info("cloudtasks_listening", address=server.address, http=url)
             if not as_json:
                 lines = connect_lines(server.address)
                 print(f"\nCloud Tasks listens on {server.address}. In Python:\n\n{lines}\n", flush=True)

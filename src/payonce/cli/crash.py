@@ -1,6 +1,7 @@
 """`crash`: kill and stop processes at every crossing of every scenario, and see whether money still moves once."""
 
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -9,14 +10,19 @@ import typer
 
 from payonce.cli.errors import EXIT_FAILED, say_error
 from payonce.cli.output import JsonOption, command_settings, note, show, table
-from payonce.kit.outcomes import Invalid
+from payonce.kit.outcomes import Invalid, Unavailable
+from payonce.queues.cloudtasks.client import NO_PACKAGE
 
 if TYPE_CHECKING:
     from payonce.testing.crash import Ablation, Backend, Progress, Report, Scenario
 
 BACKENDS: Final = ("postgres", "redis")
 VIOLATIONS_SHOWN: Final = 20
-WHEN_NAMED: Final = frozenset({"payout", "payout-direct"})
+TOLD_EVERY_S: Final = 30.0
+ON_TASKS: Final = frozenset({"payout", "payout-direct", "payout-lost"})
+"""Brought by a task service."""
+OF_BILLING: Final = frozenset({"billing-trial", "billing-renewal", "billing-change"})
+WHEN_NAMED: Final = ON_TASKS | OF_BILLING
 """Whole pipelines: hundreds of points each, explored only when they are asked for, so that the rest ends in minutes."""
 
 
@@ -25,6 +31,9 @@ def crash(
     seed: Annotated[int, typer.Option(help="The same seed takes the same steps in the same order.")] = 1,
     ablations: Annotated[bool, typer.Option(help="Also take out each safeguard, and see that it is missed.")] = True,
     only: Annotated[str | None, typer.Option(metavar="POINT", help="Run one point of a report again, aloud.")] = None,
+    every: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Strike every Nth point of each site and mode: a quicker look.")
+    ] = 1,
     processes: Annotated[
         int | None, typer.Option(min=1, max=8, help="How many explore; one more than cores if unsaid.")
     ] = None,
@@ -36,13 +45,17 @@ def crash(
     Each point is a run of its own on a database of its own, with simulated vendors: one process is killed before it
     sends, killed after, killed with its words still on their way, or stopped until others have finished; then the rest
     runs on, and nothing may be lost, doubled or stuck. Uses a private PostgreSQL, and with --backend redis
-    private Redis servers; DATABASE_URL and REDIS_URL are not used.
+    private Redis servers; DATABASE_URL and REDIS_URL are not used. Payouts and billing are explored when they are
+    named.
 
     \b
     Examples:
       payonce crash --json
       payonce crash wire --no-ablations
+      payonce crash --every 3
       payonce crash --backend redis
+      payonce crash payout payout-direct payout-lost
+      payonce crash billing-trial billing-renewal billing-change
       payonce crash --only 'charge @ c-1 engine.work:Work.commit #1 @ after'
     """
     from payonce.testing.crash import explore, parse_point
@@ -53,12 +66,17 @@ def crash(
     stand, known, ablated = _on(backend)
     chosen = _chosen(scenarios if point is None else [point.scenario], known)
     names = {scenario.name for scenario in chosen}
+    if names & OF_BILLING:
+        chosen, ablated = _of_billing(backend, chosen, ablated)
+    if names & ON_TASKS:
+        stand, ablated = _on_tasks(backend, ablated)
     taken_out = [each for each in ablated if ablations and point is None and each.scenario in names]
     command_settings(quiet=point is None)
     with _progress_bar() as progress:
         report = explore(
-            chosen, seed=seed, only=point, ablations=taken_out, processes=processes, backend=stand, progress=progress
-        )
+            chosen, seed=seed, only=point, every=every, ablations=taken_out, processes=processes, backend=stand,
+            progress=progress,
+        )  # fmt: skip
     show(report.figures(), as_json, *_rendered(report))
     if not report.sound:
         _complain(report)
@@ -78,6 +96,33 @@ def _on(backend: str) -> "tuple[Backend, Sequence[Scenario], Sequence[Ablation]]
     return OnRedis(), (*BUILT_IN, *ON_REDIS_ALONE), REDIS_ABLATIONS
 
 
+def _of_billing(
+    backend: str, chosen: "list[Scenario]", ablated: "Sequence[Ablation]"
+) -> "tuple[list[Scenario], Sequence[Ablation]]":
+    """What is taken out of billing lies above its queues, and is the same on both backends."""
+    from payonce.billing_crash.ablations import ABLATIONS
+    from payonce.billing_crash.scenarios import BillingScenario
+    from payonce.testing.crash import ON_POSTGRES
+
+    if backend != ON_POSTGRES.name:
+        chosen = [each.with_queues_in_redis() if isinstance(each, BillingScenario) else each for each in chosen]
+    return chosen, (*ablated, *ABLATIONS)
+
+
+def _on_tasks(backend: str, ablated: "Sequence[Ablation]") -> "tuple[Backend, Sequence[Ablation]]":
+    """Whole pipelines are brought by a task service, which lies in PostgreSQL as everything else does then."""
+    from payonce.testing.crash import ON_POSTGRES
+
+    if backend != ON_POSTGRES.name:
+        raise Invalid(f"{', '.join(sorted(ON_TASKS))} are explored over their task service; leave out --backend")
+    try:
+        from payonce.payouts_crash.ablations import ABLATIONS
+        from payonce.payouts_crash.stand import open_stand
+    except ModuleNotFoundError as error:
+        raise Unavailable(NO_PACKAGE) from error
+    return open_stand(), (*ablated, *ABLATIONS)
+
+
 def _chosen(names: Sequence[str] | None, built_in: "Sequence[Scenario]") -> "list[Scenario]":
     from payonce.app import SERVICES
 
@@ -94,7 +139,8 @@ def _rendered(report: "Report") -> list[Any]:
 
     sites = [(site, *(struck.get(mode, "·") for mode in Mode)) for site, struck in report.coverage().items()]
     figures = report.figures()
-    title = f"{figures['points']} points at {figures['sites']} sites of {figures['scenarios']} scenarios"
+    left_out = f" ({figures['left_out']} left out)" if figures["left_out"] else ""
+    title = f"{figures['points']} points{left_out} at {figures['sites']} sites of {figures['scenarios']} scenarios"
     parts = [table(title, ("site", *Mode), sites, right=tuple(Mode))]
     if report.caught:
         rows = [
@@ -121,10 +167,23 @@ def _complain(report: "Report") -> None:
             say_error(f"without {each.name} nothing was missed at {each.tried} points: the explorer does not see it")
 
 
+def _told_now_and_then() -> "Progress":
+    """For a log: a line whenever something new is begun or half a minute has gone by."""
+    last, said = "", 0.0
+
+    def told(what: str, done: int, total: int) -> None:
+        nonlocal last, said
+        if what != last or time.monotonic() - said >= TOLD_EVERY_S:
+            last, said = what, time.monotonic()
+            note(f"{what}: {done} of {total}")
+
+    return told
+
+
 @contextmanager
 def _progress_bar() -> "Iterator[Progress]":
     if not sys.stderr.isatty():
-        yield lambda what, done, total: None
+        yield _told_now_and_then()
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn

@@ -30,12 +30,13 @@ def sync(
         raise Invalid(f"there is no task service {to[:40]!r}; there is: cloudtasks")
 
     async def act() -> None:
-        from payonce.queues.cloudtasks.sync import differences
+        from payonce.queues.cloudtasks.sync import differences, refuse_foreign
         from payonce.queues.cloudtasks.sync import sync as put_right
 
         async with opened() as app:
             pushes = _pushes(app)
             queues = list(pushes.pushed.values())
+            await refuse_foreign(app.database, pushes.service)
             found = await (differences if dry_run else put_right)(pushes.service, queues)
         rows = [(each.queue, each.field, "missing" if each.there is None else f"{each.there:g}", f"{each.here:g}")
                 for each in found]  # fmt: skip

@@ -44,6 +44,8 @@ def run(
 ) -> None:
     """Run only these roles. Start as many processes as you like, on as many machines.
 
+    billing.subscriptions alone listens on port 8001, billing.payments alone on 8002, the first of each on a machine.
+
     SIGTERM or Ctrl-C drains: nothing new is claimed, running work gets PAYONCE_GRACE_S seconds. A second ends at once.
 
     Example: payonce run tally.worker --port 9001
@@ -62,6 +64,7 @@ def _run(settings: "Settings", roles: list[str], port: int | None, as_json: bool
 
 async def _serve(settings: "Settings", roles: list[str], port: int | None, as_json: bool) -> signal.Signals:
     from payonce.app import App
+    from payonce.billing_outside import tell_where
     from payonce.kit.log import get_logger
 
     log = get_logger(__name__)
@@ -70,11 +73,9 @@ async def _serve(settings: "Settings", roles: list[str], port: int | None, as_js
         if port is None and app.pushes_here:
             # A task service brings the work: a process that does not listen would never get any.
             port = settings.port
-        if port is not None:
-            from payonce.web import listening
-
-            # Open until the work is drained: a probe must see a live process to the end.
-            listens_on = await stack.enter_async_context(listening(app, settings.host, port))
+        listens_on = await _listen(app, settings, roles, port, stack)
+        if listens_on is not None:
+            tell_where(app.resources, settings, roles, listens_on)
             await _tell_the_way_in(app, settings.host, listens_on, as_json)
         app.start()
         log.info("worker_started", roles=roles, process=app.process_name)
@@ -83,6 +84,30 @@ async def _serve(settings: "Settings", roles: list[str], port: int | None, as_js
         await app.stop()
         log.info("worker_stopped", process=app.process_name)
     return signalled
+
+
+async def _listen(
+    app: "App", settings: "Settings", roles: list[str], port: int | None, stack: AsyncExitStack
+) -> int | None:
+    """The port, if this process listens. Open until the work is drained: a probe must see a live process to the end.
+
+    A role that has a usual port listens there without being asked; the second process of it on a machine only works."""
+    from payonce.settings.billing import port_of
+
+    wanted = port_of(settings, roles) if port is None else port
+    if wanted is None:
+        return None
+    from payonce.web import listening
+
+    try:
+        return await stack.enter_async_context(listening(app, settings.host, wanted))
+    except Unavailable:
+        if port is not None:
+            raise
+        from payonce.kit.log import get_logger
+
+        get_logger(__name__).warning("http_port_taken", wanted=wanted, choose_with="--port")
+        return None
 
 
 async def _tell_the_way_in(app: "App", host: str, port: int, as_json: bool) -> None:

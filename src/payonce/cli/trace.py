@@ -28,10 +28,11 @@ def trace(
     found = run_async(_trace(what))
     in_redis = found.pop("in_redis")
     rows = [
-        (one["at"], one["queue"], one["action"], one["status"], one["attempts"], one["worker"], one["last_error"])
+        (one["at"], one["queue"], one["action"], one["status"], one["attempts"], one["worker"],
+         one["last_error"] or one["info"])
         for one in found["entries"]
-    ]
-    columns = ("time", "queue", "action", "status", "attempts", "worker", "last error")
+    ]  # fmt: skip
+    columns = ("time", "queue", "action", "status", "attempts", "worker", "what it says")
     show(found, as_json, *([table(f"Trace of {what}", columns, rows, right=("attempts",))] if rows else []))
     if found["truncated"]:
         note("older entries were left out")
@@ -56,7 +57,12 @@ async def _trace(what: str) -> dict[str, Any]:
         waiting = None if found.entries else await find_anywhere(app.admin, what)
         in_redis = app.backend.name == "redis"
     entries = [
-        {**asdict(entry), "last_error": without_secrets(entry.last_error), "live": entry.live}
+        {
+            **asdict(entry),
+            "last_error": without_secrets(entry.last_error),
+            "info": without_secrets(entry.info),
+            "live": entry.live,
+        }
         for entry in found.entries
     ]
     trace_ids = list(found.trace_ids)
@@ -89,5 +95,6 @@ def _described(stored: "Stored") -> dict[str, Any]:
         "attempts": message.attempts,
         "worker": stored.worker,
         "last_error": without_secrets(stored.last_error),
+        "info": None,
         "live": True,
     }

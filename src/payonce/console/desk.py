@@ -1,6 +1,7 @@
 """What the console needs of the process that serves it."""
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
@@ -28,6 +29,11 @@ class Desk(Protocol):
 
     @property
     def actions(self) -> Actions: ...
+
+    @property
+    def resources(self) -> Sequence[object]:
+        """What the services' roles of this process opened; empty in one that runs none."""
+        ...
 
     @property
     def closing(self) -> asyncio.Event:

@@ -19,7 +19,7 @@ from payonce.engine.people import Person, Role
 
 NOTICE_MAX_LENGTH: Final = 600
 
-Group = Literal["Now", "Work", "Money", "Record"]
+Group = Literal["Now", "Work", "Money", "Billing", "Record"]
 
 
 @dataclass(frozen=True)

@@ -94,6 +94,11 @@ def can_reach(account: Account, path: Path) -> bool:
             f"PostgreSQL refuses to run as root and this process cannot become {account.name} "
             f"({problem.strerror}): run payonce as a plain user or set DATABASE_URL"
         ) from problem
+    if answer.returncode < 0:
+        raise Unavailable(
+            f"whether {account.name} reaches {path} is not known: the look was ended by signal {-answer.returncode}; "
+            "try again"
+        )
     return answer.returncode == 0
 
 

@@ -91,7 +91,13 @@ class Bell:
             part = [names.pop()]
             while names and sum(map(len, part)) + len(part) + len(names[-1]) < _PAYLOAD_MAX_BYTES:
                 part.append(names.pop())
-            await connection.execute("select pg_notify($1, $2)", CHANNEL, _PAYLOAD_SEPARATOR.join(part))
+            try:
+                await connection.execute("select pg_notify($1, $2)", CHANNEL, _PAYLOAD_SEPARATOR.join(part))
+            except BaseException:
+                # The connection is lost, and they are rung over the next one.
+                self._rung.update(names, part)
+                self._to_send.set()
+                raise
 
     async def _send_rest(self) -> None:
         """A short-lived process must not take its last rings with it."""

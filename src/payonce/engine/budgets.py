@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from payonce.engine.database import Database
+from payonce.engine.database import Connection, Database
 from payonce.engine.ledger.model import Reads
 from payonce.engine.metrics import BUDGET_PENALTIES, BUDGET_REFUSALS, BUDGET_WAIT_SECONDS
 from payonce.engine.model import NAME_MAX_LENGTH
@@ -33,8 +33,9 @@ ASK_LIMIT_S: Final = 5.0
 """For the store to answer; a call that cannot be counted is not made."""
 TELL_LIMIT_S: Final = 1.0
 """For a penalty to be written: the call's own time-out runs on meanwhile."""
-LATE_MAX_S: Final = 1.0
-"""A process that was stopped or starved for longer than this behind its turn has lost it and asks again."""
+LATE_LEAST_S, LATE_MAX_S, LATE_SHARE = 0.15, 1.0, 0.12
+PACE_KEPT_S: Final = 5.0
+"""The store's quickest answer counts for so long, and once more: no process stands still that long and asks on."""
 
 log = get_logger(__name__)
 
@@ -46,6 +47,8 @@ class Turn:
     given: bool
     at: datetime
     wait_s: float
+    comes_at: float
+    """By the clock of this process, and no later than by the store's: asked before the store was."""
 
 
 @dataclass(frozen=True)
@@ -81,9 +84,11 @@ class SharedBudget:
         self._burst = burst
         self._wait_max_s = wait_max_s
         self._is_declared = False
+        self._pace = _Pace()
 
     async def wait_turn(self, cost: int = 1) -> None:
-        """Returns when the call may go out. Raises NotSent, with nothing spent, when its turn would come too late."""
+        """Returns when the call may go out. Raises NotSent when its turn would come too late: only turns that were held
+        up on the way are spent then."""
         if not 1 <= cost <= self._burst:
             raise Invalid(f"cost is {cost}; a call against budget {self.name} costs 1 to its burst of {self._burst}")
         began_at = time.monotonic()
@@ -112,21 +117,21 @@ class SharedBudget:
 
     async def _has_turn(self, cost: int, wait_max_s: float) -> bool:
         """Waits for a turn; False when it cannot be used any more."""
-        asked_at = time.monotonic()
         async with self._asking():
             await self._declare()
             turn = await take_turn(self._database, self.name, cost, wait_max_s)
         if not turn.given:
             raise self._refused(f"budget {self.name} has its next turn in {turn.wait_s:.1f} s")
+        usual_s = self._pace.after(turn.comes_at - turn.wait_s)
         if turn.wait_s > 0:
             await asyncio.sleep(turn.wait_s)
-        if time.monotonic() - asked_at - turn.wait_s > LATE_MAX_S:
-            return False
-        if turn.wait_s == 0:
-            return True
-        # The vendor may have spoken to another process meanwhile.
-        async with self._asking():
-            return not await is_held(self._database, self.name)
+            asked_at = time.monotonic()
+            # The vendor may have spoken to another process meanwhile.
+            async with self._asking():
+                if await is_held(self._database, self.name):
+                    return False
+            usual_s += self._pace.after(asked_at)
+        return time.monotonic() - turn.comes_at <= late_max_s(self._rate_per_s, usual_s)
 
     @asynccontextmanager
     async def _asking(self) -> AsyncIterator[None]:
@@ -154,6 +159,30 @@ class SharedBudget:
             self._is_declared = True
 
 
+class _Pace:
+    """How long the store takes to answer when it is quick: what every answer takes is no stall of this process."""
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+        self._before_s = self._lately_s = 0.0
+
+    def after(self, asked_at: float) -> float:
+        """The least of what answers took lately, this one included."""
+        answered_at = time.monotonic()
+        if answered_at - self._since > PACE_KEPT_S:
+            self._since, self._before_s, self._lately_s = answered_at, self._lately_s, math.inf
+        self._lately_s = min(self._lately_s, answered_at - asked_at)
+        return min(self._before_s, self._lately_s)
+
+
+def late_max_s(rate_per_s: float, usual_s: float = 0.0) -> float:
+    """A call that was held up for longer than this behind its turn has lost it, and asks again: those that a process
+    could not send go out together when it can. Where a turn comes less than once in a second, it is a share of the time
+    between two of them. What the store's answers take anyway is no part of it: all calls are as late, and with a slow
+    store none would ever be in time."""
+    return min(LATE_MAX_S, max(LATE_LEAST_S, LATE_SHARE / rate_per_s) + usual_s)
+
+
 async def declare_budget(database: Database, name: str, rate_per_s: float, burst: int) -> None:
     """Makes the numbers of a budget known to the store. What was spent and penalties stay."""
     changed = await database.engine.fetchval(
@@ -172,22 +201,25 @@ async def declare_budget(database: Database, name: str, rate_per_s: float, burst
 
 async def take_turn(database: Database, name: str, cost: int, wait_max_s: float) -> Turn:
     """The next turn if it comes within the wait; otherwise nothing is spent."""
-    row = await database.engine.fetchrow(
-        # The condition is judged again on the newest row after a wait for its lock, so turns follow each other.
-        """
-        update payonce.budgets
-        set arrival_at = greatest(arrival_at, payonce.due_now()) + make_interval(secs => $2 / rate_per_s)
-        where name = $1 and $2 <= burst
-          and greatest(arrival_at, payonce.due_now()) + make_interval(secs => ($2 - burst) / rate_per_s - $3)
-              <= payonce.due_now()
-        returning greatest(payonce.due_now(), arrival_at - make_interval(secs => burst / rate_per_s)) as at,
-            payonce.due_now() as asked_at
-        """,
-        name, float(cost), wait_max_s,
-    )  # fmt: skip
-    if row is None:
-        return await _next_turn(database, name, cost)
-    return Turn(True, row["at"], (row["at"] - row["asked_at"]).total_seconds())
+    async with database.engine.acquire() as connection:
+        asked_at = time.monotonic()
+        row = await connection.fetchrow(
+            # The condition is judged again on the newest row after a wait for its lock, so turns follow each other.
+            """
+            update payonce.budgets
+            set arrival_at = greatest(arrival_at, payonce.due_now()) + make_interval(secs => $2 / rate_per_s)
+            where name = $1 and $2 <= burst
+              and greatest(arrival_at, payonce.due_now()) + make_interval(secs => ($2 - burst) / rate_per_s - $3)
+                  <= payonce.due_now()
+            returning greatest(payonce.due_now(), arrival_at - make_interval(secs => burst / rate_per_s)) as at,
+                payonce.due_now() as asked_at
+            """,
+            name, float(cost), wait_max_s,
+        )  # fmt: skip
+        if row is None:
+            return await _next_turn(connection, name, cost)
+    wait_s = (row["at"] - row["asked_at"]).total_seconds()
+    return Turn(True, row["at"], wait_s, asked_at + wait_s)
 
 
 async def penalise(database: Database, name: str, seconds: float) -> None:
@@ -225,9 +257,10 @@ async def budgets_in_use(read: Reads) -> list[Use]:
     return [Use(**dict(row)) for row in rows]
 
 
-async def _next_turn(database: Database, name: str, cost: int) -> Turn:
+async def _next_turn(connection: Connection, name: str, cost: int) -> Turn:
     """What a call that is refused is told."""
-    row = await database.engine.fetchrow(
+    asked_at = time.monotonic()
+    row = await connection.fetchrow(
         """
         select burst, payonce.due_now() as asked_at, greatest(
             payonce.due_now(), arrival_at + make_interval(secs => ($2 - burst) / rate_per_s)) as at
@@ -239,7 +272,8 @@ async def _next_turn(database: Database, name: str, cost: int) -> Turn:
         raise Invalid(f"there is no budget {name!r}; declare it first")
     if cost > row["burst"]:
         raise Invalid(f"cost is {cost}, and budget {name} has a burst of {row['burst']}: no turn is large enough")
-    return Turn(False, row["at"], (row["at"] - row["asked_at"]).total_seconds())
+    wait_s = (row["at"] - row["asked_at"]).total_seconds()
+    return Turn(False, row["at"], wait_s, asked_at + wait_s)
 
 
 def _check(name: str, rate_per_s: float, burst: int, wait_max_s: float) -> None:

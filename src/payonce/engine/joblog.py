@@ -16,6 +16,8 @@ RUNS_MAX: Final = 1_000
 """Of one message or one trace, the newest: a message that is retried for months has more than anybody reads."""
 TRACES_MAX: Final = 20
 """Traces behind one correlation id or key; the newest."""
+INFO_MAX_LENGTH: Final = 500
+"""A sentence or two; the table refuses more."""
 
 
 class Status(StrEnum):
@@ -55,6 +57,8 @@ class Entry:
     correlation_id: str | None
     idempotency_key: str | None
     last_error: str | None
+    info: str | None
+    """What the run has to say that is no error."""
     next_retry_at: datetime | None
     worker: str | None
     started_at: datetime | None
@@ -80,6 +84,7 @@ async def recent(
     reader: Readable,
     *,
     queue: str | None = None,
+    queues: Sequence[str] | None = None,
     status: Status | str | None = None,
     action: str | None = None,
     correlation_id: str | None = None,
@@ -89,7 +94,7 @@ async def recent(
     limit: int = RECENT_DEFAULT,
     before_id: int | None = None,
 ) -> list[Entry]:
-    """Ended runs, newest first. The next page comes `before_id` the last one's id."""
+    """Ended runs, newest first, of one queue or of some. The next page comes `before_id` the last one's id."""
     if not 1 <= limit <= RECENT_MAX:
         raise Invalid(f"limit is {limit}; it must be between 1 and {RECENT_MAX}")
     if before_id is not None and not 0 < before_id < 2**63:
@@ -103,6 +108,9 @@ async def recent(
         if text is not None:
             arguments.append(_checked_text(name, text))
             conditions.append(f"{name} = ${len(arguments)}")
+    if queues is not None:
+        arguments.append(list(queues))
+        conditions.append(f"queue = any(${len(arguments)}::text[])")
     for comparison, value in (("created_at >=", since), ("created_at <", until), ("id <", before_id)):
         if value is not None:
             arguments.append(value)
@@ -190,9 +198,13 @@ async def _traces_behind(reader: Readable, what: str) -> list[str]:
     return [row["trace"] for row in rows]
 
 
+# Before there was a column for it, what a success had to say stood in place of its error. Such rows are read until they
+# are pruned, and written until the last worker of that version is gone.
 _LOG_COLUMNS: Final = """id, created_at as at, queue, message_id, coalesce(trace_id, message_id::text) as trace_id,
-    status, attempts, action, correlation_id, idempotency_key, last_error, next_retry_at, worker, started_at,
-    created_at, updated_at"""
+    status, attempts, action, correlation_id, idempotency_key,
+    case when status <> 'success' then last_error end as last_error,
+    case when status = 'success' then coalesce(info, last_error) else info end as info,
+    next_retry_at, worker, started_at, created_at, updated_at"""
 
 # A crash is not an attempt, but a message that has crashed has run. What is released or redriven starts over.
 _LIVE_COLUMNS: Final = """null::bigint as id,
@@ -201,7 +213,7 @@ _LIVE_COLUMNS: Final = """null::bigint as id,
     queue, id as message_id, coalesce(trace_id, id::text) as trace_id,
     case when state = 'leased' then 'processing' when state = 'parked' then 'parked'
          when attempts + crashes > 0 then 'retry' else 'received' end as status,
-    attempts, action, correlation_id, idempotency_key, last_error,
+    attempts, action, correlation_id, idempotency_key, last_error, null::text as info,
     case when state in ('ready', 'alone') then ready_at end as next_retry_at,
     case when state = 'leased' then worker end as worker,
     case when state = 'leased' then claimed_at end as started_at,

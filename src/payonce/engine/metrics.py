@@ -13,11 +13,51 @@ ProcessCollector(registry=REGISTRY)
 _SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _WAITS = (0.5, 1, 5, 15, 60, 300, 900, 3600, 14_400, 86_400)
 
+
+class Durations(Collector):
+    """A histogram by queue with cheap observations, in batches: one is taken for every message."""
+
+    def __init__(self, name: str, documentation: str, bounds_s: tuple[float, ...]) -> None:
+        self._name = name
+        self._documentation = documentation
+        self._bounds_s = bounds_s
+        self._counts: dict[str, list[int]] = {}
+        self._sums_s: dict[str, float] = {}
+        REGISTRY.register(self)
+
+    def observe(self, queue: str, durations_s: Iterable[float]) -> None:
+        counts = self._counts.setdefault(queue, [0] * (len(self._bounds_s) + 1))
+        total_s = 0.0
+        for duration_s in durations_s:
+            counts[bisect_left(self._bounds_s, duration_s)] += 1
+            total_s += duration_s
+        self._sums_s[queue] = self._sums_s.get(queue, 0.0) + total_s
+
+    def remove(self, queue: str) -> None:
+        self._counts.pop(queue, None)
+        self._sums_s.pop(queue, None)
+
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        family = HistogramMetricFamily(self._name, self._documentation, labels=["queue"])
+        labels = [*map(str, self._bounds_s), "+Inf"]
+        for queue, counts in list(self._counts.items()):
+            running = 0
+            buckets = []
+            for label, count in zip(labels, counts, strict=True):
+                running += count
+                buckets.append((label, running))
+            family.add_metric([queue], buckets, self._sums_s[queue])
+        yield family
+
+
 CLAIMS = Counter("payonce_claims_total", "Messages claimed.", ["queue"], registry=REGISTRY)
 SETTLES = Counter("payonce_settles_total", "Runs ended, by outcome.", ["queue", "outcome"], registry=REGISTRY)
 STALE_SETTLES = Counter("payonce_stale_settles_total", "Settlements that came too late.", ["queue"], registry=REGISTRY)
 RETRIES = Counter("payonce_retries_total", "Runs that will be tried again.", ["queue"], registry=REGISTRY)
 REAPED = Counter("payonce_reaped_total", "Messages taken from dead or stopped workers.", ["queue"], registry=REGISTRY)
+UPKEEP = Counter(
+    "payonce_upkeep_total", "Messages moved by what keeps queues moving.", ["task", "queue"], registry=REGISTRY
+)
 RETRY_LATENCY_SECONDS = Histogram(
     "retry_latency_seconds", "From the first attempt to the success that followed retries.", ["queue"], buckets=_WAITS,
     registry=REGISTRY,
@@ -86,6 +126,29 @@ TASKS_PUT_BACK = Counter(
     registry=REGISTRY,
 )  # fmt: skip
 
+CLOUDTASKS_CREATED = Counter(
+    "payonce_cloudtasks_created_total", "Tasks that our Cloud Tasks server took.", ["queue"], registry=REGISTRY
+)
+CLOUDTASKS_DISPATCHES = Counter(
+    "payonce_cloudtasks_dispatches_total", "Requests that it sent for tasks, by how they were answered.",
+    ["queue", "answer"], registry=REGISTRY,
+)  # fmt: skip
+CLOUDTASKS_DISPATCH_SECONDS = Durations(
+    "payonce_cloudtasks_dispatch_seconds", "From the beginning of such a request to its answer, or to giving it up.",
+    _SECONDS,
+)  # fmt: skip
+CLOUDTASKS_RETRIES = Counter(
+    "payonce_cloudtasks_retries_total", "Of those, the ones after which a task is tried again.", ["queue"],
+    registry=REGISTRY,
+)  # fmt: skip
+CLOUDTASKS_GIVEN_UP = Counter(
+    "payonce_cloudtasks_given_up_total", "Tasks that had their last attempt without success.", ["queue"],
+    registry=REGISTRY,
+)  # fmt: skip
+CLOUDTASKS_WAITING = Gauge(
+    "payonce_cloudtasks_waiting", "Tasks that are not under way, counted up to a bound.", ["queue"], registry=REGISTRY
+)
+
 BUDGET_WAIT_SECONDS = Histogram(
     "payonce_budget_wait_seconds", "From asking for a turn at a vendor to having it.", ["budget"], buckets=_SECONDS,
     registry=REGISTRY,
@@ -102,7 +165,7 @@ HTTP_REQUESTS = Counter(
     "payonce_http_requests_total", "Answers over HTTP.", ["method", "route", "status"], registry=REGISTRY
 )
 TOKEN_FAILURES = Counter(
-    "payonce_token_failures_total", "API keys that were refused, by why.", ["reason"], registry=REGISTRY
+    "payonce_token_failures_total", "Keys and access tokens that were refused, by why.", ["reason"], registry=REGISTRY
 )
 HOP_TOKEN_FAILURES = Counter(
     "payonce_hop_token_failures_total", "Tokens between roles that could not be made or were refused.",
@@ -162,37 +225,49 @@ WALLET_LOW = Gauge(
     registry=REGISTRY,
 )  # fmt: skip
 
-
-class Durations(Collector):
-    """A histogram by queue with cheap observations, in batches: one is taken for every message."""
-
-    def __init__(self, name: str, documentation: str, bounds_s: tuple[float, ...]) -> None:
-        self._name = name
-        self._documentation = documentation
-        self._bounds_s = bounds_s
-        self._counts: dict[str, list[int]] = {}
-        self._sums_s: dict[str, float] = {}
-        REGISTRY.register(self)
-
-    def observe(self, queue: str, durations_s: Iterable[float]) -> None:
-        counts = self._counts.setdefault(queue, [0] * (len(self._bounds_s) + 1))
-        total_s = 0.0
-        for duration_s in durations_s:
-            counts[bisect_left(self._bounds_s, duration_s)] += 1
-            total_s += duration_s
-        self._sums_s[queue] = self._sums_s.get(queue, 0.0) + total_s
-
-    def collect(self) -> Iterator[HistogramMetricFamily]:
-        family = HistogramMetricFamily(self._name, self._documentation, labels=["queue"])
-        labels = [*map(str, self._bounds_s), "+Inf"]
-        for queue, counts in list(self._counts.items()):
-            running = 0
-            buckets = []
-            for label, count in zip(labels, counts, strict=True):
-                running += count
-                buckets.append((label, running))
-            family.add_metric([queue], buckets, self._sums_s[queue])
-        yield family
+BILLING_SUBSCRIPTIONS = Gauge(
+    "payonce_billing_subscriptions", "Subscriptions that have not ended.", ["state"], registry=REGISTRY
+)
+BILLING_RECURRING = Gauge(
+    "payonce_billing_recurring_amount", "What a month of the running subscriptions brings, in major units.",
+    ["currency"], registry=REGISTRY,
+)  # fmt: skip
+BILLING_OPEN_INVOICES = Gauge("payonce_billing_open_invoices", "Invoices that are not paid.", registry=REGISTRY)
+BILLING_OPEN_INVOICE_SECONDS = Gauge(
+    "payonce_billing_oldest_open_invoice_seconds", "Since when the oldest invoice is not paid; 0 without one.",
+    registry=REGISTRY,
+)  # fmt: skip
+BILLING_UNANSWERED_SECONDS = Gauge(
+    "payonce_billing_unanswered_seconds", "For how long the oldest charge that was asked for has had no answer; 0 "
+    "without one.", registry=REGISTRY,
+)  # fmt: skip
+BILLING_LATE_SECONDS = Gauge(
+    "payonce_billing_late_seconds", "For how long what the clock does with a subscription has been due; 0 when nothing "
+    "is.", ["due"], registry=REGISTRY,
+)  # fmt: skip
+BILLING_NOTIFICATIONS = Gauge(
+    "payonce_billing_undelivered_notifications", "What payments has to tell subscriptions and could not yet.",
+    registry=REGISTRY,
+)  # fmt: skip
+BILLING_NOTIFICATION_OLDEST_SECONDS = Gauge(
+    "payonce_billing_oldest_undelivered_seconds", "For how long the oldest of them waits; 0 without one.",
+    registry=REGISTRY,
+)  # fmt: skip
+BILLING_UNAPPLIED = Gauge(
+    "payonce_billing_unapplied_amount", "Money that was taken and fits no invoice, in major units.", ["currency"],
+    registry=REGISTRY,
+)  # fmt: skip
+BILLING_CLOCKS_MOVING = Gauge(
+    "payonce_billing_test_clocks_moving", "Test clocks on their way to where they were sent.", registry=REGISTRY
+)
+BILLING_CHARGES = Counter(
+    "payonce_billing_charges_total", "Charges that ended, by how and with which code of the gateway.",
+    ["outcome", "code"], registry=REGISTRY,
+)  # fmt: skip
+BILLING_NOTIFICATION_SECONDS = Histogram(
+    "payonce_billing_notification_seconds", "From what payments put on record to its delivery to subscriptions.",
+    buckets=_WAITS, registry=REGISTRY,
+)  # fmt: skip
 
 
 HANDLER_SECONDS = Durations("payonce_handler_seconds", "Time in the handler.", _SECONDS)

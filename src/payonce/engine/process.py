@@ -2,15 +2,16 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Final
 
 from payonce.engine.database import Database, is_transient
 from payonce.engine.effects.send import IntentCheck, outcomes_written
-from payonce.engine.metrics import REAPED
+from payonce.engine.metrics import REAPED, UPKEEP
 from payonce.engine.policy import Policy
 from payonce.engine.queue import PullQueue
 from payonce.engine.transaction import RingingFeed
+from payonce.engine.upkeep import Task
 from payonce.engine.work import Handler
 from payonce.engine.worker import FLUSH_LOOK_S, LEASE_MARGIN, Bound, Gate, QueueServer, Run
 from payonce.kit.log import get_logger
@@ -19,6 +20,10 @@ from payonce.kit.redact import redact
 
 SWEEP_EVERY_S: Final = 0.5
 """With the wake-up that follows, a dead worker's message is picked up within a second after its lease."""
+PUMP_TOLD_EVERY_S: Final = 5.0
+"""What was taken up again within this time is one line of the job log."""
+UPKEEP_LOG_LIMIT_S: Final = 2.0
+"""A line of a log holds up neither the sweep nor the end of a process for longer."""
 HEARTBEAT_MAX_S: Final = 1.0
 DEFAULT_SLOTS: Final = 100
 DEFAULT_GRACE_S: Final = 20.0
@@ -54,10 +59,11 @@ class Worker:
     def running(self) -> int:
         return sum(len(server.runs) for server in self._servers)
 
-    async def step(self) -> bool:
-        """One message of each queue that has one, claimed, run and settled, one after the other; no background tasks.
-        False when there was none."""
-        return any([await server.step() for server in self._servers])
+    async def step(self, among: Container[str] | None = None) -> bool:
+        """One message of each queue that has one, or of each `among` these, claimed, run and settled, one after the
+        other; no background tasks. False when there was none."""
+        servers = [server for server in self._servers if among is None or server.policy.queue in among]
+        return any([await server.step() for server in servers])
 
     async def reap(self) -> int:
         """One sweep by hand: what dead claimers held is free again."""
@@ -65,7 +71,7 @@ class Worker:
 
     async def run(self) -> None:
         """Returns after stop(), when everything in flight is settled or left to its lease."""
-        loops = (self._watch(), self._heartbeat(), self._sweep(), self._look_for_suspects())
+        loops = (self._watch(), self._heartbeat(), self._sweep(), self._tell_pump(), self._look_for_suspects())
         keepers = [asyncio.create_task(loop) for loop in loops]
         try:
             async with asyncio.TaskGroup() as group:
@@ -75,6 +81,7 @@ class Worker:
             for keeper in keepers:
                 keeper.cancel()
             await asyncio.gather(*keepers, return_exceptions=True)
+            await self.tell_taken_up()
             await outcomes_written()
 
     async def stop(self, grace_s: float = DEFAULT_GRACE_S) -> None:
@@ -119,11 +126,24 @@ class Worker:
                         continue
                     if reaped := await server.queue.reap():
                         REAPED.labels(server.policy.queue).inc(reaped)
+                        await _tell_upkeep(server, Task.SWEEP, reaped)
                 except Exception as error:
                     # Whoever lives had no way to renew either: they get one lease to do so.
                     hold_off_until[id(server)] = time.monotonic() + server.policy.lease_s
                     _tell("sweep_failed", server, error)
             await asyncio.sleep(SWEEP_EVERY_S)
+
+    async def _tell_pump(self) -> None:
+        while True:
+            await asyncio.sleep(PUMP_TOLD_EVERY_S)
+            await self.tell_taken_up()
+
+    async def tell_taken_up(self) -> None:
+        """Writes down what came from the delayed messages of each queue since this was last told."""
+        for server in self._servers:
+            taken_up, server.taken_up = server.taken_up, 0
+            if taken_up:
+                await _tell_upkeep(server, Task.PUMP, taken_up)
 
     async def _look_for_suspects(self) -> None:
         while True:
@@ -210,6 +230,16 @@ def _lose(run: Run, because: str, server: QueueServer) -> None:
         run.lost = True
         log.warning("lease_lost", queue=server.policy.queue, message_id=str(run.claim.message.id), reason=because)
         _cancel(run, because)
+
+
+async def _tell_upkeep(server: QueueServer, task: Task, moved: int) -> None:
+    """It is done already: a log that cannot be written undoes nothing."""
+    UPKEEP.labels(task.value, server.policy.queue).inc(moved)
+    try:
+        async with asyncio.timeout(UPKEEP_LOG_LIMIT_S):
+            await server.queue.log_upkeep(task, moved)
+    except Exception as error:
+        _tell("upkeep_not_logged", server, error)
 
 
 def _policy_of(queue_name: str, handlers: Sequence[Handler]) -> Policy:

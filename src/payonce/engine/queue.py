@@ -22,6 +22,7 @@ from uuid import UUID
 from payonce.engine.database import Connection
 from payonce.engine.model import Answer, Claim, Message, Settlement, State
 from payonce.engine.policy import Policy
+from payonce.engine.upkeep import Task
 
 POLL_S: Final = 0.25
 """The longest a waiting worker goes without looking; a wake-up only makes it sooner."""
@@ -36,6 +37,10 @@ class Exchange:
     claims: Sequence[Claim] = ()
     rest_s: float | None = None
     """Set when the queue is paused or limited: do not ask again sooner."""
+    asked_at: float | None = None
+    """Set when some of it was claimed before it was asked for, behind a wait: then, or later, by our own clock."""
+    more: bool = False
+    """There may be more than was given."""
 
 
 @dataclass(frozen=True)
@@ -144,8 +149,17 @@ class PullQueue(Protocol):
         """Takes messages from claimers whose lease ended. Answers how many."""
         ...
 
-    async def wait(self, timeout_s: float) -> None:
-        """Returns when something may have become claimable, at the latest after the time-out."""
+    async def log_upkeep(self, task: Task, moved: int) -> None:
+        """A line of the job log on what was done to keep this queue moving, wherever people read that log."""
+        ...
+
+    async def wait(self, timeout_s: float, room: int = 0) -> None:
+        """Returns when something may have become claimable, at the latest after the time-out. With room for it, one
+        message may be claimed at once; the next `exchange` that asks for any brings it."""
+        ...
+
+    async def stop_waiting(self) -> None:
+        """Nobody waits any more: what was claimed behind a wait goes back."""
         ...
 
     def wake(self) -> None:

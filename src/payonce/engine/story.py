@@ -178,8 +178,8 @@ def _run_scene(entry: joblog.Entry) -> Scene:
     kind = Kind.MESSAGE if entry.live else Kind.RUN
     action = f"{entry.action} " if entry.action else ""
     title = f"{action}in {entry.queue}" + ("" if entry.live else f", run {entry.attempts}")
-    return Scene(entry.at, kind, title, entry.status, entry.last_error, message_id=entry.message_id, queue=entry.queue,
-                 who=entry.worker)  # fmt: skip
+    return Scene(entry.at, kind, title, entry.status, entry.last_error or entry.info, message_id=entry.message_id,
+                 queue=entry.queue, who=entry.worker)  # fmt: skip
 
 
 def _moved(effects: Sequence[Any]) -> list[Amount]:

@@ -1,12 +1,13 @@
 """What handlers and HTTP routes read and write through."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
 from typing import Any, Protocol
 from uuid import UUID
 
 from payonce.engine.database import Connection, Database, settled_transaction
+from payonce.engine.declared import pause_loudly
 from payonce.engine.ledger import Posting, PostingId, post
 from payonce.engine.model import Message
 from payonce.engine.outbox.entries import put_out
@@ -80,6 +81,12 @@ class Tx:
         with self._noticing_errors():
             return await post(self._connection, posting, self._trace_id)
 
+    async def pause(self, queue: str, reason: str, by: str) -> bool:
+        """Stops the runs of a queue that cannot go on until a person has seen to it, if and only if this transaction
+        commits. False when it is paused already."""
+        with self._noticing_errors():
+            return await pause_loudly(self._connection, queue, reason, by)
+
     async def check_alive(self) -> None:
         """PostgreSQL answers the COMMIT of a failed transaction with a quiet ROLLBACK. A caller who swallowed the
         error must hear of it instead of believing that something was written."""
@@ -125,6 +132,13 @@ class Tx:
             [message_id] = await self._feed.put([message], within=self._connection)
         self.sent_to.add(to.queue)
         return message_id
+
+    async def send_all(self, messages: Sequence[Message]) -> list[UUID]:
+        """Puts many at once, as `send` puts one: in a few statements, if and only if this transaction commits."""
+        with self._noticing_errors():
+            ids = await self._feed.put(messages, within=self._connection)
+        self.sent_to.update(message.queue for message in messages)
+        return ids
 
     async def publish(
         self,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, get_type_hints
 
 from payonce.engine.database import Database, settled_transaction
+from payonce.engine.declared import pause_loudly
 from payonce.engine.effects.declaration import Effect, Outcome, Request
 from payonce.engine.effects.leaving import has_loose_ends, hold_effects, left_open
 from payonce.engine.effects.review import give_up_effects
@@ -139,6 +140,12 @@ class Work:
             return None
         found = await left_open(self.read if read is None else read, self.message.id)
         return None if found is None else found.label
+
+    async def pause(self, reason: str, by: str) -> None:
+        """Stops the runs of this message's queue until a person has seen to it, at once: where an effect of the message
+        is open, there is no commit() that could say so."""
+        async with self._database.transaction() as connection:
+            await pause_loudly(connection, self.message.queue, reason, by)
 
     async def give_up(self, why: str) -> Ending | None:
         """Ends a run that will not be repeated, as far as its effects go; None when they leave nothing to be done.

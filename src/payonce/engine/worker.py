@@ -30,7 +30,7 @@ RETRY_CONNECTION_S: Final = 0.2
 RETRY_CONNECTION_MAX_S: Final = 2.0
 FLUSH_LOOK_S: Final = 0.01
 SUCCEEDED: Final = Ended(Ending.SUCCESS)
-DATABASE_ERRORS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, Unavailable)
+DATABASE_ERRORS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, Unavailable)
 LEASE_MARGIN: Final = 0.1
 """Share of the lease left when an unrenewed run is cancelled: it must be over before somebody else begins."""
 
@@ -87,6 +87,8 @@ class QueueServer:
     settling: int = 0
     claiming: int = 0
     rest_until: float = 0.0
+    taken_up: int = 0
+    """Claims of messages that had waited for another attempt, as far as nobody was told of them."""
 
     def __post_init__(self) -> None:
         self.read = Reader(self.database)
@@ -114,7 +116,7 @@ class QueueServer:
                     turns.add(asyncio.create_task(self._tried()))
                     await asyncio.sleep(0)
                 if not turns:
-                    await self.queue.wait(self._patience_s())
+                    await self.queue.wait(self._patience_s(), self._room())
                     continue
                 came_to, turns = await _first_of(turns)
             if errors := [each for each in came_to if isinstance(each, Exception)]:
@@ -123,7 +125,8 @@ class QueueServer:
                 continue
             failures, busy = 0, any(came_to)
             if not (busy or turns or self.ended):
-                await self.queue.wait(self._patience_s())
+                await self.queue.wait(self._patience_s(), self._room())
+        await self.queue.stop_waiting()
 
     async def _tried(self) -> bool | Exception:
         try:
@@ -149,13 +152,14 @@ class QueueServer:
         self._count(batch, exchange)
         if exchange.rest_s is not None:
             self.rest_until = time.monotonic() + exchange.rest_s
-        if self.gate.stopping or time.monotonic() > sent_at + self.policy.lease_s * (1 - LEASE_MARGIN):
+        leased_at = sent_at if exchange.asked_at is None else exchange.asked_at
+        if self.gate.stopping or time.monotonic() > leased_at + self.policy.lease_s * (1 - LEASE_MARGIN):
             # Too late to begin: the process ends, or somebody else may begin any moment.
             self.ended += [Settlement(claim, Ending.RELEASED) for claim in exchange.claims]
             return False
         for claim in exchange.claims:
-            self.start(claim, sent_at)
-        return len(exchange.claims) == room > 0
+            self.start(claim, leased_at, sent_at)
+        return exchange.more or len(exchange.claims) == room > 0
 
     async def step(self) -> bool:
         """Claims one message, runs it and settles it, with nothing beside it. False when none could be claimed.
@@ -163,7 +167,9 @@ class QueueServer:
         For whoever wants each step in their own hands; serve() is not to run meanwhile.
         """
         sent_at = time.monotonic()
-        claims = (await self.queue.exchange([], 1)).claims
+        exchange = await self.queue.exchange([], 1)
+        self._count((), exchange)
+        claims = exchange.claims
         claim = claims[0] if claims else await self.queue.claim_alone()
         if claim is None or (not claims and not await self.queue.mark_alone(claim)):
             return False
@@ -175,8 +181,8 @@ class QueueServer:
             self._count(batch, await self.queue.exchange(batch, 0))
         return True
 
-    def start(self, claim: Claim, sent_at: float) -> Run:
-        run = Run(claim, sent_at, sent_at)
+    def start(self, claim: Claim, leased_at: float, started_at: float) -> Run:
+        run = Run(claim, leased_at, started_at)
         self.runs[id(run)] = run
         run.task = asyncio.create_task(self._run(run))
         return run
@@ -191,7 +197,7 @@ class QueueServer:
         finally:
             del self.runs[id(waiting)]
         if alone:
-            run = self.start(claim, waiting.renewed_at)
+            run = self.start(claim, waiting.renewed_at, waiting.renewed_at)
             assert run.task is not None
             await asyncio.wait([run.task])
         await self.flushed()
@@ -332,6 +338,7 @@ class QueueServer:
                     metrics.RETRIES.labels(queue).inc(count)
         if exchange.claims:
             metrics.CLAIMS.labels(queue).inc(len(exchange.claims))
+            self.taken_up += sum(1 for claim in exchange.claims if claim.message.attempts)
         if batch or exchange.claims:
             metrics.DB_WRITES.labels("messages", "ok").inc()
         durations_s, self.durations_s = self.durations_s, []

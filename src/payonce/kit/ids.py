@@ -1,6 +1,9 @@
-"""Time-ordered ids (UUID version 7): new rows land at the end of an index, and ids sort by birth."""
+"""Time-ordered ids (UUID version 7): new rows land at the end of an index, and ids sort by birth. And names that are
+drawn: of claims, and of processes."""
 
 import os
+import secrets
+import socket
 import time
 from typing import Final
 from uuid import UUID
@@ -28,6 +31,17 @@ def new_id() -> UUID:
     _position += _TAIL_BYTES
     # The database driver's UUID is a uuid.UUID in every respect, and takes a fifth of the time to make.
     return pgproto.UUID((_tick >> 12 << 16 | 0x7000 | _tick & 0xFFF).to_bytes(8, "big") + tail)
+
+
+def drawn_token() -> int:
+    """Of a claim. Drawn, since a wiped server would begin to count again and no two processes may issue the same; never
+    1, which means a message's first claim."""
+    return int.from_bytes(os.urandom(8), "big") >> 1 | 1 << 32
+
+
+def process_name() -> str:
+    """New with every call: a restarted container has the host name and process id of the one before it."""
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
 def _fill_pool() -> None:

@@ -58,6 +58,13 @@ def well_known(code: str) -> Asset:
     return Asset(code, exponent)
 
 
+def asset_of(currency: str) -> Asset:
+    """A currency of ISO 4217 with its decimals: two for AED, three for KWD, none for JPY."""
+    if not isinstance(currency, str) or currency not in CURRENCIES:
+        raise Invalid(f"{_shown(currency)} is not a currency of ISO 4217: write its three capital letters, such as AED")
+    return well_known(currency)
+
+
 @dataclass(frozen=True, slots=True)
 class Amount:
     """Equal when both the number and the asset are; ordered and added within one asset alone."""
@@ -225,18 +232,32 @@ _SHOWN_MAX_CHARS: Final = 80
 _ALWAYS_SHOWN_DECIMALS: Final = 4
 _SHORTEST_DECIMALS: Final = 2
 
-_CODES_BY_EXPONENT: Final = {
-    0: "BIF CLP DJF GNF ISK JPY KMF KRW PYG RWF UGX VND VUV XAF XOF XPF",
-    2: "AED ARS AUD BRL CAD CHF CNY CZK DKK EGP EUR GBP GEL HKD HUF IDR ILS INR KES KZT MAD MXN MYR NGN NOK NZD "
-    "PHP PKR PLN QAR RON RSD SAR SEK SGD THB TRY TWD UAH USD UZS ZAR",
+# ISO 4217 itself: the digits that CLDR shows are fewer for some, and less than a customer was charged.
+_CURRENCIES_BY_EXPONENT: Final = {
+    0: "BIF CLP DJF GNF ISK JPY KMF KRW PYG RWF UGX UYI VND VUV XAF XOF XPF",
+    2: "AED AFN ALL AMD AOA ARS AUD AWG AZN BAM BBD BDT BMD BND BOB BOV BRL BSD BTN BWP BYN BZD CAD CDF CHE CHF CHW "
+    "CNY COP COU CRC CUP CVE CZK DKK DOP DZD EGP ERN ETB EUR FJD FKP GBP GEL GHS GIP GMD GTQ GYD HKD HNL HTG HUF "
+    "IDR ILS INR IRR JMD KES KGS KHR KPW KYD KZT LAK LBP LKR LRD LSL MAD MDL MGA MKD MMK MNT MOP MRU MUR MVR MWK "
+    "MXN MXV MYR MZN NAD NGN NIO NOK NPR NZD PAB PEN PGK PHP PKR PLN QAR RON RSD RUB SAR SBD SCR SDG SEK SGD SHP "
+    "SLE SOS SRD SSP STN SVC SYP SZL THB TJS TMT TOP TRY TTD TWD TZS UAH USD USN UYU UZS VED VES WST XAD XCD XCG "
+    "YER ZAR ZMW ZWG",
     3: "BHD IQD JOD KWD LYD OMR TND",
+    4: "CLF UYW",
+}
+_COINS_BY_EXPONENT: Final = {
     6: "TRX USDC USDT XRP",
     8: "BCH BTC DOGE LTC",
     9: "SOL TON",
     12: "XMR",
     18: "BNB DAI ETH",
 }
-_EXPONENTS: Final = {code: exponent for exponent, codes in _CODES_BY_EXPONENT.items() for code in codes.split()}
+_EXPONENTS: Final = {
+    code: exponent
+    for table in (_CURRENCIES_BY_EXPONENT, _COINS_BY_EXPONENT)
+    for exponent, codes in table.items()
+    for code in codes.split()
+}
+CURRENCIES: Final = frozenset(code for codes in _CURRENCIES_BY_EXPONENT.values() for code in codes.split())
 WELL_KNOWN_CODES: Final = frozenset(_EXPONENTS)
 
 

@@ -29,9 +29,13 @@ _NAMED: Final = re.compile(
     r"|\\{0,7}[\"'](?!\\{0,7}[\"'])[^\r\n]++"
     r"|[^\s\"',;&}]{3,})"
 )
-_DIGITS: Final = re.compile(r"(?<!\w)(?<!\d\.)\d(?:[ -]?\d){12,}(?!\w|\.\d)")
+_DIGITS: Final = re.compile(r"(?<!\w)(?<!\d\.)\d(?:[ -]?\d){11,}(?!\w|\.\d)")
+_OUR_ID: Final = r"(?<![\w-])[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}(?![\w-])"
+_ID_OR_DIGITS: Final = re.compile(rf"(?P<id>{_OUR_ID})|{_DIGITS.pattern}")
+"""One in thousands of our ids has digits that a short card could have, and whoever follows it needs all of them."""
 _GROUP: Final = re.compile(r"\d+")
-_CARD_DIGITS_MIN: Final = 13
+_CARD_DIGITS_MIN: Final = 12
+"""Some debit cards have as few."""
 _CARD_DIGITS_MAX: Final = 19
 
 
@@ -41,7 +45,7 @@ def redact(text: str) -> str:
     text = _BEARER.sub(rf"\1 {HIDDEN}", text)
     text = _PREFIXED.sub(HIDDEN, text)
     text = _NAMED.sub(rf"\1{HIDDEN}", text)
-    return _DIGITS.sub(lambda match: _without_cards(match[0]), text)
+    return _ID_OR_DIGITS.sub(lambda match: match["id"] or _without_cards(match[0]), text)
 
 
 def could_be_card(number: int) -> bool:
@@ -49,13 +53,18 @@ def could_be_card(number: int) -> bool:
     if not 10 ** (_CARD_DIGITS_MIN - 1) <= number < 10**_CARD_DIGITS_MAX:
         return False
     digits = str(number)
-    return _Luhn(digits).passes(0, len(digits))
+    return Luhn(digits).passes(0, len(digits))
+
+
+def holds_card(text: str) -> bool:
+    """Whether something in it could be a card number: what `redact` would hide as one."""
+    return any(_without_cards(match[0]) != match[0] for match in _DIGITS.finditer(text))
 
 
 def _without_cards(text: str) -> str:
     """A card number may stand between other numbers: whatever could belong to one is hidden."""
     groups = [match.span() for match in _GROUP.finditer(text)]
-    luhn = _Luhn("".join(text[start:stop] for start, stop in groups))
+    luhn = Luhn("".join(text[start:stop] for start, stop in groups))
     kept, end = [], 0
     for (start, stop), (first, last) in candidates(groups):
         if stop > end and luhn.passes(first, last):
@@ -69,7 +78,7 @@ Span = tuple[int, int]
 
 
 def candidates(groups: Sequence[Span]) -> Iterator[tuple[Span, Span]]:
-    """Every run of whole groups with as many digits as a card number has, at most 7 from each group on: where it is in
+    """Every run of whole groups with as many digits as a card number has, at most 8 from each group on: where it is in
     the text, and among the digits alone."""
     before = 0
     for index, (start, end) in enumerate(groups):
@@ -83,7 +92,7 @@ def candidates(groups: Sequence[Span]) -> Iterator[tuple[Span, Span]]:
         before += end - start
 
 
-class _Luhn:
+class Luhn:
     """Luhn's check, which ids and amounts of the same length nearly always fail, in one step for any part of the
     digits: by sums up to each of them, with every second one doubled."""
 

@@ -19,6 +19,10 @@ from payonce.routes.problems import Problem
 BEARER: Final = HTTPBearer(
     scheme_name="ApiKey", description="`payonce keys add` makes a key and shows it once.", auto_error=False
 )
+# Written as the header is, it would be taken for a secret and hidden.
+WANTED: Final = (
+    "a valid API key is needed, in the header Authorization with the scheme Bearer; payonce keys add gives one"
+)
 
 log = get_logger(__name__)
 
@@ -45,44 +49,58 @@ def require(scope: str, *, tenants: bool = False) -> Any:
     async def caller(
         request: Request, given: Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)]
     ) -> Caller:
-        return await _identified(request, given, scope, tenants)
+        return await identified(request, given, scope, tenants)
 
     return Security(caller)
 
 
-async def _identified(
-    request: Request, given: HTTPAuthorizationCredentials | None, scope: str, tenants: bool
-) -> Caller:
+async def identified(
+    request: Request, given: HTTPAuthorizationCredentials | None, scope: str | None, tenants: bool = False,
+    *, wanted: str = WANTED,
+) -> Caller:  # fmt: skip
+    """The holder of the key that was given; without a scope, of any key. `wanted` is what a stranger is told."""
     if given is None:
         TOKEN_FAILURES.labels("missing").inc()
-        raise _unknown()
-    attempts = cast(Attempts, request.app.state.attempts)
-    address = request.client.host if request.client is not None else ""
-    digest = digest_of(given.credentials)
-    if wait_s := attempts.wait_s(address, digest):
-        TOKEN_FAILURES.labels("too_many").inc()
-        raise Problem(
-            HTTPStatus.TOO_MANY_REQUESTS, "too many unknown API keys came from this address",
-            headers={"Retry-After": str(math.ceil(wait_s))},
-        )  # fmt: skip
+        raise unknown(wanted)
+    digest = heard(request, given)
     key = await recognised(desk_of(request).database, given.credentials)
     if key is None:
-        attempts.failed(address, digest)
-        TOKEN_FAILURES.labels("unknown").inc()
-        log.warning("api_key_refused", address=address, path=request.url.path)
-        raise _unknown()
-    attempts.succeeded(digest)
-    if scope not in key.scopes or (key.tenant is not None and not tenants):
+        refused(request, digest)
+        raise unknown(wanted)
+    attempts_of(request).succeeded(digest)
+    if (scope is not None and scope not in key.scopes) or (key.tenant is not None and not tenants):
         TOKEN_FAILURES.labels("scope").inc()
         raise Problem(HTTPStatus.FORBIDDEN, f"key {key.prefix} has not the scope {scope}; payonce keys add gives one")
     return Caller(key.prefix, key.holder, key.tenant)
 
 
-def _unknown() -> Problem:
+def heard(request: Request, given: HTTPAuthorizationCredentials) -> bytes:
+    """The digest of what was given, unless too many that were wrong came from the same address."""
+    digest = digest_of(given.credentials)
+    if wait_s := attempts_of(request).wait_s(address_of(request), digest):
+        TOKEN_FAILURES.labels("too_many").inc()
+        raise Problem(
+            HTTPStatus.TOO_MANY_REQUESTS, "too many unknown API keys came from this address",
+            headers={"Retry-After": str(math.ceil(wait_s))},
+        )  # fmt: skip
+    return digest
+
+
+def refused(request: Request, digest: bytes) -> None:
+    """Counts a wrong one against its address."""
+    attempts_of(request).failed(address_of(request), digest)
+    TOKEN_FAILURES.labels("unknown").inc()
+    log.warning("api_key_refused", address=address_of(request), path=request.url.path)
+
+
+def attempts_of(request: Request) -> Attempts:
+    return cast(Attempts, request.app.state.attempts)
+
+
+def address_of(request: Request) -> str:
+    return request.client.host if request.client is not None else ""
+
+
+def unknown(wanted: str = WANTED) -> Problem:
     """One answer for missing, unknown, expired and revoked keys: it tells a guesser nothing."""
-    return Problem(
-        HTTPStatus.UNAUTHORIZED,
-        # Written as the header is, it would be taken for a secret and hidden.
-        "a valid API key is needed, in the header Authorization with the scheme Bearer; payonce keys add gives one",
-        headers={"WWW-Authenticate": "Bearer"},
-    )  # fmt: skip
+    return Problem(HTTPStatus.UNAUTHORIZED, wanted, headers={"WWW-Authenticate": "Bearer"})

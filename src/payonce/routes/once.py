@@ -93,10 +93,15 @@ class Once:
 
 def moves_money(scope: str, *, tenants: bool = False) -> Any:
     """The dependency of a POST that moves money; it needs an Idempotency-Key."""
+    return once_by(require(scope, tenants=tenants))
+
+
+def once_by(known: Any) -> Any:
+    """The same where `known`, a dependency that answers with a Caller, says who calls."""
 
     async def once(
         request: Request,
-        caller: Annotated[Caller, require(scope, tenants=tenants)],
+        caller: Annotated[Caller, known],
         key: Annotated[
             str | None,
             Header(alias=HEADER, description="New for every new order, the same for every further try of it."),

@@ -8,7 +8,7 @@
 | PAYONCE_QUEUES | postgres or redis, whatever REDIS_URL says | redis if REDIS_URL is set |
 | PAYONCE_DATA_DIR | folder of the private PostgreSQL | .payonce of the project, else the user's data folder |
 | PAYONCE_HOST, PAYONCE_PORT | where HTTP listens (PORT is honoured) | 127.0.0.1, 8080 |
-| PAYONCE_METRICS | open, or key: /metrics needs an API key | open on the loopback, else key |
+| PAYONCE_METRICS | open, or key: /metrics and depths of queues need an API key | open on the loopback, else key |
 | PAYONCE_TRUSTED_PROXIES | addresses or networks whose X-Forwarded-For and -Proto are believed | none |
 | PAYONCE_SLOTS | messages in work at once, per queue and process | 100 |
 | PAYONCE_POOL_SIZE | database connections for handlers, per process | 10 |
@@ -30,8 +30,8 @@
 | CHANGENOW_PRIVATE_API_KEY | the key that its list of exchanges asks for, if you have one | CHANGENOW_API_KEY |
 | CHANGENOW_URL | where ChangeNOW is | https://api.changenow.io |
 
-QUEUE_POLICY__<QUEUE>__<FIELD> changes one field of one queue's policy; see payonce.engine.policy. What payouts read is
-in payonce.settings.payouts; any of them may name a secret instead (payonce.settings.references).
+QUEUE_POLICY__<QUEUE>__<FIELD> changes one field of one queue's policy; see payonce.engine.policy. What payouts and
+billing read is in payonce.settings.payouts and .billing; any of them may name a secret instead (.references).
 """
 
 import os
@@ -45,6 +45,7 @@ from urllib.parse import urlsplit
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 
 from payonce.kit.outcomes import Invalid
+from payonce.settings.billing import BillingSettings, jwt_keys, notification_secrets
 from payonce.settings.keeping import KEY_BYTES, default_data_dir, kept, kept_keys
 from payonce.settings.payouts import HOSTPAY_KEY, SIGNING_KEY, PayoutsSettings
 from payonce.settings.references import resolved
@@ -205,6 +206,7 @@ class Settings(BaseModel):
     )
 
     payouts: PayoutsSettings = Field(default_factory=lambda: PayoutsSettings.model_validate({}))
+    billing: BillingSettings = Field(default_factory=lambda: BillingSettings.model_validate({}))
 
     @field_validator("changenow_api_key", "changenow_private_api_key")
     @classmethod
@@ -311,6 +313,9 @@ class Settings(BaseModel):
             self._check_wallet()
             if self.cloud_tasks_project is not None:
                 self.payouts.check_addresses()
+        if any(role.startswith("billing.") for role in roles):
+            jwt_keys(self)
+            notification_secrets(self)
 
     def _check_wallet(self) -> None:
         """No role takes part in payments that no wallet could make."""
@@ -371,15 +376,16 @@ def revealed(secret: SecretStr | None) -> str | None:
 
 def load_settings() -> Settings:
     """The environment as Settings, or Invalid with the variable, its value and the way out."""
-    environ = resolved(os.environ, [*variables(Settings), *variables(PayoutsSettings)])
+    known = variables(Settings) | variables(PayoutsSettings) | variables(BillingSettings)
+    environ = resolved(os.environ, known)
     try:
-        payouts = PayoutsSettings.model_validate(environ)
+        payouts, billing = PayoutsSettings.model_validate(environ), BillingSettings.model_validate(environ)
         if "DATABASE_URL" not in environ and (url := payouts.cloud_sql_url()) is not None:
             environ["DATABASE_URL"] = url
         if "DATABASE_OWNER_URL" in environ and "DATABASE_URL" not in environ:
             raise Invalid(
                 "DATABASE_OWNER_URL is set and DATABASE_URL is not; set both, or neither for the private database"
             )
-        return Settings.model_validate({**environ, "payouts": payouts})
+        return Settings.model_validate({**environ, "payouts": payouts, "billing": billing})
     except ValidationError as error:
-        raise Invalid(sentence(error, {**variables(Settings), **variables(PayoutsSettings)})) from None
+        raise Invalid(sentence(error, known)) from None

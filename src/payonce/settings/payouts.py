@@ -5,7 +5,7 @@
 | SUCCESS_URL_SIGNING_KEY | signs the webhook and makes the tokens between the roles; several with spaces between, the first makes | made for the private database, else no role starts |
 | TPS_HOSTPAY_SIGNING_KEY | the same for tokens to hostpay | the same |
 | TP_FLAT_FEE | our fee in percent | 3 |
-| HOST_WALLET_ADDRESS | where the vendor sends refunds: the wallet that pays | the wallet's own |
+| HOST_WALLET_ADDRESS | where the vendor sends refunds: the wallet that pays, and no other | the wallet's own |
 | GCSPLIT1_URL, GCSPLIT2_URL, GCSPLIT3_URL, HOSTPAY_WEBHOOK_URL | where orchestrator, estimator, swapper and hostpay answer; needed at Google | this process |
 | GCSPLIT2_QUEUE, GCSPLIT3_QUEUE, HOSTPAY_QUEUE | what the task service calls the queues to them | as here |
 | ESTIMATOR__GCSPLIT1_RESPONSE_QUEUE, SWAPPER__GCSPLIT1_RESPONSE_QUEUE | the same for the queues back from estimator and swapper; GCSPLIT1_RESPONSE_QUEUE is taken where it says nothing new | as here |

@@ -12,6 +12,7 @@ from typing import Final, cast
 import asyncpg
 
 from payonce.engine.bell import CHANNEL, EVERYBODY
+from payonce.engine.database import connect
 from payonce.engine.migrate import SERVICE_ROLE
 
 HOPS_MAX: Final = 10_000
@@ -30,7 +31,7 @@ class Clock:
     @asynccontextmanager
     async def open(cls, owner_url: str) -> AsyncIterator["Clock"]:
         """Marks the database as a test database and makes its clocks movable; they run on until moved."""
-        connection = await asyncpg.connect(owner_url)
+        connection = await connect(owner_url)
         try:
             async with connection.transaction():
                 await connection.execute(_MAKE_MOVABLE)
@@ -46,49 +47,35 @@ class Clock:
 
     async def freeze(self, at: datetime | None = None) -> datetime:
         """Stops both clocks, the due clock `at` the given moment; leases then end only by advance_leases()."""
-        await self._connection.execute(
-            """
-            update payonce.test_clock
-            set due_frozen = coalesce($1, payonce.due_now()), lease_frozen = payonce.lease_now()
-            """,
-            at,
-        )
-        await self._tell()
-        return await self.now()
+        return await self._move("due_frozen = coalesce($3, payonce.due_now()), lease_frozen = payonce.lease_now()", at)
 
     async def thaw(self) -> None:
         """Lets both clocks run on from where they stand."""
-        await self._connection.execute(
+        await self._move(
             """
-            update payonce.test_clock
-            set due_offset = payonce.due_now() - statement_timestamp(), due_frozen = null,
-                lease_offset = payonce.lease_now() - statement_timestamp(), lease_frozen = null
+            due_offset = payonce.due_now() - statement_timestamp(), due_frozen = null,
+            lease_offset = payonce.lease_now() - statement_timestamp(), lease_frozen = null
             """
         )
-        await self._tell()
 
     async def advance(self, due_s: float) -> datetime:
         """Moves the due clock and wakes every waiter. Leases are not touched."""
-        await self._connection.execute(
+        return await self._move(
             """
-            update payonce.test_clock
-            set due_frozen = due_frozen + make_interval(secs => $1), due_offset = due_offset + make_interval(secs => $1)
+            due_frozen = due_frozen + make_interval(secs => $3), due_offset = due_offset + make_interval(secs => $3)
             """,
             due_s,
         )
-        await self._tell()
-        return await self.now()
 
     async def advance_leases(self, lease_s: float) -> None:
         """Moves the lease clock: leases that were not renewed within that time have ended."""
-        await self._connection.execute(
+        await self._move(
             """
-            update payonce.test_clock set lease_frozen = lease_frozen + make_interval(secs => $1),
-                lease_offset = lease_offset + make_interval(secs => $1)
+            lease_frozen = lease_frozen + make_interval(secs => $3),
+            lease_offset = lease_offset + make_interval(secs => $3)
             """,
             lease_s,
         )
-        await self._tell()
 
     async def run_to(self, at: datetime, drain: Drain) -> int:
         """Hops from one due time to the next up to `at`, draining at each, and stands still there.
@@ -115,12 +102,21 @@ class Clock:
         """When the next message, schedule or entry of the outbox falls due. What is paused holds nothing up."""
         return cast(datetime | None, await self._connection.fetchval(_NEXT_DUE))
 
+    async def due_queues(self) -> set[str]:
+        """Those with a message that could be claimed now, as far as rates and limits allow it."""
+        return {row["queue"] for row in await self._connection.fetch(_DUE_QUEUES)}
+
     async def idle(self) -> bool:
         """Whether nothing runs and nothing that could run is due: what a drain waits for."""
         return cast(bool, await self._connection.fetchval(_IDLE))
 
-    async def _tell(self) -> None:
-        await self._connection.execute("select pg_notify($1, $2)", CHANNEL, EVERYBODY)
+    async def _move(self, change: str, *by: object) -> datetime:
+        """Every waiter is woken, and the due clock answered."""
+        moved = f"""
+            update payonce.test_clock set {change}
+            returning coalesce(due_frozen, statement_timestamp() + due_offset), pg_notify($1, $2)
+        """
+        return cast(datetime, await self._connection.fetchval(moved, CHANNEL, EVERYBODY, *by))
 
 
 async def make_production_again(owner_url: str) -> None:
@@ -167,6 +163,11 @@ _NEXT_DUE: Final = """
         select o.try_at from payonce.outbox o join payonce.relays r on r.name = o.relay
         where o.state = 'waiting' and o.try_at > payonce.due_now() and not r.paused
     ) waiting
+"""
+
+_DUE_QUEUES: Final = """
+    select distinct m.queue from payonce.messages m join payonce.queues q on q.name = m.queue
+    where m.state in ('ready', 'alone') and m.ready_at <= payonce.due_now() and not q.paused
 """
 
 _IDLE: Final = """

@@ -32,6 +32,8 @@ from payonce.testing.stage import OpenStage, open_stage
 
 ASYNC_LIMIT_S: Final = 60.0
 """The bound of one async test; below pytest-timeout's, so that the test and not the session is ended."""
+ASYNC_SHARE: Final = 0.75
+"""Of the time that a test's own `timeout` mark gives it."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -42,7 +44,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     arguments: dict[str, Any] = {name: pyfuncitem.funcargs[name] for name in names}
 
     async def bounded() -> None:
-        async with asyncio.timeout(ASYNC_LIMIT_S), AsyncExitStack() as stack:
+        async with asyncio.timeout(_limit_s(pyfuncitem)), AsyncExitStack() as stack:
             for name, value in arguments.items():
                 if isinstance(value, AbstractAsyncContextManager):
                     arguments[name] = await stack.enter_async_context(value)
@@ -55,6 +57,11 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         left_open = _close(runner)
     assert not left_open, f"the test left open: {', '.join(left_open)}"
     return True
+
+
+def _limit_s(test: pytest.Function) -> float:
+    mark = test.get_closest_marker("timeout")
+    return ASYNC_LIMIT_S if mark is None else float(mark.args[0]) * ASYNC_SHARE
 
 
 def _close(runner: asyncio.Runner) -> list[str]:

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import redis.asyncio
 
+from payonce.engine.bell import CHANNEL, EVERYBODY
 from payonce.queues.redis.keys import TEST_CLOCK, main_key
 from payonce.queues.redis.store import clock_fields
 from payonce.testing.clock import Clock
@@ -24,11 +25,10 @@ class RedisClock(Clock):
         """Also of what waits in Redis."""
         moments = [await super().next_due()]
         later = f"({(await self.now() - EPOCH) / timedelta(milliseconds=1)!r}"
-        for keys in await self._queues():
-            for key in (f"{keys}:delayed", f"{keys}:alone"):
-                for member in await self._ask("ZRANGEBYSCORE", key, later, "+inf", "LIMIT", 0, 1):
-                    due_ms = float(await self._ask("ZSCORE", key, member))
-                    moments.append(EPOCH + timedelta(microseconds=round(due_ms * 1_000)))
+        places = [f"{keys}:{part}" for keys in await self._queues() for part in ("delayed", "alone")]
+        asked = [("ZRANGEBYSCORE", key, later, "+inf", "WITHSCORES", "LIMIT", "0", "1") for key in places]
+        for found in await self._ask_together(*asked):
+            moments += [EPOCH + timedelta(microseconds=round(float(due_ms) * 1_000)) for _, due_ms in found]
         return min((moment for moment in moments if moment is not None), default=None)
 
     async def idle(self) -> bool:
@@ -43,22 +43,24 @@ class RedisClock(Clock):
                 return False
         return await super().idle()
 
-    async def _tell(self) -> None:
-        fields = await clock_fields(self._connection)
-        await self._ask("HSET", TEST_CLOCK, *fields)
-        await super()._tell()
+    async def _move(self, change: str, *by: object) -> datetime:
+        moved = await super()._move(change, *by)
+        await self._ask("HSET", TEST_CLOCK, *await clock_fields(self._connection))
+        # Whoever was woken by PostgreSQL's move may have looked at Redis too early.
+        await self._connection.execute("select pg_notify($1, $2)", CHANNEL, EVERYBODY)
+        return moved
 
     async def _queues(self) -> list[str]:
         """The main lists of queues that are not paused."""
         rows = await self._connection.fetch("select name from payonce.queues where not paused")
         return [main_key(row["name"]) for row in rows]
 
-    async def _ask_together(self, *commands: Sequence[str]) -> list[int]:
+    async def _ask_together(self, *commands: Sequence[str]) -> list[Any]:
         client: Any = redis.asyncio.Redis.from_url(self._redis_url)
         async with client, client.pipeline(transaction=True) as together:
             for words in commands:
                 together.execute_command(*words)
-            answers: list[int] = await together.execute()
+            answers: list[Any] = await together.execute()
         return answers
 
     async def _ask(self, *words: str | int) -> Any:

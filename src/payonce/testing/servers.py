@@ -5,10 +5,10 @@ import os
 import shutil
 import tempfile
 from collections.abc import Coroutine, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Thread
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -24,6 +24,13 @@ TEMPLATE: Final = "payonce_template"
 OWNER: Final = "payonce_owner"
 MEMORY_FOLDER: Final = Path("/dev/shm")  # noqa: S108 - a folder with a random name is made in it
 MEMORY_WANTED_BYTES: Final = 2 * 1024**3
+
+BROKEN: Final = (
+    OSError,
+    asyncpg.InterfaceError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.OperatorInterventionError,
+)
 
 Answer = TypeVar("Answer")
 
@@ -45,11 +52,15 @@ class ScratchServer:
     server: Server
     migrations: Sequence[Migration]
     _has_template: bool = False
+    _line: "_Line" = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._line = _Line(self.server.superuser_url)
 
     def database(self) -> ScratchDatabase:
         """A migrated database that nobody else uses: copied, so it takes milliseconds."""
         if not self._has_template:
-            _in_own_loop(self._make_template())
+            self._line.wait_for(self._make_template())
             self._has_template = True
         name = f"scratch_{uuid4().hex}"
         # Copying files is the quicker way where nothing waits for a disk.
@@ -75,7 +86,10 @@ class ScratchServer:
 
     def execute(self, statement: str) -> None:
         """As superuser, outside any scratch database."""
-        _in_own_loop(_execute(self.server.superuser_url, statement))
+        self._line.execute(statement)
+
+    def close(self) -> None:
+        self._line.close()
 
     def urls(self, name: str) -> ScratchDatabase:
         server = self.server
@@ -84,7 +98,7 @@ class ScratchServer:
         )
 
     async def _make_template(self) -> None:
-        await _execute(self.server.superuser_url, f"create database {TEMPLATE} owner {OWNER} template template0")
+        await self._line.send(f"create database {TEMPLATE} owner {OWNER} template template0")
         connection = await asyncpg.connect(self.urls(TEMPLATE).owner_url)
         try:
             await migrate(connection, self.migrations)
@@ -112,6 +126,7 @@ class Servers:
 
     def close(self) -> None:
         for scratch in self._running.values():
+            scratch.close()
             reset(scratch.server.data_dir)
             shutil.rmtree(scratch.server.data_dir.parent)
         self._running.clear()
@@ -132,15 +147,42 @@ def _with_path(url: str, database: str) -> str:
     return f"{parts.scheme}://{parts.netloc}/{database}" + (f"?{parts.query}" if parts.query else "")
 
 
-async def _execute(url: str, statement: str) -> None:
-    connection = await asyncpg.connect(url)
-    try:
-        await connection.execute(statement)
-    finally:
-        await connection.close()
+class _Line:
+    """One superuser's connection for all the databases of a server: opening one for each costs as much as a test.
 
+    It lives in a thread of its own, because callers may stand inside a running event loop.
+    """
 
-def _in_own_loop(work: Coroutine[Any, Any, Answer]) -> Answer:
-    # A thread of its own, because the caller may stand inside a running event loop.
-    with ThreadPoolExecutor(1, thread_name_prefix="payonce-testing") as thread:
-        return thread.submit(asyncio.run, work).result()
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._connection: asyncpg.Connection | None = None
+        self._loop = asyncio.new_event_loop()
+        self._thread = Thread(target=self._loop.run_forever, name="payonce-testing", daemon=True)
+        self._thread.start()
+
+    def execute(self, statement: str) -> None:
+        self.wait_for(self.send(statement))
+
+    def wait_for(self, work: Coroutine[Any, Any, Answer]) -> Answer:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    async def send(self, statement: str) -> None:
+        if self._connection is not None:
+            try:
+                await self._connection.execute(statement)
+                return
+            except BROKEN:
+                # A test restarted the server, or ended every session of it.
+                self._connection.terminate()
+        self._connection = await asyncpg.connect(self._url)
+        await self._connection.execute(statement)
+
+    def close(self) -> None:
+        self.wait_for(self._hang_up())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _hang_up(self) -> None:
+        if self._connection is not None:
+            self._connection.terminate()

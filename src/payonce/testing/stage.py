@@ -4,11 +4,13 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
+from typing import Final
 
 import asyncpg
 
 from payonce.engine.bell import Bell
-from payonce.engine.database import Database
+from payonce.engine.database import Database, connect
 from payonce.engine.policy import Policy
 from payonce.engine.process import Worker
 from payonce.engine.transaction import Reader, Tx, begin
@@ -49,14 +51,17 @@ class Stage:
         await self.feed.declare(list({handler.policy.queue: handler.policy for handler in handlers}.values()))
         return Worker(handlers, self.database, self.feed, self._open_queue, resources)
 
+    async def drain(self, worker: Worker) -> int:
+        """Lets the worker do all that is due now. Answers in how many steps."""
+        steps = 0
+        # A worker that is asked to step at large looks into each of its queues, twice, and most of them are empty.
+        while (due := await self.clock.due_queues()) and await worker.step(due):
+            steps += 1
+        return steps
+
     async def run(self, worker: Worker, for_s: float = 3_600.0) -> None:
         """Lets the worker do all that falls due within that time, from one due time to the next; the clock stands."""
-
-        async def drain() -> None:
-            while await worker.step():
-                pass
-
-        await self.clock.run_to(await self.clock.now() + timedelta(seconds=for_s), drain)
+        await self.clock.run_to(await self.clock.now() + timedelta(seconds=for_s), partial(self.drain, worker))
 
     def _open_queue(self, policy: Policy) -> PostgresQueue:
         return PostgresQueue(self.database, self.bell, policy, "worker-1")
@@ -66,14 +71,20 @@ class Stage:
         return await self.clock.idle()
 
 
+_settings_by_server: Final[dict[str, dict[str, str]]] = {}
+"""Of sessions. A server is looked at once: to do it for every test takes a connection more of each."""
+
+
 @asynccontextmanager
 async def open_stage(scratch: ScratchDatabase) -> AsyncIterator[Stage]:
+    server = scratch.service_url.replace(scratch.name, "")
     async with (
         Clock.open(scratch.owner_url) as clock,
-        Database.open(scratch.service_url) as database,
+        Database.open(scratch.service_url, settings=_settings_by_server.get(server)) as database,
         Bell.open(database) as bell,
     ):
-        owner = await asyncpg.connect(scratch.owner_url)
+        _settings_by_server[server] = database.settings
+        owner = await connect(scratch.owner_url)
         try:
             feed, admin = PostgresFeed(database, bell), PostgresAdmin(database, bell)
             yield Stage(scratch, database, bell, feed, admin, clock, owner)

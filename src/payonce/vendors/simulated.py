@@ -8,10 +8,11 @@ from typing import Final
 from payonce.kit.money import Amount, well_known
 from payonce.kit.outcomes import Invalid
 from payonce.vendors.changenow.simulator import ChangeNowSimulator
+from payonce.vendors.gateway.simulator import GatewaySimulator
 from payonce.vendors.northbank.simulator import NorthbankSimulator
 from payonce.vendors.southbank.simulator import SouthbankSimulator
 
-Simulator = NorthbankSimulator | SouthbankSimulator | ChangeNowSimulator
+Simulator = NorthbankSimulator | SouthbankSimulator | ChangeNowSimulator | GatewaySimulator
 
 OPENING: Final = (Amount(1_000_000, well_known("EUR")), Amount(1_000_000, well_known("JPY")))
 
@@ -46,4 +47,5 @@ _SIMULATORS: Final[dict[str, Callable[[Path], Simulator]]] = {
     "northbank": _northbank,
     "southbank": _southbank,
     "changenow": ChangeNowSimulator,
+    "gateway": GatewaySimulator,
 }

@@ -1,10 +1,12 @@
 """The application behind the port: routes of the house and of the services, and the pages mounted beside them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Final
 
-from fastapi import Depends, FastAPI
-from starlette.routing import Route
+from fastapi import APIRouter, Depends, FastAPI
+from fastapi.routing import APIRoute
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from payonce.app import SERVICES, App
@@ -12,6 +14,7 @@ from payonce.console.mounting import CONSOLE, console, ways_in
 from payonce.routes.attempts import Attempts
 from payonce.routes.problems import exception_handlers
 from payonce.web.approvals import approval_routes
+from payonce.web.billing_ops import billing_ops_routes
 from payonce.web.effects import effect_routes
 from payonce.web.guard import Guard
 from payonce.web.health import health_routes
@@ -19,10 +22,12 @@ from payonce.web.jobs import job_routes
 from payonce.web.openapi import describe
 from payonce.web.query import refuse_unknown_query
 from payonce.web.queues import queue_routes
+from payonce.web.simulated_cards import PLACE, simulated_cards
 from payonce.web.webhooks import webhook_routes
 
 MOUNTS: Final[Mapping[str, Callable[[App], ASGIApp]]] = {
-    CONSOLE: lambda app: console(app, app.settings.host, app.console_token)
+    CONSOLE: lambda app: console(app, app.settings.host, app.console_token),
+    PLACE: simulated_cards,
 }
 """Applications with pages of their own, by the path under which they answer. They do their own logins; bodies, times
 and trace ids are guarded here."""
@@ -30,6 +35,9 @@ and trace ids are guarded here."""
 
 GUARD_MARGIN_S: Final = 5.0
 """Beyond the patience of a door, which answers for itself when a run does not end."""
+
+
+FOR_ALL: Final = (Depends(refuse_unknown_query),)
 
 
 def build_web(app: App) -> FastAPI:
@@ -40,8 +48,8 @@ def build_web(app: App) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
         exception_handlers=exception_handlers(),
-        dependencies=[Depends(refuse_unknown_query)],
-        generate_unique_id_function=lambda route: route.name,
+        dependencies=FOR_ALL,
+        generate_unique_id_function=_id_of,
     )
     pushes = app.backend.pushes
     doors = [] if pushes is None else pushes.doors()
@@ -50,18 +58,34 @@ def build_web(app: App) -> FastAPI:
     web.state.desk = app
     web.state.attempts = Attempts()
     web.include_router(health_routes(app))
-    for build in (queue_routes, job_routes, effect_routes, approval_routes):
-        web.include_router(build())
     web.include_router(webhook_routes(app))
-    for service in SERVICES:
-        if service.routes is not None:
-            web.include_router(service.routes())
+    web.router.routes.extend(_routes_of_the_house())
     for path, mounted in MOUNTS.items():
         web.mount(path, mounted(app))
     web.router.routes.extend(ways_in())
+    web.router.routes[:0] = [
+        route for service in SERVICES if service.short_routes is not None for route in service.short_routes()
+    ]
     # First: a process of one role answers under the bare paths, whatever else answers there in a process of all.
     web.router.routes[:0] = [
         Route(path, door, methods=["POST"], include_in_schema=False) for pushed, door in doors for path in pushed.paths
     ]
     describe(web)
     return web
+
+
+@cache
+def _routes_of_the_house() -> Sequence[BaseRoute]:
+    """The routes that find their application in the request. Reading their signatures takes half a second, so a process
+    that opens many applications, as tests do, does it once."""
+    house = APIRouter(dependencies=FOR_ALL, generate_unique_id_function=_id_of)
+    for build in (queue_routes, job_routes, effect_routes, approval_routes, billing_ops_routes):
+        house.include_router(build())
+    for service in SERVICES:
+        if service.routes is not None:
+            house.include_router(service.routes())
+    return house.routes
+
+
+def _id_of(route: APIRoute) -> str:
+    return route.name

@@ -40,6 +40,7 @@ class Job(BaseModel):
     correlation_id: str | None
     idempotency_key: str | None
     last_error: str | None
+    info: str | None = Field(description="What the run has to say that is no error.")
     next_retry_at: datetime | None
     worker: str | None
     started_at: datetime | None
@@ -96,7 +97,7 @@ def job_routes() -> APIRouter:
             desk.read, queue=queue, status=status, action=action, correlation_id=correlation_id,
             idempotency_key=idempotency_key, since=since, until=until, limit=limit, before_id=before,
         )  # fmt: skip
-        return JobPage(jobs=_jobs(found), next_before=found[-1].id if len(found) == limit else None)
+        return JobPage(jobs=shown_jobs(found), next_before=found[-1].id if len(found) == limit else None)
 
     @routes.get("/v1/traces/{what}", summary="One payment across queues and runs, in time order", responses=READ_ONE)
     async def trace(
@@ -108,7 +109,7 @@ def job_routes() -> APIRouter:
         if not found.entries:
             raise not_found(f"trace of {what!r} in this database, or it is older than the job log")
         return TraceDocument(
-            what=what, trace_ids=list(found.trace_ids), entries=_jobs(found.entries), truncated=found.truncated
+            what=what, trace_ids=list(found.trace_ids), entries=shown_jobs(found.entries), truncated=found.truncated
         )
 
     @routes.get("/v1/audit", summary="Who did what, the newest first", responses=READ)
@@ -133,5 +134,8 @@ def job_routes() -> APIRouter:
     return routes
 
 
-def _jobs(entries: Iterable[joblog.Entry]) -> list[Job]:
-    return [Job(**{**asdict(entry), "last_error": without_secrets(entry.last_error)}) for entry in entries]
+def shown_jobs(entries: Iterable[joblog.Entry]) -> list[Job]:
+    return [
+        Job(**{**asdict(entry), "last_error": without_secrets(entry.last_error), "info": without_secrets(entry.info)})
+        for entry in entries
+    ]

@@ -157,14 +157,14 @@ def queue_routes() -> APIRouter:
     ) -> Response:
         async def act(tx: Tx) -> Redriven:
             await _known(desk, queue)
-            return await _redrive(tx, desk, queue, body, once.caller.holder)
+            return await redrive_parked(tx, desk, queue, body, once.caller.holder)
 
         return await once.answer(act)
 
     return routes
 
 
-async def _redrive(tx: Tx, desk: Desk, queue: str, body: RedriveRequest, by: str) -> Redriven:
+async def redrive_parked(tx: Tx, desk: Desk, queue: str, body: RedriveRequest, by: str) -> Redriven:
     asked = await redrive_of(tx, desk.admin, queue, Filter(**body.choice()))
     if body.expected is not None and asked.count != body.expected:
         raise Stale(f"{asked.count:,} parked messages of {queue} match, and not {body.expected:,}; look again")

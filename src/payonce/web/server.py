@@ -8,6 +8,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 import uvicorn
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from payonce.app import App
@@ -33,10 +34,26 @@ log = get_logger(__name__)
 @asynccontextmanager
 async def listening(app: App, host: str, port: int) -> AsyncIterator[int]:
     """Serves in this very loop until the block ends; answers with the port, which the system chose if it was 0."""
-    listener = _bind(host, port)
-    proxies = app.settings.trusted_proxies
+    listener = bound(host, port)
+    async with served(build_web(app), listener, app.settings.trusted_proxies) as (chosen, task):
+        app.loops["web"] = task
+        log.info("listening", url=f"http://{host}:{chosen}")
+        if app.backend.pushes is not None:
+            app.backend.pushes.address = _reached_at(host, chosen)
+        try:
+            yield chosen
+        finally:
+            del app.loops["web"]
+            app.closing.set()
+
+
+@asynccontextmanager
+async def served(
+    web: ASGIApp, listener: socket.socket, proxies: str | None = None
+) -> AsyncIterator[tuple[int, "asyncio.Task[None]"]]:
+    """Any application, until the block ends: the port, and what serves it."""
     config = uvicorn.Config(
-        build_web(app),
+        web,
         http=PunctualProtocol,
         log_config=None,
         access_log=False,
@@ -52,16 +69,9 @@ async def listening(app: App, host: str, port: int) -> AsyncIterator[int]:
     )
     server = _Server(config)
     task = asyncio.create_task(server.serve(sockets=[listener]), name="web")
-    app.loops["web"] = task
-    chosen = int(listener.getsockname()[1])
-    log.info("listening", url=f"http://{host}:{chosen}")
-    if app.backend.pushes is not None:
-        app.backend.pushes.address = _reached_at(host, chosen)
     try:
-        yield chosen
+        yield int(listener.getsockname()[1]), task
     finally:
-        del app.loops["web"]
-        app.closing.set()
         server.should_exit = True
         with suppress(asyncio.CancelledError):
             await task
@@ -173,12 +183,11 @@ def _reached_at(host: str, port: int) -> str:
     return f"http://[{near}]:{port}" if ":" in near else f"http://{near}:{port}"
 
 
-def _bind(host: str, port: int) -> socket.socket:
+def bound(host: str, port: int, otherwise: str = "PAYONCE_HOST and PAYONCE_PORT") -> socket.socket:
+    """`otherwise` says by what another place is chosen."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family)
     except (OSError, OverflowError) as error:
         reason: Any = getattr(error, "strerror", None) or error
-        raise Unavailable(
-            f"cannot listen on {host} port {port}: {reason}; choose another with PAYONCE_HOST and PAYONCE_PORT"
-        ) from error
+        raise Unavailable(f"cannot listen on {host} port {port}: {reason}; choose another with {otherwise}") from error

@@ -36,6 +36,7 @@ from payonce.testing.faults import Script
 from payonce.testing.faulty import Draws, Faulty
 from payonce.vendors.changenow.books import Deposit
 from payonce.vendors.changenow.client import ChangeNowClient
+from payonce.vendors.changenow.port import Code, Exchange, ExchangeRefused
 from payonce.vendors.changenow.simulator import ChangeNowSimulator
 from payonce.vendors.evm.chain import OUTSIDE, Chain, Mined
 from payonce.vendors.evm.client import EvmClient
@@ -93,8 +94,7 @@ class House:
         """Up to where hostpay is told, without hostpay."""
         payout = await self.order(number, price, direct=direct)
         before = await self.another_worker(*PARKING)
-        while await before.step():
-            pass
+        await self.s.drain(before)
         assert (await self.swap(payout)).triggered_at is not None
         return payout
 
@@ -108,13 +108,10 @@ class House:
         self.clock.now = await self.s.clock.now()
         for door in (self.node, self.desk):
             await door.deliver()
-        self.chain.catch_up()
-        await self.simulator.tell()
-        await self.bridge.carry_refunds()
+        await self.bridge.carry(self.simulator)
         for hook in self.hooks:
             await hook()
-        while await self.worker.step():
-            pass
+        await self.s.drain(self.worker)
 
     async def state(self, payout: Payout) -> State:
         return (await self.payout(payout)).state
@@ -133,23 +130,30 @@ class House:
 
     async def release(self, payout: Payout) -> None:
         """What a person does who lets it go on."""
+        await self.decide(payout, Verdict.RELEASE)
+
+    async def decide(self, payout: Payout, verdict: Verdict, by: str = "ann", **said: str) -> None:
         kept = await self.payout(payout)
-        asked = Decision(payout_id=payout.id, seen=kept.revision, verdict=Verdict.RELEASE, note="go on")
+        asked = Decision(payout_id=payout.id, seen=kept.revision, verdict=verdict, note="go on", **said)
         async with self.s.begin() as tx:
-            await brakes.ask(tx, deciding(self.s.admin), asked, "ann", "looked at it")
+            await brakes.ask(tx, deciding(self.s.admin), asked, by, "looked at it")
 
     async def message(self, payload: dict[str, Any]) -> None:
         await self.s.feed.put([Message(queue=HOSTPAY.queue, payload=payload)])
 
     async def grant(self, *, deny: bool = False) -> None:
-        actions = {"pay above limit": wallet_limits.clearing(self.s.admin)}
         async with self.s.begin() as tx:
             [waiting] = await brakes.approvals(tx)
             if deny:
-                await brakes.deny(tx, waiting.id, "ann", "not this one")
-            else:
-                granted = await brakes.grant(tx, actions, waiting.id, "ann")
-                assert granted.state is brakes.Verdict.GRANTED, granted.result
+                await brakes.deny(tx, waiting.id, "bob", "not this one")
+        if not deny:
+            granted = await self.grant_one(waiting.id)
+            assert granted.state is brakes.Verdict.GRANTED, granted.result
+
+    async def grant_one(self, approval_id: int, by: str = "bob") -> brakes.Approval:
+        known = (wallet_limits.clearing(self.s.admin), deciding(self.s.admin))
+        async with self.s.begin() as tx:
+            return await brakes.grant(tx, {action.name: action for action in known}, approval_id, by)
 
     def transfers(self, *, final: bool = True) -> list[Mined]:
         """Out of the wallet."""
@@ -241,3 +245,14 @@ async def open_house(
                 await keep_list(s)
                 yield House(s, clock, made, node, changenow, desk, bridge, simulator, wallet, client, terms, host,
                             worker)  # fmt: skip
+
+
+def refusing(code: Code) -> Any:
+    async def exchange(_: ChangeNowClient, __: str) -> Exchange:
+        raise ExchangeRefused(code, "401 unauthorized")
+
+    return exchange
+
+
+async def paused(house: House) -> list[str]:
+    return [row["name"] for row in await house.s.owner.fetch("select name from payonce.queues where paused")]

@@ -20,6 +20,7 @@ from payonce.services.payouts.intake import Asked, read_webhook
 from payonce.services.payouts.model import ETH, USDT, Payout, State, Swap, SwapState
 from payonce.services.payouts.policies import QUEUES
 from payonce.services.payouts.receiving import Taken, check_currency, receive
+from payonce.services.payouts.wallet import HostWallet
 from payonce.testing import OpenStage, Stage
 from payonce.testing.faults import Script
 from payonce.testing.faulty import Draws, Faulty
@@ -27,6 +28,10 @@ from payonce.vendors.changenow.client import ChangeNowClient
 from payonce.vendors.changenow.port import Currency, Pair
 from payonce.vendors.changenow.prices import LISTINGS
 from payonce.vendors.changenow.simulator import ChangeNowSimulator
+from payonce.vendors.evm.chain import Chain
+from payonce.vendors.evm.client import EvmClient
+from payonce.vendors.evm.simulated_key import SimulatedKey
+from payonce.vendors.evm.simulator import ChainSimulator
 
 KEY: Final = b"a key that is agreed with the caller"
 HOST_WALLET: Final = "0x" + "ab" * 20
@@ -78,8 +83,7 @@ class Office:
     async def drain(self) -> None:
         self.clock.now = await self.s.clock.now()
         await self.door.deliver()
-        while await self.worker.step():
-            pass
+        await self.s.drain(self.worker)
 
     async def payout(self, taken: Taken | str) -> Payout:
         return await store.payout(self.s.read, taken if isinstance(taken, str) else taken.payout.id)
@@ -181,7 +185,12 @@ async def open_office(
         clock = ExchangesClock(await s.clock.freeze())
         simulator = ChangeNowSimulator(clock=clock, seed=1, limit_per_s=None, **how)
         door = Faulty(simulator, draws or Script([]))
-        async with HttpClient("changenow", "https://changenow.example", transport=door) as http:
+        node = ChainSimulator(Chain(clock=clock))
+        async with (
+            HttpClient("changenow", "https://changenow.example", transport=door) as http,
+            HttpClient("node", "https://node.example", transport=node) as to_node,
+        ):
+            wallet = EvmClient(to_node, SimulatedKey("host", node.chain.chain_id))
             client = ChangeNowClient(http, "key")
             handlers = [
                 # The rate is another test's: here everything that is due runs at once.
@@ -192,5 +201,5 @@ async def open_office(
             await s.feed.declare(list(QUEUES))
             if listed:
                 await keep_list(s)
-            worker = await s.worker(*handlers, resources=[client, terms])
+            worker = await s.worker(*handlers, resources=[client, terms, HostWallet(wallet, s.database, "office")])
             yield Office(s, clock, simulator, door, worker, client, terms)

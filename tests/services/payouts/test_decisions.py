@@ -9,17 +9,20 @@ from payonce.engine.brakes import Approval, Done, ask, grant, set_threshold
 from payonce.engine.model import Message
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Invalid, Stale
-from payonce.services.payouts import books
+from payonce.services.payouts import books, swapper
 from payonce.services.payouts.decisions import ACTION, Decision, Verdict, deciding
 from payonce.services.payouts.keeping import CURRENCIES
 from payonce.services.payouts.model import ETH, USDT, Hold, State
-from payonce.services.payouts.policies import KEEPING
+from payonce.services.payouts.policies import KEEPING, SWAP, SWAPPED
 from payonce.services.payouts.receiving import Taken
+from payonce.services.payouts.story import carried, open_verdicts
 from payonce.testing import OpenStage
 from tests.services.payouts.payouts_stage import BTC_CLIENT, TO_BTC, Office, eth, open_office, usdt
 
 BAD_ADDRESS = "bc1" + "q" * 12
 """It has the shape that we ask for, and not the one that the exchange does."""
+BTC_ELSEWHERE = "1BoatSLRHtKNngkdXEeobR76b53LETtpyT"
+ETH_OLD, ETH_NEW = "0x" + "12" * 20, "0x" + "34" * 20
 XRP_CLIENT, XRP_ELSEWHERE = "r" + "N" * 30, "r" + "M" * 30
 
 
@@ -57,6 +60,76 @@ async def test_with_another_address_it_is_paid(stage: OpenStage) -> None:
         [told] = [note for note in await notes(office.s.read, reference=taken.payout.id) if "brakes" in note.location]
         assert (told.actor, BTC_CLIENT in told.text) == ("ada", True)
         assert await office.broken() == {}
+
+
+async def priced(office: Office, **fields: Any) -> Taken:
+    """It has its price, and no exchange is ordered for it."""
+    await office.s.admin.pause(SWAP.queue, "to stop it here")
+    taken = await office.order(**fields)
+    await office.drain()
+    await office.s.admin.resume(SWAP.queue)
+    assert await office.state(taken) is State.PRICED
+    return taken
+
+
+async def went_elsewhere(office: Office, taken: Taken, address: str) -> None:
+    """Hostpay was told of one swap, to the new address, and the exchange was asked for no other."""
+    [swap] = await office.swaps(taken)
+    assert (swap.address, swap.round) == (address, 2)
+    assert len(await office.hostpay_told()) == 1
+    assert [entry.payout_address for entry in office.changenow.books.entries.values()] == (
+        [] if swap.direct else [address]
+    )
+    assert await office.broken() == {}
+
+
+@pytest.mark.parametrize(("coin", "old", "new"), [("btc", BTC_CLIENT, BTC_ELSEWHERE), ("eth", ETH_OLD, ETH_NEW)])
+async def test_what_is_kept_before_anything_is_ordered_can_go_to_another_address(
+    stage: OpenStage, coin: str, old: str, new: str
+) -> None:
+    async with open_office(stage) as office:
+        taken = await priced(office, payout_currency=coin, payout_network=coin, wallet_address=old)
+        await decide(office, taken, Verdict.HOLD)
+        kept = await office.payout(taken)
+        assert Verdict.READDRESS in open_verdicts(kept, await carried(office.s.read, kept))
+        await decide(office, taken, Verdict.READDRESS, address=new)
+        await office.run()
+        assert await office.state(taken) is State.SWAPPED
+        await went_elsewhere(office, taken, new)
+
+
+@pytest.mark.parametrize("order", ["performed", "unknown"])
+async def test_what_may_be_ordered_keeps_its_address(stage: OpenStage, order: str) -> None:
+    async with open_office(stage) as office:
+        taken = await office.order()
+        await office.s.admin.pause(SWAPPED.queue, "to stop it here")
+        await office.drain()
+        await decide(office, taken, Verdict.HOLD)
+        await office.s.owner.execute("update payouts.swaps set state = 'creating', cn_api_id = null")
+        await office.s.owner.execute("update payonce.effects set state = $1 where kind = 'changenow.create'", order)
+        kept = await office.payout(taken)
+        assert Verdict.READDRESS not in open_verdicts(kept, await carried(office.s.read, kept))
+        with pytest.raises(Invalid, match="has a swap"):
+            await decide(office, taken, Verdict.READDRESS, address=BTC_ELSEWHERE)
+
+
+@pytest.mark.parametrize(("coin", "old", "new"), [("btc", BTC_CLIENT, BTC_ELSEWHERE), ("eth", ETH_OLD, ETH_NEW)])
+async def test_a_run_that_had_read_the_old_address_orders_nothing_for_it(
+    stage: OpenStage, monkeypatch: pytest.MonkeyPatch, coin: str, old: str, new: str
+) -> None:
+    async with open_office(stage) as office:
+        taken = await priced(office, payout_currency=coin, payout_network=coin, wallet_address=old)
+
+        async def is_kept_a_moment_later(*_: object) -> bool:
+            if (await office.payout(taken)).wallet_address == old:
+                await decide(office, taken, Verdict.HOLD)
+                await decide(office, taken, Verdict.READDRESS, address=new)
+            return False
+
+        monkeypatch.setattr(swapper, "_is_kept", is_kept_a_moment_later)
+        await office.run()
+        assert await office.state(taken) is State.SWAPPED
+        await went_elsewhere(office, taken, new)
 
 
 async def test_an_address_of_another_shape_is_refused(stage: OpenStage) -> None:
@@ -100,6 +173,15 @@ async def test_another_address_comes_with_its_memo_or_says_that_it_needs_none(
         await office.run()
         [swap] = await office.swaps(taken)
         assert (swap.address, swap.extra_id) == (XRP_ELSEWHERE, kept)
+
+
+@pytest.mark.parametrize("given", [" ", " 42", "42 ", "4\n2"])
+async def test_a_memo_with_blanks_at_its_ends_is_refused(stage: OpenStage, given: str) -> None:
+    async with open_office(stage) as office:
+        taken = await held_with_a_memo(office)
+        with pytest.raises(Invalid, match="no blank at its beginning or end"):
+            await decide(office, taken, Verdict.READDRESS, address=XRP_ELSEWHERE, extra_id=given)
+        assert (await office.payout(taken)).extra_id == "777"
 
 
 async def test_a_memo_for_a_coin_that_has_none_is_refused(stage: OpenStage) -> None:

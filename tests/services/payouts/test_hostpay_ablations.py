@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from payonce.engine.model import Lease
-from payonce.services.payouts import earlier, hostpay, hostpay_follow, refunds, wallet_limits, wallet_store
+from payonce.services.payouts import decisions, earlier, hostpay, hostpay_follow, refunds, wallet_limits, wallet_store
 from payonce.services.payouts.wallet import HostWallet
 from payonce.testing import OpenStage
 from payonce.vendors.evm import client
@@ -18,6 +18,7 @@ from tests.conformance.wire import without
 from tests.services.payouts import (
     test_hostpay,
     test_hostpay_chain,
+    test_hostpay_clearances,
     test_hostpay_in_doubt,
     test_hostpay_limits,
     test_hostpay_nonces,
@@ -68,6 +69,10 @@ async def always_waits(*_: Any) -> bool:
 
 async def never_exceeded(*_: Any) -> str:
     return ""
+
+
+async def nobody_involved(*_: Any) -> str:
+    return wallet_limits.ASKER
 
 
 async def never_counted_before(*_: Any) -> str | None:
@@ -141,6 +146,36 @@ ABLATIONS: Ablations = {
         patched(wallet_limits, "exceeded", never_exceeded),
         [test_hostpay_limits.test_a_payment_above_the_limit_waits_for_people_and_is_paid_once_they_agree],
     ),
+    "the limits count the whole": (
+        patched(wallet_limits, "_WHOLE", "select amount_minor as minor from payouts.swaps where id = {swap}"),
+        [test_hostpay_clearances.test_a_payout_above_the_limit_of_a_payment_is_asked_for_whatever_it_is_split_into],
+    ),
+    "a clearance is for an address": (
+        lambda: without(r"c.address = \$4", "($4::text is not null)", within="wallet_clearances"),
+        [given(test_hostpay_clearances.test_a_clearance_counts_for_its_address_and_memo_alone, "wallet_address")],
+    ),
+    "a clearance is for a memo": (
+        lambda: without(r"c.extra_id is not distinct from \$5", "($5::text is null or true)", within="c.address"),
+        [given(test_hostpay_clearances.test_a_clearance_counts_for_its_address_and_memo_alone, "extra_id")],
+    ),
+    "another address ends what was agreed to": (
+        patched(decisions, "void_clearances", no_row),
+        [test_hostpay_clearances.test_what_was_agreed_to_before_another_address_is_over_even_when_the_first_comes_back],
+    ),
+    "one question of a payment": (
+        patched(wallet_limits, "withdraw", no_row),
+        [
+            test_hostpay_clearances.test_an_approval_that_waits_is_not_granted_for_another_address,
+            test_hostpay_clearances.test_of_one_payment_one_question_is_open_and_a_denial_is_the_end_of_it,
+        ],
+    ),
+    "who is involved does not agree": (
+        patched(wallet_limits, "_asker", nobody_involved),
+        [
+            test_hostpay_clearances.test_whoever_gave_the_address_does_not_agree_to_its_payment,
+            test_hostpay_clearances.test_whoever_let_it_go_on_does_not_agree_to_its_payment,
+        ],
+    ),
     "a refund is the deposit": (
         patched(refunds, "may_keep", lambda swap: swap.amount),
         [given(test_refunds.test_a_refund_that_is_not_the_deposit_goes_before_a_person_and_is_not_paid_again, "5")],
@@ -149,9 +184,28 @@ ABLATIONS: Ablations = {
         patched(refunds, "_written", never_counted_before),
         [test_refunds.test_one_transaction_is_not_the_refund_of_two_deposits],
     ),
+    "a return comes after the payment, and from others": (
+        patched(refunds, "is_no_return", never_exceeded),
+        [
+            test_refunds.test_what_reached_the_wallet_before_the_payment_is_not_its_return,
+            test_refunds.test_what_a_wallet_of_ours_sent_is_not_the_return_of_a_deposit,
+        ],
+    ),
+    "the exchange's word before a deposit is back": (
+        patched(hostpay_follow, "_still_at_exchange", never_exceeded),
+        [test_refunds.test_what_the_exchange_still_works_on_is_not_back_whatever_arrives],
+    ),
+    "the second person": (
+        patched(decisions, "_BY_TWO", {}),
+        [test_refunds.test_that_a_deposit_came_back_needs_a_second_person],
+    ),
     "many looks before a payment is lost": (
         patched(hostpay_follow, "LOST_LOOKS", 1),
         [given(test_hostpay_chain.test_a_receipt_that_a_node_does_not_show_for_a_while_is_waited_for, 1, True)],
+    ),
+    "the time between these looks": (
+        patched(hostpay_follow, "LOST_LOOK_S", 0.0),
+        [given(test_hostpay_chain.test_a_receipt_that_a_node_does_not_show_for_a_while_is_waited_for, 2, True)],
     ),
     "the exchange's word before a payment is lost": (
         patched(hostpay_follow, "_seen", no_row),

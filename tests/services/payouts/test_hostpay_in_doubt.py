@@ -18,7 +18,7 @@ from payonce.vendors.changenow import prices
 from payonce.vendors.changenow.client import ChangeNowClient
 from payonce.vendors.changenow.port import Code, Exchange, ExchangeRefused
 from payonce.vendors.evm.port import Market
-from tests.services.payouts.hostpay_stage import House, eth, open_house
+from tests.services.payouts.hostpay_stage import House, eth, open_house, paused, refusing
 
 
 @pytest.fixture
@@ -117,17 +117,6 @@ async def test_an_exchange_about_to_expire_is_replaced_and_not_paid(
         await house.sound(payout)
 
 
-def refusing(code: Code) -> Any:
-    async def exchange(_: ChangeNowClient, __: str) -> Exchange:
-        raise ExchangeRefused(code, "401 unauthorized")
-
-    return exchange
-
-
-async def paused(house: House) -> list[str]:
-    return [row["name"] for row in await house.s.owner.fetch("select name from payonce.queues where paused")]
-
-
 async def test_a_refused_key_pauses_hostpay_loudly_and_is_no_payouts_fault(stage: OpenStage) -> None:
     async with open_house(stage) as house:
         payout = await house.waiting_for_hostpay()
@@ -135,8 +124,10 @@ async def test_a_refused_key_pauses_hostpay_loudly_and_is_no_payouts_fault(stage
             patch.setattr(ChangeNowClient, "exchange", refusing(Code.NOT_ALLOWED))
             await house.run(600.0)
         assert await paused(house) == [HOSTPAY.queue]
-        [told] = await notes(house.s.read, location="payouts.paused", severity=Severity.ERROR)
+        [told] = await notes(house.s.read, location="queues.pause", severity=Severity.ERROR)
+        assert (told.reference, told.actor) == (HOSTPAY.queue, "payouts")
         assert "does not accept our key" in told.text
+        assert f"payonce queues resume {HOSTPAY.queue}" in told.text
         assert await house.state(payout) is State.SWAPPED
         assert not house.transfers(final=False)
         await house.s.admin.resume(HOSTPAY.queue)
@@ -159,7 +150,7 @@ async def test_a_key_refused_after_the_payment_stops_new_ones_and_not_the_lookin
             await house.run(1_800.0)
             assert await house.state(payout) is State.PAID_IN
             assert await paused(house) == [HOSTPAY.queue]
-            assert len(await notes(house.s.read, location="payouts.paused")) == 1
+            assert len(await notes(house.s.read, location="queues.pause")) == 1
         await house.run()
         await house.sound(payout)
 

@@ -78,7 +78,11 @@ async def open_street(stage: OpenStage, folder: Path) -> AsyncIterator[Street]:
             yield Street(house, duty, processes)
 
 
-@pytest.mark.parametrize("dies_at", range(1, CROSSINGS + 1))
+@pytest.mark.parametrize(
+    # The explorer strikes at all of them, in a process that is forked and not started.
+    "dies_at",
+    [pytest.param(at, marks=[] if at % 3 == 2 else pytest.mark.full) for at in range(1, CROSSINGS + 1)],
+)
 async def test_a_process_killed_anywhere_in_a_payment_pays_once(stage: OpenStage, tmp_path: Path, dies_at: int) -> None:
     async with open_street(stage, tmp_path) as street:
         payout = await street.house.waiting_for_hostpay()
@@ -92,7 +96,7 @@ async def test_a_process_killed_anywhere_in_a_payment_pays_once(stage: OpenStage
         await street.house.sound(payout)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.full)])
 async def test_two_processes_killed_at_random_pay_each_deposit_once(
     stage: OpenStage, tmp_path: Path, seed: int
 ) -> None:
@@ -132,6 +136,13 @@ async def test_a_role_is_opened_on_a_chain_and_an_exchange_of_other_processes(
             async with open_payouts(load_settings(), house.s.database):
                 pass
         monkeypatch.setenv("CHANGENOW_URL", exchange_url)
+        monkeypatch.setenv("HOST_WALLET_ADDRESS", stranger := "0x" + "e3" * 20)
+        with pytest.raises(
+            Invalid, match=f"{stranger}, and the wallet that pays is {house.wallet.address}: .+ leave it"
+        ):
+            async with open_payouts(load_settings(), house.s.database):
+                pass
+        monkeypatch.setenv("HOST_WALLET_ADDRESS", "0x" + house.wallet.address[2:].upper())
         payout = await house.waiting_for_hostpay()
         async with open_payouts(load_settings(), house.s.database) as opened:
             [host] = [each for each in opened if isinstance(each, HostWallet)]

@@ -1,5 +1,6 @@
 """What is done by the clock: a payout that nothing works on gets a message, and the list of currencies is kept."""
 
+from collections.abc import Awaitable, Callable
 from decimal import Decimal
 
 import pytest
@@ -8,12 +9,16 @@ from payonce.engine.brakes import ask
 from payonce.engine.model import Message
 from payonce.services.payouts.accumulating import LOOK
 from payonce.services.payouts.decisions import Decision, Verdict, deciding
-from payonce.services.payouts.keeping import CURRENCIES, FORGOTTEN_AFTER_S, PUT_BACK
-from payonce.services.payouts.model import Hold, State
-from payonce.services.payouts.policies import ESTIMATED, HOSTPAY, KEEPING, SWAP, SWAPPED
+from payonce.services.payouts.invariants import INVARIANTS
+from payonce.services.payouts.keeping import CURRENCIES, FORGOTTEN_AFTER_S, PUT_BACK, put_back_payouts
+from payonce.services.payouts.model import Hold, Payout, State
+from payonce.services.payouts.policies import ESTIMATED, FOLLOW, HOSTPAY, KEEPING, SWAP, SWAPPED
 from payonce.testing import OpenStage
 from payonce.testing.faults import Fault, Script
+from payonce.vendors.changenow.books import Fate
+from tests.services.payouts.hostpay_stage import House, open_house
 from tests.services.payouts.payouts_stage import TO_BTC, Office, open_office
+from tests.services.payouts.test_hostpay_in_doubt import hold
 
 
 async def tick(office: Office, action: str) -> None:
@@ -86,6 +91,57 @@ async def test_without_the_janitor_the_invariant_tells(stage: OpenStage) -> None
         await office.forget_messages()
         await office.s.clock.advance(3_600.0)
         assert list(await office.broken()) == ["every payout under way has a message, or gets one"]
+
+
+async def stopped_on_its_way(house: House) -> Payout:
+    """A person keeps it when its payment has left and is in no block yet."""
+    payout = await house.waiting_for_hostpay()
+    await house.drain()
+    await hold(house, payout)
+    assert (await house.payout(payout)).held_from is State.PAYING
+    return payout
+
+
+async def verifying(house: House) -> Payout:
+    """It is paid, and the exchange asks who is behind the money."""
+    payout = await house.waiting_for_hostpay()
+    exchange_id = (await house.swap(payout)).cn_api_id
+    assert exchange_id is not None
+    house.changenow.decide(exchange_id, Fate.VERIFY)
+    await house.run()
+    assert (await house.payout(payout)).held_from is State.PAID_IN
+    house.changenow.decide(exchange_id, Fate.FINISH)
+    return payout
+
+
+@pytest.mark.parametrize("kept", [stopped_on_its_way, verifying])
+async def test_a_payment_is_followed_to_its_end_although_a_person_has_its_payout(
+    stage: OpenStage, kept: Callable[[House], Awaitable[Payout]]
+) -> None:
+    async with open_house(stage) as house:
+        payout = await kept(house)
+        await house.s.owner.execute("delete from payonce.messages")
+        await house.s.clock.advance(FORGOTTEN_AFTER_S + 1)
+        janitor = await house.another_worker(put_back_payouts)
+        for _ in range(2):
+            await house.s.feed.put([Message(queue=KEEPING.queue, payload={}, action=PUT_BACK)])
+            while await janitor.step():
+                pass
+        queues = await house.s.owner.fetch("select queue from payonce.messages")
+        assert [row["queue"] for row in queues] == [FOLLOW.queue], "it is looked at, by one message, and not paid anew"
+        assert await house.state(payout) is State.HELD
+        await house.run()
+        await house.sound(payout)
+        assert len(house.transfers()) == 1
+
+
+async def test_without_the_janitor_the_invariant_tells_of_a_deposit_too(stage: OpenStage) -> None:
+    async with open_house(stage) as house:
+        await verifying(house)
+        await house.s.owner.execute("delete from payonce.messages")
+        await house.s.clock.advance(3_600.0)
+        name = "every deposit at the exchange is looked at while a person has its payout, or will be"
+        assert len(await house.s.owner.fetch(INVARIANTS[name])) == 1
 
 
 async def test_the_list_of_currencies_is_kept_and_refreshed(stage: OpenStage) -> None:

@@ -7,21 +7,37 @@ from decimal import Decimal
 import pytest
 
 from payonce.engine.transaction import Tx
+from payonce.engine.work import Work
 from payonce.kit.money import Amount, Rounding
-from payonce.services.payouts import estimator, orchestrator, pricing, sending, swap_store, swapper
+from payonce.services.payouts import (
+    decisions,
+    estimator,
+    intake,
+    keeping,
+    minimums,
+    orchestrator,
+    pricing,
+    sending,
+    swap_store,
+    swapper,
+)
 from payonce.services.payouts.model import Payout
 from payonce.testing import OpenStage, Stage
 from payonce.vendors.changenow.port import Code
-from tests.ablations import Ablations, cases, missed, patched
+from tests.ablations import Ablations, cases, given, missed, patched
 from tests.conformance.wire import without
 from tests.services.payouts import (
     test_currencies,
+    test_decisions,
+    test_direct_minimum,
     test_flow,
     test_guards,
     test_intake,
+    test_intake_in_one_way,
     test_keeping,
     test_refusals,
 )
+from tests.services.payouts.payouts_stage import BTC_CLIENT
 
 
 def fee_rounded(price: Amount, percent: Decimal) -> tuple[Amount, Amount]:
@@ -45,8 +61,23 @@ def always_other(_: object) -> Code:
     return Code.OTHER
 
 
+def tries_of_any_kind(work: Work, *_: object) -> int:
+    return work.message.attempts
+
+
 async def never(*_: object) -> bool:
     return False
+
+
+async def always(*_: object) -> bool:
+    return True
+
+
+async def readdressed_meanwhile(stage: OpenStage) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        await test_decisions.test_a_run_that_had_read_the_old_address_orders_nothing_for_it(
+            stage, patch, "btc", BTC_CLIENT, test_decisions.BTC_ELSEWHERE
+        )
 
 
 async def half_to_even(_: OpenStage) -> None:
@@ -54,8 +85,17 @@ async def half_to_even(_: OpenStage) -> None:
     test_intake.test_half_goes_to_the_even_side("0.000015", "50", "0.000007", "0.000008")
 
 
+async def said_twice(_: OpenStage) -> None:
+    test_intake_in_one_way.test_a_name_that_comes_twice_is_400('"user_id": 1')
+
+
 ABLATIONS: Ablations = {
     "the rounding of the rest": (patched(test_intake, "fee_and_rest", fee_rounded), [half_to_even]),
+    "the price of gas": (
+        patched(minimums, "GAS_MULTIPLE", 0),
+        [test_direct_minimum.test_what_is_not_worth_its_gas_waits_and_leaves_with_the_rest_of_its_client],
+    ),
+    "each name once": (patched(intake, "_check_said_once", lambda *_: None), [said_twice]),
     "the postings": (patched(Tx, "post", post_nothing), [test_flow.test_the_books_close_at_every_step]),
     "the state of a payout": (
         lambda: without(r"and state = \$2 returning", "and $2::text <> '' returning", within="payouts.payouts"),
@@ -73,6 +113,10 @@ ABLATIONS: Ablations = {
         patched(estimator, "_is_kept_or_put_back", never),
         [test_currencies.test_a_payout_without_its_memo_is_held_when_it_came_before_the_list],
     ),
+    "the count of refusals alone": (
+        patched(estimator, "number_of", tries_of_any_kind),
+        [test_refusals.test_tries_that_an_outage_cost_are_none_of_those],
+    ),
     "the exchange's word": (
         patched(swapper, "code_of", always_other),
         [
@@ -86,6 +130,20 @@ ABLATIONS: Ablations = {
         ),
         [test_keeping.test_a_payout_that_has_a_message_is_left_alone],
     ),
+    "the look at payments whose payouts a person has": (
+        patched(keeping, "_look_at_what_is_paid", never),
+        [
+            given(
+                test_keeping.test_a_payment_is_followed_to_its_end_although_a_person_has_its_payout,
+                test_keeping.stopped_on_its_way,
+            )
+        ],
+    ),
+    "the question whether it is ordered": (
+        patched(decisions, "_is_unordered", always),
+        [given(test_decisions.test_what_may_be_ordered_keeps_its_address, "unknown")],
+    ),
+    "the second look at the swap": (patched(swapper, "REPLACED", frozenset()), [readdressed_meanwhile]),
 }
 
 IN_THE_STORE = {

@@ -56,6 +56,7 @@ async def test_an_outage_of_two_hours_only_makes_it_late(stage: OpenStage) -> No
         assert await office.state(taken) is State.SWAPPED
 
 
+@pytest.mark.full
 async def test_after_a_day_without_an_answer_a_person_decides_and_nothing_is_lost(stage: OpenStage) -> None:
     async with open_office(stage) as office:
         office.changenow.take_down()
@@ -208,6 +209,19 @@ async def test_without_a_rate_it_is_held_after_some_tries(stage: OpenStage) -> N
         await office.run()
         payout = await office.payout(taken)
         assert (payout.state, payout.hold, payout.held_from) == (State.HELD, Hold.PAIR_INACTIVE, State.RECEIVED)
+
+
+async def test_tries_that_an_outage_cost_are_none_of_those(stage: OpenStage) -> None:
+    async with open_office(stage) as office:
+        office.changenow.take_down(60.0 * TRIES_OF_AN_INACTIVE_PAIR)
+        office.changenow.switch(PRICING, active=False)
+        taken = await office.order()
+        await office.run(60.0 * (TRIES_OF_AN_INACTIVE_PAIR + 2))
+        assert await office.state(taken) is State.RECEIVED
+        office.changenow.switch(PRICING, active=True)
+        await office.run()
+        assert await office.state(taken) is State.SWAPPED
+        assert await office.broken() == {}
 
 
 @pytest.mark.parametrize("queue", [ESTIMATE.queue, SWAP.queue])

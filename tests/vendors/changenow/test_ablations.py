@@ -47,6 +47,10 @@ def in_other_words(answer: Any) -> tuple[str | None, str]:
     return None, ""
 
 
+def never(_: Any) -> bool:
+    return False
+
+
 def as_it_stands(text: str) -> str:
     return text
 
@@ -87,6 +91,11 @@ ABLATIONS: Ablations = {
         patched(client, "_error", in_other_words),
         [given(lambda _: test_answers.test_a_definite_no_has_the_vendors_word_for_it("create", "deposit_too_small")),
          given(lambda _: test_answers.test_an_exchange_is_unknown_only_by_the_vendors_word())],
+    ),
+    "the look whether a no came whole": (
+        patched(client, "_is_broken", never),
+        [given(lambda _: test_answers.test_a_no_that_was_cut_on_its_way_decides_nothing("create", 400)),
+         given(lambda _: test_answers.test_a_no_that_was_cut_on_its_way_decides_nothing("estimate", 400))],
     ),
     "taking secrets out of what the vendor says": (
         patched(client, "redact", as_it_stands),

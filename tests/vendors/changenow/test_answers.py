@@ -117,6 +117,14 @@ async def test_a_no_in_plain_text_is_judged_by_its_status_and_kept_without_secre
     assert "0123456789abcdef" not in said.reason
 
 
+@pytest.mark.parametrize("name", [*QUESTIONS, "create"])
+@pytest.mark.parametrize("status", [400, 422])
+async def test_a_no_that_was_cut_on_its_way_decides_nothing(name: str, status: int) -> None:
+    said = await ask(name, Answering(status, b' {"error":"deposit_too_small","mess'))
+    assert type(said) is (Unknown if name == "create" else Retry)
+    assert "deposit_too_small" in said.reason
+
+
 async def test_a_long_message_with_a_secret_is_cut_and_redacted() -> None:
     said = await ask("create", Answering(400, no("not_valid_params", f"token=hunter2hunter2 {'y' * 9_000}")))
     assert isinstance(said, ExchangeRefused)

@@ -170,21 +170,3 @@ async def test_a_batch_is_answered_one_by_one() -> None:
         asked: list[object] = [{"id": number, "method": "eth_chainId", "params": []} for number in (1, 2)]
         answers = (await http.request("POST", "/", json=asked)).json()
         assert [(each["id"], each["result"]) for each in answers] == [(1, "0x7a69"), (2, "0x7a69")]
-
-
-async def test_what_others_send_is_asked_for_now_and_then() -> None:
-    asked: list[float] = []
-    now = [0.0]
-
-    async def arrivals() -> None:
-        asked.append(now[0])
-        if len(asked) == 2:
-            raise ConnectionError("nobody there")
-
-    simulator = ChainSimulator(Chain(), arrivals=arrivals, tick=lambda: now[0])
-    async with HttpClient("node", "https://node.example", transport=simulator) as http:
-        for moment in (0.0, 0.5, 1.0, 1.5, 2.5):
-            now[0] = moment
-            answer = await http.request("POST", "/", json={"id": 1, "method": "eth_chainId", "params": []})
-            assert answer.status == 200
-    assert asked == [0.0, 1.0, 2.5]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from payonce.cli.crew import Crew, plan_blows
+from payonce.cli.output import note
 
 if TYPE_CHECKING:
     from payonce.app import Addresses, App
@@ -28,6 +29,7 @@ SLEEP_LEASES: Final = 1.5
 """How long a stopped worker sleeps, in leases: long enough for others to take its messages."""
 TICK_S: Final = 0.05
 LIMIT_S: Final = 85.0
+TOLD_EVERY_S: Final = 10.0
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,7 @@ def log_file() -> Iterator[Path]:
 @contextmanager
 def progress_bar(total: int) -> Iterator[Any]:
     if not sys.stderr.isatty():
-        yield lambda done, kills: None
+        yield _told_now_and_then(total)
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -146,6 +148,20 @@ def progress_bar(total: int) -> Iterator[Any]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("0 workers killed", total=total)
         yield lambda done, kills: progress.update(task, completed=done, description=f"{kills} workers killed")
+
+
+def _told_now_and_then(total: int) -> Callable[[int, int], None]:
+    """For a log, or a program that reads the result: a line whenever another while has gone by."""
+    started = said = time.monotonic()
+
+    def told(done: int, kills: int) -> None:
+        nonlocal said
+        now = time.monotonic()
+        if now - said >= TOLD_EVERY_S:
+            said = now
+            note(f"{now - started:.0f} s: {done} of {total} done, {kills} workers killed")
+
+    return told
 
 
 def _pointed_at(settings: "Settings", addresses: "Addresses") -> "Settings":

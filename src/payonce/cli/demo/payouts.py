@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -13,7 +13,7 @@ from payonce.cli.output import table
 
 if TYPE_CHECKING:
     from payonce.app import Addresses, App
-    from payonce.cli.demo.payouts_crew import Fleet
+    from payonce.cli.demo.fleet import Fleet
     from payonce.cli.demo.payouts_orders import Caller, Order
     from payonce.cli.demo.payouts_verdict import Verdict
     from payonce.engine.transaction import Reader
@@ -31,15 +31,24 @@ OUTAGE_AT, OUTAGE_S = 0.25, 120.0
 KILLS, FIRST_KILL, LAST_KILL = 12, 0.03, 0.8
 CALLS_AT_ONCE: Final = 4
 TICK_S: Final = 0.2
-MOVED_S: Final = 5.0
-"""By so much the clock is moved with each tick: backoffs of a minute are over in seconds."""
+MOVED_S, MOVED_BEHIND_S, MOVED_MAX_S = 10.0, 2.0, 60.0
+"""By so much the clock is moved with each tick: backoffs of a minute are over in seconds. Less while the processes do
+not keep up, and more while there is nothing to do."""
+BACKLOG: Final = 24
+"""Of messages that are due and not begun. A few are due for long without harm: those whose task a kill has lost."""
+LATE_S: Final = 300.0
+"""Of looks at payments: all of them look again and again, so it is the time that counts."""
+FOLLOW_QUEUE: Final = "payouts-hostpay-follow"
+KEEPING_QUEUE: Final = "payouts-keeping"
+"""What is done by the clock, and not waited for."""
 LEASES_S: Final = 61.0
 """What a killed process had under way waits for its leases: after each kill their clock is moved, for everybody."""
 ANSWER_S: Final = 1.0
 SLOTS: Final = 32
 """Most of a run is waiting for somebody outside."""
-LIMIT_S: Final = 300.0
-"""What is not at its end by then counts as lost."""
+NAMED_MAX: Final = 5
+LIMIT_S, STALLED_S = 540.0, 120.0
+"""How long a run may take, and how long without one more payout at its end. What is not at its end then is lost."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +85,9 @@ class Report:
         verdict = self.verdict
         found = list(self.wrong)
         if verdict.lost:
-            found.append(f"{len(verdict.lost)} payouts are lost, first {verdict.lost[0]}")
+            found.append(f"{len(verdict.lost)} payouts are lost: {_named(verdict.lost)}")
         if verdict.double_paid:
-            found.append(f"{len(verdict.double_paid)} were paid more than once, first {verdict.double_paid[0]}")
+            found.append(f"{len(verdict.double_paid)} were paid more than once: {_named(verdict.double_paid)}")
         found += [
             f"{amount:f} {code} are unexplained: our books and those outside differ"
             for code, amount in verdict.unexplained.items()
@@ -97,13 +106,17 @@ class Report:
         return table("Every payout accounted for", ("figure", "", "meaning"), rows, right=("",))
 
 
+def _named(payouts: Sequence[str]) -> str:
+    return "; ".join(payouts[:NAMED_MAX]) + ("; …" if len(payouts) > NAMED_MAX else "")
+
+
 SHOWN: Final = ("finished", "held", "accumulating", "review", "refunded")
 MEANINGS: Final = {
     "payouts": "ordered by signed webhooks",
     "finished": "the client has the money, once, by the books of exchange and chain",
     "held": "wait for a person: the exchange refused the address, or asks who is behind the money",
     "accumulating": "too small for the exchange, wait for more of the same client",
-    "review": "wait for a person: the exchange took the money and failed",
+    "review": "wait for a person: the exchange took the money and failed, or sent too little of it back",
     "refunded": "given back",
     "other": "none of these",
     "double_paid": "paid more than once, by the books of exchange and chain",
@@ -147,6 +160,21 @@ async def demonstrate(settings: "Settings", seed: int, size: int | None) -> Repo
         return Report(seed, verdict, world.faults(), caller.repeated, caller.wrong, disturbed)
 
 
+class Patience:
+    """Ends a run that does not come to its end, and leaves a busy machine its time."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._done = 0
+        self._began = self._moved = clock()
+
+    def lasts(self, done: int) -> bool:
+        now = self._clock()
+        if done != self._done:
+            self._done, self._moved = done, now
+        return now - self._began < LIMIT_S and now - self._moved < STALLED_S
+
+
 @dataclass
 class _Work:
     app: "App"
@@ -160,13 +188,13 @@ class _Work:
 
     async def through(self) -> None:
         """Until every payout is at its end, or the time is over."""
-        deadline = time.monotonic() + LIMIT_S
+        done, patience = 0, Patience()
         step = (LAST_KILL - FIRST_KILL) / (KILLS - 1)
         kills = [FIRST_KILL + step * number for number in range(KILLS)]
         calling = asyncio.create_task(self._call())
         try:
             with progress_bar(len(self.orders)) as show_progress:
-                while time.monotonic() < deadline:
+                while patience.lasts(done):
                     done = await self._done()
                     show_progress(done, self.fleet.kills)
                     if calling.done():
@@ -191,32 +219,68 @@ class _Work:
         await asyncio.gather(*(one_after_another() for _ in range(CALLS_AT_ONCE)))
 
     async def _disturb(self, progress: float, kills: list[float]) -> None:
+        from payonce.queues.cloudtasks.statements import SUSPICIOUS
+
         if progress >= OUTAGE_AT and not self.was_down:
             self.world.changenow.take_down(OUTAGE_S)
             self.was_down = True
-        if kills and progress >= kills[0] and self.fleet.kill(await _busy(self.app.read), self.chance):
+        if not kills or progress < kills[0] or await self.app.read.fetchval(ALONE, SUSPICIOUS):
+            return
+        if self.fleet.kill(await _busy(self.app.read), self.chance):
             kills.pop(0)
             await self.clock.advance_leases(LEASES_S)
 
     async def _go_on(self) -> None:
         """Time goes by, here and outside."""
-        await self.clock.advance(MOVED_S)
-        self.world.clock.advance(MOVED_S)
+        seconds = _moved_s(*await self.app.read.fetchrow(WAITING, KEEPING_QUEUE, FOLLOW_QUEUE))
+        await self.clock.advance(seconds)
+        self.world.clock.advance(seconds)
         await self.world.carry()
 
     async def _done(self) -> int:
         from payonce.cli.demo.payouts_orders import Kind
+        from payonce.cli.demo.payouts_verdict import undecided
 
         small = [order.payment_id for order in self.orders if order.kind is Kind.SMALL]
-        done: int = await self.app.read.fetchval(
-            """
-            select count(*) from payouts.payouts
-            where state in ('finished', 'held', 'review', 'rejected', 'refunded')
-               or (state = 'accumulating' and payment_id = any($1))
-            """,
-            small,
-        )
+        stopped = list(undecided(self.world.changenow.settle_all()))
+        done: int = await self.app.read.fetchval(DONE, small, stopped)
         return done
+
+
+DONE: Final = """
+    select count(*) from payouts.payouts p
+    where p.state in ('finished', 'rejected', 'refunded')
+       or (p.state = 'accumulating' and p.payment_id = any($1))
+       or (p.state in ('held', 'review') and not exists (
+            select from payouts.shares h join payouts.swaps s on s.id = h.swap_id
+            where h.payout_id = p.id and (s.state = 'paying' or (s.state = 'paid_in' and s.cn_api_id <> all($2)))))
+"""
+"""A person may have a payout of which other parts are still under way: their money is waited for."""
+ALONE: Final = """
+    select exists (select from payonce.messages
+            where running_alone or (state = 'alone' and ready_at <= payonce.due_now()))
+        or exists (select from payonce.outbox where state <> 'parked' and (running_alone or run_crashes >= $1))
+"""
+"""What was under way at two kills runs alone, to show whether it is its own fault. A kill just then would be taken for
+the proof, and a person would have the payout."""
+WAITING: Final = """
+    select count(*) filter (where state = 'ready' and ready_at <= payonce.due_now() and queue <> $2) as due,
+        extract(epoch from payonce.due_now() - min(ready_at) filter (where state = 'ready' and queue = $2))::float8
+            as late_s,
+        count(*) filter (where state = 'leased' or ready_at <= payonce.due_now()) as at_work,
+        extract(epoch from min(ready_at) filter (where state = 'ready') - payonce.due_now())::float8 as next_s
+    from payonce.live_messages where queue <> $1 and state <> 'parked'
+"""
+
+
+def _moved_s(due: int, late_s: float | None, at_work: int, next_s: float | None) -> float:
+    """On to what is due next where nothing is; slowly where the processes do not keep up: on a busy machine offers of
+    the exchange would run out before they are paid, which no input demands."""
+    if due > BACKLOG or (late_s or 0.0) > LATE_S:
+        return MOVED_BEHIND_S
+    if at_work or next_s is None:
+        return MOVED_S
+    return min(max(next_s, MOVED_S), MOVED_MAX_S)
 
 
 async def _busy(read: "Reader") -> dict[int, int]:

@@ -24,6 +24,8 @@ HEXADECIMAL: Final = "0123456789abcdef"
 CHANNELS: Final = 12
 BATCH_OF: Final = 2
 """Small payouts of one client that are enough together."""
+DIRECT_LEAST_CENTS: Final = 5_000
+"""Well above what its gas is worth on the simulated chain, whose fees stand still."""
 AGAIN: Final = 0.3
 """The share of webhooks that come twice."""
 TRY_AGAIN_S: Final = 0.2
@@ -108,6 +110,8 @@ def _order(number: int, kind: Kind, client: str, chance: random.Random) -> Order
     cents = {
         Kind.LARGE: chance.randint(200_000, 400_000), Kind.BATCHED: 400, Kind.SMALL: chance.randint(150, 450),
     }.get(kind, chance.randint(2_000, 60_000))  # fmt: skip
+    if kind is Kind.DIRECT:
+        cents = max(cents, DIRECT_LEAST_CENTS)
     address = _address(client, network)
     if kind is Kind.BAD_ADDRESS:
         address = address[:18]

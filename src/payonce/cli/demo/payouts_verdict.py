@@ -1,7 +1,7 @@
 """The judgement over payouts, by the books of exchange and chain: who was paid twice, who not, what is unexplained."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final
@@ -12,12 +12,27 @@ from payonce.engine.transaction import Reader
 from payonce.kit.money import Amount
 from payonce.services.payouts import INVARIANTS, books
 from payonce.services.payouts.model import ETH, USDT, Hold, State
+from payonce.services.payouts.refunds import REFUND_FEE_MAX, REFUND_FEE_SHARE
 from payonce.standins import OPENING, StandIns
-from payonce.vendors.changenow.books import Entry
+from payonce.vendors.changenow.books import Entry, ExchangeBooks
 from payonce.vendors.changenow.port import Status
 
-UNDECIDED: Final = {Status.VERIFYING: Hold.VERIFYING, Status.FAILED: Hold.EXCHANGE_FAILED}
+Stand = tuple[State, Hold | None]
+
+UNDECIDED: Final[Mapping[Status, Stand]] = {
+    Status.VERIFYING: (State.HELD, Hold.VERIFYING),
+    Status.FAILED: (State.REVIEW, Hold.EXCHANGE_FAILED),
+}
 """Of an exchange that has the money and neither passes it on nor gives it back: a person has the payout."""
+
+UNPAID: Final[Mapping[Kind, Stand]] = {
+    Kind.SMALL: (State.ACCUMULATING, None),
+    Kind.BAD_ADDRESS: (State.HELD, Hold.BAD_ADDRESS),
+}
+"""Where orders stand for which nothing may have left the wallet."""
+
+GONE: Final = (Status.FINISHED, Status.REFUNDED)
+"""The exchange has the money no more."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +41,10 @@ class Ending:
 
     payment_id: str
     state: State
-    hold: str | None
+    hold: Hold | None
     value: Amount | None
+    paid: Amount
+    """What swaps carry of it that were paid and whose money has not come back."""
 
 
 @dataclass(frozen=True)
@@ -43,66 +60,71 @@ class Verdict:
 
 async def judge(read: Reader, world: StandIns, orders: Sequence[Order]) -> Verdict:
     endings = {each.payment_id: each for each in await _endings(read)}
-    double, lost = _doubles(world), []
-    by_address: defaultdict[str, list[Order]] = defaultdict(list)
-    for order in orders:
-        by_address[order.address].append(order)
-    paid, undecided = _paid(world), _undecided(world)
-    for address, group in by_address.items():
-        found = [endings.get(order.payment_id) for order in group]
-        least, most = (sum((bound(each) for each in found), start=Decimal(0)) for bound in (_must, _may))
-        name = group[0].payment_id
-        if paid[address] > most:
-            double.append(name)
-        elif paid[address] < least:
-            lost.append(f"{name}: {paid[address]} of {least} ETH")
-        lost += [wrong for order, each in zip(group, found, strict=True)
-                 if (wrong := _wrong(order, each, undecided.get(address))) is not None]  # fmt: skip
+    double, lost = weigh(orders, endings, _paid(world), _undecided_clients(world))
     return Verdict(
-        len(orders), Counter(each.state for each in endings.values()), double, lost,
+        len(orders), Counter(each.state for each in endings.values()), [*_doubles(world), *double], lost,
         await _unexplained(read, world, orders), await _broken(read),
     )  # fmt: skip
 
 
+def weigh(
+    orders: Sequence[Order],
+    endings: Mapping[str, Ending],
+    paid: Mapping[str, Decimal],
+    stopped: Mapping[str, Collection[Stand]],
+) -> tuple[list[str], list[str]]:
+    """Who got more than our record says, and who less or does not stand where they should; `paid` is what left the
+    wallet for each address and did not come back, `stopped` where the exchange has left payouts to a person."""
+    double, lost = list[str](), list[str]()
+    by_address: defaultdict[str, list[Order]] = defaultdict(list)
+    for order in orders:
+        by_address[order.address].append(order)
+    for address, group in by_address.items():
+        found = [endings[order.payment_id] for order in group if order.payment_id in endings]
+        said, seen = sum((each.paid.to_decimal() for each in found), Decimal(0)), paid.get(address, Decimal(0))
+        if seen != said:
+            told = f"{group[0].payment_id}: {seen.normalize():f} ETH were paid, {said.normalize():f} on record"
+            (double if seen > said else lost).append(told)
+        for order in group:
+            if (wrong := _wrong(order, endings.get(order.payment_id), stopped.get(address, ()))) is not None:
+                lost.append(wrong)
+    return double, lost
+
+
 async def _endings(read: Reader) -> list[Ending]:
-    rows = await read.fetch("select payment_id, state, hold, value_minor from payouts.payouts")
+    rows = await read.fetch(
+        """
+        select p.payment_id, p.state, p.hold, p.value_minor, coalesce((
+            select sum(h.amount_minor) from payouts.shares h join payouts.swaps s on s.id = h.swap_id
+            where h.payout_id = p.id and s.state in ('paid_in', 'finished')), 0) as paid_minor
+        from payouts.payouts p
+        """
+    )
     return [
         Ending(
-            row["payment_id"], State(row["state"]), row["hold"],
+            row["payment_id"], State(row["state"]), None if row["hold"] is None else Hold(row["hold"]),
             None if row["value_minor"] is None else Amount(int(row["value_minor"]), ETH),
+            Amount(int(row["paid_minor"]), ETH),
         )
         for row in rows
     ]  # fmt: skip
 
 
-def _must(ending: Ending | None) -> Decimal:
-    """What must have left the wallet for good. Of one that a person has, parts may be paid and others not."""
-    if ending is None or ending.value is None or ending.state is not State.FINISHED:
-        return Decimal(0)
-    return ending.value.to_decimal()
-
-
-def _may(ending: Ending | None) -> Decimal:
-    """What may have left it at most."""
-    if ending is None or ending.value is None or ending.state is State.ACCUMULATING:
-        return Decimal(0)
-    return Decimal(0) if ending.hold == Hold.BAD_ADDRESS else ending.value.to_decimal()
-
-
-def _wrong(order: Order, ending: Ending | None, undecided: Hold | None) -> str | None:
+def _wrong(order: Order, ending: Ending | None, stopped: Collection[Stand]) -> str | None:
     """None: it stands where its input and the exchange left it."""
     if ending is None:
         return f"{order.payment_id} is not on record"
-    wanted: tuple[State, str | None] = State.FINISHED, None
-    if order.kind is Kind.SMALL:
-        wanted = State.ACCUMULATING, None
-    elif order.kind is Kind.BAD_ADDRESS:
-        wanted = State.HELD, Hold.BAD_ADDRESS
-    elif undecided is not None:
-        wanted = State.HELD if undecided is Hold.VERIFYING else State.REVIEW, undecided
-    if (ending.state, ending.hold) == wanted:
-        return None
-    return f"{order.payment_id} ({order.kind}) is {ending.state} {ending.hold or ''}"
+    wanted: Collection[Stand] = stopped or {(State.FINISHED, None)}
+    if order.kind in UNPAID:
+        wanted = {UNPAID[order.kind]}
+    named = f"{order.payment_id} ({order.kind})"
+    if (ending.state, ending.hold) not in wanted:
+        return f"{named} is {ending.state} {ending.hold or ''}".rstrip()
+    if order.kind in UNPAID and ending.paid:
+        return f"{named} is {ending.state}, and {ending.paid} were paid"
+    if ending.state is State.FINISHED and ending.paid != ending.value:
+        return f"{named} is finished, and {ending.paid} of {ending.value} were paid"
+    return None
 
 
 def _doubles(world: StandIns) -> list[str]:
@@ -115,21 +137,49 @@ def _doubles(world: StandIns) -> list[str]:
     ]
 
 
-def _paid(world: StandIns) -> Counter[str]:
-    """By client, the ether that left the wallet for them and did not come back."""
-    found: Counter[str] = Counter()
-    for entry in world.changenow.settle_all().entries.values():
-        if entry.amount_from is not None and entry.status is not Status.REFUNDED:
-            found[entry.payout_address] += entry.amount_from  # type: ignore[assignment]
+def _paid(world: StandIns) -> dict[str, Decimal]:
+    """By client, the ether that left the wallet for them and did not come back, or only in part."""
+    found: defaultdict[str, Decimal] = defaultdict(Decimal)
+    for entry, amount in _deposits(world):
+        if entry.status is not Status.REFUNDED or _missing(entry):
+            found[entry.payout_address] += amount
     for each in world.chain.transfers():
         if each.sender == world.wallet and world.changenow.books.at_address(each.transaction.to) is None:
-            found[each.transaction.to] += each.amount.to_decimal()  # type: ignore[assignment]
+            found[each.transaction.to] += each.amount.to_decimal()
     return found
 
 
-def _undecided(world: StandIns) -> dict[str, Hold]:
-    entries = world.changenow.books.entries.values()
-    return {each.payout_address: UNDECIDED[each.status] for each in entries if each.status in UNDECIDED}
+def _deposits(world: StandIns) -> list[tuple[Entry, Decimal]]:
+    """Every one that the exchange has seen, also one that came too late or too often to move anything."""
+    books = world.changenow.settle_all()
+    return [(books.entries[each.exchange_id], each.amount) for each in books.deposits if each.exchange_id is not None]
+
+
+def undecided(books: ExchangeBooks) -> dict[str, Stand]:
+    """By exchange, where a person has the payouts of those that neither passed the money on nor gave it all back."""
+    found = dict[str, Stand]()
+    for each in books.entries.values():
+        status = Status.FAILED if _missing(each) else each.status
+        if status in UNDECIDED:
+            found[each.id] = UNDECIDED[status]
+    return found
+
+
+def _missing(entry: Entry) -> Decimal:
+    """Of a refund that is too little for another round: that deposit does not count as sent back."""
+    if entry.amount_from is None or entry.refund_amount is None:
+        return Decimal(0)
+    missing = entry.amount_from - entry.refund_amount
+    return missing if missing > min(REFUND_FEE_MAX.to_decimal(), entry.amount_from / REFUND_FEE_SHARE) else Decimal(0)
+
+
+def _undecided_clients(world: StandIns) -> dict[str, set[Stand]]:
+    """Of a large payout each part may be stopped for a reason of its own."""
+    books = world.changenow.settle_all()
+    found: defaultdict[str, set[Stand]] = defaultdict(set)
+    for exchange_id, stand in undecided(books).items():
+        found[books.entries[exchange_id].payout_address].add(stand)
+    return found
 
 
 async def _unexplained(read: Reader, world: StandIns, orders: Sequence[Order]) -> dict[str, Decimal]:
@@ -140,7 +190,8 @@ async def _unexplained(read: Reader, world: StandIns, orders: Sequence[Order]) -
 
     chain, exchange = world.chain, world.changenow.books
     gas = sum(each.fee_minor for block in chain.blocks.values() for each in block if each.sender == world.wallet)
-    held = sum((each.amount_from or Decimal(0) for each in exchange.entries.values() if _is_held(each)), Decimal(0))
+    held = sum((amount for entry, amount in _deposits(world) if entry.status not in GONE), Decimal(0))
+    held += sum(map(_missing, exchange.entries.values()), Decimal(0))
     eth = [
         (OPENING.to_decimal() + await ours(books.HOST_WALLET), chain.balance(world.wallet, ETH).to_decimal()),
         (await ours(books.AT_EXCHANGE), held),
@@ -156,10 +207,6 @@ async def _unexplained(read: Reader, world: StandIns, orders: Sequence[Order]) -
         code = each.asset.partition(".")[0]
         found[code] = found.get(code, Decimal(0)) + (Decimal(0) if each.address in clients else each.amount)
     return {code: abs(amount) for code, amount in found.items()}
-
-
-def _is_held(entry: Entry) -> bool:
-    return entry.status not in (Status.FINISHED, Status.REFUNDED)
 
 
 async def _broken(read: Reader) -> list[str]:

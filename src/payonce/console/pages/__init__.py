@@ -5,6 +5,7 @@ from payonce.console.page import Page
 from payonce.console.pages import (
     approvals,
     audit,
+    billing,
     effects,
     freezes,
     jobs,
@@ -17,6 +18,7 @@ from payonce.console.pages import (
     payouts,
     queues,
     reconcile,
+    schedules,
     traces,
     vendors,
 )  # fmt: skip
@@ -29,8 +31,10 @@ PAGES: tuple[Page, ...] = (
     parked.PAGE,
     outbox.PAGE,
     leases.PAGE,
+    schedules.PAGE,
     vendors.PAGE,
     payouts.PAGE,
+    *billing.PAGES,
     effects.PAGE,
     approvals.PAGE,
     freezes.PAGE,

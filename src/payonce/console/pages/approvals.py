@@ -115,8 +115,12 @@ def _subject(approval: Approval) -> dict[str, Any] | None:
         case "decide payout":
             return {"text": "The payout", "href": link(f"/payouts/{approval.subject}")}
         case "pay above limit":
-            # A swap runs under the name of the payout that leads it.
+            # Asked by an earlier version, it is about a swap, whose name begins with that of the payout.
             return {"text": "The payout", "href": link(f"/payouts/{approval.subject.partition('/')[0]}")}
+        case "decide subscription":
+            return {"text": "The subscription", "href": link(f"/billing/subscriptions/{approval.subject}")}
+        case "refund charge":
+            return {"text": "The charge", "href": link("/billing/invoices", reference=approval.subject)}
         case "change wallet limit":
             return {"text": "The wallet", "href": link("/vendors")}
         case "redrive" if "queue" in argument:

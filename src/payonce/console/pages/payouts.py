@@ -11,6 +11,7 @@ from payonce.console.page import Page, Visit, get, post
 from payonce.console.pages.payouts_days import show_days
 from payonce.console.pages.payouts_deciding import decide, show_payout
 from payonce.console.pages.payouts_reading import bounded, where_installed
+from payonce.console.pages.payouts_waiting import show_waiting
 from payonce.kit.outcomes import Invalid
 from payonce.services.payouts import looking
 from payonce.services.payouts.looking import Wanted
@@ -66,6 +67,7 @@ PAGE = Page(
     (
         get("/payouts", where_installed("Payouts", list_payouts)),
         get("/payouts/days", where_installed("Payouts by day", show_days)),
+        get("/payouts/accumulating", where_installed("Accumulating by client", show_waiting)),
         get("/payouts/{id}", where_installed("Payout", show_payout)),
         post("/payouts/{id}/decide", where_installed("Payout", decide)),
     ),

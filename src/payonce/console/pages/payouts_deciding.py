@@ -17,7 +17,7 @@ from payonce.services.payouts.decisions import ACTION, Decision, Verdict
 from payonce.services.payouts.model import Hold, Payout
 
 ABOVE_LIMIT: Final = "pay above limit"
-"""What hostpay asks people for; its subject is the swap."""
+"""What hostpay asks people for; its subject is the payout that leads the swap, by its unique_id."""
 FIELDS: Final = ("verdict", "address", "extra_id", "no_memo", "transaction", "swap_id", "why", "seen")
 
 CHOICES: Final = {
@@ -40,7 +40,7 @@ CHOICES: Final = {
     ),
     Verdict.RETURNED: (
         "The deposit came back",
-        "Hostpay looks on the chain what the transaction brought. If it is the deposit, the payout waits as unpaid.",
+        "Two people say so. If exchange and chain do not say otherwise, it waits as unpaid, and can be paid once more.",
     ),
     Verdict.WRITE_OFF: (
         "Write the deposit off",
@@ -127,7 +127,7 @@ async def _check(visit: Visit, payout: Payout, given: Decision) -> Response:
         note=given.note, action=f"{path}/decide", back=path,
         button="Ask a second person" if seen.because else label,
         hidden={**{name: text_of(visit.form, name) for name in FIELDS}, "sure": "yes"},
-        danger=given.verdict in (Verdict.REJECT, Verdict.REFUND, Verdict.WRITE_OFF),
+        danger=given.verdict in (Verdict.REJECT, Verdict.REFUND, Verdict.RETURNED, Verdict.WRITE_OFF),
     )  # fmt: skip
 
 
@@ -156,7 +156,7 @@ async def _page(visit: Visit, payout: Payout, problem: PayonceError | None = Non
 
 async def _waiting(read: Reader, payout: Payout, swaps: list[telling.Carried]) -> Approval | None:
     """What a second person has to decide first."""
-    subjects = [(ACTION, payout.id), *((ABOVE_LIMIT, each.swap.id) for each in swaps)]
+    subjects = [(ACTION, payout.id), *((ABOVE_LIMIT, lead) for lead in {each.swap.unique_id: None for each in swaps})]
     for action, subject in subjects:
         if (found := await waiting_about(read, action, subject)) is not None:
             return found

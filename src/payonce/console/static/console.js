@@ -3,12 +3,14 @@
 (() => {
   const REFRESH_MS = 2000;
   let stream = null;
+  let pressed = false;
 
-  // Swapping under a selection or the focus would take away what somebody is about to copy or press.
+  // Swapping under a selection or the focus would take away what somebody is about to copy or press; and a link that is
+  // swapped between pressing it and letting it go is not followed.
   const busy = () => {
     const selection = document.getSelection();
     const focused = document.activeElement;
-    return document.hidden || (selection && !selection.isCollapsed) ||
+    return document.hidden || pressed || (selection && !selection.isCollapsed) ||
       (focused && focused.closest("#pages, [hx-trigger]") && focused.matches(":focus-visible"));
   };
 
@@ -31,6 +33,13 @@
   document.addEventListener("visibilitychange", () => (document.hidden ? hush() : listen()));
   window.addEventListener("pagehide", hush);
   window.addEventListener("pageshow", listen);
+
+  document.addEventListener("pointerdown", () => { pressed = true; }, true);
+  // The click follows in the same turn.
+  const release = () => setTimeout(() => { pressed = false; });
+  for (const name of ["pointerup", "pointercancel", "dragend"]) document.addEventListener(name, release, true);
+  // Asked again here: somebody may have begun while the answer was on its way. The next tick brings it.
+  document.addEventListener("htmx:beforeSwap", (event) => { if (busy()) event.detail.shouldSwap = false; });
 
   // A click on an id copies it whole.
   document.addEventListener("click", (event) => {

@@ -29,11 +29,13 @@ from payonce.engine.brakes.approval import (
     approval_of,
     approvals,
     ask,
+    asker_of,
     deny,
     grant,
     needs_second_person,
     preview,
     waiting_about,
+    withdraw,
 )  # fmt: skip
 from payonce.engine.brakes.freezing import (
     Freeze,
@@ -57,9 +59,9 @@ CHECKS = (check_freezes, check_limits)
 __all__ = [
     "CHECKS", "Action", "Actions", "Approval", "Chosen", "Done", "Freeze", "Limit", "Preview", "Redrive",
     "ReviewAnswer", "Threshold", "ThresholdChange", "UnderWay", "Used", "Verdict", "Weighed", "WriteOff",
-    "amounts_of", "answering", "approval_of", "approvals", "ask", "bounding", "check_asset", "check_freezes",
-    "check_limits", "chosen_of", "deny", "freeze", "freeze_of", "freezes", "grant", "ids_of", "lift", "limits",
-    "needs_second_person", "never_seen", "preview", "redrive_of", "redriving", "remove_limit", "remove_threshold",
-    "sends_under_way", "set_limit", "set_threshold", "threshold_change_of", "thresholds", "unknown_of",
-    "wait_until_quiet", "waiting_about", "what_follows", "writing_off",
+    "amounts_of", "answering", "approval_of", "approvals", "ask", "asker_of", "bounding", "check_asset",
+    "check_freezes", "check_limits", "chosen_of", "deny", "freeze", "freeze_of", "freezes", "grant", "ids_of",
+    "lift", "limits", "needs_second_person", "never_seen", "preview", "redrive_of", "redriving", "remove_limit",
+    "remove_threshold", "sends_under_way", "set_limit", "set_threshold", "threshold_change_of", "thresholds",
+    "unknown_of", "wait_until_quiet", "waiting_about", "what_follows", "withdraw", "writing_off",
 ]  # fmt: skip

@@ -25,6 +25,8 @@ LIFETIME_DEFAULT_S: Final = 86_400.0
 LIFETIME_MAX_S: Final = 31 * 86_400.0
 LISTED_MAX: Final = 500
 
+_GRANTED_BY: Final = ", granted by "
+
 Argument = TypeVar("Argument")
 
 
@@ -34,6 +36,7 @@ class Verdict(StrEnum):
     DENIED = "denied"
     """By a person, or because it could no longer be carried out as it was asked."""
     EXPIRED = "expired"
+    """Nobody decided in time, or something else is asked instead."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,11 @@ class Action(Generic[Argument]):
     execute: Callable[[Tx, Argument, str], Awaitable[Any]]
     """Does it, in the name of whoever asked and agreed; what it answers is kept as JSON. Raises Stale or Invalid when
     what it was asked for is no longer so."""
+
+
+def asker_of(by: str) -> str:
+    """The first of those in whose name an action was carried out."""
+    return by.partition(_GRANTED_BY)[0]
 
 
 Actions = Mapping[str, Action[Any]]
@@ -149,7 +157,7 @@ async def grant(tx: Tx, actions: Actions, approval_id: int, by: str, why: str = 
     try:
         async with tx.connection.transaction():
             argument = decode(approval.argument, action.argument_type, f"the argument of approval {approval.id}")
-            result = await action.execute(tx, argument, f"{approval.asked_by}, granted by {by}")
+            result = await action.execute(tx, argument, f"{approval.asked_by}{_GRANTED_BY}{by}")
     except (Stale, Invalid, Refused) as error:
         return await _decide(tx, approval, Verdict.DENIED, by, why, f"not done: {redact(str(error))}")
     return await _decide(tx, approval, Verdict.GRANTED, by, why, _plain(result))
@@ -163,6 +171,20 @@ async def deny(tx: Tx, approval_id: int, by: str, why: str) -> Approval:
         return approval
     _check_decidable(approval, by)
     return await _decide(tx, approval, Verdict.DENIED, by, why, None)
+
+
+async def withdraw(tx: Tx, action: str, subjects: Sequence[str], by: str, why: str) -> None:
+    """Ends what waits about these, because something else is asked instead: nobody can grant it any more."""
+    rows = await tx.fetch(
+        """
+        update payonce.approvals set state = 'expired', decided_why = $3
+        where action = $1 and subject = any($2::text[]) and state = 'waiting' returning id, subject, text
+        """,
+        action, subjects, words.reason(why),
+    )  # fmt: skip
+    for row in rows:
+        text = f"withdrew approval {row['id']} to {row['text']}: {why}"
+        await note(tx.connection, f"brakes.{action}", row["subject"], text, actor=by)
 
 
 async def approvals(
@@ -272,6 +294,8 @@ def _no_such_approval(approval_id: int) -> Invalid:
 
 
 def _check_decidable(approval: Approval, by: str) -> None:
+    if approval.state is Verdict.EXPIRED and approval.decided_why is not None:
+        raise Invalid(f"approval {approval.id} was withdrawn: {approval.decided_why}; see: payonce approvals list")
     if approval.state is Verdict.EXPIRED:
         raise Invalid(f"approval {approval.id} expired at {approval.expires_at.isoformat()}; ask again")
     if approval.state is not Verdict.WAITING:

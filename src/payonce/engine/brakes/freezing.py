@@ -216,7 +216,7 @@ async def never_seen(read: Reader | Tx, vendor: str | None, asset: str | None) -
 
 async def check_freezes(tx: Tx, sending: Sending) -> None:
     """Asked in the intent transaction, before anything is sent."""
-    for tenant in (sending.tenant, *sending.others):
+    for tenant in dict.fromkeys((sending.tenant, *sending.others)):
         await _check_freezes_of(tx, sending, tenant)
 
 

@@ -111,8 +111,10 @@ class Run:
 
     async def record(self, stored: Stored, result: Result) -> Stored:
         try:
-            async with self.database.transaction() as connection:
-                after = await store.record(connection, stored.id, stored.attempt, result, self.claim)
+            after = await store.record_plain(self.database.work, stored.id, stored.attempt, result, self.claim)
+            if after is None:
+                async with self.database.transaction() as connection:
+                    after = await store.record(connection, stored.id, stored.attempt, result, self.claim)
         except Exception:
             metrics.DB_WRITES.labels("effects", "error").inc()
             raise

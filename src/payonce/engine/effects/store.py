@@ -83,36 +83,40 @@ async def insert(
 ) -> Stored | None:  # fmt: skip
     """A new effect with its first try. None when another run was quicker; Retry while its scope is taken."""
     safety = effect.safety
-    if scope is not None:
-        await _check_scope(connection, scope)
     try:
         row = await connection.fetchrow(
             """
-            insert into payonce.effects (
-                id, kind, key, generation, version, safety, scope, request, message_id, trace_id, first_attempt_at,
-                sent_until, busy_until, key_valid_until, service, tenant, asset, exponent, amount_minor, horizon_s)
-            select $1, $2, $3, $4, $5, $6, $7, $8::text::json, $9, $10, payonce.due_now(),
-                payonce.due_now() + make_interval(secs => $11::float8),
-                payonce.due_now() + make_interval(secs => $11::float8),
-                payonce.due_now() + make_interval(secs => $12::float8), $13, $14, $15, $16, $17,
-                $18
-            on conflict (kind, key, generation) do nothing
-            returning *, payonce.due_now() as now
+            with made as (
+                insert into payonce.effects (
+                    id, kind, key, generation, version, safety, scope, request, message_id, trace_id, first_attempt_at,
+                    sent_until, busy_until, key_valid_until, service, tenant, asset, exponent, amount_minor, horizon_s)
+                select $1, $2, $3, $4, $5, $6, $7, $8::text::json, $9, $10, payonce.due_now(),
+                    payonce.due_now() + make_interval(secs => $11::float8),
+                    payonce.due_now() + make_interval(secs => $11::float8),
+                    payonce.due_now() + make_interval(secs => $12::float8), $13, $14, $15, $16, $17,
+                    $18
+                where not exists (
+                    select from payonce.effects where scope = $7 and state in ('intended', 'unknown', 'review'))
+                on conflict (kind, key, generation) do nothing
+                returning *, payonce.due_now() as now
+            ), told as (
+                insert into payonce.effect_attempts (effect_id, attempt, event, message_id, token)
+                select id, attempt, $20, $9, $19 from made
+            )
+            select * from made
             """,
             new_id(), effect.kind, key, generation, effect.version, type(safety).__name__.lower(), scope, request,
             claim.message.id, claim.message.trace, effect.timeout_s,
             safety.valid_for_s if isinstance(safety, Keyed) else None,
             service, claim.message.lane, None if amount is None else amount.asset.code,
             None if amount is None else amount.asset.exponent, None if amount is None else amount.minor,
-            _horizon_s(safety),
+            _horizon_s(safety), claim.token, Event.STARTED,
         )  # fmt: skip
     except asyncpg.UniqueViolationError as error:
         raise Retry(f"another effect of {scope} is open") from error
-    if row is None:
-        return None
-    stored = as_stored(row)
-    await append(connection, stored.id, stored.attempt, Result(Event.STARTED), claim)
-    return stored
+    if row is None and scope is not None:
+        await _check_scope(connection, scope)
+    return None if row is None else as_stored(row)
 
 
 async def begin_again(
@@ -190,6 +194,9 @@ async def record(
     stored = as_stored(await connection.fetchrow(
         "select *, payonce.due_now() as now from payonce.effects where id = $1 for update", effect_id
     ))  # fmt: skip
+    if result.event is Event.PERFORMED and await _is_known(connection, effect_id, attempt, claim):
+        # The answer of `record_plain` was lost, and not what it wrote.
+        return stored
     result = replace(result, vendor_ref=kept_reference(result.vendor_ref))
     try:
         async with connection.transaction():
@@ -207,6 +214,52 @@ async def record(
     if stored.state is State.REVIEW and after.state is not State.REVIEW:
         await wake_parked(connection, after.message_id)
     return after
+
+
+async def _is_known(connection: Connection, effect_id: UUID, attempt: int, claim: Claim | None) -> bool:
+    """Whether this very run has said already that this try was performed."""
+    known: bool = claim is not None and await connection.fetchval(
+        """
+        select exists (select from payonce.effect_attempts
+            where effect_id = $1 and attempt = $2 and event = 'performed' and message_id = $3 and token = $4)
+        """,
+        effect_id, attempt, claim.message.id, claim.token,
+    )  # fmt: skip
+    return known
+
+
+async def record_plain(
+    source: Connection | asyncpg.Pool, effect_id: UUID, attempt: int, result: Result, claim: Claim | None = None
+) -> Stored | None:
+    """What nearly every try comes to, in one statement: it is still the newest, and was performed. None when it is
+    anything else, or when the vendor's answer cannot be kept: `record` has to look."""
+    if result.event is not Event.PERFORMED:
+        return None
+    try:
+        row = await source.fetchrow(
+            """
+            with ended as (
+                update payonce.effects
+                set state = 'performed', revision = revision + 1, updated_at = payonce.due_now(),
+                    outcome = $3::text::json, vendor_ref = coalesce($4, vendor_ref), busy_until = null
+                where id = $1 and attempt = $2 and state = 'intended'
+                returning *, payonce.due_now() as now
+            ), told as (
+                insert into payonce.effect_attempts (
+                    effect_id, attempt, event, detail, outcome, vendor_ref, message_id, token)
+                select id, attempt, $5, $6, $3::text::json, $4, $7, $8 from ended
+            )
+            select * from ended
+            """,
+            effect_id, attempt, result.outcome, kept_reference(result.vendor_ref), result.event,
+            redacted(result.detail), None if claim is None else claim.message.id,
+            None if claim is None else claim.token,
+        )  # fmt: skip
+    except asyncpg.PostgresError as error:
+        if is_transient(error):
+            raise
+        return None
+    return None if row is None else as_stored(row)
 
 
 async def wake_parked(connection: Connection, message_id: UUID) -> str | None:

@@ -10,6 +10,7 @@ import whenever
 
 from payonce.engine.database import Database
 from payonce.engine.leases import fence
+from payonce.engine.ledger.model import Reads
 from payonce.engine.model import Lease, Message, check_message, encode_payloads
 from payonce.engine.policy import Policy
 from payonce.engine.transaction import RingingFeed, begin
@@ -21,6 +22,9 @@ NAME_MAX: Final = 150
 EVERY_MAX_S: Final = 366 * 86_400
 DAYS_TO_SEARCH: Final = 4
 """From yesterday: zones are less than two days apart, and a zone may skip a whole day when it changes sides."""
+
+PLANNED_MAX: Final = 1_000
+"""Far more than all services declare; they are shown on one page."""
 
 log = get_logger(__name__)
 
@@ -99,6 +103,24 @@ class Schedule:
 
     def key(self, due_at: datetime) -> str:
         return f"schedule:{self.name}:{due_at.astimezone(UTC).isoformat()}"
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A schedule as the store remembers it."""
+
+    name: str
+    rule: str
+    next_at: datetime
+    last_at: datetime | None
+
+
+async def planned(read: Reads, limit: int = PLANNED_MAX) -> list[Planned]:
+    """Every schedule that was ever begun, by name."""
+    rows = await read.fetch(
+        "select name, rule, next_at, last_at from payonce.schedules order by name limit $1", min(limit, PLANNED_MAX)
+    )
+    return [Planned(**dict(row)) for row in rows]
 
 
 class Scheduler:

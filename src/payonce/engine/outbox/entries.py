@@ -6,6 +6,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from payonce.engine.database import Connection, Database
+from payonce.engine.idempotency import TAKE_KEYS, keyed
 from payonce.engine.model import Message, check_message, encode_extra, encode_payloads
 from payonce.engine.outbox.model import Relay, check_relay_name
 from payonce.kit.log import get_logger
@@ -54,6 +55,19 @@ async def put_out(connection: Connection, relay: str, messages: Sequence[Message
     return [message.id for message in messages]
 
 
+async def put_once(connection: Connection, relay: str, messages: Sequence[Message]) -> set[UUID]:
+    """As put_out does, but of each idempotency key only the first, ever. Answers with the ids that were put. For so
+    many messages as one statement takes."""
+    for message in messages:
+        check_message(message)
+    keys: list[list[Any]] = [list(column) for column in zip(*keyed(messages), strict=True)] or [[], [], []]
+    row: Any = await connection.fetchrow(_PUT_ONCE, relay, *_columns(messages), *keys)
+    if not row["known"]:
+        raise await unknown_relay(connection, relay)
+    fresh = set(row["fresh"])
+    return {message.id for message in messages if message.idempotency_key is None or message.id in fresh}
+
+
 async def unknown_relay(connection: Connection, relay: str) -> Invalid:
     names = [row["name"] for row in await connection.fetch("select name from payonce.relays order by name")]
     listed = f"known are: {', '.join(names)}" if names else "none is declared yet: start a service first"
@@ -70,24 +84,34 @@ _PLAIN_COLUMNS: Final = (
     "created_at", "attempts", "max_attempts",
 )  # fmt: skip
 
+_INTO_OUTBOX: Final = """
+    insert into payonce.outbox (
+        relay, id, queue, action, correlation_id, idempotency_key, trace_id, lane, ready_at, try_at, created_at,
+        attempts, max_attempts, payload, extra)
+    select relays.name, id, queue, action, correlation_id, idempotency_key, trace_id, lane, due.at,
+           due.at - make_interval(secs => relays.ahead_s), coalesce(created_at, payonce.due_now()), attempts,
+           max_attempts, payload, extra
+    from unnest(
+        $2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::float8[],
+        $10::timestamptz[], $11::timestamptz[], $12::integer[], $13::integer[], $14::json[], $15::json[]
+    ) as input (id, queue, action, correlation_id, idempotency_key, trace_id, lane, delay_s, not_before,
+                created_at, attempts, max_attempts, payload, extra)
+    cross join lateral (
+        select greatest(payonce.due_now(), not_before) + make_interval(secs => delay_s) as at
+    ) due
+    join payonce.relays on relays.name = $1"""
+
 # Answers whether the relay is known; only then was anything put.
-_PUT: Final = """
-    with entries as (
-        insert into payonce.outbox (
-            relay, id, queue, action, correlation_id, idempotency_key, trace_id, lane, ready_at, try_at, created_at,
-            attempts, max_attempts, payload, extra)
-        select relays.name, id, queue, action, correlation_id, idempotency_key, trace_id, lane, due.at,
-               due.at - make_interval(secs => relays.ahead_s), coalesce(created_at, payonce.due_now()), attempts,
-               max_attempts, payload, extra
-        from unnest(
-            $2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::float8[],
-            $10::timestamptz[], $11::timestamptz[], $12::integer[], $13::integer[], $14::json[], $15::json[]
-        ) as input (id, queue, action, correlation_id, idempotency_key, trace_id, lane, delay_s, not_before,
-                    created_at, attempts, max_attempts, payload, extra)
-        cross join lateral (
-            select greatest(payonce.due_now(), not_before) + make_interval(secs => delay_s) as at
-        ) due
-        join payonce.relays on relays.name = $1
-        on conflict (relay, id) do nothing
-    )
+_PUT: Final = f"""
+    with entries as ({_INTO_OUTBOX} on conflict (relay, id) do nothing)
     select exists (select from payonce.relays where name = $1)"""
+
+_KEYS: Final = (
+    "unnest($16::text[], $17::text[], $18::uuid[]) with ordinality as keyed (queue, key, message_id, position)"
+)
+
+_PUT_ONCE: Final = f"""
+    with fresh as ({TAKE_KEYS.format(keyed=_KEYS)}), entries as (
+        {_INTO_OUTBOX} where idempotency_key is null or id in (select message_id from fresh)
+        on conflict (relay, id) do nothing)
+    select exists (select from payonce.relays where name = $1) as known, array(select message_id from fresh) as fresh"""

@@ -17,7 +17,7 @@ import msgspec
 from payonce.engine.database import Connection, Database
 from payonce.engine.idempotency import first_ids, take_keys
 from payonce.engine.model import Claim, Message, Settlement
-from payonce.engine.outbox.entries import put_out
+from payonce.engine.outbox.entries import STATEMENT_MAX_ENTRIES, put_once, put_out
 from payonce.engine.outbox.model import State, told, wake_name
 from payonce.kit.outcomes import Invalid
 
@@ -71,12 +71,16 @@ class Fate(StrEnum):
 async def put_kept(connection: Connection, relay: str, messages: Sequence[Message]) -> list[UUID]:
     """Entries that exist if and only if the caller's transaction commits; each idempotency key is accepted once.
     Answers with each message's id, or the first id of its key."""
-    fresh = await take_keys(connection, messages)
-    accepted = [message for message in messages if message.idempotency_key is None or message.id in fresh]
-    await put_out(connection, relay, accepted)
+    if len(messages) <= STATEMENT_MAX_ENTRIES:
+        accepted = await put_once(connection, relay, messages)
+    else:
+        # All keys in one order: taken part by part, two such puts could wait for each other.
+        fresh = await take_keys(connection, messages)
+        accepted = {message.id for message in messages if message.idempotency_key is None or message.id in fresh}
+        await put_out(connection, relay, [message for message in messages if message.id in accepted])
     if len(accepted) == len(messages):
         return [message.id for message in messages]
-    return await first_ids(connection, messages, {message.id for message in accepted})
+    return await first_ids(connection, messages, accepted)
 
 
 async def standings(database: Database, relay: str, ids: Sequence[UUID]) -> dict[UUID, Standing]:

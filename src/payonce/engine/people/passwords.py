@@ -5,10 +5,10 @@ import base64
 import hashlib
 import hmac
 import os
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
-from payonce.kit.outcomes import Invalid
+from payonce.kit.outcomes import Invalid, PayonceError
 
 LEAST_LENGTH: Final = 12
 MOST_LENGTH: Final = 1_000
@@ -17,9 +17,21 @@ COST, BLOCK, LANES = 2**15, 8, 1
 MEMORY_MAX_BYTES: Final = 64 * 1024 * 1024
 AT_ONCE: Final = 2
 """Hashes in the works per process: a crowd at the door must not take the workers' processor and memory."""
+WAITING_MAX: Final = 40
+"""Hashes that wait for their turn: two seconds' work. Whoever comes then is sent away at once, not kept for longer."""
+CROWD_WAIT_S: Final = 5
 
 _SALT_BYTES, _HASH_BYTES = 16, 32
 _threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="passwords")
+_under_way: set[Future[bytes]] = set()
+
+
+class Crowded(PayonceError):
+    """The password was not looked at."""
+
+    def __init__(self) -> None:
+        super().__init__(f"too many passwords are being checked; wait {CROWD_WAIT_S} seconds")
+        self.wait_s = CROWD_WAIT_S
 
 
 def check_password(password: str) -> None:
@@ -54,7 +66,13 @@ async def _digest(password: str, salt: bytes, cost: int, block: int, lanes: int)
             dklen=_HASH_BYTES,
         )  # fmt: skip
 
-    return await asyncio.get_running_loop().run_in_executor(_threads, compute)
+    if len(_under_way) >= AT_ONCE + WAITING_MAX:
+        raise Crowded
+    hashing = _threads.submit(compute)
+    _under_way.add(hashing)
+    # When the hash ends, and not when its caller goes away: a thread that has begun it ends it.
+    hashing.add_done_callback(_under_way.discard)
+    return await asyncio.wrap_future(hashing)
 
 
 def _text(raw: bytes) -> str:

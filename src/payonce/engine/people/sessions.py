@@ -9,10 +9,10 @@ from typing import Final
 from payonce.engine.audit import Severity, note
 from payonce.engine.database import Database
 from payonce.engine.model import NAME_MAX_LENGTH, clean_text
+from payonce.engine.people.guesses import TooMany, count_attempt, take_back
 from payonce.engine.people.model import Person, Role
-from payonce.engine.people.passwords import is_password
+from payonce.engine.people.passwords import Crowded, is_password
 from payonce.engine.transaction import Reader
-from payonce.kit.networks import network_of
 from payonce.kit.outcomes import PayonceError
 
 IDLE_S: Final = 2 * 3_600
@@ -20,15 +20,6 @@ ABSOLUTE_S: Final = 12 * 3_600
 """A working day: whoever comes back the next morning logs in again."""
 SEEN_EVERY_S: Final = 60
 """How exact the time of rest is; a write with every request would cost more than it tells."""
-FAILURES_MAX: Final = 5
-"""For one name from one address, or IPv6 network, within the window."""
-ADDRESS_FAILURES_MAX: Final = 20
-"""From one address for all names: a team behind one proxy mistypes less often than a guesser."""
-NAME_FAILURES_MAX: Final = 50
-"""For one name from all addresses: whoever has many of them guesses no faster than NAME_PAUSE_S allows."""
-NAME_PAUSE_S: Final = 5
-"""Then one login for that name is judged in so many seconds. Not none: guessing must not lock its owner out."""
-FAILURE_WINDOW_S: Final = 15 * 60
 TOKEN_BYTES: Final = 32
 
 
@@ -61,7 +52,12 @@ async def log_in(database: Database, name: str, password: str, address: str) -> 
     name, address = clean_text(name.strip().lower())[:NAME_MAX_LENGTH], clean_text(address)[:NAME_MAX_LENGTH]
     attempt = await _count_attempt(database, name, address)
     stored = await database.work.fetchval("select password from payonce.people where name = $1", name)
-    if not await is_password(password, stored):
+    try:
+        right = await is_password(password, stored)
+    except Crowded as error:
+        await take_back(database.work, attempt)
+        raise NotAdmitted(str(error), too_many=True) from None
+    if not right:
         # A name that nobody has may be a password that was typed a field too early: it is kept nowhere.
         reference, actor = ("unknown name", "nobody") if stored is None else (name, name)
         async with database.transaction() as connection:
@@ -70,7 +66,7 @@ async def log_in(database: Database, name: str, password: str, address: str) -> 
         raise NotAdmitted("the name or the password is wrong")
     token = secrets.token_urlsafe(TOKEN_BYTES)
     async with database.transaction() as connection:
-        await connection.execute("delete from payonce.login_failures where id = $1", attempt)
+        await take_back(connection, attempt)
         await connection.execute(
             """
             delete from payonce.sessions where person = $1 and (
@@ -119,41 +115,10 @@ async def standing(read: Reader, token: str | None, *, active: bool = True) -> S
 
 
 async def _count_attempt(database: Database, name: str, address: str) -> int:
-    whose, network = _hash(name).hex(), network_of(address)
-    async with database.transaction() as connection:
-        await connection.execute(
-            "delete from payonce.login_failures where failed_at <= payonce.due_now() - make_interval(secs => $1)",
-            FAILURE_WINDOW_S,
-        )
-        attempt: int = await connection.fetchval(
-            "insert into payonce.login_failures (name, address) values ($1, $2) returning id", whose, network
-        )
-    # After the commit: of many guesses at once each sees those that were counted before it.
-    row = await database.work.fetchrow(
-        """
-        select count(*) filter (where address = $1 and name = $2) as of_both,
-            count(*) filter (where address = $1) as of_address, count(*) filter (where name = $2) as of_name,
-            count(*) filter (where name = $2 and id < $4
-                and failed_at > payonce.due_now() - make_interval(secs => $5)) as just_now
-        from payonce.login_failures
-        where (address = $1 or name = $2) and failed_at > payonce.due_now() - make_interval(secs => $3)
-        """,
-        network, whose, FAILURE_WINDOW_S, attempt, NAME_PAUSE_S,
-    )  # fmt: skip
-    assert row is not None
-    wait = None
-    if row["of_both"] > FAILURES_MAX or row["of_address"] > ADDRESS_FAILURES_MAX:
-        wait = f"{FAILURE_WINDOW_S // 60} minutes"
-    elif row["of_name"] > NAME_FAILURES_MAX and row["just_now"]:
-        wait = f"{NAME_PAUSE_S} seconds"
-    if wait is not None:
-        # What is refused unseen does not prolong the wait.
-        await database.work.execute("delete from payonce.login_failures where id = $1", attempt)
-        raise NotAdmitted(
-            f"too many logins failed; wait {wait}, or set a new password with: payonce users passwd NAME",
-            too_many=True,
-        )
-    return attempt
+    try:
+        return await count_attempt(database, name, address)
+    except TooMany as error:
+        raise NotAdmitted(f"{error}, or set a new password with: payonce users passwd NAME", too_many=True) from None
 
 
 def _hash(token: str) -> bytes:

@@ -54,7 +54,7 @@ class TransfersScenario:
         south.close_account("shut")
         return {NORTH: north, SOUTH: south}
 
-    def resources(self, reach: Callable[[str], Transport], database: Database) -> Sequence[object]:
+    def resources(self, reach: Callable[[str], Transport], database: Database, feed: RingingFeed) -> Sequence[object]:
         north, south = (
             HttpClient(host.partition(".")[0], f"https://{host}", timeout_s=VENDOR_TIMEOUT_S, transport=reach(host))
             for host in (NORTH, SOUTH)

@@ -7,24 +7,27 @@ from uuid import UUID
 
 from payonce.engine.bell import Bell
 from payonce.engine.database import Connection, Database, settled_transaction
+from payonce.engine.declared import check_known, queue_names, set_paused, unknown_queue
 from payonce.engine.model import State, clean_text
 from payonce.engine.outbox import wake_name
 from payonce.engine.outbox.kept import CONSUMER_PREFIX, STARTS_OVER
 from payonce.engine.queue import Depth, Filter, Preview, Stored
 from payonce.engine.rows import MESSAGE_COLUMNS, message_shown
 from payonce.kit.log import get_logger
-from payonce.kit.outcomes import Invalid
 from payonce.queues.cloudtasks.client import TaskService
 from payonce.queues.cloudtasks.names import RELAY
 from payonce.queues.cloudtasks.pushed import Pushed
 from payonce.queues.cloudtasks.statements import SUSPICIOUS
-from payonce.queues.declaring import check_known, queue_names, set_paused, unknown_queue
-
-COUNT_MAX: Final = 1_000_000
-"""Depths stop here, so that looking at a queue of ten million stays cheap."""
-CHANGE_BATCH: Final = 1_000
-SAMPLES: Final = 5
-PEEK_MAX: Final = 1_000
+from payonce.queues.operating import (
+    CHANGE_BATCH,
+    COUNT_MAX,
+    PURGED_TO_JOB_LOG,
+    SAMPLES,
+    check_page,
+    check_purged,
+    has_open_effects,
+    in_parts,
+)
 
 log = get_logger(__name__)
 
@@ -50,8 +53,7 @@ class CloudTasksAdmin:
     async def peek(self, queue: str, state: State, limit: int, after: UUID | None = None) -> list[Stored]:
         """In the order they fall due; `after` the given message, for the next page."""
         await check_known(self._pool, queue)
-        if not 1 <= limit <= PEEK_MAX:
-            raise Invalid(f"limit is {limit}; it must be between 1 and {PEEK_MAX}")
+        check_page(limit)
         rows = await self._pool.fetch(
             f"""
             select {_STORED} from payonce.outbox
@@ -136,14 +138,12 @@ class CloudTasksAdmin:
         """Deletes what is there at the beginning; each leaves a row in the job log, so nothing vanishes untold, and its
         id in the inbox, so that its task is known when it comes. Messages with open effects stay."""
         await check_known(self._pool, queue)
-        if state is State.LEASED:
-            raise Invalid("messages that are being worked on cannot be purged; pause the queue and let them end")
-        begun_at = await self._pool.fetchval("select payonce.due_now()")
-        count = 0
-        async with self._pool.acquire() as connection:
-            while (purged := await self._purge_some(connection, queue, state, which, by, begun_at)) is not None:
-                count += purged
-        return count
+        check_purged(state)
+
+        async def some(connection: Connection, begun_at: datetime) -> int | None:
+            return await self._purge_some(connection, queue, state, which, by, begun_at)
+
+        return await in_parts(self._pool, some)
 
     async def _purge_some(
         self, connection: Connection, queue: str, state: State, which: Filter, by: str, begun_at: datetime
@@ -180,8 +180,7 @@ _IN: Final = {
     State.READY: f"state <> 'parked' and not {_HELD} and run_crashes < {SUSPICIOUS}",
 }
 
-_HAS_OPEN_EFFECTS: Final = """exists (
-    select from payonce.effects e where e.message_id = outbox.id and e.state in ('intended', 'unknown', 'review'))"""
+_HAS_OPEN_EFFECTS: Final = has_open_effects("outbox")
 
 
 def _matching(state: State) -> str:
@@ -221,8 +220,4 @@ _PURGE: Final = f"""
         insert into payonce.inbox (consumer, id) select '{CONSUMER_PREFIX}' || queue, id::text from gone
         on conflict do nothing
     )
-    insert into payonce.job_logs (queue, message_id, correlation_id, idempotency_key, trace_id, status,
-                                  attempts, last_error, action, created_at, updated_at)
-    select queue, id, correlation_id, idempotency_key, trace_id, 'failed', attempts, 'purged by ' || $2,
-           action, payonce.due_now(), payonce.due_now()
-    from gone returning message_id"""
+    {PURGED_TO_JOB_LOG}"""

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from payonce.kit.outcomes import Unavailable
-from payonce.queues.cloudtasks.names import Place
+from payonce.queues.cloudtasks.names import INSTALLATION, Place
 
 if TYPE_CHECKING:
     from google.cloud.tasks_v2 import CloudTasksAsyncClient
@@ -149,6 +149,22 @@ class TaskService:
         if await self._known(act(name=name, timeout=CALL_LIMIT_S, retry=None)) is None:
             raise Unavailable(f"the task service has no queue {queue}")
 
+    async def installation(self) -> str | None:
+        """Whose server it is, if it is a payonce's. Google's is nobody's, and is not asked."""
+        if not self.config.local:
+            return None
+        from google.cloud import tasks_v2
+        from grpc.aio import AioRpcError
+
+        # The client's own method hands out queues alone; what came along with them is the call's.
+        request = tasks_v2.ListQueuesRequest(parent=self.config.place.parent, page_size=1)
+        call: Any = self._connected().transport.list_queues(request, timeout=CALL_LIMIT_S)
+        try:
+            await call
+        except AioRpcError as error:
+            raise self._unavailable(Said(error.code().name, error.details() or "")) from error
+        return next((str(value) for key, value in await call.trailing_metadata() if key == INSTALLATION), None)
+
     async def _known(self, call: Awaitable[Any]) -> Any:
         """The answer; None for what is not there, and for what is there already."""
         from google.api_core.exceptions import GoogleAPICallError
@@ -159,8 +175,10 @@ class TaskService:
             said = said_of(error)
             if said.code in (NOT_FOUND, ALREADY_EXISTS):
                 return None
-            where = self.config.endpoint or "Google"
-            raise Unavailable(f"the task service at {where} said {said.code}: {said.text}") from error
+            raise self._unavailable(said) from error
+
+    def _unavailable(self, said: Said) -> Unavailable:
+        return Unavailable(f"the task service at {self.config.endpoint or 'Google'} said {said.code}: {said.text}")
 
     def _connected(self) -> "CloudTasksAsyncClient":
         if self._client is None:

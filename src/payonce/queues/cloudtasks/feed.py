@@ -11,7 +11,7 @@ from payonce.engine.outbox import put_kept, wake_name
 from payonce.engine.policy import Policy
 from payonce.kit.outcomes import Invalid
 from payonce.queues.cloudtasks.names import RELAY
-from payonce.queues.declaring import check_limits, declare_queue
+from payonce.queues.declaring import check_limits, declare_queues
 
 PUT_MAX_MESSAGES: Final = 100_000
 """One put is one transaction; a larger one would hold its locks and its snapshot for too long."""
@@ -27,8 +27,7 @@ class CloudTasksFeed:
         """Makes queues known to PostgreSQL. What an operator set (paused, tuned) stays."""
         check_limits(policies)
         async with self._database.engine.acquire() as connection, connection.transaction():
-            for policy in sorted(policies, key=lambda policy: policy.queue):
-                await declare_queue(connection, policy, RELAY)
+            await declare_queues(connection, policies, RELAY)
         self._known.update(policy.queue for policy in policies)
 
     async def put(self, messages: Sequence[Message], within: Connection | None = None) -> list[UUID]:

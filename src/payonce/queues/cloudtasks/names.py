@@ -11,6 +11,8 @@ from payonce.kit.outcomes import Invalid
 RELAY: Final = "cloudtasks"
 """Also the name of the backend in payonce.queues."""
 LOCAL_PROJECT: Final = "payonce"
+INSTALLATION: Final = "payonce-installation"
+"""What comes along with the queues of a server of ours: payonce.installation.id of its database."""
 LOCAL_ACCOUNT: Final = "tasks@payonce.invalid"
 """For whom our own server signs when no account is named."""
 QUEUE_PATTERN: Final = re.compile(r"[A-Za-z0-9-]{1,100}")

@@ -4,7 +4,6 @@ A task proves nothing but that somebody was sent: the row says whether its messa
 twice, late, early or after the end, and nothing changes by it.
 """
 
-import os
 from collections.abc import Sequence
 from typing import Any, Final
 from uuid import UUID
@@ -21,6 +20,9 @@ from payonce.engine.outbox.model import told
 from payonce.engine.policy import Policy
 from payonce.engine.queue import Exchange
 from payonce.engine.rows import UNREADABLE, message_of
+from payonce.engine.upkeep import Task, entry_of, write_upkeep
+from payonce.engine.upkeep import told as told_of
+from payonce.kit.ids import drawn_token
 from payonce.kit.log import get_logger
 from payonce.queues.cloudtasks import box as replies
 from payonce.queues.cloudtasks.backoff import repeats_after_s
@@ -35,6 +37,7 @@ from payonce.queues.cloudtasks.statements import (
     HOLD,
     MARK_ALONE,
     SETTLE,
+    SETTLE_ONE,
 )
 
 EARLY_REST_S: Final = 5.0
@@ -88,7 +91,7 @@ class CloudTasksQueue:
             return Exchange(answers, (), AFTER_FAILURE_S)
 
     async def _begin(self, deliveries: Sequence[Delivery], *, alone: bool = False) -> list[Claim]:
-        token = _new_token()
+        token = drawn_token()
         ordered = sorted(deliveries, key=lambda delivery: delivery.id)
         try:
             rows = await self._database.engine.fetch(
@@ -280,13 +283,19 @@ class CloudTasksQueue:
         return len(rows)
 
     async def settle_within(self, connection: Connection, settlement: Settlement) -> str | None:
-        claim = settlement.claim
-        end = _End(claim.message.id, claim.token, settlement.ending, settlement.reason, settlement.delay_s)
-        rows = await self._settle_rows(connection, [end])
-        if not rows:
+        claim, ending = settlement.claim, settlement.ending
+        xact_id: str | None
+        if ending in (Ending.SUCCESS, Ending.FAILED):
+            xact_id = await connection.fetchval(
+                SETTLE_ONE, RELAY, claim.message.id, claim.token, ending.value,
+                None if settlement.reason is None else told(settlement.reason),
+                ending is Ending.FAILED or self.policy.log == "all",
+            )  # fmt: skip
+        else:
+            end = _End(claim.message.id, claim.token, ending, settlement.reason, settlement.delay_s)
+            xact_id = next((row["xact_id"] for row in await self._settle_rows(connection, [end])), None)
+        if xact_id is None:
             self._answer(claim.message.id, claim.token, replies.STALE)
-            return None
-        xact_id: str = rows[0]["xact_id"]
         return xact_id
 
     async def hold_within(self, connection: Connection, claim: Claim) -> bool:
@@ -299,8 +308,14 @@ class CloudTasksQueue:
         """The task service repeats what a dead process left, and the next run finds its lease ended."""
         return 0
 
-    async def wait(self, timeout_s: float) -> None:
+    async def log_upkeep(self, task: Task, moved: int) -> None:
+        await write_upkeep(self._database, entry_of(self.policy.queue, task), told_of(task, moved), self._worker)
+
+    async def wait(self, timeout_s: float, room: int = 0) -> None:
         await self._box.wait(timeout_s)
+
+    async def stop_waiting(self) -> None:
+        """Nothing is claimed behind a wait."""
 
     def wake(self) -> None:
         self._box.rung.set()
@@ -333,8 +348,3 @@ class _End(msgspec.Struct, frozen=True, gc=False):
     reason: str | None = None
     delay_s: float = 0.0
     anew: bool = False
-
-
-def _new_token() -> int:
-    """Drawn, so that no two processes issue the same; never 1, which means a message's first claim."""
-    return int.from_bytes(os.urandom(8), "big") >> 1 | 1 << 32

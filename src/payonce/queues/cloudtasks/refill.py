@@ -19,7 +19,7 @@ from payonce.kit.log import get_logger
 from payonce.queues.cloudtasks.client import TaskService
 from payonce.queues.cloudtasks.names import RELAY
 from payonce.queues.cloudtasks.pushed import Pushed
-from payonce.queues.cloudtasks.sync import differences, repair_pauses, sync
+from payonce.queues.cloudtasks.sync import differences, refuse_foreign, repair_pauses, sync
 
 LATE_S: Final = 180.0
 """So long after it fell due, and unheld, a message's task is asked for."""
@@ -73,6 +73,7 @@ class Keeper:
         if not self._missing and now < self._looked_at + QUEUES_LOOK_S:
             return
         pushed = list(self._pushed.values())
+        await refuse_foreign(self._database, self._service)
         if self._service.config.local:
             changed = await sync(self._service, pushed)
             for queue in sorted({each.queue for each in changed}):

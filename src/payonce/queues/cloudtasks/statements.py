@@ -143,6 +143,25 @@ SETTLE: Final = f"""
     )
     select mine.id, pg_current_xact_id()::text as xact_id from mine"""
 
+# The end of one run in its own transaction, which is what nearly all come to. Planned anew with each call, as the
+# planner likes it for SETTLE in a handler's session, that one takes 0.8 ms longer.
+SETTLE_ONE: Final = f"""
+    with gone as (
+        delete from payonce.outbox entry
+        where entry.relay = $1 and entry.id = $2 and entry.holder = $3 and entry.state <> 'parked'
+        returning entry.*
+    ), accepted as (
+        insert into payonce.inbox (consumer, id) select '{CONSUMER_PREFIX}' || queue, id::text from gone
+        on conflict do nothing
+    ), logged as (
+        insert into payonce.job_logs (queue, message_id, correlation_id, idempotency_key, trace_id, status, attempts,
+            last_error, action, worker, started_at, created_at, updated_at)
+        select queue, id, correlation_id, idempotency_key, trace_id, $4, attempts + 1, $5, action, worker, begun_at,
+            payonce.due_now(), payonce.due_now()
+        from gone where $6
+    )
+    select pg_current_xact_id()::text from gone"""
+
 HOLD: Final = """
     update payonce.outbox set held_until = payonce.lease_now() + make_interval(secs => $4::float8)
     where relay = $1 and id = $2 and holder = $3 and state <> 'parked'

@@ -6,6 +6,7 @@ from typing import Final
 
 from payonce.engine.database import Database
 from payonce.engine.policy import Policy
+from payonce.kit.outcomes import Invalid
 from payonce.queues.cloudtasks.backoff import backoff_bounds_s, doublings
 from payonce.queues.cloudtasks.client import QueueNumbers, TaskService
 from payonce.queues.cloudtasks.pushed import Pushed
@@ -41,6 +42,19 @@ def numbers_of(policy: Policy) -> QueueNumbers:
         max_backoff_s=most_s,
         max_doublings=doublings(policy.backoff),
     )
+
+
+async def refuse_foreign(database: Database, service: TaskService) -> None:
+    """Two installations at one task server would set each other's rates and pauses, and neither could verify the tasks
+    that it gets: the server's keys are in the other's database."""
+    owner = await service.installation()
+    ours = await database.installation()
+    if owner not in (None, ours):
+        raise Invalid(
+            f"the Cloud Tasks server at {service.config.endpoint} belongs to another payonce (installation {owner}, "
+            f"this one is {ours}); name this one's in CLOUD_TASKS_ENDPOINT, or start one on its database with: "
+            "payonce cloudtasks --port 0"
+        )
 
 
 async def differences(service: TaskService, pushed: Sequence[Pushed]) -> list[Difference]:

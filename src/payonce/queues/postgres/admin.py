@@ -8,19 +8,21 @@ import asyncpg
 
 from payonce.engine.bell import Bell
 from payonce.engine.database import Connection, Database
+from payonce.engine.declared import check_known, queue_names, set_paused, unknown_queue
 from payonce.engine.model import State, clean_text
 from payonce.engine.queue import Depth, Filter, Preview, Stored
 from payonce.engine.rows import MESSAGE_COLUMNS, MESSAGE_STARTS_OVER
-from payonce.kit.outcomes import Invalid
-from payonce.queues.declaring import check_known, queue_names, set_paused, unknown_queue
+from payonce.queues.operating import (
+    CHANGE_BATCH,
+    COUNT_MAX,
+    PURGED_TO_JOB_LOG,
+    SAMPLES,
+    check_page,
+    check_purged,
+    has_open_effects,
+    in_parts,
+)
 from payonce.queues.postgres.rows import stored_of
-
-COUNT_MAX: Final = 1_000_000
-"""Depths stop here, so that looking at a queue of ten million stays cheap."""
-CHANGE_BATCH: Final = 1_000
-"""Redrive and purge work in transactions of this many rows."""
-SAMPLES: Final = 5
-PEEK_MAX: Final = 1_000
 
 _STORED_COLUMNS: Final = f"{MESSAGE_COLUMNS}, state, ready_at, crashes, lease_until, worker, last_error"
 
@@ -62,8 +64,7 @@ class PostgresAdmin:
     async def peek(self, queue: str, state: State, limit: int, after: UUID | None = None) -> list[Stored]:
         """In the order they fall due; `after` the given message, for the next page."""
         await check_known(self._pool, queue)
-        if not 1 <= limit <= PEEK_MAX:
-            raise Invalid(f"limit is {limit}; it must be between 1 and {PEEK_MAX}")
+        check_page(limit)
         rows = await self._pool.fetch(
             f"""
             select {_STORED_COLUMNS} from payonce.messages
@@ -142,14 +143,12 @@ class PostgresAdmin:
         """Deletes what is there at the beginning; each leaves a row in the job log, so nothing vanishes untold.
         Messages with open effects stay."""
         await check_known(self._pool, queue)
-        if state is State.LEASED:
-            raise Invalid("messages that are being worked on cannot be purged; pause the queue and let them end")
-        begun_at = await self._pool.fetchval("select payonce.due_now()")
-        count = 0
-        async with self._pool.acquire() as connection:
-            while (purged := await self._purge_some(connection, queue, state, which, by, begun_at)) is not None:
-                count += purged
-        return count
+        check_purged(state)
+
+        async def some(connection: Connection, begun_at: datetime) -> int | None:
+            return await self._purge_some(connection, queue, state, which, by, begun_at)
+
+        return await in_parts(self._pool, some)
 
     async def _purge_some(
         self, connection: Connection, queue: str, state: State, which: Filter, by: str, begun_at: datetime
@@ -185,19 +184,14 @@ _MATCHING: Final = """queue = $1 and state = $2
     and ($8::timestamptz is null or ready_at < $8)"""
 
 
-_HAS_OPEN_EFFECTS: Final = """exists (
-    select from payonce.effects e where e.message_id = messages.id and e.state in ('intended', 'unknown', 'review'))"""
+_HAS_OPEN_EFFECTS: Final = has_open_effects("messages")
 
 _PURGE: Final = f"""
     with gone as (
         delete from payonce.messages where id = any($1) and not {_HAS_OPEN_EFFECTS}
         returning *
     )
-    insert into payonce.job_logs (queue, message_id, correlation_id, idempotency_key, trace_id, status,
-                                  attempts, last_error, action, created_at, updated_at)
-    select queue, id, correlation_id, idempotency_key, trace_id, 'failed', attempts, 'purged by ' || $2,
-           action, payonce.due_now(), payonce.due_now()
-    from gone returning message_id"""
+    {PURGED_TO_JOB_LOG}"""
 
 
 def _arguments(queue: str, state: State, which: Filter) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ from payonce.engine.idempotency import TAKE_KEYS, first_ids, keyed
 from payonce.engine.model import Message
 from payonce.engine.policy import Policy
 from payonce.kit.outcomes import Invalid
-from payonce.queues.declaring import check_limits, declare_queue
+from payonce.queues.declaring import check_limits, declare_queues
 from payonce.queues.postgres.columns import columns_of
 
 PUT_MAX_MESSAGES: Final = 100_000
@@ -34,8 +34,8 @@ class PostgresFeed:
         """Makes queues and their limits known to the store. What an operator set (paused) stays."""
         check_limits(policies)
         async with self._database.engine.acquire() as connection, connection.transaction():
+            await declare_queues(connection, policies, "postgres")
             for policy in sorted(policies, key=lambda policy: policy.queue):
-                await declare_queue(connection, policy, "postgres")
                 if policy.lanes:
                     await connection.execute(_SHARE_A_LANE, policy.queue)
         self._lanes_by_queue.update((policy.queue, policy.lanes) for policy in policies)

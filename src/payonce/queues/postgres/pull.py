@@ -16,6 +16,7 @@ from payonce.engine.model import Answer, Claim, Ending, Settlement, State, clean
 from payonce.engine.policy import Policy
 from payonce.engine.queue import POLL_S, Exchange
 from payonce.engine.rows import UNREADABLE
+from payonce.engine.upkeep import Task, entry_of, told, write_upkeep
 from payonce.kit.log import get_logger
 from payonce.queues.postgres import statements
 from payonce.queues.postgres.rows import claim_of
@@ -92,8 +93,7 @@ class PostgresQueue:
         """The claimed rows, and the row that says what was settled."""
         if statement is None:
             statement = statements.SETTLE_AND_CLAIM_LANES if self.policy.lanes else statements.SETTLE_AND_CLAIM
-        rows = await connection.fetch(
-            statement,
+        arguments = (
             [settlement.claim.message.id for settlement in done],
             [settlement.claim.token for settlement in done],
             self.policy.log == "all",
@@ -104,6 +104,12 @@ class PostgresQueue:
             self.policy.limit_name if limit else None,
             *((self._lane_cursor,) if statement is statements.SETTLE_AND_CLAIM_LANES else ()),
         )
+        try:
+            rows = await connection.fetch(statement, *arguments)
+        except asyncpg.DeadlockDetectedError:
+            # Nothing of ours happened, and the other one is through. Told, because exchanges are not meant to meet.
+            log.warning("exchange_deadlocked", queue=self.policy.queue, worker=self._worker)
+            rows = await connection.fetch(statement, *arguments)
         return rows, rows.pop()
 
     async def _further_lanes(self, connection: Connection, wanted: int, outcome: Record) -> list[Record]:
@@ -253,13 +259,19 @@ class PostgresQueue:
             self._bell.ring({self.policy.queue})
         return {row["id"] for row in rows}
 
-    async def wait(self, timeout_s: float) -> None:
+    async def log_upkeep(self, task: Task, moved: int) -> None:
+        await write_upkeep(self._database, entry_of(self.policy.queue, task), told(task, moved), self._worker)
+
+    async def wait(self, timeout_s: float, room: int = 0) -> None:
         try:
             async with asyncio.timeout(timeout_s):
                 await self._rung.wait()
         except TimeoutError:
             pass
         self._rung.clear()
+
+    async def stop_waiting(self) -> None:
+        """Nothing is claimed behind a wait."""
 
     def wake(self) -> None:
         self._rung.set()

@@ -7,11 +7,11 @@ from uuid import UUID
 
 from payonce.engine.bell import Bell
 from payonce.engine.database import Connection, settled_transaction
+from payonce.engine.declared import check_known, queue_names, set_paused
 from payonce.engine.model import State, clean_text
 from payonce.engine.outbox import wake_name
 from payonce.engine.queue import Depth, Filter, Preview, Stored
-from payonce.kit.outcomes import Invalid
-from payonce.queues.declaring import check_known, queue_names, set_paused
+from payonce.queues.operating import COUNT_MAX, SAMPLES, check_page, check_purged
 from payonce.queues.redis import scripts
 from payonce.queues.redis.kept import KEPT, RELAY, forget, start_over
 from payonce.queues.redis.keys import paused_key
@@ -20,11 +20,7 @@ from payonce.queues.redis.redriving import parked_rows, redrive_now, redrive_wit
 from payonce.queues.redis.runlog import EndedRun, line, try_to_write_runs, write_runs
 from payonce.queues.redis.store import RedisStore
 
-COUNT_MAX: Final = 1_000_000
-"""A filter looks at no more messages than this."""
 PAGE: Final = 500
-SAMPLES: Final = 5
-PEEK_MAX: Final = 1_000
 US: Final = 1_000_000
 
 
@@ -50,8 +46,7 @@ class RedisAdmin:
     async def peek(self, queue: str, state: State, limit: int, after: UUID | None = None) -> list[Stored]:
         """In the order they fall due; `after` the given message, for the next page."""
         await check_known(self._pool, queue)
-        if not 1 <= limit <= PEEK_MAX:
-            raise Invalid(f"limit is {limit}; it must be between 1 and {PEEK_MAX}")
+        check_page(limit)
         page: list[Stored] = []
         passed = after is None
         async for found in self._walk(queue, state):
@@ -137,8 +132,7 @@ class RedisAdmin:
         """Deletes what is there at the beginning; each leaves a row in the job log, so nothing vanishes untold.
         Messages with open effects stay."""
         await check_known(self._pool, queue)
-        if state is State.LEASED:
-            raise Invalid("messages that are being worked on cannot be purged; pause the queue and let them end")
+        check_purged(state)
         retention_s = await self._pool.fetchval("select key_retention_s from payonce.queues where name = $1", queue)
         reason = f"purged by {clean_text(by)}"
 

@@ -9,11 +9,12 @@ import msgspec
 
 from payonce.engine.bell import Bell
 from payonce.engine.database import Connection
+from payonce.engine.declared import queue_names
 from payonce.engine.model import Message, check_message
 from payonce.engine.outbox import put_kept, wake_name
 from payonce.engine.policy import Policy
 from payonce.kit.outcomes import Invalid
-from payonce.queues.declaring import check_limits, declare_queue, queue_names
+from payonce.queues.declaring import check_limits, declare_queues
 from payonce.queues.redis import scripts
 from payonce.queues.redis.bodies import encode_bodies, parts_of
 from payonce.queues.redis.kept import RELAY
@@ -41,8 +42,8 @@ class RedisFeed:
         check_limits(policies)
         async with self._store.database.engine.acquire() as connection, connection.transaction():
             check_names(policies, await queue_names(connection))
+            await declare_queues(connection, policies, "redis")
             for policy in sorted(policies, key=lambda policy: policy.queue):
-                await declare_queue(connection, policy, "redis")
                 await self._store.declare(policy.queue, connection)
         self._lanes_by_queue.update((policy.queue, policy.lanes) for policy in policies)
 

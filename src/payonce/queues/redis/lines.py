@@ -5,6 +5,7 @@ over TLS.
 """
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -31,20 +32,26 @@ class Lines:
         self._connect_timeout_s = connect_timeout_s
         self._timeout_s = timeout_s
         self._open: list[_Line] = []
+        self._begun: set[asyncio.Task[_Line]] = set()
+        """Connections that are being made; they count as well."""
 
     @staticmethod
     def fit(url: str) -> bool:
         return urlsplit(url).scheme in PLAIN_SCHEMES
 
     async def execute_command(self, *words: Word) -> Any:
-        line = next((each for each in self._open if not each.waiting), None)
-        if line is None:
-            line = await self._another() if len(self._open) < self._most else min(self._open, key=_how_busy)
-        return await self._ask(line, words)
+        return await self._ask(await self.line(), words)
+
+    async def line(self) -> "_Line":
+        """One connection, for several commands behind each other. Who gives up waiting for an answer has to close."""
+        return self._free() or await self._another()
 
     async def aclose(self) -> None:
         for line in list(self._open):
             line.cut()
+
+    def _free(self) -> "_Line | None":
+        return next((each for each in self._open if not each.waiting), None)
 
     async def _ask(self, line: "_Line", words: Sequence[Word]) -> Any:
         try:
@@ -56,6 +63,25 @@ class Lines:
             raise exceptions.TimeoutError(f"no answer within {self._timeout_s:g} s") from error
 
     async def _another(self) -> "_Line":
+        """A new connection while there may be more of them, else the least busy one."""
+        deadline = time.monotonic() + self._connect_timeout_s
+        while len(self._open) + len(self._begun) >= self._most:
+            if self._open:
+                return min(self._open, key=_how_busy)
+            await asyncio.wait(
+                self._begun, timeout=deadline - time.monotonic(), return_when=asyncio.FIRST_COMPLETED
+            )  # fmt: skip
+            if time.monotonic() >= deadline:
+                raise self._no_connection()
+        begun = asyncio.create_task(self._connected())
+        self._begun.add(begun)
+        begun.add_done_callback(self._begun.discard)
+        return await begun
+
+    def _no_connection(self) -> exceptions.TimeoutError:
+        return exceptions.TimeoutError(f"no connection within {self._connect_timeout_s:g} s")
+
+    async def _connected(self) -> "_Line":
         loop, place = asyncio.get_running_loop(), self._place
         try:
             async with asyncio.timeout(self._connect_timeout_s):
@@ -66,7 +92,7 @@ class Lines:
                         lambda: _Line(self._open), place.get("host", "localhost"), place.get("port", 6379)
                     )
         except TimeoutError as error:
-            raise exceptions.TimeoutError(f"no connection within {self._connect_timeout_s:g} s") from error
+            raise self._no_connection() from error
         try:
             if place.get("password"):
                 await self._ask(line, ["AUTH", *filter(None, (place.get("username"), place["password"]))])

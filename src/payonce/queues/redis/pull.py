@@ -1,9 +1,9 @@
 """Taking messages: finished ones are settled and new ones claimed by one script, in one round trip."""
 
 import asyncio
-import os
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 from uuid import UUID
@@ -15,7 +15,8 @@ from payonce.engine.outbox import Fate, accept_unkept, hold_kept, settle_kept, w
 from payonce.engine.policy import Policy
 from payonce.engine.queue import POLL_S, Exchange
 from payonce.engine.rows import UNREADABLE
-from payonce.kit.ids import new_id
+from payonce.engine.upkeep import Task, entry_of, told, write_upkeep
+from payonce.kit.ids import drawn_token, new_id
 from payonce.kit.log import get_logger
 from payonce.queues.redis import scripts
 from payonce.queues.redis.bodies import decode_any, decode_plain, id_text
@@ -43,12 +44,14 @@ from payonce.queues.redis.settling import (
     success_words,
 )
 from payonce.queues.redis.store import RedisStore
-from payonce.queues.redis.waiting import Doorbell
+from payonce.queues.redis.waiting import CLAIMING_LOOK_S, Caught, Doorbell
 
 REAP_BATCH: Final = 200
 SETTLE_MAX: Final = 1_000
 ANSWERS: Final = {ord("S"): Answer.SETTLED, ord("A"): Answer.ALREADY, ord("T"): Answer.STALE}
 PLAIN: Final = "p"
+LEASE_MIN_S: Final = 10 * CLAIMING_LOOK_S
+"""A shorter lease is not taken behind a look, which may have begun that much earlier."""
 ENDS: Final = (Ending.SUCCESS, Ending.FAILED)
 
 log = get_logger(__name__)
@@ -69,7 +72,7 @@ class RedisQueue:
         self._limit = policy.limit_name or ""
         self._retention_us = round(policy.key_retention_s * US)
         self._rung = asyncio.Event()
-        self._doorbell = Doorbell(store, policy.queue, self._rung)
+        self._doorbell = Doorbell(store, policy.queue, self._rung, self._claim_one, self._uncatch)
         self._held: set[UUID] = set()
         """Messages that were put straight into Redis, and that a run of this process has given a row in the outbox."""
         self._fates: dict[tuple[UUID, int], Fate] = {}
@@ -77,12 +80,20 @@ class RedisQueue:
         bell.subscribe(policy.queue, self._rung)
 
     async def exchange(self, settlements: Sequence[Settlement], limit: int) -> Exchange:
+        caught = self._doorbell.take() if limit else None
+        if caught is None:
+            return await self._exchange_in_parts(settlements, limit)
+        claims = await self._caught(caught)
+        rest = await self._exchange_in_parts(settlements, limit - len(claims)) if settlements else Exchange(more=True)
+        return replace(rest, claims=[*claims, *rest.claims], asked_at=caught.asked_at)
+
+    async def _exchange_in_parts(self, settlements: Sequence[Settlement], limit: int) -> Exchange:
         answers: list[Answer] = []
         while len(settlements) > SETTLE_MAX:
             answers += (await self._exchange(settlements[:SETTLE_MAX], 0)).answers
             settlements = settlements[SETTLE_MAX:]
         last = await self._exchange(settlements, limit)
-        return Exchange([*answers, *last.answers], last.claims, last.rest_s) if answers else last
+        return replace(last, answers=[*answers, *last.answers]) if answers else last
 
     async def _exchange(self, settlements: Sequence[Settlement], limit: int) -> Exchange:
         fates = await self._record(settlements)
@@ -102,7 +113,7 @@ class RedisQueue:
             else:
                 places.append((False, len(others)))
                 others.append(other_words(settlement))
-        token = _new_token()
+        token = drawn_token()
         now_us, rest, said, *claimed = await self._run(token, limit, "ready", done, others)
         now = moment(now_us)
         answers = [
@@ -179,10 +190,23 @@ class RedisQueue:
         self, token: int, limit: int, source: str, done: Sequence[Words] = (), others: Sequence[Words] = ()
     ) -> list[bytes]:
         return await self._store.run(
-            scripts.EXCHANGE, self.policy.queue, self._lease_us, self._worker, token, limit, source, str(new_id()),
-            self._retention_us, self._limit, len(done), *(word for words in done for word in words),
-            *(word for words in others for word in words),
+            scripts.EXCHANGE, self.policy.queue, *self._terms(token, limit, source), len(done),
+            *(word for words in done for word in words), *(word for words in others for word in words),
         )  # fmt: skip
+
+    def _terms(self, token: int, limit: int, source: str) -> Words:
+        return (self._lease_us, self._worker, token, limit, source, str(new_id()), self._retention_us, self._limit)
+
+    def _claim_one(self, token: int) -> Words:
+        return self._store.asking(scripts.EXCHANGE, self.policy.queue, *self._terms(token, 1, "ready"), 0)
+
+    async def _caught(self, caught: Caught) -> list[Claim]:
+        now_us, _, _, *claimed = caught.answer
+        return await self._readable(claimed, caught.token, moment(now_us))
+
+    async def _uncatch(self, caught: Caught) -> None:
+        """To where it was in line, without a look at it."""
+        await self._store.run(scripts.GIVE_BACK, self.policy.queue, self._worker, self._limit, caught.token)
 
     async def _readable(self, claimed: Sequence[bytes], token: int, now: datetime) -> list[Claim]:
         """One message that cannot be read is parked with its reason, and does not hold up the others."""
@@ -220,7 +244,7 @@ class RedisQueue:
         if not dropped:
             return left
         gone = [silently_gone(claim.message.id, claim.token) for claim in dropped]
-        await self._run(_new_token(), 0, "ready", (), gone)
+        await self._run(drawn_token(), 0, "ready", (), gone)
         if checked.outdated:
             await bring_again(self._database.engine, [claim.message.id for claim in checked.outdated])
             self._bell.ring({wake_name(RELAY)})
@@ -234,7 +258,7 @@ class RedisQueue:
         log.warning("redis_forgot_pause", queue=self.policy.queue, claims=len(claims))
         await self._store.declare(self.policy.queue)
         back = [other_words(Settlement(claim, Ending.RELEASED)) for claim in claims]
-        await self._run(_new_token(), 0, "ready", (), back)
+        await self._run(drawn_token(), 0, "ready", (), back)
 
     async def _park_unreadable(self, body: bytes, token: int, error: str) -> None:
         message_id, reason = id_text(body), clean_text(f"this message cannot be read: {error}")
@@ -242,10 +266,10 @@ class RedisQueue:
         nameless = Message(queue=self.policy.queue)
         told = line(nameless, "parked", 0, reason).replace(str(nameless.id), as_json(message_id))
         words = (message_id, token, Ending.PARKED.value, "", 0, reason, "", told)
-        await self._run(_new_token(), 0, "ready", (), [words])
+        await self._run(drawn_token(), 0, "ready", (), [words])
 
     async def claim_alone(self) -> Claim | None:
-        token = _new_token()
+        token = drawn_token()
         now_us, _, _, *claimed = await self._run(token, 1, "alone")
         claims = await self._readable(claimed, token, moment(now_us))
         return claims[0] if claims else None
@@ -261,8 +285,10 @@ class RedisQueue:
         return [claim for claim in claims if str(claim.message.id) in gone]
 
     async def give_back(self, running: Sequence[Claim]) -> int:
+        self._doorbell.forget()
         ids = [str(claim.message.id) for claim in running]
-        [count] = await self._store.run(scripts.GIVE_BACK, self.policy.queue, self._worker, self._limit, *ids)
+        [count] = await self._store.run(scripts.GIVE_BACK, self.policy.queue, self._worker, self._limit, "", *ids)
+        await self._doorbell.disown()
         return int(count)
 
     async def settle_within(self, connection: Connection, settlement: Settlement) -> str | None:
@@ -279,7 +305,7 @@ class RedisQueue:
             fate = await accept_unkept(connection, RELAY, claim.message)
         if fate is Fate.GONE:
             # It would run again each time that its lease ends, and be parked in the end although it is done.
-            await self._run(_new_token(), 0, "ready", (), [silently_gone(claim.message.id, claim.token)])
+            await self._run(drawn_token(), 0, "ready", (), [silently_gone(claim.message.id, claim.token)])
         if fate is not Fate.RECORDED:
             return None
         if self._is_logged(settlement):
@@ -326,17 +352,29 @@ class RedisQueue:
         dropped = [held for held in kept if held.kind == KEPT and held.uuid not in parked]
         if dropped:
             gone = [silently_gone(held.id, held.token) for held in dropped]
-            await self._run(_new_token(), 0, "ready", (), gone)
+            await self._run(drawn_token(), 0, "ready", (), gone)
         return parked, dropped
 
-    async def wait(self, timeout_s: float) -> None:
-        self._doorbell.listen()
+    async def log_upkeep(self, task: Task, moved: int) -> None:
+        entry, info = entry_of(self.policy.queue, task), told(task, moved)
+        await self._store.run(scripts.LOG, self.policy.queue, line(entry, "success", 1, info))
+        await write_upkeep(self._database, entry, info, self._worker)
+
+    async def wait(self, timeout_s: float, room: int = 0) -> None:
+        if not room:
+            await self._doorbell.let_go()
+        self._doorbell.listen(claiming=room > 0 and self.policy.lease_s >= LEASE_MIN_S)
         try:
             async with asyncio.timeout(timeout_s):
                 await self._rung.wait()
         except TimeoutError:
             pass
+        finally:
+            self._doorbell.rest()
         self._rung.clear()
+
+    async def stop_waiting(self) -> None:
+        await self._doorbell.close()
 
     def wake(self) -> None:
         self._rung.set()
@@ -353,8 +391,3 @@ def _as_recorded(settlements: Sequence[Settlement], fates: dict[UUID, Fate], ans
         else said.get(fates.get(settlement.claim.message.id, Fate.STALE), answer)
         for settlement, answer in zip(settlements, answers, strict=True)
     ]
-
-
-def _new_token() -> int:
-    """Drawn, since a wiped server would begin to count again; never 1, which means a message's first claim."""
-    return int.from_bytes(os.urandom(8), "big") >> 1 | 1 << 32

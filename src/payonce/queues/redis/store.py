@@ -16,9 +16,9 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from payonce.engine.database import Database
+from payonce.engine.declared import unknown_queue
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import QueueAway, Unavailable
-from payonce.queues.declaring import unknown_queue
 from payonce.queues.redis import scripts
 from payonce.queues.redis.bodies import PART_MAX_BYTES
 from payonce.queues.redis.keys import OWNER, TEST_CLOCK, main_key
@@ -93,15 +93,18 @@ class RedisStore:
     async def run(self, script: Script, queue: str, *arguments: str | bytes | int) -> list[Any]:
         """One atomic step on one queue. Its answer without the leading OK."""
         for _ in range(REPEATS_MAX):
-            text, digest = self._text(script)
             try:
-                answer = await self.command("EVALSHA", digest, 1, main_key(queue), *arguments)
+                answer = await self.command(*self.asking(script, queue, *arguments))
             except exceptions.NoScriptError:
-                await self.command("SCRIPT", "LOAD", text)
+                await self.command("SCRIPT", "LOAD", self._text(script)[0])
                 continue
             if await self._settled(queue, answer[0]):
                 return list(answer[1:])
         raise QueueAway(f"{self._where} forgets what it is told; is somebody flushing it over and over?")
+
+    def asking(self, script: Script, queue: str, *arguments: str | bytes | int) -> tuple[str | bytes | int, ...]:
+        """The command that runs a script, if the server has it."""
+        return ("EVALSHA", self._text(script)[1], 1, main_key(queue), *arguments)
 
     async def run_all(
         self, script: Script, calls: Sequence[tuple[str, Sequence[str | bytes | int]]]
@@ -203,7 +206,7 @@ class RedisStore:
 
     async def _mark_as_ours(self) -> None:
         """Two databases in one Redis would take each other's messages."""
-        ours = await self.database.engine.fetchval("select id::text from payonce.installation")
+        ours = await self.database.installation()
         await self.command("SET", OWNER, ours, "NX")
         owner = ((await self.command("GET", OWNER)) or b"").decode("utf-8", "replace")
         if owner != ours:

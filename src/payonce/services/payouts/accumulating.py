@@ -1,14 +1,16 @@
-"""Payouts that are too small for the exchange: kept for each client until together they are enough for one swap."""
+"""Payouts that are too small for the exchange, or for their gas: kept by client until they are enough for one swap."""
 
-from typing import Any, Final
+from typing import Final
 
-from payonce.engine.transaction import Reader, Tx
+from payonce.engine.transaction import Tx
 from payonce.engine.work import Work, handles
 from payonce.kit.money import Amount
 from payonce.services.payouts import books, sending, store, swap_store
-from payonce.services.payouts.model import ETH, ETH_NETWORK, ETH_TICKER, Payout, State, payout_from
+from payonce.services.payouts.minimums import taken_now
+from payonce.services.payouts.model import ETH, Payout, State, payout_from
 from payonce.services.payouts.policies import KEEPING
-from payonce.vendors.changenow.port import ChangeNow, ExchangeRefused, Pair, Range
+from payonce.services.payouts.wallet import HostWallet
+from payonce.vendors.changenow.port import ChangeNow, ExchangeRefused, Range
 
 BATCH_MAX: Final = 100
 """Payouts that one swap serves, unless it takes more of them to be enough."""
@@ -57,11 +59,11 @@ async def look_for_batches(work: Work) -> None:
 
 
 @handles(KEEPING, BATCH)
-async def batch_client(work: Work, changenow: ChangeNow) -> None:
-    """One swap for all that a client is owed, once the exchange takes so much."""
+async def batch_client(work: Work, changenow: ChangeNow, host: HostWallet) -> None:
+    """One swap for all that a client is owed, once the exchange takes so much, or it is worth the gas."""
     of = await store.payout(work.read, work.message.correlation_id)
     try:
-        taken = await changenow.range(Pair(ETH_TICKER, ETH_NETWORK, of.payout_currency, of.payout_network))
+        taken = await taken_now(changenow, host, (of.payout_currency, of.payout_network))
     except ExchangeRefused as no:
         async with work.commit(rejected=no.reason):
             return
@@ -137,20 +139,3 @@ async def _waiting(tx: Tx, of: Payout, frozen: list[str]) -> list[Payout]:
 
 async def _put(tx: Tx, payout: Payout, key: str) -> None:
     await tx.send(KEEPING, {}, action=BATCH, key=key, correlation_id=payout.id)
-
-
-async def accumulated(read: Reader) -> list[dict[str, Any]]:
-    """What waits, by client."""
-    rows = await read.fetch(
-        """
-        select payout_currency, payout_network, wallet_address, extra_id, count(*) as payouts,
-            sum(value_minor) as minor, min(created_at) as since
-        from payouts.payouts where state = 'accumulating' group by 1, 2, 3, 4 order by 1, 2, 3, 4
-        """
-    )
-    return [
-        {"payout_currency": row["payout_currency"], "payout_network": row["payout_network"],
-         "wallet_address": row["wallet_address"], "extra_id": row["extra_id"], "payouts": row["payouts"],
-         "value_eth": Amount(int(row["minor"]), ETH).to_text(), "since": row["since"]}
-        for row in rows
-    ]  # fmt: skip

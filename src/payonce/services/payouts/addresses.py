@@ -8,9 +8,15 @@ from payonce.kit.keccak import keccak_256
 _BASE58: Final = "1-9A-HJ-NP-Za-km-z"
 _BECH32: Final = "02-9ac-hj-np-z"
 _EVM: Final = re.compile(r"0x[0-9a-fA-F]{40}")
+_ZERO: Final = "0x" + "0" * 40
+"""Of no key: what is sent there is lost to everybody."""
 _ANY: Final = re.compile(r"[\x21-\x7e]{4,200}")
 """Of a network whose addresses we do not know: printable, without spaces."""
+MEMO_SHAPE: Final = "[!-~]([ -~]{0,118}[!-~])?"
+"""Blanks at an end are a slip of the caller's: a memo with them, or of them alone, finds nobody at the other side."""
+MEMO_RULE: Final = "must be 1 to 120 printable ASCII characters, with no blank at its beginning or end"
 
+_BECH32_BEGINS: Final = {"btc": ("bc1",), "ltc": ("ltc1",)}
 SHAPES: Final = {
     **dict.fromkeys(("eth", "bsc", "matic", "arbitrum", "op", "base", "avaxc", "zksync", "linea", "ftm"), _EVM),
     "btc": re.compile(rf"[13][{_BASE58}]{{25,34}}|bc1[{_BECH32}]{{11,71}}"),
@@ -24,15 +30,30 @@ SHAPES: Final = {
 }
 
 
+def is_memo(text: str) -> bool:
+    return re.fullmatch(MEMO_SHAPE, text) is not None
+
+
 def looks_like_an_address(network: str, address: str) -> bool:
     return wrong_with(network, address) is None
+
+
+def in_one_spelling(network: str, address: str) -> str:
+    """Bech32 may be all in capitals, as QR codes have it. It is the same address, so it is written as the others are,
+    and its owner is one client."""
+    small = address.lower()
+    if address.isascii() and address == address.upper() and small.startswith(_BECH32_BEGINS.get(network, ())):
+        return small
+    return address
 
 
 def wrong_with(network: str, address: str) -> str | None:
     """Why it cannot be an address of the network, as the end of a sentence; None when it can."""
     shape = SHAPES.get(network, _ANY)
-    if not shape.fullmatch(address):
+    if not shape.fullmatch(in_one_spelling(network, address)):
         return f"is no address of the network {network}"
+    if shape is _EVM and address == _ZERO:
+        return "is the zero address, whose key nobody has: what is paid there is lost; give the client's own"
     if shape is _EVM and not _checksum_holds(address):
         return f"is mistyped: its capital letters, the checksum of {network} (EIP-55), do not fit it; copy it anew"
     return None

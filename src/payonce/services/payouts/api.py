@@ -21,7 +21,8 @@ from payonce.routes.desk import AtDesk, Desk, Trace
 from payonce.routes.once import Once, moves_money
 from payonce.routes.problems import Problem, not_found, responses
 from payonce.routes.values import PAGE_DEFAULT, Asked, Limit, Moment, Note
-from payonce.services.payouts import accumulating, quoting, store, swap_store
+from payonce.services.payouts import looking, quoting, store, swap_store
+from payonce.services.payouts.addresses import MEMO_SHAPE
 from payonce.services.payouts.counting import counted
 from payonce.services.payouts.decisions import ACTION, Decision, Verdict
 from payonce.services.payouts.intake import SIGNATURE_HEADER, NotTaken, read_webhook
@@ -31,6 +32,7 @@ from payonce.services.payouts.receiving import Collision, Taken, check_currency,
 from payonce.services.payouts.scopes import DECIDE, READ
 from payonce.services.payouts.statement import statement
 from payonce.services.payouts.terms import Terms
+from payonce.services.payouts.wallet import HostWallet
 from payonce.vendors.changenow.port import ChangeNow
 
 PREFIX: Final = "/v1/payouts"
@@ -125,7 +127,7 @@ class DecisionAsked(Asked):
     revision: int = Field(ge=0, le=2**31 - 1, description="As GET showed it.")
     note: Note = Field(description="Why; it is kept in the audit log.")
     address: Annotated[str, StringConstraints(pattern=r"^[!-~]{1,200}$")] | None = None
-    extra_id: Annotated[str, StringConstraints(pattern=r"^[ -~]{0,120}$")] | None = Field(
+    extra_id: Annotated[str, StringConstraints(pattern=f"^({MEMO_SHAPE})?$")] | None = Field(
         None, description="The new address' memo; empty says that it needs none."
     )
     transaction: Annotated[str, StringConstraints(pattern=r"^0x[0-9a-fA-F]{64}$")] | None = Field(
@@ -193,7 +195,8 @@ def _add_intake(routes: APIRouter) -> None:
         amount = Amount.from_decimal(Decimal(price), USDT)
         if fee_and_rest(amount, terms.fee_percent)[1].minor <= 0:
             raise Problem(422, f"price is {price}, which leaves nothing to pay out after the fee")
-        found = await quoting.quote(changenow, terms, amount, payout_currency.lower(), payout_network.lower())
+        host = _resource(desk, HostWallet)
+        found = await quoting.quote(changenow, host, terms, amount, payout_currency.lower(), payout_network.lower())
         return QuoteDocument(**found)
 
 
@@ -209,7 +212,14 @@ def _add_reading(routes: APIRouter) -> None:
 
     @routes.get(f"{PREFIX}/accumulated", summary="What waits until it is enough, by client", responses=READS)
     async def list_accumulated(desk: AtDesk, caller: Viewer) -> list[Accumulated]:
-        return [Accumulated(**each) for each in await accumulating.accumulated(desk.read)]
+        return [
+            Accumulated(
+                payout_currency=each.payout_currency, payout_network=each.payout_network,
+                wallet_address=each.wallet_address, extra_id=each.extra_id, payouts=each.payouts,
+                value_eth=each.value.to_text(), since=each.since,
+            )
+            for each in await looking.accumulated(desk.read)
+        ]  # fmt: skip
 
     @routes.get(f"{PREFIX}/statement.csv", summary="Payouts of a time as a table", responses=READS,
                 response_class=Response)  # fmt: skip

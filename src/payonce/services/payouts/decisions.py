@@ -10,13 +10,14 @@ from typing import Any, Final
 
 import msgspec
 
-from payonce.engine.brakes import Action, Weighed
+from payonce.engine.brakes import Action, Weighed, asker_of
 from payonce.engine.queue import Admin
 from payonce.engine.transaction import Tx
 from payonce.kit.outcomes import Invalid, Retry, Stale
 from payonce.services.payouts import books, sending, store, swap_store
-from payonce.services.payouts.addresses import wrong_with
+from payonce.services.payouts.addresses import MEMO_RULE, in_one_spelling, is_memo, wrong_with
 from payonce.services.payouts.model import UNDER_WAY, Hold, Payout, State, Swap, SwapState
+from payonce.services.payouts.wallet_limits import void_clearances
 
 ACTION: Final = "decide payout"
 _KEPT: Final = frozenset({State.HELD, State.REVIEW})
@@ -35,9 +36,17 @@ class Verdict(StrEnum):
     REFUND = "refund"
     """Everything is undone, the fee included: it is given back, or was never more than a repetition."""
     RETURNED = "returned"
-    """A transaction brought the deposit back; hostpay looks on the chain whether it did."""
+    """A transaction brought the deposit back, and two people say so; hostpay asks the exchange and looks on the chain
+    whether it did."""
     WRITE_OFF = "write_off"
     """The deposit is lost, and two people say so; hostpay looks whether the exchange has given it up too."""
+
+
+_BY_TWO: Final = {
+    Verdict.RETURNED: "a deposit is said to be back",
+    Verdict.WRITE_OFF: "a deposit is written off",
+}
+"""Whatever the amount: a payout without a deposit can be paid once more."""
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,8 +77,7 @@ async def _weigh(tx: Tx, asked: Decision) -> Weighed:
     text = f"{asked.verdict} payout {payout.id}{where}, which is {payout.state} ({payout.adjusted})"
     if asked.verdict is Verdict.RETURNED:
         text += f", by transaction {asked.transaction}"
-    because = "a deposit is written off" if asked.verdict is Verdict.WRITE_OFF else ""
-    return Weighed(payout.id, text, amounts, because=because)
+    return Weighed(payout.id, text, amounts, because=_BY_TWO.get(asked.verdict, ""))
 
 
 async def _execute(tx: Tx, asked: Decision, by: str) -> dict[str, Any]:
@@ -79,9 +87,9 @@ async def _execute(tx: Tx, asked: Decision, by: str) -> dict[str, Any]:
         raise Stale(f"payout {payout.id} has changed since you looked at it; look again")
     match asked.verdict:
         case Verdict.RELEASE:
-            after = await _release(tx, payout)
+            after = await _release(tx, payout, by)
         case Verdict.READDRESS:
-            after = await _readdress(tx, payout, asked)
+            after = await _readdress(tx, payout, asked, by)
         case Verdict.HOLD:
             _check(payout, UNDER_WAY, asked.verdict)
             after = await store.keep(tx, payout, Hold.PERSON, f"{by}: {asked.note}")
@@ -94,42 +102,63 @@ async def _execute(tx: Tx, asked: Decision, by: str) -> dict[str, Any]:
     return {"payout": after.id, "state": after.state.value}
 
 
-async def _release(tx: Tx, payout: Payout) -> Payout:
+async def _release(tx: Tx, payout: Payout, by: str) -> Payout:
     _check(payout, _KEPT, Verdict.RELEASE)
     assert payout.held_from is not None
+    await tx.execute("update payouts.payouts set released_by = $2 where id = $1", payout.id, asker_of(by))
     released = await store.move(tx, payout, payout.held_from)
     await sending.resume(tx, released)
     return released
 
 
-async def _readdress(tx: Tx, payout: Payout, asked: Decision) -> Payout:
+async def _readdress(tx: Tx, payout: Payout, asked: Decision, by: str) -> Payout:
     """Only while nothing of it is ordered: what is ordered has the address it has."""
     _check(payout, _KEPT, asked.verdict)
     address = asked.address or ""
     if (wrong := wrong_with(payout.payout_network, address)) is not None:
         raise Invalid(f"{address[:80]!r} {wrong}")
+    address = in_one_spelling(payout.payout_network, address)
     await _check_memo(tx, payout, asked.extra_id)
-    if await swap_store.active_swaps(tx, payout.id):
-        raise Invalid(f"payout {payout.id} has a swap to the address it has; release it, or wait until that is over")
+    for swap in await swap_store.active_swaps(tx, payout.id):
+        if not await _is_unordered(tx, swap):
+            raise Invalid(
+                f"payout {payout.id} has a swap to the address it has; release it, or wait until that is over"
+            )
+        await swap_store.abandon(tx, swap, "the payout goes to another address")
     await tx.execute(
         """
-        update payouts.payouts set wallet_address = $2, extra_id = $3, says_extra_id = true where id = $1
+        update payouts.payouts set wallet_address = $2, extra_id = $3, says_extra_id = true, addressed_by = $4
+        where id = $1
         """,
-        payout.id, asked.address, asked.extra_id or None,
+        payout.id, address, asked.extra_id or None, asker_of(by),
     )  # fmt: skip
     await tx.execute(
         """
         update payouts.split_payout_request set client_wallet_address = $2, updated_at = payonce.due_now()
         where unique_id = $1
         """,
-        payout.unique_id, asked.address,
+        payout.unique_id, address,
     )  # fmt: skip
-    return await _release(tx, await store.locked(tx, payout.id))
+    await void_clearances(tx, payout)
+    return await _release(tx, await store.locked(tx, payout.id), by)
+
+
+async def _is_unordered(tx: Tx, swap: Swap) -> bool:
+    """Whether the exchange has never been asked for it, and it is for this payout alone. An order is on record before
+    it leaves, in a transaction that waits for the payout's lock, which is ours."""
+    if swap.state is not SwapState.CREATING or len(await swap_store.shares_of(tx, swap.id)) > 1:
+        return False
+    ordered: bool = await tx.fetchval(
+        "select exists (select from payonce.effects where kind = 'changenow.create' and key = $1)", swap.id
+    )
+    return not ordered
 
 
 async def _check_memo(tx: Tx, payout: Payout, given: str | None) -> None:
     """What is sent to an exchange's address without its memo is lost to the client. Without a list of currencies, a
     payout that has a memo tells that its coin knows them."""
+    if given and not is_memo(given):
+        raise Invalid(f"extra_id is {given[:40]!r}; it {MEMO_RULE}")
     has_memos = await tx.fetchval(
         "select has_extra_id from payouts.currencies where ticker = $1 and network = $2",
         payout.payout_currency, payout.payout_network,

@@ -3,8 +3,8 @@
 from decimal import Decimal
 from typing import Final
 
+from payonce.engine.transaction import Tx
 from payonce.engine.work import Work, handles
-from payonce.kit.outcomes import Retry
 from payonce.services.payouts import currencies, pausing, sending, store
 from payonce.services.payouts.model import ETH_NETWORK, ETH_TICKER, USDT_TICKER, Hold, Payout, State
 from payonce.services.payouts.policies import ESTIMATE
@@ -15,6 +15,9 @@ from payonce.vendors.changenow.port import ChangeNow, Code, Estimate, ExchangeRe
 PRICED_PAIR: Final = Pair(USDT_TICKER, ETH_NETWORK, ETH_TICKER, ETH_NETWORK)
 TRIES_OF_AN_INACTIVE_PAIR: Final = 5
 """A minute apart: what is switched off for longer is for a person."""
+TRY_AGAIN_S: Final = 60.0
+REFUSALS: Final = "refusals"
+"""How often the exchange has said no to this message and those before it."""
 
 
 @handles(ESTIMATE)
@@ -83,9 +86,19 @@ async def _refused(work: Work, payout: Payout | None, no: ExchangeRefused) -> No
         await pausing.pause_and_put_back(work, no.reason)
         return
     # Everything else is about the pair or the amount, and may pass; nothing about it is the payout's fault.
-    if work.message.attempts + 1 < TRIES_OF_AN_INACTIVE_PAIR:
-        raise Retry(f"the exchange gives no rate: {no.reason}")
-    hold = Hold.PAIR_INACTIVE if no.code is Code.PAIR_INACTIVE else Hold.REFUSED
+    refusals = number_of(work, REFUSALS, 0) + 1
     async with work.commit(rejected=no.reason) as tx:
-        if payout is not None:
+        if refusals < TRIES_OF_AN_INACTIVE_PAIR:
+            await _send_again(tx, work, refusals)
+        elif payout is not None:
+            hold = Hold.PAIR_INACTIVE if no.code is Code.PAIR_INACTIVE else Hold.REFUSED
             await store.keep(tx, payout, hold, f"the exchange gives no rate: {no.reason}")
+
+
+async def _send_again(tx: Tx, work: Work, refusals: int) -> None:
+    """Counted in the message: its tries also count those that an outage cost, after which one no would be the last."""
+    message = work.message
+    await tx.send(
+        ESTIMATE, {**message.payload, REFUSALS: refusals}, key=f"refused:{message.id}",
+        correlation_id=message.correlation_id, lane=message.lane, delay_s=TRY_AGAIN_S,
+    )  # fmt: skip

@@ -41,7 +41,12 @@ async def pay_swap(work: Work, changenow: ChangeNow, host: HostWallet) -> None:
         return
     match swap.state:
         case SwapState.CREATED:
-            if not await _may_be_paid(work, changenow, host, asked, swap):
+            try:
+                wanted = await _may_be_paid(work, changenow, host, asked, swap)
+            except ExchangeRefused as no:
+                await _not_told(work, swap, no)
+                return
+            if not wanted:
                 return
         case SwapState.PAYING:
             pass  # an earlier run died on its way: the record says how far it came
@@ -62,12 +67,13 @@ async def _pay(work: Work, host: HostWallet, swap: Swap) -> None:
     async def intent(tx: Tx) -> None:
         """Everything that must be on record before the first byte leaves."""
         await _still_to_be_paid(tx, swap)
+        await swap_store.advance(tx, swap, SwapState.PAYING)
+        # Last, since all payments wait for the wallet's row.
         signed = await effect.sign(tx, lease)
-        # Behind the lock of the wallet's row: of two payments that pass each alone, the second sees the first.
+        # Behind its lock: of two payments that pass each alone, the second sees the first.
         if why := await wallet_limits.exceeded(tx, swap):
             raise Retry(why, after_s=0.0)
         await wallet_store.open_hostpay(tx, swap, ETH_TICKER, ETH_NETWORK, signed)
-        await swap_store.advance(tx, swap, SwapState.PAYING)
 
     await work.effect(effect, key=f"{swap.id}/pay", scope=swap.scope, intent=intent)
     metrics.WALLET_PAYMENTS.labels(swap.amount.asset.code, "sent").inc()
@@ -98,7 +104,7 @@ async def send_follow(tx: Tx, work: Work, swap: Swap, *, delay_s: float = 0.0, *
 
 async def _may_be_paid(work: Work, changenow: ChangeNow, host: HostWallet, asked: hops.HostPay, swap: Swap) -> bool:
     """Whether everything that is known agrees that this deposit is wanted. If not, the message has been settled."""
-    if (wrong := _differs(asked, swap)) is not None:
+    if (wrong := _differs(asked, swap, host.wallet.address)) is not None:
         await _keep(work, swap, Hold.MISMATCH, wrong)
         return False
     if kept := await _kept(work, swap):
@@ -110,13 +116,7 @@ async def _may_be_paid(work: Work, changenow: ChangeNow, host: HostWallet, asked
         await _keep(work, swap, Hold.MISMATCH, why, State.REVIEW)
         return False
     if not swap.direct:
-        try:
-            exchange = await changenow.exchange(asked.cn_api_id)
-        except ExchangeRefused as no:
-            if no.code is not Code.NOT_ALLOWED:
-                raise Retry(f"the exchange does not say how {asked.cn_api_id} stands: {no.reason}") from no
-            await pausing.pause_and_put_back(work, no.reason)
-            return False
+        exchange = await changenow.exchange(asked.cn_api_id)
         if exchange is None:
             raise Retry(f"the exchange does not know {asked.cn_api_id} yet")
         if not await _waits_for_us(work, swap, exchange):
@@ -127,6 +127,13 @@ async def _may_be_paid(work: Work, changenow: ChangeNow, host: HostWallet, asked
         return False
     await _has_funds(work, host, swap)
     return True
+
+
+async def _not_told(work: Work, swap: Swap, no: ExchangeRefused) -> None:
+    """Of this exchange or of one of an earlier round: nothing is paid before it is known."""
+    if no.code is not Code.NOT_ALLOWED:
+        raise Retry(f"the exchange does not say how {swap.cn_api_id} stands: {no.reason}") from no
+    await pausing.pause_and_put_back(work, no.reason)
 
 
 async def _waits_for_us(work: Work, swap: Swap, exchange: Exchange) -> bool:
@@ -158,7 +165,7 @@ async def _waits_for_us(work: Work, swap: Swap, exchange: Exchange) -> bool:
     return True
 
 
-def _differs(asked: hops.HostPay, swap: Swap) -> str | None:
+def _differs(asked: hops.HostPay, swap: Swap, wallet: str) -> str | None:
     """What the message says against what is on record; the record stands."""
     if (asked.from_currency, asked.from_network) != (ETH_TICKER, ETH_NETWORK) or swap.amount.asset != ETH:
         return f"the wallet was told to pay {asked.from_currency} on {asked.from_network}; it pays ether on ethereum"
@@ -166,17 +173,17 @@ def _differs(asked: hops.HostPay, swap: Swap) -> str | None:
         return "the wallet was told to pay another amount or address than is on record"
     if swap.payin_extra_id is not None:
         return "the deposit address needs a memo, which ether cannot carry"
+    if asked.payin_address.lower() == wallet.lower():
+        return f"the wallet {wallet} was told to pay itself"
     return None
 
 
 async def _has_funds(work: Work, host: HostWallet, swap: Swap) -> None:
     """Before a nonce is taken: one that cannot be paid for would hold up all that stand behind it."""
     market = await host.market(swap.amount.asset)
-    await _nonce_is_free(work, host, market)
-    flying = await wallet_store.in_flight(work.read, host.wallet.address, swap.amount.asset)
-    gas = market.fees.most + await wallet_store.gas_in_flight(work.read, host.wallet.address)
-    needed = swap.amount + flying + gas
-    limit = await wallet_limits.limit_of(work.read, swap.amount.asset)
+    pressure = await wallet_store.pressure_on(work.read, host.wallet.address, swap, market.next_nonce)
+    await _nonce_is_free(host, market, pressure.nonce)
+    needed = swap.amount + pressure.in_flight + market.fees.most + pressure.gas_in_flight
     if market.balance < needed:
         _observe(market.balance, low=True)
         why = (f"the wallet {host.wallet.address} holds {market.balance} and needs {needed} for what is under way and "
@@ -186,21 +193,21 @@ async def _has_funds(work: Work, host: HostWallet, swap: Swap) -> None:
     if swap.waits_for is not None:
         await host.note_waiting(swap, None)
     # One that fits does not make the wallet full enough for another that waits.
-    below = limit is not None and market.balance < limit.low_balance
-    _observe(market.balance, low=below or await wallet_store.payments_wait(work.read))
+    below = pressure.low_balance is not None and market.balance < pressure.low_balance
+    _observe(market.balance, low=below or pressure.others_wait)
 
 
-async def _nonce_is_free(work: Work, host: HostWallet, market: Market) -> None:
+async def _nonce_is_free(host: HostWallet, market: Market, nonce: int) -> None:
     """A nonce that a transaction of somebody else waits with is neither taken nor passed over: if that one is dropped,
     all that we signed behind it would wait for ever."""
-    nonce = await wallet_store.free_nonce(work.read, host.wallet.address, market.next_nonce)
-    if market.pending_nonce > nonce:
-        why = (
-            f"a transaction that is not ours waits with nonce {nonce} of the wallet {host.wallet.address}; nothing is "
-            "paid until it is in a block or gone: find out who else signs with the wallet's key"
-        )
-        await host.tell_of_nonce(nonce, why)
-        raise Held(why, wallet_store.FOREIGN_LOOK_S)
+    if market.pending_nonce <= nonce:
+        return
+    why = (
+        f"a transaction that is not ours waits with nonce {nonce} of the wallet {host.wallet.address}; nothing is "
+        "paid until it is in a block or gone: find out who else signs with the wallet's key"
+    )
+    await host.tell_of_nonce(nonce, why)
+    raise Held(why, wallet_store.FOREIGN_LOOK_S)
 
 
 def _observe(balance: Amount, *, low: bool) -> None:

@@ -52,15 +52,16 @@ TELLING: Final = {
 async def follow_payment(work: Work, changenow: ChangeNow, host: HostWallet) -> None:
     """Look once at where a payment stands; what is not at its end is looked at again later."""
     swap = await swap_store.swap(work.read, str(work.message.payload.get("swap_id")))
-    match swap.state:
-        case SwapState.PAYING:
-            await _follow_on_chain(work, changenow, host, swap)
-        case SwapState.PAID_IN if {"returned_by", "written_off_by"} & work.message.payload.keys():
-            await _follow_word(work, changenow, host, swap)
-        case SwapState.PAID_IN:
-            await _follow_at_exchange(work, changenow, host, swap)
-        case _:
-            return
+    try:
+        match swap.state:
+            case SwapState.PAYING:
+                await _follow_on_chain(work, changenow, host, swap)
+            case SwapState.PAID_IN if {"returned_by", "written_off_by"} & work.message.payload.keys():
+                await _follow_word(work, changenow, host, swap)
+            case SwapState.PAID_IN:
+                await _follow_at_exchange(work, changenow, host, swap)
+    except ExchangeRefused as no:
+        await _not_told(work, swap, no)
 
 
 async def _follow_on_chain(work: Work, changenow: ChangeNow, host: HostWallet, swap: Swap) -> None:
@@ -202,10 +203,29 @@ def _gas_in_vain(swap: Swap, gas: Amount) -> Posting:
 
 
 async def _follow_word(work: Work, changenow: ChangeNow, host: HostWallet, swap: Swap) -> None:
-    """What people say of a deposit is done when the chain or the exchange does not say otherwise."""
-    if "written_off_by" in work.message.payload:
-        await _write_off(work, changenow, swap)
-        return
+    """What people say of a deposit is done when neither the exchange nor the chain says otherwise."""
+    written_off = "written_off_by" in work.message.payload
+    if why := await _still_at_exchange(changenow, swap, "written off" if written_off else "back"):
+        async with work.commit(rejected=why) as tx:
+            await _keep(tx, swap, Hold.EXCHANGE_FAILED, why, State.REVIEW)
+    elif written_off:
+        await _write_off(work, swap)
+    else:
+        await _bring_back(work, host, swap)
+
+
+async def _still_at_exchange(changenow: ChangeNow, swap: Swap, said: str) -> str:
+    """Why a deposit is not what people say of it, by the exchange's word; empty when it has given the exchange up."""
+    assert swap.cn_api_id is not None
+    exchange = await changenow.exchange(swap.cn_api_id)
+    if exchange is None:
+        raise Retry(f"the exchange does not know {swap.cn_api_id}, whose deposit is said to be {said}")
+    return (
+        "" if exchange.status in GIVEN_UP else f"exchange {exchange.id} is {exchange.status}: its deposit is not {said}"
+    )
+
+
+async def _bring_back(work: Work, host: HostWallet, swap: Swap) -> None:
     transaction_hash = str(work.message.payload.get("returned_by"))
     incoming = await answered(host.wallet.incoming(transaction_hash, ETH))
     if incoming is None or not incoming.final:
@@ -215,26 +235,21 @@ async def _follow_word(work: Work, changenow: ChangeNow, host: HostWallet, swap:
         async with work.commit(rejected=why) as tx:
             await _keep(tx, swap, Hold.EXCHANGE_FAILED, f"{why}; nothing of {swap.id} came back by it", State.REVIEW)
         return
+    if why := await refunds.is_no_return(work.read, swap, incoming):
+        async with work.commit(rejected=why) as tx:
+            await _keep(tx, swap, Hold.EXCHANGE_FAILED, why, State.REVIEW)
+        return
     async with work.commit() as tx:
         found = await refunds.count(tx, swap.id, incoming)
         if found.missing > refunds.may_keep(swap):
             await _keep(tx, swap, Hold.EXCHANGE_FAILED, found.doubt, State.REVIEW)
             return
-        reason = found.doubt or f"the deposit of {swap.id} came back by {transaction_hash}"
+        reason = found.doubt or f"the deposit of {swap.id} came back by {transaction_hash} from {incoming.sender}"
         await refunds.close(tx, found.swap, found.missing, reason)
         await keep_priced(tx, swap, Hold.EXCHANGE_FAILED, reason, State.REVIEW)
 
 
-async def _write_off(work: Work, changenow: ChangeNow, swap: Swap) -> None:
-    assert swap.cn_api_id is not None
-    exchange = await changenow.exchange(swap.cn_api_id)
-    if exchange is None:
-        raise Retry(f"the exchange does not know {swap.cn_api_id}, whose deposit is to be written off")
-    if exchange.status not in GIVEN_UP:
-        why = f"exchange {exchange.id} is {exchange.status}: its deposit is not written off"
-        async with work.commit(rejected=why) as tx:
-            await _keep(tx, swap, Hold.EXCHANGE_FAILED, why, State.REVIEW)
-        return
+async def _write_off(work: Work, swap: Swap) -> None:
     async with work.commit() as tx:
         await swap_store.payouts_of(tx, swap.id)
         current = await swap_store.locked_swap(tx, swap.id)
@@ -248,11 +263,7 @@ async def _write_off(work: Work, changenow: ChangeNow, swap: Swap) -> None:
 
 async def _follow_at_exchange(work: Work, changenow: ChangeNow, host: HostWallet, swap: Swap) -> None:
     assert swap.cn_api_id is not None
-    try:
-        exchange = await changenow.exchange(swap.cn_api_id)
-    except ExchangeRefused as no:
-        await _not_told(work, swap, no)
-        return
+    exchange = await changenow.exchange(swap.cn_api_id)
     if exchange is None:
         raise Retry(f"the exchange does not know {swap.cn_api_id}, which was paid")
     match exchange.status:
@@ -273,7 +284,7 @@ async def _not_told(work: Work, swap: Swap, no: ExchangeRefused) -> None:
     if no.code is not Code.NOT_ALLOWED:
         raise Retry(f"the exchange does not say how {swap.cn_api_id} stands: {no.reason}", LOOK_AGAIN_S) from no
     async with work.commit() as tx:
-        await pausing.pause(work, tx.connection, pausing.refused_key(no.reason), HOSTPAY.queue)
+        await pausing.pause(tx, HOSTPAY.queue, no.reason)
         known = {name: value for name, value in work.message.payload.items() if name != "swap_id"}
         await send_follow(tx, work, swap, delay_s=LOOK_AGAIN_S, **known)
 

@@ -1,16 +1,19 @@
 """The webhook that orders a payout: its signature over the raw bytes, then its fields, one clear sentence for each no.
 
 401  no signature, or not by one of our keys
-400  the body is no JSON object, or its time is not close to ours
+400  the body is no JSON object, says a thing twice or in a number that loses digits, or its time is not close to ours
 409  the payment is on record with another body
 422  a field that cannot become a payout
 """
 
 import hashlib
+import json
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -19,7 +22,7 @@ import msgspec
 from payonce.kit.crypto import verify_hex
 from payonce.kit.money import Amount, loads_exact
 from payonce.kit.outcomes import Invalid, PayonceError
-from payonce.services.payouts.addresses import wrong_with
+from payonce.services.payouts.addresses import MEMO_RULE, SHAPES, in_one_spelling, is_memo, wrong_with
 from payonce.services.payouts.model import USDT
 from payonce.services.payouts.pricing import fee_and_rest
 from payonce.services.payouts.terms import Terms
@@ -31,9 +34,12 @@ PRICE_MAX: Final = Amount(10**12 * 10**6, USDT)
 UNIQUE_ID_LENGTH: Final = 16
 _ALPHABET: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
+PRICE_NAMES: Final = ("subscription_price", "sub_price")
+MEMO_NAMES: Final = ("extra_id", "extraId")
+"""Two names of one field each, the later one of callers of before."""
+
 _CHANNEL: Final = re.compile(r"[A-Za-z0-9_@.:-]{1,64}")
 _TICKER: Final = re.compile(r"[a-z0-9]{1,30}")
-_MEMO: Final = re.compile(r"[\x20-\x7e]{1,120}")
 _PAYMENT: Final = re.compile(r"[\x21-\x7e]{1,200}")
 _SECONDS: Final = re.compile(r"[0-9]{1,12}")
 _DECIMAL: Final = re.compile(r"[0-9]{1,15}(\.[0-9]{1,18})?")
@@ -83,6 +89,7 @@ def read_webhook(terms: Terms, signature: str | None, body: bytes, now: datetime
         raise NotTaken(HTTPStatus.BAD_REQUEST, str(error)) from None
     if not isinstance(document, dict):
         raise NotTaken(HTTPStatus.BAD_REQUEST, "the body is not a JSON object")
+    _check_said_once(body, document)
     _check_time(document.get("timestamp"), now, terms.tolerance_s)
     return _asked(document, terms)
 
@@ -121,6 +128,26 @@ def _check_time(given: object, now: datetime, tolerance_s: int) -> None:
         )
 
 
+def _check_said_once(body: bytes, document: Mapping[str, Any]) -> None:
+    """Of two values for one thing, readers take different ones: what the caller meant, nobody can know."""
+
+    def seen(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        [(name, times), *_] = Counter(name for name, _ in pairs).most_common(1) or [("", 0)]
+        if times > 1:
+            raise NotTaken(HTTPStatus.BAD_REQUEST, f"the body has {ascii(name)[:80]} twice; send each name once")
+        return dict(pairs)
+
+    try:
+        json.loads(body, object_pairs_hook=seen, parse_int=str, parse_float=str)
+    except (ValueError, RecursionError):
+        raise NotTaken(HTTPStatus.BAD_REQUEST, "the text is not usable JSON") from None
+    for one, other in (PRICE_NAMES, MEMO_NAMES):
+        if one in document and other in document and document[one] != document[other]:
+            raise NotTaken(
+                HTTPStatus.BAD_REQUEST, f"{one} and {other} are two names of one thing and differ; send one of them"
+            )
+
+
 def _asked(document: Mapping[str, Any], terms: Terms) -> Asked:
     currency = _ticker(document, "payout_currency")
     network = _ticker(document, "payout_network")
@@ -128,11 +155,11 @@ def _asked(document: Mapping[str, Any], terms: Terms) -> Asked:
     fee, adjusted = fee_and_rest(price, terms.fee_percent)
     if adjusted.minor <= 0:
         raise _wrong("subscription_price", "leaves nothing to pay out after the fee")
-    said = "extra_id" if "extra_id" in document else "extraId"
+    said = next((name for name in MEMO_NAMES if name in document), MEMO_NAMES[0])
     return Asked(
         payment_id=_payment_id(document.get("payment_id"), terms), user_id=_user_id(document.get("user_id")),
         closed_channel_id=_channel(document.get("closed_channel_id")),
-        wallet_address=_address(document.get("wallet_address"), network), extra_id=_memo(document.get(said)),
+        wallet_address=_address(document.get("wallet_address"), network, terms), extra_id=_memo(document.get(said)),
         says_extra_id=document.get(said) is not None, payout_currency=currency, payout_network=network, price=price,
         fee=fee, adjusted=adjusted,
     )  # fmt: skip
@@ -161,35 +188,44 @@ def _channel(given: object) -> str:
 
 def _ticker(document: Mapping[str, Any], name: str) -> str:
     given = document.get(name)
-    text = given.strip().lower() if isinstance(given, str) else ""
+    # Small letters of ASCII come from others too: of the Kelvin sign, a k.
+    text = given.strip().lower() if isinstance(given, str) and given.isascii() else ""
     if not _TICKER.fullmatch(text):
         raise _wrong(name, "must be a name such as eth")
     return text
 
 
-def _address(given: object, network: str) -> str:
+def _address(given: object, network: str, terms: Terms) -> str:
     if not isinstance(given, str):
         raise _wrong("wallet_address", f"is no address of the network {network}")
     if (wrong := wrong_with(network, given)) is not None:
         raise _wrong("wallet_address", wrong)
-    return given
+    if SHAPES.get(network) is SHAPES["eth"] and given.lower() == terms.host_wallet.lower():
+        raise _wrong(
+            "wallet_address", "is the wallet that pays, which cannot pay itself; give the client's own address"
+        )
+    return in_one_spelling(network, given)
 
 
 def _memo(given: object) -> str | None:
     if given is None or given == "":
         return None
-    if not isinstance(given, str) or not _MEMO.fullmatch(given):
-        raise _wrong("extra_id", "must be 1 to 120 printable ASCII characters")
+    if not isinstance(given, str) or not is_memo(given):
+        raise _wrong("extra_id", MEMO_RULE)
     return given
 
 
 def _price(document: Mapping[str, Any]) -> Amount:
-    given = document.get("subscription_price", document.get("sub_price"))
-    text = str(given) if type(given) is int or not isinstance(given, str) else given
-    if isinstance(given, bool) or not _DECIMAL.fullmatch(text):
+    given = next((document[name] for name in PRICE_NAMES if name in document), None)
+    if isinstance(given, int | Decimal) and not isinstance(given, bool):
+        raise NotTaken(
+            HTTPStatus.BAD_REQUEST,
+            'subscription_price is a JSON number, of which readers lose digits; send it as a text, such as "29.99"',
+        )
+    if not isinstance(given, str) or not _DECIMAL.fullmatch(given):
         raise _wrong("subscription_price", "must be a decimal text such as 29.99, above zero")
     try:
-        price = Amount.from_decimal(text, USDT)
+        price = Amount.from_decimal(given, USDT)
     except Invalid as error:
         raise _wrong("subscription_price", f"is refused: {error}") from None
     if not 0 < price.minor <= PRICE_MAX.minor:

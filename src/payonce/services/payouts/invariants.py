@@ -86,4 +86,11 @@ INVARIANTS: Final = WALLET_INVARIANTS | {
         where p.state in ('received', 'priced', 'swap_creating', 'swapped', 'paying', 'paid_in')
           and p.updated_at < payonce.due_now() - {FORGOTTEN_AFTER} and not exists ({MESSAGES_OF_A_PAYOUT})
     """,
+    "every deposit at the exchange is looked at while a person has its payout, or will be": f"""
+        select p.id, p.state from payouts.payouts p
+        where p.state in ('held', 'review') and exists (
+                select from payouts.shares h join payouts.swaps s on s.id = h.swap_id
+                where h.payout_id = p.id and h.active and s.state = 'paid_in')
+          and p.updated_at < payonce.due_now() - {FORGOTTEN_AFTER} and not exists ({MESSAGES_OF_A_PAYOUT})
+    """,
 }

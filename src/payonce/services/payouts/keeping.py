@@ -8,7 +8,7 @@ from payonce.engine.transaction import Tx
 from payonce.engine.work import Work, handles
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Retry
-from payonce.services.payouts import sending, store
+from payonce.services.payouts import sending, store, swap_store
 from payonce.services.payouts.accumulating import LOOK
 from payonce.services.payouts.currencies import ask_for_list, write_list
 from payonce.services.payouts.model import UNDER_WAY, Hold, State, payout_from
@@ -69,6 +69,34 @@ async def put_back_payouts(work: Work) -> None:
                 tx.connection, "payouts.put_back", payout.id, f"it was {payout.state} and had no message",
                 actor="payouts", severity=Severity.WARNING,
             )  # fmt: skip
+        await _look_at_what_is_paid(tx)
+
+
+async def _look_at_what_is_paid(tx: Tx) -> None:
+    """A person has the payout, and its payment goes its way all the same: only the looking at it is put back. What may
+    not have been sent is left to whoever lets it go on."""
+    rows = await tx.fetch(
+        f"""
+        select s.id from payouts.payouts p join payouts.shares h on h.payout_id = p.id and h.active
+        join payouts.swaps s on s.id = h.swap_id
+        where p.state in ('held', 'review') and (s.state = 'paid_in' or s.state = 'paying' and exists (
+                select from payonce.effects e
+                where e.kind = 'evm.pay' and e.key = s.id || '/pay' and e.state = 'performed'))
+          and p.updated_at < payonce.due_now() - make_interval(secs => $1::float8)
+          and not exists ({MESSAGES_OF_A_PAYOUT})
+        order by p.updated_at limit $2 for update of p skip locked
+        """,
+        FORGOTTEN_AFTER_S, PUT_BACK_MAX,
+    )  # fmt: skip
+    for swap_id in dict.fromkeys(row["id"] for row in rows):
+        swap = await swap_store.swap(tx, swap_id)
+        lead = await store.payout_by_unique_id(tx, swap.unique_id)
+        await sending.send_look(tx, lead, swap)
+        log.warning("payout_put_back", payout=lead.id, swap=swap.id)
+        await note(
+            tx.connection, "payouts.put_back", lead.id, f"swap {swap.id} was {swap.state} and had no message",
+            actor="payouts", severity=Severity.WARNING,
+        )  # fmt: skip
 
 
 async def _keep_what_is_parked(tx: Tx) -> None:

@@ -72,6 +72,19 @@ class WalletUse:
     addresses: list[str]
 
 
+@dataclass(frozen=True)
+class Client:
+    """For whom payouts wait below the exchange's minimum: one coin, one address, one memo."""
+
+    payout_currency: str
+    payout_network: str
+    wallet_address: str
+    extra_id: str | None
+    payouts: int
+    value: Amount
+    since: datetime
+
+
 async def is_installed(read: Reads) -> bool:
     """A database that no process with payouts has migrated has none of their tables."""
     found: bool = await read.fetchval("select to_regclass('payouts.wallet_limits') is not null")
@@ -135,6 +148,25 @@ async def days(read: Reads, count: int) -> list[Day]:
             row["day"], row["received"], row["finished"],
             row["received"] - row["finished"] - row["with_people"] - row["ended_otherwise"], row["with_people"],
             row["ended_otherwise"], Amount(int(row["volume"]), USDT), Amount(int(row["fees"]), USDT),
+        )
+        for row in rows
+    ]  # fmt: skip
+
+
+async def accumulated(read: Reads, limit: int | None = None) -> list[Client]:
+    """What waits by client, for the longest first."""
+    rows = await read.fetch(
+        """
+        select payout_currency, payout_network, wallet_address, extra_id, count(*) as payouts,
+            sum(value_minor) as minor, min(created_at) as since
+        from payouts.payouts where state = 'accumulating' group by 1, 2, 3, 4 order by since, 1, 2, 3, 4 limit $1
+        """,
+        limit,
+    )
+    return [
+        Client(
+            row["payout_currency"], row["payout_network"], row["wallet_address"], row["extra_id"], row["payouts"],
+            Amount(int(row["minor"]), ETH), row["since"],
         )
         for row in rows
     ]  # fmt: skip

@@ -6,39 +6,41 @@ from typing import Any
 
 from payonce.kit.money import Amount
 from payonce.services.payouts.estimator import estimate_rate
+from payonce.services.payouts.minimums import GAS_MULTIPLE, taken_now
 from payonce.services.payouts.model import ETH_NETWORK, ETH_TICKER, PARTS_MAX
 from payonce.services.payouts.pricing import fee_and_rest, market_value
 from payonce.services.payouts.terms import Terms
+from payonce.services.payouts.wallet import HostWallet
 from payonce.vendors.changenow.port import ChangeNow, Pair, Range
 
 
-async def quote(changenow: ChangeNow, terms: Terms, price: Amount, currency: str, network: str) -> dict[str, Any]:
+async def quote(
+    changenow: ChangeNow, host: HostWallet, terms: Terms, price: Amount, currency: str, network: str
+) -> dict[str, Any]:
     fee, adjusted = fee_and_rest(price, terms.fee_percent)
     found = await estimate_rate(changenow, adjusted.to_decimal())
     value = market_value(adjusted, found.from_amount, found.to_amount, found.deposit_fee, found.withdrawal_fee)
-    direct = (currency, network) == (ETH_TICKER, ETH_NETWORK)
     pair = Pair(ETH_TICKER, ETH_NETWORK, currency, network)
-    taken = None if direct else await changenow.range(pair)
-    accumulates = value is not None and taken is not None and value.to_decimal() < taken.min_amount
-    reason = _why_not(value, taken)
+    direct = (currency, network) == (ETH_TICKER, ETH_NETWORK)
+    taken = await taken_now(changenow, host, (currency, network))
+    accumulates = value is not None and value.to_decimal() < taken.min_amount
+    reason = _why_not(value, taken, f"{GAS_MULTIPLE} times its gas" if direct else "the exchange's minimum")
     return {
         "price_usdt": price.to_text(), "fee_usdt": fee.to_text(), "adjusted_usdt": adjusted.to_text(),
         "value_eth": None if value is None else value.to_text(),
-        "minimum_eth": "0" if taken is None else format(taken.min_amount, "f"), "accumulates": accumulates,
-        "maximum_eth": None if taken is None or taken.max_amount is None else format(taken.max_amount, "f"),
-        "client_gets": None if value is None or reason else await _gets(changenow, pair, value, taken),
+        "minimum_eth": format(taken.min_amount, "f"), "accumulates": accumulates,
+        "maximum_eth": None if taken.max_amount is None else format(taken.max_amount, "f"),
+        "client_gets": None if value is None or reason else await _gets(changenow, pair, value, direct),
         "reason": reason,
     }  # fmt: skip
 
 
-def _why_not(value: Amount | None, taken: Range | None) -> str | None:
+def _why_not(value: Amount | None, taken: Range, least: str) -> str | None:
     """Why nobody can say what the client gets."""
     if value is None:
         return "the exchange's fees eat it up: it would be held"
-    if taken is None:
-        return None
     if value.to_decimal() < taken.min_amount:
-        return "it is below the exchange's minimum: it would wait for more of the same client"
+        return f"it is below {least}: it would wait for more of the same client"
     most = taken.max_amount
     if most is None or value.to_decimal() <= most:
         return None
@@ -48,7 +50,7 @@ def _why_not(value: Amount | None, taken: Range | None) -> str | None:
     return f"it is above the exchange's maximum: it would be paid in {count} parts, each at the rate of its moment"
 
 
-async def _gets(changenow: ChangeNow, pair: Pair, value: Amount, taken: Range | None) -> str:
-    if taken is None:
+async def _gets(changenow: ChangeNow, pair: Pair, value: Amount, direct: bool) -> str:
+    if direct:
         return value.to_text()
     return format((await changenow.estimate(pair, value.to_decimal())).to_amount, "f")

@@ -42,6 +42,24 @@ async def counted_of(read: Reader | Tx, swap_id: str) -> Amount:
     return Amount(int(minor), ETH)
 
 
+async def is_no_return(read: Reader, swap: Swap, incoming: Incoming) -> str:
+    """Why a transaction cannot have brought the deposit back, whatever people say; empty when it can. What reached the
+    wallet before the deposit was made, or from a wallet of ours, is other money."""
+    paid_in_block = await read.fetchval(
+        "select block_number from payouts.split_payout_hostpay where unique_id = $1 and cn_api_id = $2",
+        swap.unique_id, swap.cn_api_id,
+    )  # fmt: skip
+    named = f"transaction {incoming.hash} from {incoming.sender}"
+    if paid_in_block is None or incoming.block_number <= paid_in_block:
+        return (
+            f"{named} is in block {incoming.block_number}, and {swap.id} was paid in block {paid_in_block}: what came "
+            "no later is not its deposit"
+        )
+    if await read.fetchval("select exists (select from payouts.wallets where lower(address) = $1)", incoming.sender):
+        return f"{named} is of a wallet of ours: nothing of {swap.id} came back by it"
+    return ""
+
+
 async def count(tx: Tx, swap_id: str, incoming: Incoming) -> Counted:
     """Writes what a final transaction brought, if nobody has yet. The payouts and the swap stay locked."""
     await swap_store.payouts_of(tx, swap_id)
@@ -50,12 +68,13 @@ async def count(tx: Tx, swap_id: str, incoming: Incoming) -> Counted:
         raise Retry(f"swap {swap.id} is {swap.state} by now")
     missing = swap.amount - await counted_of(tx, swap.id)
     transaction_hash, amount = incoming.hash.lower(), incoming.amount
+    named = f"transaction {transaction_hash} from {incoming.sender}"
     counted = min(amount, missing)
     owner = await _written(tx, swap, transaction_hash, amount, counted)
     if owner is None:
         await tx.post(books.sent_back(swap, transaction_hash, counted, amount - counted))
         missing -= counted
-    return Counted(swap, missing, _doubt(swap, transaction_hash, amount, missing, owner, counted))
+    return Counted(swap, missing, _doubt(swap, named, amount, missing, owner, counted))
 
 
 async def close(tx: Tx, swap: Swap, missing: Amount, reason: str) -> None:
@@ -80,10 +99,7 @@ async def _written(tx: Tx, swap: Swap, transaction_hash: str, amount: Amount, co
     return owner
 
 
-def _doubt(
-    swap: Swap, transaction_hash: str, amount: Amount, missing: Amount, owner: str | None, counted: Amount
-) -> str:  # fmt: skip
-    named = f"transaction {transaction_hash}"
+def _doubt(swap: Swap, named: str, amount: Amount, missing: Amount, owner: str | None, counted: Amount) -> str:
     if owner is not None and owner != swap.id:
         return f"{named} was counted for swap {owner} already; of {swap.id} {missing} is missing"
     if missing > may_keep(swap):

@@ -78,6 +78,13 @@ async def send_hostpay(tx: Tx, lead: Payout, swap: Swap, put: int = FIRST) -> No
     await tx.send(HOSTPAY, payload, key=key, correlation_id=lead.id, lane=lead.lane)
 
 
+async def send_look(tx: Tx, lead: Payout, swap: Swap) -> None:
+    """Where a payment stands is looked at again; nothing is paid by it."""
+    put = await store.count_put(tx, lead.id)
+    key = f"follow:{swap.id}:{put}"
+    await tx.send(FOLLOW, {"swap_id": swap.id}, key=key, correlation_id=lead.id, lane=lead.lane)
+
+
 async def send_returned(tx: Tx, lead: Payout, swap: Swap, transaction_hash: str) -> None:
     """A person says that this transaction brought the deposit back."""
     await _send_word(tx, lead, {"swap_id": swap.id, "returned_by": transaction_hash})

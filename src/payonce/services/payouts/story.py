@@ -122,7 +122,7 @@ def open_verdicts(payout: Payout, swaps: Sequence[Carried]) -> list[Verdict]:
         offered.append(Verdict.HOLD)
     if kept:
         offered.append(Verdict.RELEASE)
-    if kept and not active:
+    if kept and all(_is_unordered(payout, each) for each in active):
         offered.append(Verdict.READDRESS)
     told = any(each.swap.triggered_at is not None or each.payouts > 1 or each.in_doubt for each in active)
     if (kept or payout.state is State.ACCUMULATING) and not told:
@@ -130,6 +130,12 @@ def open_verdicts(payout: Payout, swaps: Sequence[Carried]) -> list[Verdict]:
     if kept and any(each.swap.state is SwapState.PAID_IN and not each.swap.direct for each in active):
         offered += [Verdict.RETURNED, Verdict.WRITE_OFF]
     return offered
+
+
+def _is_unordered(payout: Payout, each: Carried) -> bool:
+    """With the order of its first exchange a payout is no longer priced."""
+    begun = each.swap.state is SwapState.CREATING and payout.held_from is State.PRICED
+    return begun and each.payouts == 1 and not each.in_doubt
 
 
 def _carried(row: Any) -> Carried:
@@ -217,7 +223,7 @@ async def _posted(read: Reads, payout: Payout, swaps: Sequence[Carried]) -> list
 
 
 async def _noted(read: Reads, payout: Payout, swaps: Sequence[Carried]) -> list[Fact]:
-    about = [payout.id, *(each.swap.id for each in swaps)]
+    about = [payout.id, *{each.swap.unique_id: None for each in swaps}, *(each.swap.id for each in swaps)]
     found = [note for reference in about for note in await notes(read, reference=reference, limit=NOTES_MAX)]
     return [
         Fact(note.at, "note", note.location, note.severity, note.text, who=note.actor) for note in found

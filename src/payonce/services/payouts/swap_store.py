@@ -193,11 +193,19 @@ async def advance(tx: Tx, swap: Swap, after: SwapState, *, reason: str | None = 
 
 async def follow(tx: Tx, payout: Payout) -> None:
     """Moves a payout to where its swaps stand."""
-    swaps = await active_swaps(tx, payout.id)
-    if len(swaps) < await count_parts(tx, payout.id):
+    rows = await tx.fetch(
+        """
+        select s.state from payouts.parts p
+        left join payouts.shares h on h.payout_id = p.payout_id and h.part = p.part and h.active
+        left join payouts.swaps s on s.id = h.swap_id
+        where p.payout_id = $1
+        """,
+        payout.id,
+    )
+    if any(row["state"] is None for row in rows):
         # A part of it waits for another swap: until then the others say nothing about the whole.
         return
-    wanted = state_by(swap.state for swap in swaps)
+    wanted = state_by(SwapState(row["state"]) for row in rows)
     if payout.held_from is not None:
         await _move_beneath(tx, payout, wanted)
     elif wanted is not payout.state:

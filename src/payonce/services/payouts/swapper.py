@@ -8,12 +8,13 @@ from typing import Final
 from payonce.engine.transaction import Tx
 from payonce.engine.work import Work, handles
 from payonce.kit.outcomes import Refused, Retry
-from payonce.services.payouts import accumulating, pausing, sending, store, swap_store
+from payonce.services.payouts import accumulating, minimums, pausing, sending, store, swap_store
 from payonce.services.payouts.effects import CreateSwap, code_of, pair_of
 from payonce.services.payouts.estimator import TRIES_OF_AN_INACTIVE_PAIR
 from payonce.services.payouts.model import (
     FLOW,
     PARTS_MAX,
+    REPLACED,
     TYPE,
     Hold,
     Payout,
@@ -25,6 +26,7 @@ from payonce.services.payouts.policies import SWAP
 from payonce.services.payouts.reading import fields_of, number_of
 from payonce.services.payouts.terms import Terms
 from payonce.services.payouts.tokens import hops
+from payonce.services.payouts.wallet import HostWallet
 from payonce.vendors.changenow.port import ChangeNow, Code, ExchangeRefused, Range
 from payonce.vendors.changenow.port import Swap as Made
 
@@ -32,7 +34,7 @@ TRY_AGAIN_S: Final = 60.0
 
 
 @handles(SWAP)
-async def create_swap(work: Work, changenow: ChangeNow, terms: Terms) -> None:
+async def create_swap(work: Work, changenow: ChangeNow, terms: Terms, host: HostWallet) -> None:
     """Have an exchange created for one part of a payout, and tell the orchestrator."""
     asked = await fields_of(work, hops.SwapRequest)
     if asked is None:
@@ -44,7 +46,7 @@ async def create_swap(work: Work, changenow: ChangeNow, terms: Terms) -> None:
         # Whoever lets it go on puts a message of its own.
         return
     if swap.direct:
-        await _pay_directly(work, swap, terms)
+        await _pay_directly(work, swap, terms, host)
         return
     effect = CreateSwap(changenow, swap, terms.host_wallet)
     effect.tenants = await swap_store.lanes_of(work.read, swap.id)
@@ -78,20 +80,28 @@ async def _is_kept(work: Work, swap: Swap) -> bool:
     return kept
 
 
-async def _begin(tx: Tx, swap: Swap) -> None:
-    """In the commit that records the order: from now on it may exist."""
+async def _begin(tx: Tx, swap: Swap) -> Swap:
+    """In the commit that records the order: from now on it may exist. The swap as it stands, locked."""
     for payout in await swap_store.payouts_of(tx, swap.id):
         if payout.held_from is not None:
             raise Retry(f"payout {payout.id} was given to a person this moment")
         if payout.state is State.PRICED:
             await store.move(tx, payout, State.SWAP_CREATING)
+    if (current := await swap_store.locked_swap(tx, swap.id)).state in REPLACED:
+        raise Retry(f"swap {swap.id} is {current.state} since this moment", after_s=0.0)
+    return current
 
 
-async def _pay_directly(work: Work, swap: Swap, terms: Terms) -> None:
+async def _pay_directly(work: Work, swap: Swap, terms: Terms, host: HostWallet) -> None:
     """The client gets the coin that the wallet pays: there is nothing to change, and the exchange is not asked."""
+    if swap.state is SwapState.CREATING and (no := await _not_worth_its_gas(swap, host)):
+        async with work.commit(rejected=no.reason) as tx:
+            current = await _begin(tx, swap)
+            if current.state is SwapState.CREATING:
+                await _too_small(tx, current, await swap_store.payouts_of(tx, swap.id), no)
+        return
     async with work.commit() as tx:
-        await _begin(tx, swap)
-        current = await swap_store.locked_swap(tx, swap.id)
+        current = await _begin(tx, swap)
         if current.state is SwapState.CREATING:
             current = await swap_store.record_direct(tx, current)
         assert current.cn_api_id is not None and current.payin_address is not None
@@ -103,6 +113,14 @@ async def _pay_directly(work: Work, swap: Swap, terms: Terms) -> None:
         )  # fmt: skip
         lead = await store.payout_by_unique_id(tx, swap.unique_id)
         await sending.send_swapped(tx, lead, current, number_of(work, "put", sending.FIRST), made, terms.host_wallet)
+
+
+async def _not_worth_its_gas(swap: Swap, host: HostWallet) -> "No | None":
+    least = await minimums.least_direct(host)
+    if swap.amount >= least:
+        return None
+    reason = f"{swap.amount} is below {least}, which is {minimums.GAS_MULTIPLE} times what its gas costs at most now"
+    return No(Code.TOO_SMALL, reason)
 
 
 @dataclass(frozen=True)
@@ -127,7 +145,7 @@ async def _refused(work: Work, changenow: ChangeNow, swap: Swap, refused: Refuse
             case Code.TOO_LARGE:
                 await _too_large(tx, current, payouts, no)
             case Code.NOT_ALLOWED:
-                await pausing.pause(work, tx.connection, f"ChangeNOW does not accept our key: {no.reason}")
+                await pausing.pause(tx, work.message.queue, no.reason)
                 await _again(tx, current, no)
             case Code.PAIR_INACTIVE if swap.round < TRIES_OF_AN_INACTIVE_PAIR:
                 await _again(tx, current, no)
@@ -164,7 +182,7 @@ async def _too_small(tx: Tx, swap: Swap, payouts: list[Payout], no: No) -> None:
         if payout.held_from is not None:
             await store.keep(tx, payout, payout.hold or Hold.PERSON, payout.reason or no.reason, goes_on=State.PRICED)
         elif await swap_store.count_parts(tx, payout.id) > 1:
-            reason = f"part {swap.part} of it is too small for the exchange: {no.reason}"
+            reason = f"part {swap.part} of it is too small: {no.reason}"
             await store.keep(tx, payout, Hold.REFUSED, reason, as_state=State.REVIEW)
         else:
             await accumulating.accumulate(tx, payout, swap.id)

@@ -8,7 +8,7 @@ import msgspec
 from payonce.engine.audit import Severity, note
 from payonce.engine.database import Connection, Database
 from payonce.engine.transaction import Reader, Tx
-from payonce.kit.money import Amount, Asset
+from payonce.kit.money import Amount
 from payonce.kit.outcomes import Held, Retry
 from payonce.services.payouts.model import ETH, Swap
 from payonce.vendors.evm.port import Fees, Payment, Receipt, Signed, Wallet
@@ -49,20 +49,11 @@ async def take(
     tx: Tx, wallet: Wallet, swap_id: str, payment: Payment, fees: Fees, next_nonce: int, pending_nonce: int
 ) -> Signed:  # fmt: skip
     """The next nonce, its bytes and the payment that they carry, all in this transaction or not at all. The wallet's
-    row is locked to its end, so nonces have neither gaps nor two owners.
+    row is locked to its end, so nonces have neither gaps nor two owners; every payment of the wallet waits meanwhile.
 
     Nonces that are used in a block and not by us are passed over. One that a transaction of somebody else only waits
     with is not: it may never be used, and whatever is signed behind it would wait for ever."""
-    await tx.execute(
-        """
-        insert into payouts.wallets (address, chain_id, next_nonce) values ($1, $2, $3)
-        on conflict (address) do nothing
-        """,
-        wallet.address, wallet.chain_id, next_nonce,
-    )  # fmt: skip
-    counted: int = await tx.fetchval(
-        "select next_nonce from payouts.wallets where address = $1 for update", wallet.address
-    )  # fmt: skip
+    counted = await _lock(tx, wallet, next_nonce)
     nonce = await free_nonce(tx, wallet.address, next_nonce)
     if pending_nonce > nonce:
         raise Held(f"a transaction that is not ours waits with nonce {nonce} of {wallet.address}", FOREIGN_LOOK_S)
@@ -71,34 +62,58 @@ async def take(
         await note(
             tx.connection, "payouts.nonces", wallet.address, text, actor="payouts", severity=Severity.WARNING
         )  # fmt: skip
-    await tx.execute(
-        "update payouts.wallets set next_nonce = greatest(next_nonce, $2) where address = $1",
-        wallet.address, nonce + 1,
-    )  # fmt: skip
     signed = wallet.sign(payment, nonce, fees)
-    amount = payment.amount
+    await _keep_payment(tx, wallet.address, swap_id, payment, signed)
+    return signed
+
+
+async def _lock(tx: Tx, wallet: Wallet, next_nonce: int) -> int:
+    """The wallet's row, to the end of the transaction: what it has counted to."""
+    for _ in range(2):
+        counted: int | None = await tx.fetchval(
+            "select next_nonce from payouts.wallets where address = $1 for update", wallet.address
+        )
+        if counted is not None:
+            return counted
+        await tx.execute(
+            """
+            insert into payouts.wallets (address, chain_id, next_nonce) values ($1, $2, $3)
+            on conflict (address) do nothing
+            """,
+            wallet.address, wallet.chain_id, next_nonce,
+        )  # fmt: skip
+    raise Retry(f"the wallet {wallet.address} is being taken off the record")
+
+
+async def _keep_payment(tx: Tx, wallet: str, swap_id: str, payment: Payment, signed: Signed) -> None:
+    """One statement: for as long as it takes, the wallet is locked."""
+    amount, fees = payment.amount, signed.fees
     await tx.execute(
         """
-        insert into payouts.wallet_payments (swap_id, wallet, nonce, to_address, asset, exponent, amount_minor)
-        values ($1, $2, $3, $4, $5, $6, $7)
+        with paid as (
+            insert into payouts.wallet_payments (swap_id, wallet, nonce, to_address, asset, exponent, amount_minor)
+            values ($1, $2, $3, $4, $5, $6, $7)
+        ), signed as (
+            insert into payouts.wallet_attempts (hash, wallet, nonce, attempt, raw, max_fee, priority_fee, gas_limit)
+            values ($8, $2, $3, 1, $9, $10, $11, $12)
+        )
+        update payouts.wallets set next_nonce = greatest(next_nonce, $3 + 1) where address = $2
         """,
-        swap_id, wallet.address, nonce, payment.to, amount.asset.code, amount.asset.exponent, amount.minor,
+        swap_id, wallet, signed.nonce, payment.to, amount.asset.code, amount.asset.exponent, amount.minor,
+        signed.hash, signed.raw, fees.max_fee, fees.priority_fee, fees.gas_limit,
     )  # fmt: skip
-    await _keep_attempt(tx, wallet.address, signed, 1)
-    return signed
+
+
+_FREE_NONCE: Final = """
+    select min(c.nonce) from (
+        select $2::bigint as nonce
+        union all select p.nonce + 1 from payouts.wallet_payments p where p.wallet = $1 and p.nonce >= $2) c
+    where not exists (select from payouts.wallet_payments q where q.wallet = $1 and q.nonce = c.nonce)"""
 
 
 async def free_nonce(read: Reader | Tx, wallet: str, next_nonce: int) -> int:
     """The lowest one that is in no block and never was a payment's of ours."""
-    nonce: int = await read.fetchval(
-        """
-        select min(c.nonce) from (
-            select $2::bigint as nonce
-            union all select p.nonce + 1 from payouts.wallet_payments p where p.wallet = $1 and p.nonce >= $2) c
-        where not exists (select from payouts.wallet_payments q where q.wallet = $1 and q.nonce = c.nonce)
-        """,
-        wallet, next_nonce,
-    )  # fmt: skip
+    nonce: int = await read.fetchval(_FREE_NONCE, wallet, next_nonce)
     return nonce
 
 
@@ -170,30 +185,41 @@ async def settle(tx: Tx, swap_id: str, state: PaymentState, receipt: Receipt | N
         raise Retry(f"the payment of {swap_id} has ended already")
 
 
-async def in_flight(read: Reader | Tx, wallet: str, asset: Asset) -> Amount:
-    """What is signed and not known to be in a final block: the balance may still show it."""
-    minor = await read.fetchval(
-        """
-        select coalesce(sum(amount_minor), 0) from payouts.wallet_payments
-        where wallet = $1 and asset = $2 and exponent = $3 and state = 'signed'
+class Pressure(msgspec.Struct, frozen=True):
+    """What a wallet has to pay before it pays anything more."""
+
+    nonce: int
+    """The next one that is free."""
+    in_flight: Amount
+    """Signed and not known to be in a final block: the balance may still show it."""
+    gas_in_flight: Amount
+    """At worst, whatever they pay; of several attempts the dearest."""
+    low_balance: Amount | None
+    """Below it people are told; None where nobody said how much that is."""
+    others_wait: bool
+    """Payments of others wait for the wallet to be filled up."""
+
+
+async def pressure_on(read: Reader, wallet: str, swap: Swap, next_nonce: int) -> Pressure:
+    asset = swap.amount.asset
+    row = await read.fetchrow(
+        f"""
+        select ({_FREE_NONCE}) as nonce,
+            (select coalesce(sum(amount_minor), 0) from payouts.wallet_payments
+             where wallet = $1 and asset = $3 and exponent = $4 and state = 'signed') as flying,
+            (select coalesce(sum(most.minor), 0) from payouts.wallet_payments p cross join lateral (
+                 select max(a.max_fee * a.gas_limit) as minor from payouts.wallet_attempts a
+                 where a.wallet = p.wallet and a.nonce = p.nonce) most
+             where p.wallet = $1 and p.state = 'signed') as gas,
+            (select low_balance_minor from payouts.wallet_limits where asset = $3 and exponent = $4) as low,
+            exists (select from payouts.swaps
+                    where state = 'created' and waits_for is not null and id <> $5) as others_wait
         """,
-        wallet, asset.code, asset.exponent,
+        wallet, next_nonce, asset.code, asset.exponent, swap.id,
     )  # fmt: skip
-    return Amount(int(minor), asset)
-
-
-async def gas_in_flight(read: Reader | Tx, wallet: str) -> Amount:
-    """What the gas of those costs at worst, whatever they pay; of several attempts the dearest."""
-    minor = await read.fetchval(
-        """
-        select coalesce(sum(most.minor), 0) from payouts.wallet_payments p cross join lateral (
-            select max(a.max_fee * a.gas_limit) as minor from payouts.wallet_attempts a
-            where a.wallet = p.wallet and a.nonce = p.nonce) most
-        where p.wallet = $1 and p.state = 'signed'
-        """,
-        wallet,
-    )
-    return Amount(int(minor), ETH)
+    low = None if row["low"] is None else Amount(int(row["low"]), asset)
+    return Pressure(row["nonce"], Amount(int(row["flying"]), asset), Amount(int(row["gas"]), ETH), low,
+                    row["others_wait"])  # fmt: skip
 
 
 async def note_waiting(database: Database, swap: Swap, why: str | None) -> None:
@@ -202,14 +228,6 @@ async def note_waiting(database: Database, swap: Swap, why: str | None) -> None:
     await database.engine.execute(
         "update payouts.swaps set waits_for = $2 where id = $1 and state = 'created'", swap.id, why
     )
-
-
-async def payments_wait(read: Reader | Tx) -> bool:
-    """Whether any payment waits for the wallet to be filled up."""
-    found: bool = await read.fetchval(
-        "select exists (select from payouts.swaps where state = 'created' and waits_for is not null)"
-    )
-    return found
 
 
 async def open_hostpay(tx: Tx, swap: Swap, currency: str, network: str, signed: Signed) -> None:

@@ -1,8 +1,8 @@
 """What the explorer needs of a queue backend: its parts in a child, and a view of its messages from outside."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol
@@ -14,6 +14,7 @@ from payonce.engine.database import Database
 from payonce.engine.janitors import Janitor
 from payonce.engine.outbox import Relay
 from payonce.engine.policy import Policy
+from payonce.engine.process import Worker
 from payonce.engine.queue import Admin, PullQueue
 from payonce.engine.transaction import RingingFeed
 from payonce.testing.crash.model import Violation
@@ -29,6 +30,8 @@ class Parts:
     relays: Sequence[Relay] = ()
     """What feeds the queues, beside the scenario's own."""
     janitors: Sequence[Janitor] = ()
+    brought: Mapping[str, Callable[[Worker], Awaitable[bool]]] = field(default_factory=dict)
+    """How a step is taken in queues that nobody claims from, by their names."""
 
 
 @dataclass(frozen=True)

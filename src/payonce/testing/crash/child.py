@@ -15,7 +15,7 @@ import asyncpg
 import structlog
 
 from payonce.engine.checks import SEND_CHECKS
-from payonce.engine.database import Database
+from payonce.engine.database import Database, is_transient
 from payonce.engine.janitors import Janitor
 from payonce.engine.outbox import relay_step
 from payonce.engine.process import Worker
@@ -58,6 +58,8 @@ class Duty:
     address: str
     """Of the backend's place."""
     seed: int
+    settings: dict[str, str]
+    """Of its sessions, but for their name."""
     ablate: Callable[[], object] | None = None
 
 
@@ -78,9 +80,8 @@ async def _obey(scenario: Scenario, duty: Duty, explorer: ChildEnd) -> None:
         Database.open(
             duty.service_url,
             work_pool_size=POOL_SIZE,
-            shortest_lease_s=SHORTEST_LEASE_S,
-            application_name=duty.name,
             connection_class=WatchedConnection,
+            settings={**duty.settings, "application_name": duty.name},
         ) as database,
         duty.backend.parts(database, duty.address, duty.name) as parts,
     ):
@@ -99,7 +100,8 @@ class Hands:
         self._database = database
         self._feed = parts.feed
         self._admin = parts.admin
-        resources = scenario.resources(ForwardingTransport, database)
+        self._brought = parts.brought
+        resources = scenario.resources(ForwardingTransport, database, self._feed)
         self._workers: dict[str, Worker] = {}
         for queue, handlers in _by_queue(scenario.handlers).items():
             self._workers[queue] = Worker(
@@ -114,14 +116,17 @@ class Hands:
     async def do(self, command: Command) -> Done:
         try:
             return Done(bool(await self._do(command)))
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, Stale) as error:
+        except Exception as error:
+            if not (is_transient(error) or isinstance(error, (asyncpg.PostgresError, Stale))):
+                raise
             # As the worker's own loops do: what could not be done now is left to be done later.
             return Done(False, redact(f"{type(error).__name__}: {error}"))
 
     async def _do(self, command: Command) -> object:
         match command:
             case Step(queue):
-                return await self._workers[queue].step()
+                worker = self._workers[queue]
+                return await (self._brought[queue](worker) if queue in self._brought else worker.step())
             case Reap(queue):
                 return await self._workers[queue].reap()
             case Carry(relay):

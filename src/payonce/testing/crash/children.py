@@ -5,6 +5,7 @@ import ctypes
 import os
 import signal
 import socket
+import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -117,6 +118,9 @@ def fork(scenario: Scenario, duty: Duty, *, loud: bool = False) -> Child:
                 quiet()
             live(scenario, duty, theirs)
             code = 0
+        except BaseException:
+            # Heard only where it is run aloud; behind os._exit nobody else would tell.
+            traceback.print_exc()
         finally:
             # Nothing that the parent has open is closed or flushed from here.
             os._exit(code)

@@ -9,12 +9,9 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextvars import ContextVar
-from types import SimpleNamespace
 from typing import Any, Final, TypeVar
-
-import asyncpg
 
 from payonce.engine.database import PlainConnection
 from payonce.kit.http.failures import Broken
@@ -25,7 +22,8 @@ from payonce.testing.crash.wire import At, ChildEnd, End, Received, Sent, Verdic
 PLUMBING: Final = (
     "asyncio", "asyncpg", "contextlib", "functools", "payonce.engine.database", "payonce.engine.transaction",
     "payonce.queues.redis.lines", "payonce.queues.redis.store", "redis", "payonce.testing.crash.redis_crossings",
-    "payonce.kit", "payonce.testing.crash.child", "payonce.testing.crash.crossings",
+    "payonce.kit", "payonce.testing.crash.child", "payonce.testing.crash.crossings", "google", "grpc",
+    "payonce.testing.crash.on_cloudtasks", "payonce.testing.crash.tasks_wire",
 )  # fmt: skip
 """Modules that carry other modules' statements and requests: a crossing is named for whoever wanted it."""
 NOBODY: Final = "-"
@@ -36,7 +34,6 @@ Answer = TypeVar("Answer")
 in_hand: ContextVar[str] = ContextVar("in_hand", default=NOBODY)
 """The message that is being worked on, by a name that is the same in every run."""
 
-_types: dict[int, Any] = {}
 _explorer: ChildEnd | None = None
 _asleep_s = 0.0
 
@@ -50,15 +47,13 @@ def report_to(explorer: ChildEnd) -> None:
     time.monotonic = lambda: awake() + _asleep_s
 
 
-async def learn_types(connection: asyncpg.Connection) -> None:
+async def learn_types(connection: PlainConnection) -> None:
     """What a driver asks the server on every new connection, asked once: children are forked with the answer.
     A third of what a point cost the server, measured."""
-    asked: Any = connection
     rows = await connection.fetch(
         "select oid from pg_type where typcategory = 'A' and typnamespace = 'pg_catalog'::regnamespace"
     )
-    known, _ = await asked._introspect_types([row["oid"] for row in rows], None)
-    _types.update((row["oid"], row) for row in known)
+    await connection._introspect_types([row["oid"] for row in rows], None)
 
 
 async def cross(way: Way, reads: bool, act: Callable[[], Awaitable[Answer]]) -> Answer:
@@ -100,18 +95,7 @@ def only_reads(statement: str) -> bool:
     return all(name in _READING or name in _WORDS for name in _CALLS.findall(text))
 
 
-class InformedConnection(PlainConnection):
-    """Knows what its kind learned in this process, or in the one that it was forked from."""
-
-    async def _introspect_types(self, typeoids: Collection[int], timeout: float | None) -> Any:  # noqa: ASYNC109
-        if all(oid in _types for oid in typeoids):
-            # The name says that no statement of the caller was given up for the question.
-            return [_types[oid] for oid in typeoids], SimpleNamespace(name="known")
-        asked: Any = PlainConnection
-        return await asked._introspect_types(self, typeoids, timeout)
-
-
-class WatchedConnection(InformedConnection):
+class WatchedConnection(PlainConnection):
     """Asks before everything that changes or shows what is committed."""
 
     async def execute(self, query: str, *arguments: Any, **options: Any) -> Any:

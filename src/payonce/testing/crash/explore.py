@@ -3,6 +3,7 @@
 import os
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ from payonce.testing.crash.ablations import Ablation
 from payonce.testing.crash.backend import Backend
 from payonce.testing.crash.drivers import Work, in_parallel
 from payonce.testing.crash.ground import Ground, prepare
-from payonce.testing.crash.model import Point, Result
+from payonce.testing.crash.model import Mode, Point, Result
 from payonce.testing.crash.on_postgres import OnPostgres
 from payonce.testing.crash.report import Caught, Report
 from payonce.testing.crash.scenario import Scenario
@@ -40,6 +41,7 @@ def explore(
     *,
     seed: int = 1,
     only: Point | None = None,
+    every: int = 1,
     ablations: Sequence[Ablation] = (),
     processes: int | None = None,
     server: ScratchServer | None = None,
@@ -48,7 +50,8 @@ def explore(
 ) -> Report:
     """Strikes every scenario at every crossing in every mode. Blocks; call it where no event loop and no thread runs.
 
-    `only` runs that one point, with the children's own output shown. The same seed takes the same steps.
+    `only` runs that one point, with the children's own output shown; `every` leaves points out as `thinned` says. The
+    same seed takes the same steps.
     """
     began_at = time.monotonic()
     _check(scenarios, only, ablations)
@@ -56,12 +59,14 @@ def explore(
         count = processes or _cores()
         if only is not None:
             found = hunt.results("point", [only], 1, progress)
-            return Report(seed, [], found, [], [only], time.monotonic() - began_at)
+            return Report(seed, [], found, [], [only], 0, time.monotonic() - began_at)
         recordings = hunt.recordings(count, progress)
-        points = [point for recording in recordings for point in plan(recording)]
+        whole = [point for recording in recordings for point in plan(recording)]
+        points = thinned(whole, every)
         results = hunt.results("points", points, count, progress)
         caught = hunt.without(ablations, count, progress)
-        return Report(seed, recordings, results, caught, points, time.monotonic() - began_at)
+        left_out = len(whole) - len(points)
+        return Report(seed, recordings, results, caught, points, left_out, time.monotonic() - began_at)
 
 
 def explore_without(
@@ -82,6 +87,18 @@ def explore_without(
 def plan(recording: Result) -> list[Point]:
     """Every crossing of a recorded run in every mode that can show something there."""
     return [Point(recording.scenario, each.label, mode) for each in recording.crossings for mode in each.modes]
+
+
+def thinned(points: Sequence[Point], every: int) -> list[Point]:
+    """The first point of each site and mode, and every nth after it: no site is left without one."""
+    met: Counter[tuple[str, Mode]] = Counter()
+    kept = []
+    for point in points:
+        at = (point.label.site, point.mode)
+        if met[at] % every == 0:
+            kept.append(point)
+        met[at] += 1
+    return kept
 
 
 class _Hunt:

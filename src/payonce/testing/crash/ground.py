@@ -10,14 +10,15 @@ from uuid import uuid4
 
 import asyncpg
 
-from payonce.engine.database import Database
+from payonce.engine.database import Database, PlainConnection, session_settings
 from payonce.engine.migrate import known_migrations, migrate
 from payonce.engine.outbox import declare_relays
 from payonce.engine.policy import Policy
 from payonce.engine.transaction import begin
 from payonce.testing.clock import Clock
 from payonce.testing.crash.backend import Backend, Place, Yard
-from payonce.testing.crash.crossings import ForwardingTransport, InformedConnection, learn_types
+from payonce.testing.crash.child import SHORTEST_LEASE_S
+from payonce.testing.crash.crossings import ForwardingTransport, learn_types
 from payonce.testing.crash.scenario import Scenario, twists_of
 from payonce.testing.eventually import eventually
 from payonce.testing.servers import OWNER, ScratchDatabase, ScratchServer
@@ -32,13 +33,16 @@ class Ground:
 
     server: ScratchServer
     template: str
+    settings: dict[str, str]
+    """Of the children's sessions: the server is looked at once, and not by every child."""
 
 
 def prepare(server: ScratchServer, backend: Backend, scenario: Scenario) -> Ground:
     """Migrates and sets up once; every point begins from a copy of it."""
     database = server.empty_database()
     asyncio.run(_set_up(database, backend, scenario))
-    return Ground(server, database.name)
+    settings = asyncio.run(session_settings(database.service_url, SHORTEST_LEASE_S, "child"))
+    return Ground(server, database.name, settings)
 
 
 def policies_of(scenario: Scenario) -> list[Policy]:
@@ -46,7 +50,7 @@ def policies_of(scenario: Scenario) -> list[Policy]:
 
 
 async def _set_up(database: ScratchDatabase, backend: Backend, scenario: Scenario) -> None:
-    owner = await asyncpg.connect(database.owner_url)
+    owner = await asyncpg.connect(database.owner_url, connection_class=PlainConnection)
     try:
         await migrate(owner, known_migrations(scenario.components))
         await learn_types(owner)
@@ -70,6 +74,7 @@ class Plot:
     superuser: asyncpg.Connection
     yard: Yard
     address: str
+    settings: dict[str, str]
     closing: AsyncExitStack
     now: datetime = BEGINNING
 
@@ -116,12 +121,12 @@ async def open_plot(ground: Ground, superuser: asyncpg.Connection, place: Place,
     database = ground.server.urls(name)
     async with AsyncExitStack() as opening:
         opening.push_async_callback(_drop, superuser, name)
-        owner = await asyncpg.connect(database.owner_url, connection_class=InformedConnection)
+        owner = await asyncpg.connect(database.owner_url, connection_class=PlainConnection)
         opening.push_async_callback(owner.close)
         yard = await opening.enter_async_context(place.yard(owner, policies_of(scenario)))
         for queue, bodies in twists_of(scenario).pushed.items():
             await yard.push(queue, bodies)
-        return Plot(database, owner, superuser, yard, place.address, opening.pop_all())
+        return Plot(database, owner, superuser, yard, place.address, ground.settings, opening.pop_all())
     raise AssertionError("a stack of exits never swallows an error")
 
 

@@ -96,13 +96,19 @@ class PostgresYard:
         return None if row is None else (row["queue"], UUID(int=row["id"].int))
 
     async def left_over(self, expected_parked: int) -> list[Violation]:
-        rows = await self.owner.fetch("select id, queue, state, last_error from payonce.messages order by id")
-        waiting = [row for row in rows if row["state"] != "parked"]
-        found = [
-            Violation("stuck", f"a message of {row['queue']} is {row['state']}: {row['last_error']}") for row in waiting
-        ]
-        parked = [f"{row['queue']}: {row['last_error']}" for row in rows if row["state"] == "parked"]
-        return found + wrongly_parked(parked, expected_parked)
+        return await left_in_postgres(self.owner, expected_parked)
+
+
+async def left_in_postgres(owner: asyncpg.Connection, expected_parked: int) -> list[Violation]:
+    """Of messages that PostgreSQL has, or keeps for queues elsewhere: what is not at its end."""
+    rows = await owner.fetch("select queue, state, last_error from payonce.live_messages order by id")
+    found = [
+        Violation("stuck", f"a message of {row['queue']} is {row['state']}: {row['last_error']}")
+        for row in rows
+        if row["state"] != "parked"
+    ]
+    parked = [f"{row['queue']}: {row['last_error']}" for row in rows if row["state"] == "parked"]
+    return found + wrongly_parked(parked, expected_parked)
 
 
 def wrongly_parked(parked: Sequence[str], expected: int) -> list[Violation]:

@@ -21,7 +21,7 @@ from payonce.engine.model import Message
 from payonce.engine.outbox import declare_relays, put_kept
 from payonce.engine.policy import Policy
 from payonce.engine.transaction import RingingFeed
-from payonce.queues.declaring import declare_queue
+from payonce.queues.declaring import declare_queues
 from payonce.queues.redis import RedisAdmin, RedisFeed, RedisQueue, RedisRelay, RedisStore, refill
 from payonce.queues.redis.kept import RELAY
 from payonce.queues.redis.keys import main_key
@@ -29,7 +29,7 @@ from payonce.queues.redis.refill import REFILL_EVERY_S
 from payonce.testing.clock import Clock
 from payonce.testing.crash.backend import Look, Parts, Place, Yard
 from payonce.testing.crash.model import Violation
-from payonce.testing.crash.on_postgres import ANSWERED_AND_PARKED, RELAYS, wrongly_parked
+from payonce.testing.crash.on_postgres import ANSWERED_AND_PARKED, RELAYS, left_in_postgres
 from payonce.testing.crash.redis_crossings import watch_redis
 from payonce.testing.redis_clock import RedisClock
 
@@ -47,8 +47,7 @@ class OnRedis:
     async def declare(self, database: Database, policies: Sequence[Policy]) -> RingingFeed:
         """In PostgreSQL alone: every run begins with a Redis that knows nothing, and is told."""
         async with database.transaction() as connection:
-            for policy in policies:
-                await declare_queue(connection, policy, self.name)
+            await declare_queues(connection, policies, self.name)
         await declare_relays(database, [RedisRelay(RedisStore(NOWHERE, database, test=True))])
         return OutboxFeed()
 
@@ -178,14 +177,7 @@ class RedisYard:
         return None if row is None else (row["queue"], UUID(int=row["id"].int))
 
     async def left_over(self, expected_parked: int) -> list[Violation]:
-        rows = await self.owner.fetch("select queue, state, last_error from payonce.live_messages order by id")
-        found = [
-            Violation("stuck", f"a message of {row['queue']} is {row['state']}: {row['last_error']}")
-            for row in rows
-            if row["state"] != "parked"
-        ]
-        parked = [f"{row['queue']}: {row['last_error']}" for row in rows if row["state"] == "parked"]
-        found += wrongly_parked(parked, expected_parked)
+        found = await left_in_postgres(self.owner, expected_parked)
         return found + [Violation("stuck", f"left in Redis: {text}") for text in await self._contents(expected_parked)]
 
     async def _contents(self, parked: int = 0) -> list[str]:

@@ -28,23 +28,19 @@ def no_fence_in_the_commit() -> None:
 
 
 def redis_alone_is_asked() -> None:
-    """No row and no id in PostgreSQL stops a run, as with any queue that only has its own leases."""
-    no_look_at_the_outbox()
+    """No row and no id in PostgreSQL stops a run, as with any queue that only has its own leases. The look before a run
+    is taken out too: by itself it saves runs that would come to nothing, since whatever they send or end is refused."""
+
+    async def all_of_them(database: Any, claims: Sequence[Any]) -> kept.Checked:
+        return kept.Checked(claims, (), ())
+
+    put(pull, "check", all_of_them)
 
     async def recorded_anyway(connection: Any, relay: str, settlements: Sequence[Settlement]) -> list[Fate]:
         await settle_kept(connection, relay, settlements)
         return [Fate.RECORDED] * len(settlements)
 
     put(pull, "settle_kept", recorded_anyway)
-
-
-def no_look_at_the_outbox() -> None:
-    """What Redis has is run, whatever became of it in PostgreSQL."""
-
-    async def all_of_them(database: Any, claims: Sequence[Any]) -> kept.Checked:
-        return kept.Checked(claims, (), ())
-
-    put(pull, "check", all_of_them)
 
 
 def acknowledged_before_the_work() -> None:
@@ -101,9 +97,6 @@ def nothing_is_put_back() -> None:
 REDIS_ABLATIONS: Final = (
     Ablation("the fence of the commit", no_fence_in_the_commit, "charge", Mode.STOPPED, near="store:payment"),
     Ablation("the outbox as the fence", redis_alone_is_asked, "charge", Mode.AFTER, near="Work.commit"),
-    Ablation(
-        "the look at the outbox before a run", no_look_at_the_outbox, "wire", Mode.AFTER, DAMAGE | STUCK, "give_up"
-    ),
     Ablation("acknowledgement with the work", acknowledged_before_the_work, "transfer", Mode.BEFORE, near="commit"),
     Ablation("one script for every step", moved_by_two_commands, "by-hand", Mode.AFTER, DAMAGE | STUCK, "pump_first"),
     Ablation("the sweep of dead leases", dead_leases_kept, "charge", Mode.AFTER, STUCK, "Work.commit"),

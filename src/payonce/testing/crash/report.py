@@ -26,6 +26,8 @@ class Report:
     results: Sequence[Result]
     caught: Sequence[Caught]
     planned: Sequence[Point]
+    left_out: int
+    """Points that are known, and were not to be struck this time."""
     seconds: float
 
     @property
@@ -59,6 +61,7 @@ class Report:
             "sites": len(self.coverage()),
             "modes": len({point.mode for point in self.planned}),
             "points": len(self.planned),
+            "left_out": self.left_out,
             "uncovered": len(self.uncovered),
             "violations": len(self.violations),
             "ablations": len(self.caught),

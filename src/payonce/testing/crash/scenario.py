@@ -52,8 +52,8 @@ class Scenario(Protocol):
         """Fresh ones, with empty books and the same faults every time."""
         ...
 
-    def resources(self, reach: Reach, database: Database) -> Sequence[object]:
-        """What the handlers take as parameters; made in every child."""
+    def resources(self, reach: Reach, database: Database, feed: RingingFeed) -> Sequence[object]:
+        """What the handlers take as parameters; made in every child. `feed` puts where the queues of this run lie."""
         ...
 
     def relays(self, reach: Reach) -> Sequence[Relay]:

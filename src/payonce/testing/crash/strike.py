@@ -76,7 +76,8 @@ class Explorer:
 
     def fork(self, scenario: Scenario, plot: Plot, number: int, ablate: Ablate | None) -> Child:
         name = f"{plot.database.name[:24]} {number}"
-        duty = Duty(name, number, plot.database.service_url, self._backend, plot.address, self._seed, ablate)
+        place = (plot.database.service_url, self._backend, plot.address)
+        duty = Duty(name, number, *place, self._seed, plot.settings, ablate)
         return fork(scenario, duty, loud=self._loud)
 
     def schedule(

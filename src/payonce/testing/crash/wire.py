@@ -22,6 +22,10 @@ class Way(StrEnum):
     STORE = "store"
     VENDOR = "vendor"
     REDIS = "redis"
+    TASKS = "tasks"
+    """A call to the task service."""
+    DOOR = "door"
+    """What the task service sends to a role."""
 
 
 class End(StrEnum):

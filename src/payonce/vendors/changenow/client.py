@@ -5,7 +5,7 @@
 | 200, about what was asked | the answer | it was created |
 | 429 | Retry after its Retry-After, which holds all processes back | NotSent, likewise |
 | no connection; no turn in the budget | Retry | NotSent |
-| 5xx, time-out, dropped connection, unusable 200 | Retry | Unknown |
+| 5xx, time-out, dropped connection, unusable 200; 400 and 422 in broken JSON | Retry | Unknown |
 | 401, 403 | ExchangeRefused NOT_ALLOWED | the same |
 | any other 4xx with an error code of the vendor; 400 and 422 in plain text | ExchangeRefused | the same |
 | 404 `not_found` to `exchange` | None | |
@@ -55,6 +55,8 @@ ABOVE: Final = ("maxim", "more than", "more then", "greater", "exceed")
 NOT_ALLOWED: Final = (401, 403)
 DEFINITE_IN_PLAIN_TEXT: Final = (400, 422)
 """Statuses that are a no without the vendor's own word for it; a 404 may be a proxy's."""
+DOCUMENT: Final = b"{"
+"""What the vendor's errors begin with."""
 TRANSIENT: Final = (408, 425, 429)
 CODE_MAX_CHARS: Final = 64
 MESSAGE_MAX_CHARS: Final = 200
@@ -199,9 +201,21 @@ def _no(answer: Response) -> Refused | None:
         return ExchangeRefused(Code.NOT_ALLOWED, reason)
     if code is not None:
         return ExchangeRefused(_meaning(code, message), f"{code}: {message}")
-    if status in DEFINITE_IN_PLAIN_TEXT:
+    if status in DEFINITE_IN_PLAIN_TEXT and not _is_broken(answer):
         return ExchangeRefused(Code.OTHER, f"{status}: {answer.excerpt()}")
     return None
+
+
+def _is_broken(answer: Response) -> bool:
+    """A document that was cut on its way. It held the vendor's word, which the next answer has again; taken for a no in
+    plain text it would leave to a person what the vendor explains."""
+    if not answer.body.lstrip().startswith(DOCUMENT):
+        return False
+    try:
+        answer.json()
+    except Unknown:
+        return True
+    return False
 
 
 def _meaning(code: str, message: str) -> Code:

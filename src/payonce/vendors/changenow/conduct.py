@@ -1,14 +1,9 @@
-"""How the simulated exchange behaves beyond its books: how many requests it takes, and how exchanges end."""
+"""How exchanges end at the simulated exchange."""
 
 import hashlib
-from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
 
 from payonce.vendors.changenow.books import Fate
-
-WINDOW_S: Final = 1.0
 
 
 @dataclass(frozen=True)
@@ -28,28 +23,3 @@ class Fates:
                 return fate
             place -= share
         return Fate.FINISH
-
-
-class Meter:
-    """Counts the requests of the last second as the vendor does, and turns away those above its limit."""
-
-    def __init__(self, limit_per_s: float | None, tick: Callable[[], float]) -> None:
-        self.limit_per_s = limit_per_s
-        self.requests = 0
-        self.turned_away = 0
-        self.peak_per_s = 0
-        """The most that came within any one second, those turned away included."""
-        self._tick = tick
-        self._recent: deque[float] = deque()
-
-    def admits(self) -> bool:
-        now = self._tick()
-        while self._recent and self._recent[0] <= now - WINDOW_S:
-            self._recent.popleft()
-        self._recent.append(now)
-        self.requests += 1
-        self.peak_per_s = max(self.peak_per_s, len(self._recent))
-        if self.limit_per_s is None or len(self._recent) <= self.limit_per_s:
-            return True
-        self.turned_away += 1
-        return False

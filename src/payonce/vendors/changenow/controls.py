@@ -1,6 +1,5 @@
 """What is below `/simulator`: deposits told by the chain, the books for oracles in other processes, and switches."""
 
-from collections.abc import Awaitable, Callable
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from payonce.kit.outcomes import Invalid
 from payonce.vendors.changenow import documents
 from payonce.vendors.changenow.books import Fate
 from payonce.vendors.changenow.port import Pair
+from payonce.vendors.switches import said, told
 
 if TYPE_CHECKING:
     from payonce.vendors.changenow.simulator import ChangeNowSimulator
@@ -52,33 +52,35 @@ class TellPair(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def control_routes(simulator: "ChangeNowSimulator") -> list[Route]:
-    def deposit(told: TellDeposit) -> Any:
+    def deposit(asked: TellDeposit) -> Any:
         try:
-            amount = Decimal(told.amount)
+            amount = Decimal(asked.amount)
         except ArithmeticError:
-            raise Invalid(f"{told.amount[:80]!r} is no decimal number such as 0.25") from None
-        return documents.deposit(simulator.deposit(told.payin_address, told.asset, amount, told.tx_hash, told.network))
+            raise Invalid(f"{asked.amount[:80]!r} is no decimal number such as 0.25") from None
+        return documents.deposit(
+            simulator.deposit(asked.payin_address, asked.asset, amount, asked.tx_hash, asked.network)
+        )
 
-    def outage(told: TellOutage) -> Any:
-        if told.down:
-            simulator.take_down(told.for_s)
+    def outage(asked: TellOutage) -> Any:
+        if asked.down:
+            simulator.take_down(asked.for_s)
         else:
             simulator.bring_up()
         return {}
 
-    def clock(told: TellClock) -> Any:
-        simulator.advance(told.advance_s)
+    def clock(asked: TellClock) -> Any:
+        simulator.advance(asked.advance_s)
         return {"now": documents.moment(simulator.now)}
 
-    def fate(told: TellFate) -> Any:
-        return {"status": simulator.step(told.id) if told.fate is None else simulator.decide(told.id, told.fate)}
+    def fate(asked: TellFate) -> Any:
+        return {"status": simulator.step(asked.id) if asked.fate is None else simulator.decide(asked.id, asked.fate)}
 
-    def pair(told: TellPair) -> Any:
-        named = Pair(told.from_currency, told.from_network, told.to_currency, told.to_network)
-        if told.active is not None:
-            simulator.switch(named, active=told.active)
-        if told.least is not None:
-            simulator.set_range(named, told.least, told.most)
+    def pair(asked: TellPair) -> Any:
+        named = Pair(asked.from_currency, asked.from_network, asked.to_currency, asked.to_network)
+        if asked.active is not None:
+            simulator.switch(named, active=asked.active)
+        if asked.least is not None:
+            simulator.set_range(named, asked.least, asked.most)
         return {}
 
     async def books(request: Request) -> Response:
@@ -86,27 +88,13 @@ def control_routes(simulator: "ChangeNowSimulator") -> list[Route]:
         shown = documents.books(simulator.settle_all()) | {
             "requests": meter.requests, "turnedAway": meter.turned_away, "peakPerS": meter.peak_per_s
         }  # fmt: skip
-        return _said(shown)
+        return said(shown)
 
     return [
         Route("/simulator/books", books),
-        Route("/simulator/deposits", _told(TellDeposit, deposit), methods=["POST"]),
-        Route("/simulator/outage", _told(TellOutage, outage), methods=["POST"]),
-        Route("/simulator/clock", _told(TellClock, clock), methods=["POST"]),
-        Route("/simulator/fates", _told(TellFate, fate), methods=["POST"]),
-        Route("/simulator/pairs", _told(TellPair, pair), methods=["POST"]),
+        Route("/simulator/deposits", told(TellDeposit, deposit), methods=["POST"]),
+        Route("/simulator/outage", told(TellOutage, outage), methods=["POST"]),
+        Route("/simulator/clock", told(TellClock, clock), methods=["POST"]),
+        Route("/simulator/fates", told(TellFate, fate), methods=["POST"]),
+        Route("/simulator/pairs", told(TellPair, pair), methods=["POST"]),
     ]
-
-
-def _told(shape: type[Any], act: Callable[[Any], Any]) -> Callable[[Request], Awaitable[Response]]:
-    async def endpoint(request: Request) -> Response:
-        try:
-            return _said(act(msgspec.json.decode(await request.body(), type=shape)))
-        except (msgspec.MsgspecError, Invalid) as problem:
-            return _said({"error": str(problem)}, 400)
-
-    return endpoint
-
-
-def _said(document: Any, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(document), status, media_type="application/json")

@@ -31,11 +31,12 @@ from payonce.vendors.changenow.asking import (
     whole_number,
 )
 from payonce.vendors.changenow.books import Deposit, Entry, ExchangeBooks, Fate, Pace
-from payonce.vendors.changenow.conduct import Fates, Meter
+from payonce.vendors.changenow.conduct import Fates
 from payonce.vendors.changenow.controls import control_routes
 from payonce.vendors.changenow.port import PAGE_MAX, REQUESTS_PER_S, Pair, Range, Status
 from payonce.vendors.changenow.prices import Listing, both, is_address, listing, quote
 from payonce.vendors.journal import Journal
+from payonce.vendors.meter import Meter
 
 ID_BYTES: Final = 7
 DOUBLE_DIGITS: Final = 16

@@ -137,7 +137,10 @@ class EvmClient:
         minor = self._value(sent) if contract is None else self._logged(found, contract)
         if not receipt.succeeded or minor == 0:
             return None
-        return Incoming(transaction_hash, str(minor), asset.code, asset.exponent, receipt.final)
+        sender = str(_field(sent, "from")).lower()
+        return Incoming(
+            transaction_hash, str(minor), asset.code, asset.exponent, sender, receipt.block_number, receipt.final
+        )
 
     async def market(self, asset: Asset) -> Market:
         contract = self._contract(asset)

@@ -9,6 +9,7 @@ from payonce.kit.money import Amount
 from payonce.kit.outcomes import Unknown
 from payonce.vendors.evm.chain import OUTSIDE, Chain, Mined
 from payonce.vendors.evm.port import ETH
+from payonce.vendors.evm.simulator import ChainSimulator
 
 
 class TellDeposit(msgspec.Struct, frozen=True, rename="camel"):
@@ -34,6 +35,12 @@ class ExchangeBridge:
         answer = await self._http.request("POST", "/simulator/deposits", json=told)
         if not answer.is_success:
             raise Unknown(f"{answer.source} answered {answer.status}: {answer.excerpt()}")
+
+    async def carry(self, node: ChainSimulator) -> None:
+        """What chain and exchange do by themselves as time goes by: blocks, deposits that are final, refunds."""
+        node.chain.catch_up()
+        await node.tell()
+        await self.carry_refunds()
 
     async def carry_refunds(self) -> int:
         """What the exchange has sent back arrives on the chain, each under the hash that the exchange names."""

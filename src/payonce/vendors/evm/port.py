@@ -135,6 +135,9 @@ class Incoming(msgspec.Struct, frozen=True):
     minor: str
     asset: str
     exponent: int
+    sender: str
+    """Who signed it, in small letters."""
+    block_number: int
     final: bool
 
     @property

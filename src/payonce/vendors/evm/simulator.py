@@ -1,11 +1,9 @@
 """A node of the simulated chain as it answers over JSON-RPC. Faults of the wire are `payonce.testing.faults`."""
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
-import msgspec
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,6 +16,7 @@ from payonce.kit.redact import redact
 from payonce.vendors.books import Denied
 from payonce.vendors.evm.chain import TIP_WEI, Chain, Mined
 from payonce.vendors.evm.port import ETH
+from payonce.vendors.switches import said
 
 BATCH_MAX: Final = 100
 BALANCE_OF: Final = "0x70a08231"
@@ -25,18 +24,14 @@ BALANCE_OF: Final = "0x70a08231"
 TRANSFERRED: Final = "0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef"
 """Of ERC-20: the topic of Transfer(address, address, uint256)."""
 
-ARRIVALS_EVERY_S: Final = 1.0
-"""How often others are asked what they have sent."""
-
 Watcher = Callable[[Mined], Awaitable[None]]
-Arrivals = Callable[[], Awaitable[object]]
 
 log = get_logger(__name__)
 
 
 class ChainSimulator:
     """An ASGI application. `watcher` hears of every final transfer at least once, such as an exchange that waits for
-    deposits; `arrivals` brings what others send; `tokens` are the contracts, by address."""
+    deposits; `tokens` are the contracts, by address."""
 
     def __init__(
         self,
@@ -44,15 +39,10 @@ class ChainSimulator:
         *,
         tokens: Mapping[str, Asset] | None = None,
         watcher: Watcher | None = None,
-        arrivals: Arrivals | None = None,
-        tick: Callable[[], float] = time.monotonic,
     ) -> None:
         self.chain = chain
         self.tokens = {address.lower(): asset for address, asset in (tokens or {}).items()}
         self._watcher = watcher
-        self._arrivals = arrivals
-        self._tick = tick
-        self._asked_at = -ARRIVALS_EVERY_S
         self._telling = asyncio.Lock()
         self._methods: dict[str, Callable[[list[Any]], Any]] = {
             "eth_chainId": lambda _: hex(self.chain.chain_id),
@@ -94,29 +84,18 @@ class ChainSimulator:
                     return
                 self.chain.tell(each.hash)
 
-    async def bring(self) -> None:
-        """Asks what others have sent, now and then."""
-        if self._arrivals is None or self._tick() < self._asked_at + ARRIVALS_EVERY_S:
-            return
-        self._asked_at = self._tick()
-        try:
-            await self._arrivals()
-        except Exception as error:
-            log.warning("arrivals_not_brought", error=redact(str(error)))
-
     async def _spoken(self, request: Request) -> Response:
         self.chain.catch_up()
         await self.tell()
-        await self.bring()
         try:
             asked = loads_exact(await request.body())
         except Invalid:
-            return _said(_problem(None, -32700, "parse error"), 400)
+            return said(_problem(None, -32700, "parse error"), 400)
         if isinstance(asked, list):
             if not 0 < len(asked) <= BATCH_MAX:
-                return _said(_problem(None, -32600, f"a batch has 1 to {BATCH_MAX} requests"), 400)
-            return _said([self._answered(each) for each in asked])
-        return _said(self._answered(asked))
+                return said(_problem(None, -32600, f"a batch has 1 to {BATCH_MAX} requests"), 400)
+            return said([self._answered(each) for each in asked])
+        return said(self._answered(asked))
 
     def _answered(self, asked: Any) -> dict[str, Any]:
         if not isinstance(asked, dict) or not isinstance(asked.get("method"), str):
@@ -207,12 +186,12 @@ class ChainSimulator:
             {"address": address, "asset": asset.code, "balance": Amount(minor, asset).to_text()}
             for (address, asset), minor in sorted(self.chain.balances().items(), key=str)
         ]
-        return _said({"transfers": transfers, "balances": balances, "height": self.chain.height})
+        return said({"transfers": transfers, "balances": balances, "height": self.chain.height})
 
     async def _mine(self, request: Request) -> Response:
         self.chain.mine(int(request.query_params.get("blocks", "1")))
         await self.tell()
-        return _said({"height": self.chain.height})
+        return said({"height": self.chain.height})
 
     async def _arrive(self, request: Request) -> Response:
         """A transfer that somebody else makes, such as an exchange that gives a deposit back."""
@@ -220,9 +199,9 @@ class ChainSimulator:
             asked = loads_exact(await request.body())
             asset = Asset(asked["asset"], int(asked["exponent"]))
             amount = Amount.from_decimal(asked["amount"], asset)
-            return _said({"hash": self.chain.arrive(str(asked["to"]), amount, str(asked["reference"]))})
+            return said({"hash": self.chain.arrive(str(asked["to"]), amount, str(asked["reference"]))})
         except (Invalid, KeyError, TypeError, ValueError) as error:
-            return _said({"error": f"a transfer has to, asset, exponent, amount and reference: {error}"}, 400)
+            return said({"error": f"a transfer has to, asset, exponent, amount and reference: {error}"}, 400)
 
 
 def _text(asked: list[Any], place: int) -> str:
@@ -237,7 +216,3 @@ def _padded(address: str) -> str:
 
 def _problem(number: Any, code: int, text: str) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": text}}
-
-
-def _said(document: Any, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(document), status, media_type="application/json")

@@ -14,6 +14,7 @@ from typing import Final
 from payonce.engine.bell import Bell
 from payonce.engine.database import Database, is_transient
 from payonce.kit.log import get_logger
+from payonce.queues.cloudtasks.server import observing
 from payonce.queues.cloudtasks.server.arithmetic import (
     ERRORS_HIGH_SHARE,
     ERRORS_LOOKED_AT,
@@ -82,12 +83,14 @@ class Dispatcher:
         self._rung = asyncio.Event()
         self._is_stopping = False
 
-    async def step(self) -> bool:
+    async def step(self, of_queue: str | None = None) -> bool:
         """One task, from claim to settlement, with nothing in the background. False when nothing is due."""
         for queue in await self._queues.live():
+            if of_queue not in (None, queue.name):
+                continue
             claims = await self._tasks.claim({queue: True}, 1, LEASE_S)
             for claim in claims.tasks:
-                answer = await self._sender.send(claim, _deadline_of(claim))
+                answer = await self._send(claim, _deadline_of(claim))
                 await self._settle([ending_of(claim, answer)])
                 await self._watch(claim, answer)
                 return True
@@ -133,6 +136,7 @@ class Dispatcher:
         for name, lane in list(self._lanes.items()):
             if name not in live or live[name].id != lane.queue.id:
                 self._lanes.pop(name).close()
+                observing.forget(name)
         for name, queue in live.items():
             if name not in self._lanes:
                 self._lanes[name] = Lane(queue, self._bell, self._rung)
@@ -171,7 +175,7 @@ class Dispatcher:
 
     async def _attempt(self, claim: Claim, deadline: asyncio.Timeout) -> None:
         try:
-            answer = await self._sender.send(claim, deadline)
+            answer = await self._send(claim, deadline)
             self._running[claim].has_answer = True
             ending = ending_of(claim, answer)
             await self._settling.add(ending)
@@ -182,6 +186,11 @@ class Dispatcher:
             _tell("cloudtasks_attempt_failed", error, queue=claim.queue.name, task=claim.id)
         finally:
             self._running.pop(claim, None)
+
+    async def _send(self, claim: Claim, deadline: asyncio.Timeout) -> Answer:
+        answer = await self._sender.send(claim, deadline)
+        observing.count_sent(claim.queue.name, answer)
+        return answer
 
     def _look_again(self, ending: Ending) -> None:
         """When the retry is due; at once if the queue waited for a slot. A claim that finds nothing is not free."""
@@ -207,6 +216,7 @@ class Dispatcher:
                 continue
             for ending in endings:
                 _tell_ending(ending, ending.claim.key in settled)
+            observing.count_settled(ending for ending in endings if ending.claim.key in settled)
             return [ending.claim.key in settled for ending in endings]
 
     async def _watch(self, claim: Claim, answer: Answer) -> None:
@@ -327,7 +337,7 @@ def _tell_ending(ending: Ending, is_settled: bool) -> None:
     claim = ending.claim
     if not is_settled:
         log.warning("cloudtasks_late_answer", queue=claim.queue.name, task=claim.id, reason=ending.reason)
-    elif ending.wait_s is None and not is_success(ending.status):
+    elif ending.wait_s is None and not ending.succeeded:
         log.error(
             "cloudtasks_task_given_up",
             queue=claim.queue.name,

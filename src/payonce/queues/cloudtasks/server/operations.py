@@ -14,6 +14,7 @@ from google.rpc import status_pb2
 
 from payonce.engine.database import Connection, Database
 from payonce.queues.cloudtasks.server import names
+from payonce.queues.cloudtasks.server.observing import count_created
 from payonce.queues.cloudtasks.server.queues import QueueRow, write_time
 from payonce.queues.cloudtasks.server.refusals import TASK_GONE, Refusal, exists, invalid, not_found
 from payonce.queues.cloudtasks.server.task_store import TaskStore
@@ -52,11 +53,13 @@ class Operations:
         async with self.database.transaction() as connection:
             if (known := await _begin(connection, name, digest, bool(request.request_id))) is not None:
                 return known
-            operation = await self._create(connection, parent, request, name)
+            operation, created = await self._create(connection, parent, request, name)
             await _remember(connection, name, operation)
+        count_created(parent, created)
         return operation
 
-    async def _create(self, connection: Connection, parent: str, request: Any, name: str) -> Any:
+    async def _create(self, connection: Connection, parent: str, request: Any, name: str) -> tuple[Any, int]:
+        """The operation, and how many tasks it made."""
         outcomes: dict[int, Refusal] = {}
         tasks: dict[int, NewTask] = {}
         for place, each in enumerate(request.requests):
@@ -75,7 +78,7 @@ class Operations:
             raise missing
         now = await connection.fetchval("select payonce.due_now()")
         metadata = _CreateMetadata(state=_CREATED_IN_PART if outcomes else _SUCCEEDED)
-        return _done(name, metadata, outcomes, len(request.requests), now, response)
+        return _done(name, metadata, outcomes, len(request.requests), now, response), len(response.tasks)
 
     async def delete(self, queue: QueueRow, request: Any) -> Any:
         if not 1 <= len(request.names) <= DELETE_MAX:

@@ -13,6 +13,7 @@ from google.protobuf import empty_pb2
 
 from payonce.queues.cloudtasks.server import names
 from payonce.queues.cloudtasks.server.gathering import Gathering
+from payonce.queues.cloudtasks.server.observing import count_created
 from payonce.queues.cloudtasks.server.operations import Operations
 from payonce.queues.cloudtasks.server.queue_store import QueueStore
 from payonce.queues.cloudtasks.server.queues import STATES, QueueRow, config_of, shown_queue, updated
@@ -121,6 +122,7 @@ class Service:
         outcome = await self._putting.add(task)
         if isinstance(outcome, Refusal):
             raise await self._explained(outcome, task)
+        count_created(task.queue, 1)
         self._rings.has_tasks(task.queue)
         return shown_new_task(task, outcome, request.response_view)
 

@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import grpc
 
@@ -14,6 +14,7 @@ from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Unavailable
 from payonce.queues.cloudtasks.server.dispatch import DRAIN_S, QUEUES_BELL, Dispatcher, bell_of
 from payonce.queues.cloudtasks.server.housekeeping import PRUNE_BATCH, PRUNE_EVERY_S, prune
+from payonce.queues.cloudtasks.server.observing import observe_for_ever
 from payonce.queues.cloudtasks.server.operations import Operations
 from payonce.queues.cloudtasks.server.queue_store import QueueStore, remember_key
 from payonce.queues.cloudtasks.server.sending import Sender
@@ -41,10 +42,23 @@ class CloudTasksServer:
     port: int
     dispatcher: Dispatcher
     """For `step()`, where nothing is to run by itself."""
+    database: Database
+    tokens: TokenMaker
+    loops: dict[str, "asyncio.Task[None]"] = field(default_factory=dict)
+    """What runs by itself."""
 
     @property
     def address(self) -> str:
         return f"{self.host}:{self.port}"
+
+    async def run(self) -> None:
+        """Dispatches and keeps house, until the dispatcher is told to stop."""
+        keeping_house = asyncio.create_task(_keep_house(self.database, self.tokens))
+        try:
+            await self.dispatcher.run()
+        finally:
+            keeping_house.cancel()
+            await asyncio.gather(keeping_house, return_exceptions=True)
 
 
 @asynccontextmanager
@@ -61,8 +75,8 @@ async def open_server(
     """Listens until the block ends, then drains. Port 0 takes any free one.
 
     `name_lock_s`: for how long the name of a deleted queue is refused. `grace_s`: what requests under way have
-    left when it closes. Without `dispatching` nothing runs by
-    itself: `server.dispatcher.step()` sends, and `keep_house` keeps house.
+    left when it closes. Without `dispatching` nothing runs by itself but for `server.run()`;
+    `server.dispatcher.step()` sends, and `keep_house` keeps house.
     """
     tokens = TokenMaker()
     await remember_key(database, tokens.kid, tokens.public_key, KEY_KEPT_S)
@@ -72,16 +86,21 @@ async def open_server(
         service = Service(
             QueueStore(database), tasks, Operations(database, tasks), _rings(bell, dispatcher), name_lock_s
         )
-        listener, listens_on = await _listening(service, host, port)
-        running = asyncio.create_task(_run(database, tokens, dispatcher)) if dispatching else None
+        listener, listens_on = await _listening(handlers_of(service, await database.installation()), host, port)
+        server = CloudTasksServer(host, listens_on, dispatcher, database, tokens)
+        if dispatching:
+            server.loops["dispatcher"] = asyncio.create_task(server.run())
+            server.loops["gauges"] = asyncio.create_task(observe_for_ever(database))
         try:
-            yield CloudTasksServer(host, listens_on, dispatcher)
+            yield server
         finally:
             await listener.stop(CALLS_GRACE_S)
             await service.drained()
             dispatcher.stop()
-            if running is not None:
-                await running
+            if dispatching:
+                await server.loops["dispatcher"]
+                server.loops["gauges"].cancel()
+                await asyncio.gather(server.loops["gauges"], return_exceptions=True)
 
 
 def _rings(bell: Bell, dispatcher: Dispatcher) -> Rings:
@@ -96,7 +115,7 @@ def _rings(bell: Bell, dispatcher: Dispatcher) -> Rings:
     return Rings(lambda: bell.ring([QUEUES_BELL]), has_tasks, has_forced)
 
 
-async def _listening(service: Service, host: str, port: int) -> tuple[grpc.aio.Server, int]:
+async def _listening(handlers: list[Any], host: str, port: int) -> tuple[grpc.aio.Server, int]:
     server = grpc.aio.server(
         options=[
             ("grpc.max_receive_message_length", MESSAGE_MAX_BYTES),
@@ -106,22 +125,13 @@ async def _listening(service: Service, host: str, port: int) -> tuple[grpc.aio.S
         ],
         maximum_concurrent_rpcs=CALLS_MAX,
     )
-    server.add_generic_rpc_handlers(tuple(handlers_of(service)))
+    server.add_generic_rpc_handlers(tuple(handlers))
     try:
         listens_on = server.add_insecure_port(f"{host}:{port}")
     except RuntimeError as error:
         raise Unavailable(f"cannot listen on {host}:{port}; is the port taken? Choose another with --port") from error
     await server.start()
     return server, listens_on
-
-
-async def _run(database: Database, tokens: TokenMaker, dispatcher: Dispatcher) -> None:
-    keeping_house = asyncio.create_task(_keep_house(database, tokens))
-    try:
-        await dispatcher.run()
-    finally:
-        keeping_house.cancel()
-        await asyncio.gather(keeping_house, return_exceptions=True)
 
 
 async def keep_house(database: Database, tokens: TokenMaker) -> int:

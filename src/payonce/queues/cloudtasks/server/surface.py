@@ -9,6 +9,7 @@ from google.longrunning import operations_pb2
 
 from payonce.engine.database import is_transient
 from payonce.kit.log import get_logger
+from payonce.queues.cloudtasks.names import INSTALLATION
 from payonce.queues.cloudtasks.server.refusals import Refusal
 from payonce.queues.cloudtasks.server.service import Service
 
@@ -17,12 +18,14 @@ OPERATIONS_SERVICE: Final = "google.longrunning.Operations"
 NOT_SERVED: Final = ("GetIamPolicy", "SetIamPolicy", "TestIamPermissions", "UpdateCmekConfig", "GetCmekConfig")
 
 Method = Callable[[Any], Awaitable[Any]]
+Mark = tuple[tuple[str, str], ...]
 
 log = get_logger(__name__)
 
 
-def handlers_of(service: Service) -> list[Any]:
-    """What grpc.aio serves."""
+def handlers_of(service: Service, installation: str) -> list[Any]:
+    """What grpc.aio serves. With queues goes along whose they are: one server may look like another's."""
+    mark = ((INSTALLATION, installation),)
     methods: dict[str, Method] = {
         "CreateQueue": service.create_queue,
         "UpdateQueue": service.update_queue,
@@ -40,7 +43,10 @@ def handlers_of(service: Service) -> list[Any]:
         "DeleteTask": service.delete_task,
         "RunTask": service.run_task,
     }
-    served = {name: _handler(method, _request_of(name)) for name, method in methods.items()}
+    served = {
+        name: _handler(method, _request_of(name), mark if name == "ListQueues" else ())
+        for name, method in methods.items()
+    }
     refused = {name: _refusing(name) for name in NOT_SERVED}
     operations = {"GetOperation": _handler(service.get_operation, operations_pb2.GetOperationRequest)}
     return [
@@ -53,8 +59,10 @@ def _request_of(name: str) -> Any:
     return getattr(tasks_v2, f"{name}Request").pb()
 
 
-def _handler(method: Method, request_type: Any) -> Any:
+def _handler(method: Method, request_type: Any, mark: Mark = ()) -> Any:
     async def answer(request: Any, context: Any) -> Any:
+        if mark:
+            context.set_trailing_metadata(mark)
         try:
             return await method(request)
         except Refusal as no:

@@ -8,7 +8,7 @@ from typing import Final
 from asyncpg import Record
 
 from payonce.engine.database import Connection, Database
-from payonce.queues.cloudtasks.server.arithmetic import PACE_RECOVERY_S
+from payonce.queues.cloudtasks.server.arithmetic import PACE_RECOVERY_S, is_success
 from payonce.queues.cloudtasks.server.queues import QueueRow
 from payonce.queues.cloudtasks.server.refusals import (
     QUEUE_NOT_FOUND,
@@ -68,6 +68,10 @@ class Ending:
     code: int
     reason: str
     is_execution: bool
+
+    @property
+    def succeeded(self) -> bool:
+        return is_success(self.status)
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,15 @@
 """A task as it comes in, as the store keeps it and as the API shows it; what is refused of it, and why."""
 
+import re
 import secrets
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import grpc
 from asyncpg import Record
 from google.cloud import tasks_v2
+from yarl import URL
 
 from payonce.queues.cloudtasks.server import names
 from payonce.queues.cloudtasks.server.queues import retrying_of, write_time
@@ -20,6 +21,10 @@ HttpRequestPb: Final[Any] = tasks_v2.HttpRequest.pb()
 TASK_MAX_BYTES: Final = 1024 * 1024
 HEADERS_MAX_BYTES: Final = 80 * 1024
 URL_MAX_LENGTH: Final = 2_083
+"""Google's limit, of the URL as it is sent."""
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+_NO_HOST: Final = re.compile(r"\s|^\.|\.\.|[^.]{64}|^.{254}")
+"""Of an encoded host: what no resolver takes."""
 DEADLINE_DEFAULT_MS: Final = 600_000
 DEADLINE_LEAST_MS: Final = 15_000
 DEADLINE_MAX_MS: Final = 1_800_000
@@ -97,12 +102,7 @@ def _checked_request(request: Any) -> Any:
         unimplemented("An OAuth token of Google's (oauth_token)")
     if request.HasField("oidc_token") and not request.oidc_token.service_account_email:
         raise invalid("OidcToken.service_account_email must be set: the token is made in its name.")
-    if not request.url.startswith(("http://", "https://")) or not _host(request.url):
-        raise invalid(
-            f"HttpRequest.url must start with http:// or https:// and name a host, not {names.shown(request.url)}."
-        )
-    if len(request.url) > URL_MAX_LENGTH:
-        raise invalid(f"HttpRequest.url has {len(request.url)} characters; it must have at most {URL_MAX_LENGTH}.")
+    _check_url(request.url)
     if request.http_method == 0:
         request.http_method = _POST
     if request.http_method not in METHODS:
@@ -122,11 +122,25 @@ def _checked_request(request: Any) -> Any:
     return request
 
 
-def _host(url: str) -> str | None:
+def _check_url(url: str) -> None:
+    """Refuses what no attempt could ever send: a task that was answered for would be tried until it is used up."""
+    if not url.startswith(("http://", "https://")):
+        raise invalid(f"HttpRequest.url must start with http:// or https://, not {names.shown(url)}.")
+    if _CONTROL.search(url):
+        raise invalid(f"HttpRequest.url must have no control characters, as {names.shown(url)} has.")
     try:
-        return urlsplit(url).hostname
-    except ValueError:
-        return None
+        sent = URL(url)
+    except ValueError as error:
+        raise invalid(f"HttpRequest.url must name a host and a port that can be, not {names.shown(url)}.") from error
+    if not sent.raw_host or _NO_HOST.search(sent.raw_host):
+        raise invalid(f"HttpRequest.url must name a host, not {names.shown(url)}.")
+    if sent.port == 0:
+        raise invalid(f"HttpRequest.url must name a port from 1 to 65535, not {names.shown(url)}.")
+    if len(str(sent)) > URL_MAX_LENGTH:
+        raise invalid(
+            f"HttpRequest.url has {len(str(sent))} characters once encoded; it must have at most {URL_MAX_LENGTH}, "
+            f"not {names.shown(url)}."
+        )
 
 
 def _deadline_ms(task: Any) -> int:

@@ -1,10 +1,12 @@
--- Frees what a worker holds but does not run. ARGV: worker, the limit's name, ids that run. Answers how many.
-local worker, limit, running = ARGV[1], ARGV[2], {}
-for i = 3, #ARGV do running[ARGV[i]] = true end
+-- Frees what a worker holds but does not run, or what it holds by one token. ARGV: worker, the limit's name, the token
+-- (empty: whatever it is), ids that run. Answers how many.
+local worker, limit, token, running = ARGV[1], ARGV[2], ARGV[3], {}
+for i = 4, #ARGV do running[ARGV[i]] = true end
 local back, all = {}, redis.call('HGETALL', CLAIMS)
 for i = 1, #all, 2 do
     local record = not running[all[i]] and record_of(all[i + 1])
-    local meta = record and record.worker == worker and meta_of(redis.call('HGET', IDS, all[i]))
+    local mine = record and record.worker == worker and (token == '' or record.token == token)
+    local meta = mine and meta_of(redis.call('HGET', IDS, all[i]))
     if meta then back[#back + 1] = {id = all[i], record = record, meta = meta} end
 end
 -- They were first in line; the oldest of them shall be again.

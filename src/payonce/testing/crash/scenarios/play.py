@@ -70,7 +70,7 @@ class Play(PlainScenario):
         banks = {HOME: Bank("home", now, self.home_faults), AWAY: Bank("away", now, self.away_faults)}
         return {**banks, NEWS: Listener()}
 
-    def resources(self, reach: Reach, database: Database) -> Sequence[object]:
+    def resources(self, reach: Reach, database: Database, feed: RingingFeed) -> Sequence[object]:
         return [Banks(BankClient(HOME, reach(HOME)), BankClient(AWAY, reach(AWAY)))]
 
     def relays(self, reach: Reach) -> Sequence[Relay]:

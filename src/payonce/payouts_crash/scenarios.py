@@ -1,7 +1,4 @@
-"""Payouts as the crash explorer runs them, from the first message to the end, by the books of exchange and chain.
-
-Here and not beside the service's other rooms, as it needs the vendors' clients and simulators, which no service sees.
-"""
+"""One payout as the crash explorer runs it, from the first message to the end, by the books of exchange and chain."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +13,7 @@ from payonce.engine.janitors import Janitor
 from payonce.engine.ledger import Account, balance
 from payonce.engine.ledger.model import Reads
 from payonce.engine.outbox import Relay
-from payonce.engine.transaction import RingingFeed, Tx
+from payonce.engine.transaction import RingingFeed, Tx, begin
 from payonce.kit.http import HttpClient
 from payonce.kit.http.transport import Transport
 from payonce.kit.money import Amount
@@ -25,8 +22,10 @@ from payonce.services.payouts.estimator import price_payout
 from payonce.services.payouts.hostpay import pay_swap
 from payonce.services.payouts.hostpay_follow import follow_payment
 from payonce.services.payouts.intake import Asked
+from payonce.services.payouts.keeping import FORGOTTEN_AFTER_S, PUT_BACK, put_back_payouts
 from payonce.services.payouts.model import ETH, USDT, State
 from payonce.services.payouts.orchestrator import record_swap, value_payout
+from payonce.services.payouts.policies import FOLLOW, KEEPING
 from payonce.services.payouts.pricing import fee_and_rest
 from payonce.services.payouts.receiving import receive
 from payonce.services.payouts.swapper import create_swap
@@ -36,7 +35,7 @@ from payonce.testing.crash.scenario import Twists
 from payonce.vendors.changenow.books import AT_ONCE
 from payonce.vendors.changenow.client import ChangeNowClient
 from payonce.vendors.changenow.simulator import ChangeNowSimulator
-from payonce.vendors.evm.chain import OUTSIDE, Chain, Mined
+from payonce.vendors.evm.chain import CHAIN_ID, OUTSIDE, Chain, Mined
 from payonce.vendors.evm.client import EvmClient
 from payonce.vendors.evm.simulated_key import SimulatedKey
 from payonce.vendors.evm.simulator import ChainSimulator
@@ -44,31 +43,38 @@ from payonce.vendors.evm.simulator import ChainSimulator
 EXCHANGE, NODE = "changenow.test", "chain.test"
 CLIENT: Final = "bc1qw508d6qejxtdg4y5r3zarvary0c5xw7kv8f3t4"
 DIRECT_CLIENT: Final = "0x" + "12" * 20
-CHAIN_ID: Final = 31_337
 BLOCK_S: Final = 12.0
 OPENING: Final = Amount.from_decimal("100", ETH)
 PRICE: Final = Amount.from_decimal("100", USDT)
-HANDLERS: Final = (price_payout, value_payout, create_swap, record_swap, pay_swap, follow_payment)
+FOLLOWED: Final = FOLLOW.queue
+# The clock stands still: what is due runs at once. Ends are logged, so that they can be counted.
+HANDLERS: Final = tuple(
+    replace(each, policy=replace(each.policy, rate=None, concurrency=None, log="all"))
+    for each in (price_payout, value_payout, create_swap, record_swap, pay_swap, follow_payment, put_back_payouts)
+)
 
 Simulators = Mapping[str, Any]
 
 
 class PayoutsScenario:
-    """One payout. `direct` goes from the wallet to the client, the other one through the exchange."""
+    """One payout. `direct` goes from the wallet to the client, the other one through the exchange.
 
-    components = (("payouts", "payonce.services.payouts"),)
-    # The clock stands still: what is due runs at once.
-    handlers = tuple(replace(each, policy=replace(each.policy, rate=None, concurrency=None)) for each in HANDLERS)
+    `lost` has no message at the beginning, as after a purge, and its task service loses every task when a process is
+    struck: the service's own janitor and the refill have to bring it to its end."""
+
+    components = (("cloudtasks", "payonce.queues.cloudtasks.server"), ("payouts", "payonce.services.payouts"))
+    handlers = HANDLERS
     invariants = INVARIANTS
-    twists = Twists(leases_pass=True)
 
-    def __init__(self, *, direct: bool = False) -> None:
-        self.name = "payout-direct" if direct else "payout"
+    def __init__(self, name: str, *, direct: bool, lost: bool = False) -> None:
+        self.name = name
+        self.twists = Twists(leases_pass=True, wipes=lost)
         self._direct = direct
+        self._lost = lost
 
     def simulators(self, now: Callable[[], datetime]) -> Simulators:
         exchange = ChangeNowSimulator(clock=now, seed=1, limit_per_s=None, pace=AT_ONCE)
-        chain = Chain(clock=now, block_s=BLOCK_S, chain_id=CHAIN_ID)
+        chain = Chain(clock=now, block_s=BLOCK_S)
         chain.fund(_key().address, OPENING)
 
         async def tell(mined: Mined) -> None:
@@ -77,7 +83,7 @@ class PayoutsScenario:
 
         return {EXCHANGE: exchange, NODE: ChainSimulator(chain, watcher=tell)}
 
-    def resources(self, reach: Callable[[str], Transport], database: Database) -> Sequence[object]:
+    def resources(self, reach: Callable[[str], Transport], database: Database, feed: RingingFeed) -> Sequence[object]:
         exchange, node = (
             HttpClient(host.partition(".")[0], f"https://{host}", transport=reach(host)) for host in (EXCHANGE, NODE)
         )
@@ -91,7 +97,11 @@ class PayoutsScenario:
         return ()
 
     def janitors(self, database: Database, feed: RingingFeed) -> Sequence[Janitor]:
-        return ()
+        async def look_later() -> None:
+            async with begin(database, feed) as tx:
+                await tx.send(KEEPING, {}, action=PUT_BACK, delay_s=FORGOTTEN_AFTER_S + 1)
+
+        return (Janitor(PUT_BACK, FORGOTTEN_AFTER_S, look_later),)
 
     async def set_up(self, tx: Tx) -> None:
         fee, rest = fee_and_rest(PRICE, Decimal(3))
@@ -100,6 +110,8 @@ class PayoutsScenario:
         asked = Asked("pay-1", 7, "-100", address, None, False, coin, coin, PRICE, fee, rest)
         # Points are named for it: the same in every run.
         await receive(tx, asked, self.name)
+        if self._lost:
+            await tx.execute("delete from payonce.outbox")
 
     def decide(self, review: Review, simulators: Simulators) -> tuple[Answer, Any, str | None]:
         raise AssertionError(f"no step of a payout has to ask a person, and this one did: {review.question}")
@@ -130,6 +142,11 @@ class PayoutsScenario:
         for path in (books.AT_EXCHANGE, books.OWED):
             if left := await balance(read, Account(path, ETH)):
                 found.append(f"{left} are left in {path}")
+        followed = await read.fetchval(
+            "select count(*) from payonce.job_logs where queue = $1 and status = 'success'", FOLLOWED
+        )
+        if followed != (looks := 1 if self._direct else 2):
+            found.append(f"{followed} messages followed the payment to its end, not {looks}")
         clients = [each.address for each in simulators[EXCHANGE].settle_all().payouts]
         if clients != ([] if self._direct else [CLIENT]):
             found.append(f"the exchange paid {clients}")
@@ -144,4 +161,8 @@ def _sent(chain: Chain) -> list[Mined]:
     return [each for each in chain.transfers(final=False) if each.sender != OUTSIDE]
 
 
-SCENARIOS: Final = (PayoutsScenario(), PayoutsScenario(direct=True))
+SCENARIOS: Final = (
+    PayoutsScenario("payout", direct=False),
+    PayoutsScenario("payout-direct", direct=True),
+    PayoutsScenario("payout-lost", direct=True, lost=True),
+)

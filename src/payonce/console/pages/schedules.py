@@ -1,0 +1,36 @@
+"""What is done without being asked: by the clock, and by every worker all the time."""
+
+import re
+from typing import Final
+
+from starlette.responses import Response
+
+from payonce.console.page import Page, Visit, get
+from payonce.engine import joblog
+from payonce.engine.janitors.schedule import planned
+from payonce.engine.upkeep import Task
+
+RUNS_SHOWN: Final = 5
+"""Of each task; the job log has them all."""
+RULES: Final = (
+    (re.compile(r"Every\(seconds=(\d+)\)"), r"every \1 s"),
+    (re.compile(r"Daily\(at='([^']+)', zone='([^']+)'\)"), r"daily at \1 \2"),
+)
+
+
+async def list_schedules(visit: Visit) -> Response:
+    read = visit.desk.read
+    runs = {task.value: await joblog.recent(read, correlation_id=task.value, limit=RUNS_SHOWN) for task in Task}
+    rows = [(each, in_words(each.rule)) for each in await planned(read)]
+    return visit.page("schedules.html", "Schedules", rows=rows, runs=runs)
+
+
+def in_words(rule: str) -> str:
+    """A rule that is not known here, such as one of a newer version, is shown as it was declared."""
+    for pattern, words in RULES:
+        if found := pattern.fullmatch(rule):
+            return found.expand(words)
+    return rule
+
+
+PAGE = Page("Schedules", "/schedules", (get("/schedules", list_schedules),), group="Work")

@@ -1,0 +1,175 @@
+"""A body that holds something like a card number is refused at the door: not kept, not logged, not said back."""
+
+import json
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from http import HTTPStatus
+from typing import Any, Final
+from urllib.parse import unquote
+
+from starlette.requests import Request
+
+from payonce.kit.redact import Luhn, candidates
+from payonce.routes.problems import Problem
+
+SAID: Final = (
+    "something in the request is like a card number, and those are never taken here; let the customer's browser give "
+    "it to the gateway, and send the token that comes of it, such as pm_1a2b; an id of your own that only looks like "
+    "one is taken with a letter before its digits"
+)
+SAID_OF_KEY: Final = "the Idempotency-Key is like a card number, which would be kept with it; a UUID is fine"
+TEXT_MAX_CHARS: Final = 64 * 1024
+"""Of one request. No route of billing takes a longer one, and looking through it takes its time."""
+APART: Final = "~~~"
+"""Longer than what may stand within a number: nothing on its left belongs to what is on its right."""
+_ENOUGH: Final = re.compile(r"(?:\d\D*+){12}")
+"""As many digits as the shortest card has. Most requests end here."""
+_UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+"""Ids of ours, some of whose digits could by chance be a card's."""
+_ALONE: Final = r"(?<!\d)(?<!\d[\W_])(?<!\d[\W_]{2})"
+"""No digits near before it, of which it would be a part."""
+_ORDINARY: Final = (
+    # A date, then the time of a day: no card begins with 19 to 21.
+    re.compile(r"(?<!\d)(?:19|20|21)\d\d(?P<by>[-/.])(?:0[1-9]|1[0-2])(?P=by)(?:0[1-9]|[12]\d|3[01])(?!\d)"),
+    re.compile(
+        r"(?<![\d:])(?:[01]\d|2[0-3]):[0-5]\d(?::[0-6]\d(?:[.,]\d{1,9})?)?(?:[ ]?[+-][01]\d:?[0-5]\d)?(?![\d:])"
+    ),
+    # An amount below a hundred thousand million, with up to three decimals, with or without marks at its thousands.
+    re.compile(rf"{_ALONE}\d{{1,11}}[.,]\d{{1,3}}(?![\W_]{{0,2}}\d)"),
+    re.compile(
+        rf"{_ALONE}\d{{1,3}}(?P<mark>[,.' ])\d{{3}}(?:(?P=mark)\d{{3}}){{0,2}}(?:[.,]\d{{1,3}})?(?![\W_]{{0,2}}\d)"
+    ),
+    # An id with a word before it, such as a gateway's token.
+    re.compile(r"(?<![^\W_])[A-Za-z]{1,20}_\d+(?![\W_]{1,2}\d|[^\W_])"),
+    # A ULID, all of whose digits could stand between the same two letters.
+    re.compile(r"(?<![^\W_])[0-7][0-9A-HJKMNP-TV-Za-hjkmnp-tv-z]{25}(?![^\W_])"),
+)
+"""What people and programs write with as many digits as a card has, and what no card looks like."""
+_PHONE: Final = re.compile(r"\+[(]?\d(?:[ ().\-/]{0,2}\d){6,14}+(?![ ().\-/]{0,2}\d)")
+"""With its +, and no more digits than ITU-T E.164 allows."""
+_CARD_AFTER_PLUS: Final = re.compile(r"3[47]\d{13}|3[0689]\d{12}")
+"""As long as these no number of the countries is whose code they begin with."""
+_IBAN: Final = re.compile(r"(?<![^\W_])[A-Za-z]{2}\d{2}(?:[ -]?[A-Za-z0-9]){11,30}(?![^\W_])")
+_RUN: Final = re.compile(r"(?<![^\W_])\d++(?:[\W_]{1,2}\d++(?![^\W_]))*+(?![^\W_])")
+"""Digits, and further digits after one or two signs that are neither letter nor digit."""
+_BETWEEN_LETTERS: Final = re.compile(r"(?<![^\W_])\d++(?P<by>[^\W\d_]{1,2})\d++(?:(?P=by)\d++)*+(?![^\W_])")
+_GROUP: Final = re.compile(r"\d+")
+_BY_HAND: Final = re.compile("[ \u00a0\u2000-\u200a\u2010-\u2015\u202f\u205f\u2212\u3000-]?")
+"""Nothing, a space or a dash, of whatever width: so cards are printed, and numbers that nobody gives out as well."""
+_NOBODYS: Final = re.compile(r"1(?!\d{14}$)|2[01]")
+"""No card begins with 0 or as years do, and with 1 only those of airlines, of 15 digits: what else does is a moment."""
+_ISSUED: Final = re.compile(
+    r"4(?:\d{12}|\d{15}|\d{18})"  # Visa
+    r"|(?:5[1-5]\d\d|222[1-9]|22[3-9]\d|2[3-6]\d\d|27[01]\d|2720)\d{12}"  # Mastercard
+    r"|3[47]\d{13}"  # American Express
+    r"|3(?:0[0-59]|[689]\d)\d{11,16}"  # Diners Club
+    r"|35(?:2[89]|[3-8]\d)\d{12,15}"  # JCB
+    r"|220[0-4]\d{12,15}"  # Mir
+    r"|(?:5[06-9]|6\d)\d{11,17}"  # Maestro, Discover, UnionPay, RuPay, Verve, Elo
+    r"|8[12]\d{14,17}"  # RuPay, UnionPay
+    r"|9792\d{12}"  # Troy
+)
+"""By first digits and length, as issuers give them out. What is parted in ways of its own must be one of these."""
+
+
+async def refuse_card_numbers(request: Request) -> None:
+    """The dependency of billing's routes, before anything else reads what came."""
+    query = request.scope["query_string"].decode("latin-1")
+    refuse_in(await request.body(), query, unquote(query), request.url.path)
+    if _is_suspect(request.headers.get("Idempotency-Key", "")):
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, SAID_OF_KEY)
+
+
+def refuse_in(body: bytes, *texts: str) -> None:
+    """The same for a route that reads its request itself."""
+    # As whatever reads JSON would: a body in UTF-16 is taken too.
+    read = body.decode(json.detect_encoding(body), "replace")
+    if len(read) > TEXT_MAX_CHARS:
+        raise Problem(
+            HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has at most {TEXT_MAX_CHARS:,} characters here; send less"
+        )
+    if _has_enough(read):
+        texts = (*texts, _values(read))
+    if any(_is_suspect(text) for text in texts):
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, SAID)
+
+
+def _is_suspect(text: str) -> bool:
+    if not _has_enough(text):
+        return False
+    text = _without_ordinary(_plain(_UUID.sub(APART, text)))
+    if any(_holds_card(match[0]) for match in _RUN.finditer(text)):
+        return True
+    between = (match[0] for match in _BETWEEN_LETTERS.finditer(text))
+    return any(_is_issued("".join(_GROUP.findall(each))) for each in between)
+
+
+def _has_enough(text: str) -> bool:
+    return _ENOUGH.search(_UUID.sub(APART, text)) is not None
+
+
+def _holds_card(run: str) -> bool:
+    """Whole groups only: digits of which a part would be a card are an id."""
+    groups = [match.span() for match in _GROUP.finditer(run)]
+    digits = "".join(run[start:stop] for start, stop in groups)
+    luhn = Luhn(digits)
+    for (start, stop), (first, last) in candidates(groups):
+        if digits[first] != "0" and luhn.passes(first, last):
+            number = digits[first:last]
+            if _ISSUED.fullmatch(number) or (not _NOBODYS.match(number) and _is_printed(run[start:stop])):
+                return True
+    return False
+
+
+def _is_printed(text: str) -> bool:
+    return all(_BY_HAND.fullmatch(between) for between in _GROUP.split(text)[1:-1])
+
+
+def _is_issued(number: str) -> bool:
+    return _ISSUED.fullmatch(number) is not None and Luhn(number).passes(0, len(number))
+
+
+def _plain(text: str) -> str:
+    """Digits of whatever script as ours, and nothing between them that nobody sees."""
+    if text.isascii():
+        return text
+    seen = (each for each in text if unicodedata.category(each) != "Cf")
+    return "".join(str(unicodedata.digit(each, each)) for each in seen)
+
+
+def _without_ordinary(text: str) -> str:
+    for shape in _ORDINARY:
+        text = shape.sub(APART, text)
+    text = _IBAN.sub(lambda match: APART if _is_iban(match[0]) else match[0], text)
+    return _PHONE.sub(lambda match: match[0] if _is_card_after_plus(match[0]) else APART, text)
+
+
+def _is_iban(text: str) -> bool:
+    """By its check digits (ISO 7064, 97-10)."""
+    written = re.sub("[ -]", "", text).upper()
+    return int("".join(str(int(each, 36)) for each in written[4:] + written[:4])) % 97 == 1
+
+
+def _is_card_after_plus(text: str) -> bool:
+    return _CARD_AFTER_PLUS.fullmatch("".join(_GROUP.findall(text))) is not None
+
+
+def _values(body: str) -> str:
+    r"""Every name and value of a JSON document, also what is written as \u0034\u0032… or is there twice; of whatever is
+    none, the text itself."""
+    try:
+        read = json.loads(body.lstrip("\ufeff"), object_pairs_hook=list, parse_int=str, parse_float=str)
+    except (ValueError, RecursionError):
+        return body
+    return APART.join(_texts(read))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    waiting: list[Sequence[Any] | Any] = [value]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, list | tuple):
+            waiting.extend(each)
+        elif isinstance(each, str):
+            yield each

@@ -1,0 +1,102 @@
+"""What a person decides at payments: to give a charge back, or part of it, or to note that it went back outside the
+gateway; and to tell subscriptions once more."""
+
+from typing import Any, Final
+
+import msgspec
+
+from payonce.engine.audit import note
+from payonce.engine.brakes import Action, Weighed
+from payonce.engine.queue import Admin
+from payonce.engine.transaction import Tx
+from payonce.kit.money import Amount
+from payonce.kit.outcomes import Invalid, Stale
+from payonce.services.billing.payments import refunding, store
+from payonce.services.billing.payments.model import Transaction
+from payonce.services.billing.policies import SUBSCRIPTION_UPDATE
+
+ACTION: Final = "refund charge"
+REASON_MAX_LENGTH: Final = 500
+"""Of a refund's reason, which stands on its credit note."""
+
+
+class GiveBack(msgspec.Struct, frozen=True, kw_only=True):
+    transaction_id: str
+    left_minor: int
+    """What could still be given back when the person looked."""
+    amount_minor: int | None = None
+    """None: all that is left and did not come back as credit."""
+    beyond_credit: bool = False
+    """Also what came back as credit when the plan changed: the customer has that part twice then."""
+    outside: bool = False
+    """It went back by bank or by hand: it is put on record, and the gateway is not asked."""
+    note: str
+
+
+def giving_back(_: Admin) -> Action[GiveBack]:
+    return Action(ACTION, GiveBack, _weigh, _execute)
+
+
+async def resend(tx: Tx, event_id: str, by: str, why: str) -> None:
+    """Puts a notification on its way again, delivered or not: whoever gets it twice takes it once."""
+    row = await tx.fetchrow(
+        """
+        update payments.notifications n set delivered_at = null where event_id = $1
+        returning n.action, n.account_id, (
+            select count(*) from payments.webhook_outbound_requests where event_id = n.event_id) as attempts
+        """,
+        event_id,
+    )
+    if row is None:
+        raise Invalid(f"there is no notification {event_id[:100]!r}")
+    # Asked for twice before it was tried, it is one message.
+    await tx.send(
+        SUBSCRIPTION_UPDATE, {"event_id": event_id}, action=row["action"], key=f"resend:{event_id}:{row['attempts']}",
+        correlation_id=row["account_id"],
+    )  # fmt: skip
+    await note(tx.connection, "billing.notifications", event_id, f"sent again: {why}", actor=by)
+
+
+async def _weigh(tx: Tx, asked: GiveBack) -> Weighed:
+    transaction = await _known(tx, asked.transaction_id)
+    amount = _amount(transaction, asked)
+    what = "note as given back outside the gateway" if asked.outside else "give back"
+    text = f"{what} {amount} of charge {transaction.id} over {transaction.amount}"
+    if amount > transaction.free:
+        text += f", although {transaction.credited} of it came back as credit"
+    return Weighed(transaction.id, text, [amount])
+
+
+async def _execute(tx: Tx, asked: GiveBack, by: str) -> dict[str, Any]:
+    transaction = await store.locked(tx, asked.transaction_id)
+    if transaction is None:
+        raise Invalid(f"there is no charge {asked.transaction_id[:100]!r}")
+    if transaction.left.minor != asked.left_minor:
+        raise Stale(f"of charge {transaction.id} {transaction.left} is left, and not what you saw; look again")
+    amount = _amount(transaction, asked)
+    # By its number, behind the lock: a refund that failed may be asked for again.
+    number = await tx.fetchval("select count(*) from payments.refunds where transaction_id = $1", transaction.id)
+    key = f"person:{transaction.id}:{number}"
+    give_back = refunding.note_outside if asked.outside else refunding.ask
+    refund = await give_back(tx, transaction.id, amount, asked.note[:REASON_MAX_LENGTH], key)
+    return {"refund": refund.id, "amount": refund.amount.to_text(), "state": refund.state.value}
+
+
+async def _known(tx: Tx, transaction_id: str) -> Transaction:
+    found = await store.find(tx, transaction_id)
+    if found is None:
+        raise Invalid(f"there is no charge {transaction_id[:100]!r}")
+    return found
+
+
+def _amount(transaction: Transaction, asked: GiveBack) -> Amount:
+    """Refuses to give back what came back as credit, unless that is meant."""
+    most = transaction.left if asked.beyond_credit else transaction.free
+    amount = most if asked.amount_minor is None else Amount(asked.amount_minor, transaction.amount.asset)
+    if most < amount <= transaction.left or (not amount and transaction.credited):
+        raise Invalid(
+            f"{transaction.credited} of charge {transaction.id} came back as credit when the plan changed: "
+            f"{transaction.free} can be given back without giving that twice; ask for no more, or say with "
+            "beyond_credit that you mean it"
+        )
+    return amount

@@ -1,0 +1,119 @@
+"""Cards, transactions and refunds, with their states each as one table."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final
+
+from payonce.kit.money import Amount
+from payonce.services.billing.wire import Action
+
+
+class State(StrEnum):
+    PENDING = "pending"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    REFUNDED = "refunded"
+    PARTIALLY_REFUNDED = "partially_refunded"
+
+
+MOVES: Final[Mapping[State, frozenset[State]]] = {
+    State.PENDING: frozenset({State.SUCCEEDED, State.FAILED}),
+    State.SUCCEEDED: frozenset({State.PARTIALLY_REFUNDED, State.REFUNDED}),
+    State.PARTIALLY_REFUNDED: frozenset({State.PARTIALLY_REFUNDED, State.REFUNDED}),
+    State.FAILED: frozenset(),
+    State.REFUNDED: frozenset(),
+}
+
+TAKEN: Final = frozenset({State.SUCCEEDED, State.PARTIALLY_REFUNDED, State.REFUNDED})
+"""The gateway has captured it."""
+
+
+class RefundState(StrEnum):
+    PENDING = "pending"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class PaymentMethod:
+    """A token of the gateway, and what people recognise it by."""
+
+    id: str
+    account_id: str
+    token: str
+    brand: str
+    last4: str
+    exp_month: int
+    exp_year: int
+    is_default: bool
+    created_at: datetime
+
+
+@dataclass(frozen=True)
+class Transaction:
+    id: str
+    charge_key: str
+    account_id: str
+    subscription_id: str | None
+    invoice_id: str | None
+    generation: int
+    action: Action
+    payment_method_id: str | None
+    amount: Amount
+    state: State
+    gateway_id: str | None
+    decline_code: str | None
+    hard: bool
+    reason: str | None
+    refunded: Amount
+    refunding: Amount
+    metadata: Mapping[str, Any]
+    trace_id: str | None
+    created_at: datetime
+    updated_at: datetime
+    credited_minor: int = 0
+    """What of it came back as credit when the plan changed, as subscriptions told."""
+
+    @property
+    def told(self) -> bool:
+        """Subscriptions hear what becomes of it. A payment for no invoice is nothing to them."""
+        return self.action is not Action.PAYMENT
+
+    @property
+    def left(self) -> Amount:
+        """What can still be given back."""
+        if self.state not in TAKEN:
+            return Amount.zero(self.amount.asset)
+        return self.amount - self.refunded - self.refunding
+
+    @property
+    def credited(self) -> Amount:
+        return Amount(self.credited_minor, self.amount.asset)
+
+    @property
+    def free(self) -> Amount:
+        """What can still be given back, and did not come back as credit."""
+        return max(self.left - self.credited, Amount.zero(self.amount.asset))
+
+    @property
+    def about(self) -> str:
+        """What its messages are about: the subscription, where there is one."""
+        return self.subscription_id or self.id
+
+
+@dataclass(frozen=True)
+class Refund:
+    id: str
+    refund_key: str
+    transaction_id: str
+    amount: Amount
+    reason: str
+    state: RefundState
+    gateway_id: str | None
+    failure: str | None
+    created_at: datetime
+    updated_at: datetime
+    outside: bool = False
+    """It went back by another way, and the gateway was not asked."""

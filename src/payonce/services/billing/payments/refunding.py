@@ -1,0 +1,209 @@
+"""Refunds: asked for within what was captured, then carried out at the gateway, each once; or noted as given back by
+another way."""
+
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+
+from payonce.engine.audit import Severity, note
+from payonce.engine.transaction import Tx
+from payonce.engine.work import Work, handles
+from payonce.kit.log import get_logger
+from payonce.kit.money import Amount
+from payonce.kit.outcomes import Invalid, Refused
+from payonce.services.billing.payments import books, refund_store, store, telling
+from payonce.services.billing.payments.effects import Made, RefundCharge
+from payonce.services.billing.payments.model import TAKEN, Refund, RefundState, Transaction
+from payonce.services.billing.payments.notifying import Notifier
+from payonce.services.billing.payments.pausing import or_pause
+from payonce.services.billing.policies import REFUND_INITIATION
+from payonce.services.billing.wire import Action, Credited, RefundAsked, read
+from payonce.vendors.gateway.port import Gateway
+
+KEY_MAX_CHARS: Final = 200
+
+log = get_logger(__name__)
+
+
+class RefundWanted(msgspec.Struct, frozen=True, kw_only=True):
+    """On `q:pay:refund_initiation`, from subscriptions: a refund that is not on record yet."""
+
+    transaction_id: str
+    key: str
+    """The same for the same refund, however often it is asked for."""
+    reason: str
+    amount_minor: int | None = None
+    """None: whatever is left of the charge."""
+
+
+class NotToBeHad(Invalid):
+    """A refund that cannot be, with the reason why."""
+
+
+async def ask(tx: Tx, transaction_id: str, amount: Amount | None, reason: str, key: str) -> Refund:
+    """Puts a refund on record with the message that carries it out; the same key again is the same refund. `amount`
+    None is all that is left. Refuses what would give back more than was captured."""
+    transaction = await _locked(tx, transaction_id)
+    known = await refund_store.by_key(tx, key)
+    if known is not None:
+        return _same(known, transaction, amount, outside=False)
+    refund = await refund_store.promise(tx, transaction, _fitting(transaction, amount), reason, key)
+    await send(tx, refund, transaction, f"refund:{refund.id}")
+    return refund
+
+
+async def note_outside(tx: Tx, transaction_id: str, amount: Amount | None, reason: str, key: str) -> Refund:
+    """Puts on record what went back by another way than the gateway, by bank or by hand: books, and what subscriptions
+    are told, are as if the gateway had given it back. Refuses while the gateway may still give back something."""
+    transaction = await _locked(tx, transaction_id)
+    known = await refund_store.by_key(tx, key)
+    if known is not None:
+        return _same(known, transaction, amount, outside=True)
+    _refuse_what_is_under_way(transaction)
+    refund = await refund_store.promise(tx, transaction, _fitting(transaction, amount), reason, key, outside=True)
+    notice = telling.of_refund(refund, transaction, None, await store.now(tx))
+    await refund_store.end(tx, refund, RefundState.SUCCEEDED, notice)
+    await tx.post(books.refunded(refund, transaction))
+    if notice is not None:
+        await telling.send(tx, notice)
+    return replace(refund, state=RefundState.SUCCEEDED)
+
+
+async def send(tx: Tx, refund: Refund, transaction: Transaction, key: str, *, delay_s: float = 0.0) -> None:
+    await tx.send(
+        REFUND_INITIATION, {"refund_id": refund.id}, action=Action.REFUND.value, key=key,
+        correlation_id=transaction.about, delay_s=delay_s,
+    )  # fmt: skip
+
+
+@handles(REFUND_INITIATION)
+async def process_refund_initiation(work: Work, gateway: Gateway, notifier: Notifier) -> None:
+    """Give back what a refund on record says; or put on record what subscriptions ask for."""
+    try:
+        if "credited_minor" in work.message.payload:
+            await _note_credit(work, read(Credited, work.message.payload))
+            return
+        if "refund_id" not in work.message.payload:
+            await _take_up(work, read(RefundWanted, work.message.payload))
+            return
+        asked: RefundAsked = read(RefundAsked, work.message.payload)
+        refund = await refund_store.find(work.read, asked.refund_id)
+        transaction = None if refund is None else await store.find(work.read, refund.transaction_id)
+        if refund is None or transaction is None:
+            raise Invalid(f"there is no refund {asked.refund_id[:100]!r}")
+    except Invalid as no:
+        await _refuse(work, no)
+        return
+    if refund.state is not RefundState.PENDING:
+        return
+    assert transaction.gateway_id is not None
+    try:
+        async with or_pause(work):
+            made = await work.effect(RefundCharge(gateway, refund, transaction.gateway_id), key=refund.id)
+    except Refused as refused:
+        await _fail(work, notifier, refund, transaction, refused.reason)
+        return
+    await _succeed(work, notifier, refund, transaction, made)
+
+
+async def _take_up(work: Work, wanted: RefundWanted) -> None:
+    if not 1 <= len(wanted.key) <= KEY_MAX_CHARS or not wanted.reason.strip():
+        raise NotToBeHad(f"a refund needs a reason and a key of 1 to {KEY_MAX_CHARS} characters")
+    transaction = await store.find(work.read, wanted.transaction_id)
+    if transaction is None:
+        raise NotToBeHad(f"there is no transaction {wanted.transaction_id[:100]!r}")
+    if transaction.state in TAKEN and not transaction.left:
+        async with work.commit(rejected=f"all of transaction {transaction.id} is given back already"):
+            return
+    amount = None if wanted.amount_minor is None else Amount(wanted.amount_minor, transaction.amount.asset)
+    async with work.commit() as tx:
+        await ask(tx, transaction.id, amount, wanted.reason, wanted.key)
+
+
+async def _note_credit(work: Work, told: Credited) -> None:
+    """Only versions that held nothing as they changed a plan say so, afterwards."""
+    if told.credited_minor < 0:
+        raise NotToBeHad(f"credited_minor {told.credited_minor} must not be below zero")
+    async with work.commit() as tx:
+        before = await store.locked(tx, told.transaction_id)
+        if before is None:
+            raise NotToBeHad(f"there is no transaction {told.transaction_id[:100]!r}")
+        after = await store.note_credit(tx, before, told.credited_minor)
+        if after.credited_minor > max(before.credited_minor, before.left.minor):
+            # The refund was under way when a version that did not know of it changed the plan.
+            await note(
+                tx.connection, "billing.refunds", after.id,
+                f"{after.credited - after.left} came back both in money and as credit; a person may take it back",
+                actor="billing.payments", severity=Severity.ERROR,
+            )  # fmt: skip
+
+
+async def _succeed(work: Work, notifier: Notifier, refund: Refund, transaction: Transaction, made: Made) -> None:
+    notice = telling.of_refund(refund, transaction, None, await store.now(work.read))
+    async with work.commit() as tx:
+        await refund_store.end(tx, refund, RefundState.SUCCEEDED, notice, gateway_id=made.id)
+        await tx.post(books.refunded(refund, transaction))
+        if notice is not None:
+            await telling.send(tx, notice)
+    await notifier.at_once(notice)
+
+
+async def _fail(work: Work, notifier: Notifier, refund: Refund, transaction: Transaction, failure: str) -> None:
+    """The money stays captured, and may be given back by another refund."""
+    notice = telling.of_refund(refund, transaction, failure, await store.now(work.read))
+    log.error("refund_failed", refund=refund.id, transaction=transaction.id, reason=failure)
+    async with work.commit(rejected=failure) as tx:
+        await refund_store.end(tx, refund, RefundState.FAILED, notice, failure=failure)
+        await note(
+            tx.connection, "billing.refunds", refund.id, f"{refund.amount} was not given back: {failure}",
+            actor="billing.payments", severity=Severity.ERROR,
+        )  # fmt: skip
+        if notice is not None:
+            await telling.send(tx, notice)
+    await notifier.at_once(notice)
+
+
+async def _refuse(work: Work, no: Invalid) -> None:
+    log.error("refund_refused", message=str(work.message.id), reason=str(no))
+    async with work.commit(rejected=str(no)) as tx:
+        await note(
+            tx.connection, "billing.refunds", work.message.correlation_id or str(work.message.id), str(no),
+            actor="billing.payments", severity=Severity.ERROR,
+        )  # fmt: skip
+
+
+async def _locked(tx: Tx, transaction_id: str) -> Transaction:
+    """Of two refunds that fit each alone, the second sees the first."""
+    transaction = await store.locked(tx, transaction_id)
+    if transaction is None:
+        raise NotToBeHad(f"there is no transaction {transaction_id[:100]!r}")
+    return transaction
+
+
+def _fitting(transaction: Transaction, amount: Amount | None) -> Amount:
+    """None is all that is left."""
+    if transaction.state not in TAKEN:
+        raise NotToBeHad(f"transaction {transaction.id} is {transaction.state}: nothing was captured")
+    amount = transaction.left if amount is None else amount
+    if amount.asset != transaction.amount.asset or not 0 < amount.minor <= transaction.left.minor:
+        raise NotToBeHad(
+            f"{amount} cannot be given back of transaction {transaction.id}: {transaction.left} of "
+            f"{transaction.amount} is left"
+        )
+    return amount
+
+
+def _refuse_what_is_under_way(transaction: Transaction) -> None:
+    if transaction.refunding:
+        raise NotToBeHad(
+            f"a refund of {transaction.refunding} of transaction {transaction.id} is under way at the gateway; wait "
+            "for its end, and note what went back outside if it fails"
+        )
+
+
+def _same(known: Refund, transaction: Transaction, amount: Amount | None, *, outside: bool) -> Refund:
+    other = known.transaction_id != transaction.id or known.outside is not outside
+    if other or (amount is not None and amount != known.amount):
+        raise NotToBeHad(f"a refund with the key {known.refund_key!r} is on record for something else; use another")
+    return known

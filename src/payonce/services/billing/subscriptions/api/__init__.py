@@ -1,0 +1,33 @@
+"""What subscriptions answer over HTTP, a module for each kind of thing."""
+
+from collections.abc import Sequence
+
+from fastapi import APIRouter, Depends
+from starlette.routing import Route
+
+from payonce.services.billing.card_numbers import refuse_card_numbers
+from payonce.services.billing.subscriptions.api.auth import auth_routes
+from payonce.services.billing.subscriptions.api.clocks import clock_routes
+from payonce.services.billing.subscriptions.api.entitlements import entitlement_routes
+from payonce.services.billing.subscriptions.api.invoices import invoice_routes
+from payonce.services.billing.subscriptions.api.plans import plan_routes
+from payonce.services.billing.subscriptions.api.subscriptions import subscription_routes
+from payonce.services.billing.subscriptions.api.usage import short_usage_routes, usage_routes
+from payonce.services.billing.subscriptions.api.webhooks import short_webhook_routes, webhook_routes
+
+ROUTES = (
+    auth_routes, plan_routes, subscription_routes, invoice_routes, entitlement_routes, usage_routes, clock_routes,
+)  # fmt: skip
+
+
+def build_routes() -> APIRouter:
+    routes = APIRouter()
+    for build in ROUTES:
+        routes.include_router(build(), dependencies=[Depends(refuse_card_numbers)])
+    # What payments tell is signed, and has passed their own door: refused here it would be told for ever.
+    routes.include_router(webhook_routes())
+    return routes
+
+
+def build_short_routes() -> Sequence[Route]:
+    return [*short_usage_routes(), *short_webhook_routes()]

@@ -1,0 +1,173 @@
+"""Accounts over HTTP: register, log in, stay logged in, change the password."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from http import HTTPStatus
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Response
+from pydantic import BaseModel, Field, SecretStr
+from starlette.requests import Request
+
+from payonce.engine.people.guesses import TooMany
+from payonce.engine.people.passwords import Crowded
+from payonce.routes.callers import address_of
+from payonce.routes.desk import AtDesk, Desk, Trace
+from payonce.routes.problems import Problem, responses
+from payonce.routes.values import NO_CONTROLS, Asked
+from payonce.services.billing.callers import Who, customer, opened, too_many
+from payonce.services.billing.subscriptions import accounts, logins
+from payonce.services.billing.subscriptions.accounts import Account, AccountVersions, NotAdmitted, Taken, Wanted
+from payonce.services.billing.subscriptions.logins import TOKEN_MAX_CHARS, Refreshing
+from payonce.services.billing.subscriptions.terms import Terms
+from payonce.services.billing.tokens import Claims, Tokens
+
+PREFIX: Final = "/v1/auth"
+ENTER: Final = responses(400, 401, 404, 409, 413, 422, 429, 503)
+OWN: Final = responses(400, 401, 403, 404, 409, 413, 422, 429, 503)
+PASSWORD_MAX_CHARS: Final = 1_000
+
+Email = Annotated[str, Field(min_length=3, max_length=300, pattern=NO_CONTROLS, examples=["ada@example.com"])]
+Password = Annotated[SecretStr, Field(min_length=1, max_length=PASSWORD_MAX_CHARS)]
+RefreshText = Annotated[str, Field(min_length=1, max_length=TOKEN_MAX_CHARS, pattern=NO_CONTROLS)]
+Customer = Annotated[Who, customer()]
+
+
+class Registration(Asked):
+    email: Email
+    password: Password = Field(description="12 to 1,000 characters; a few words are easier than signs.")
+    name: Annotated[str, Field(max_length=200, pattern=NO_CONTROLS)] = ""
+    time_zone: Annotated[str, Field(min_length=1, max_length=100, pattern=NO_CONTROLS)] = Field(
+        "UTC", description="Whose calendar counts periods, such as Asia/Dubai."
+    )
+    locale: Annotated[str, Field(min_length=2, max_length=20, pattern=NO_CONTROLS)] = Field(
+        "en", description="How amounts are written on invoices, such as en or ar-AE."
+    )
+
+
+class Login(Asked):
+    email: Email
+    password: Password
+
+
+class RefreshAsked(Asked):
+    refresh_token: RefreshText
+
+
+class PasswordChange(Asked):
+    old_password: Password
+    new_password: Password = Field(description="12 to 1,000 characters.")
+
+
+class AccountDocument(BaseModel):
+    id: str
+    email: str
+    name: str
+    role: str
+    time_zone: str
+    locale: str
+    test_clock_id: str | None
+    created_at: datetime
+
+
+class Session(BaseModel):
+    access_token: str = Field(description="For the header Authorization with the scheme Bearer.")
+    token_type: str = "bearer"  # noqa: S105 - what OAuth calls it
+    expires_in: int = Field(description="Seconds that the access token counts.")
+    refresh_token: str = Field(description="Good for one use at /v1/auth/refresh; used twice, the login is over.")
+    refresh_expires_at: datetime
+    account: AccountDocument
+
+
+def auth_routes() -> APIRouter:
+    routes = APIRouter(prefix=PREFIX, tags=["auth"])
+
+    @routes.post("/register", status_code=201, summary="Make an account and log in", responses=ENTER)
+    async def register(body: Registration, request: Request, desk: AtDesk, trace: Trace) -> Session:
+        opened(desk, Tokens)
+        wanted = Wanted(body.email, body.password.get_secret_value(), body.name, body.time_zone, body.locale)
+        with _refusals():
+            account = await accounts.register(desk.database, wanted, address_of(request))
+            return await _session(desk, trace, account)
+
+    @routes.post("/login", summary="Log in with e-mail address and password", responses=ENTER)
+    async def log_in(body: Login, request: Request, desk: AtDesk, trace: Trace) -> Session:
+        opened(desk, Tokens)
+        password = body.password.get_secret_value()
+        with _refusals():
+            account = await accounts.log_in(desk.database, body.email, password, address_of(request))
+            return await _session(desk, trace, account)
+
+    @routes.post("/refresh", summary="Stay logged in: a new access token and the next refresh token", responses=ENTER)
+    async def refresh(body: RefreshAsked, desk: AtDesk, trace: Trace) -> Session:
+        days = opened(desk, Terms).refresh_days
+        with _refusals():
+            async with desk.begin(trace) as tx:
+                prolonged = await logins.prolong(tx, body.refresh_token, days)
+        if prolonged is None:
+            raise Problem(HTTPStatus.UNAUTHORIZED, "this refresh token is good for nothing; log in again", headers=WWW)
+        return _shown(desk, *prolonged)
+
+    @routes.post("/logout", status_code=204, summary="End a login, so that it cannot be prolonged", responses=ENTER,
+                 response_class=Response)  # fmt: skip
+    async def log_out(body: RefreshAsked, desk: AtDesk, trace: Trace) -> Response:
+        opened(desk, Tokens)
+        async with desk.begin(trace) as tx:
+            await logins.end_login(tx, body.refresh_token)
+        return Response(status_code=HTTPStatus.NO_CONTENT)
+
+    @routes.post("/change-password", summary="Ends every login but the one it begins", responses=OWN)
+    async def change_password(
+        body: PasswordChange, request: Request, desk: AtDesk, trace: Trace, who: Customer
+    ) -> Session:
+        assert who.account_id is not None
+        old, new = body.old_password.get_secret_value(), body.new_password.get_secret_value()
+        with _refusals():
+            account = await accounts.change_password(desk.database, who.account_id, old, new, address_of(request))
+            opened(desk, AccountVersions).forget(account.id)
+            return await _session(desk, trace, account)
+
+    @routes.get("/me", summary="The account of whoever asks", responses=OWN)
+    async def me(desk: AtDesk, who: Customer) -> AccountDocument:
+        assert who.account_id is not None
+        return account_document(await accounts.account(desk.read, who.account_id))
+
+    return routes
+
+
+WWW: Final = {"WWW-Authenticate": "Bearer"}
+
+
+def account_document(account: Account) -> AccountDocument:
+    return AccountDocument(
+        id=account.id, email=account.email, name=account.name, role=account.role, time_zone=account.time_zone,
+        locale=account.locale, test_clock_id=account.test_clock_id, created_at=account.created_at,
+    )  # fmt: skip
+
+
+async def _session(desk: Desk, trace: str | None, account: Account) -> Session:
+    days = opened(desk, Terms).refresh_days
+    async with desk.begin(trace) as tx:
+        refreshing = await logins.begin_login(tx, account.id, days)
+    return _shown(desk, account, refreshing)
+
+
+def _shown(desk: Desk, account: Account, refreshing: Refreshing) -> Session:
+    tokens = opened(desk, Tokens)
+    return Session(
+        access_token=tokens.issue(Claims(account.id, account.role, account.version)), expires_in=tokens.access_s,
+        refresh_token=refreshing.token, refresh_expires_at=refreshing.expires_at, account=account_document(account),
+    )  # fmt: skip
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    try:
+        yield
+    except (TooMany, Crowded) as no:
+        raise too_many(no) from no
+    except NotAdmitted as no:
+        raise Problem(HTTPStatus.UNAUTHORIZED, str(no), headers=WWW) from no
+    except Taken as no:
+        raise Problem(HTTPStatus.CONFLICT, str(no)) from no

@@ -1,0 +1,102 @@
+"""Test clocks over HTTP, only where the gateway is simulated: a customer's year in seconds."""
+
+from datetime import datetime
+from typing import Annotated, Final
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+
+from payonce.routes.desk import AtDesk, Desk, Trace
+from payonce.routes.problems import not_found
+from payonce.routes.values import Asked, Moment, Name
+from payonce.services.billing.callers import Who, account_of, either, opened
+from payonce.services.billing.scopes import OPERATE
+from payonce.services.billing.subscriptions import clocks
+from payonce.services.billing.subscriptions.api.answering import CHANGES, READS, ForAccount, Id, refusals
+from payonce.services.billing.subscriptions.clocks import TestClock
+from payonce.services.billing.subscriptions.terms import Terms
+
+PREFIX: Final = "/v1/test-clocks"
+
+Mover = Annotated[Who, either(OPERATE)]
+
+
+class ClockAsked(Asked):
+    name: Name = "test clock"
+    now_at: Moment | None = Field(None, description="Where it begins; left out: the present moment.")
+
+
+class Joining(Asked):
+    account_id: ForAccount = None
+
+
+class Advance(Asked):
+    to: Moment
+
+
+class ClockDocument(BaseModel):
+    id: str
+    name: str
+    now_at: datetime
+    target_at: datetime
+    arrived: bool = Field(description="Whether everything that fell due on the way is done.")
+    waits_for: str | None = Field(description="What is under way just now.")
+    created_at: datetime
+
+
+def clock_routes() -> APIRouter:
+    routes = APIRouter(prefix=PREFIX, tags=["test clocks"])
+
+    @routes.post("", status_code=201, summary="Make a clock that you move", responses=CHANGES)
+    async def make_test_clock(body: ClockAsked, desk: AtDesk, trace: Trace, who: Mover) -> ClockDocument:
+        _only_where_simulated(desk)
+        with refusals():
+            async with desk.begin(trace) as tx:
+                made = await clocks.create(tx, body.name, who.whose, body.now_at)
+        return await _document(desk, made)
+
+    @routes.get("/{clock_id}", summary="Where it stands", responses=READS)
+    async def show_test_clock(clock_id: Id, desk: AtDesk, who: Mover) -> ClockDocument:
+        return await _document(desk, await _seen(desk, who, clock_id))
+
+    @routes.post("/{clock_id}/join", summary="Live by this clock; only before the first subscription",
+                 responses=CHANGES)  # fmt: skip
+    async def join_test_clock(clock_id: Id, body: Joining, desk: AtDesk, trace: Trace, who: Mover) -> ClockDocument:
+        clock = await _seen(desk, who, clock_id)
+        account_id = account_of(who, body.account_id)
+        with refusals():
+            async with desk.begin(trace) as tx:
+                await clocks.put_on_clock(tx, account_id, clock.id)
+        return await _document(desk, clock)
+
+    @routes.post("/{clock_id}/advance", status_code=202, summary="Let time pass; what falls due happens in order",
+                 responses=CHANGES)  # fmt: skip
+    async def advance_test_clock(clock_id: Id, body: Advance, desk: AtDesk, trace: Trace, who: Mover) -> ClockDocument:
+        clock = await _seen(desk, who, clock_id)
+        with refusals():
+            async with desk.begin(trace) as tx:
+                moved = await clocks.advance(tx, clock.id, body.to)
+        return await _document(desk, moved)
+
+    return routes
+
+
+def _only_where_simulated(desk: Desk) -> None:
+    if not opened(desk, Terms).test_clocks:
+        raise not_found("test clock here: the gateway is a real one, and BILLING_TEST_CLOCKS does not say otherwise")
+
+
+async def _seen(desk: Desk, who: Who, clock_id: str) -> TestClock:
+    """Of whoever made it."""
+    _only_where_simulated(desk)
+    found = await clocks.find(desk.read, clock_id)
+    if found is None or not (who.operator or found.made_by == who.whose):
+        raise not_found(f"test clock {clock_id!r}")
+    return found
+
+
+async def _document(desk: Desk, clock: TestClock) -> ClockDocument:
+    return ClockDocument(
+        id=clock.id, name=clock.name, now_at=clock.now_at, target_at=clock.target_at, arrived=clock.arrived,
+        waits_for=await clocks.waits_for(desk.read, clock.id), created_at=clock.created_at,
+    )  # fmt: skip

@@ -1,0 +1,44 @@
+"""Entitlements over HTTP: may this account use a feature now, and how much of it is left."""
+
+from datetime import datetime
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Path
+from pydantic import BaseModel, Field
+
+from payonce.routes.desk import AtDesk
+from payonce.routes.values import NO_CONTROLS
+from payonce.services.billing.callers import account_of, opened
+from payonce.services.billing.subscriptions import usage
+from payonce.services.billing.subscriptions.api.answering import READS, OfAccount, Viewer
+from payonce.services.billing.subscriptions.model import State
+from payonce.services.billing.subscriptions.terms import Terms
+from payonce.services.billing.subscriptions.usage import FEATURE_MAX_LENGTH, Why
+
+PREFIX: Final = "/v1/entitlements"
+Feature = Annotated[str, Path(min_length=1, max_length=FEATURE_MAX_LENGTH, pattern=NO_CONTROLS)]
+
+
+class EntitlementDocument(BaseModel):
+    feature: str
+    entitled: bool = Field(description="Whether one more would be counted now.")
+    why_not: Why | None
+    state: State | None = Field(description="Of the subscription; null without one.")
+    used: int | None
+    limit: int | None = Field(description="Null is without end, or not included.")
+    left: int | None
+    resets_at: datetime | None
+
+
+def entitlement_routes() -> APIRouter:
+    routes = APIRouter(prefix=PREFIX, tags=["entitlements"])
+
+    @routes.get("/{feature}", summary="Whether a feature may be used now", responses=READS)
+    async def show_entitlement(
+        feature: Feature, desk: AtDesk, who: Viewer, account_id: OfAccount = None
+    ) -> EntitlementDocument:
+        opened(desk, Terms)
+        found = await usage.entitlement(desk.read, account_of(who, account_id), feature)
+        return EntitlementDocument(**{name: getattr(found, name) for name in EntitlementDocument.model_fields})
+
+    return routes

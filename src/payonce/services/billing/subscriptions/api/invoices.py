@@ -1,0 +1,115 @@
+"""Invoices over HTTP: seen, printed, and paid out of turn by those whose they are."""
+
+import asyncio
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query, Response
+
+from payonce.engine.transaction import Tx
+from payonce.routes.desk import AtDesk, Desk
+from payonce.routes.once import Once
+from payonce.routes.problems import not_found
+from payonce.routes.values import PAGE_DEFAULT, Limit
+from payonce.services.billing.callers import Who, account_of, moving, opened, take_try, who_of
+from payonce.services.billing.scopes import OPERATE
+from payonce.services.billing.subscriptions import accounts, collecting, invoice_store, listing, printing, store
+from payonce.services.billing.subscriptions.api.answering import (
+    CHANGES,
+    ID,
+    READS,
+    Cursor,
+    Id,
+    OfAccount,
+    Viewer,
+    only_of,
+    page_after,
+    refusing,
+)
+from payonce.services.billing.subscriptions.api.documents import InvoiceDocument, InvoicePage, InvoiceStory
+from payonce.services.billing.subscriptions.document import Printable, to_pdf
+from payonce.services.billing.subscriptions.invoice_store import CreditNote
+from payonce.services.billing.subscriptions.model import Invoice, InvoiceState
+from payonce.services.billing.subscriptions.terms import Terms
+
+PREFIX: Final = "/v1/invoices"
+PDF: Final = "application/pdf"
+PRINTS: Final[dict[int | str, dict[str, Any]]] = {
+    200: {"description": "The document.", "content": {PDF: {"schema": {"type": "string", "format": "binary"}}}},
+    **READS,
+}
+
+
+def invoice_routes() -> APIRouter:
+    routes = APIRouter(prefix=PREFIX, tags=["invoices"])
+    _add_reading(routes)
+    _add_printing(routes)
+
+    @routes.post("/{invoice_id}/pay", status_code=202, summary="Charge it now, as with a card that is good again",
+                 response_model=InvoiceDocument, responses=CHANGES)  # fmt: skip
+    async def pay_invoice(invoice_id: Id, desk: AtDesk, once: Annotated[Once, moving(OPERATE)]) -> Response:
+        opened(desk, Terms)
+
+        async def act(tx: Tx) -> InvoiceDocument:
+            await take_try(tx, who_of(once))
+            return InvoiceDocument.of(await collecting.pay_invoice(tx, only_of(who_of(once)), invoice_id))
+
+        return await once.answer(refusing(act), status=202, location=lambda made: f"{PREFIX}/{made.id}")
+
+    return routes
+
+
+def _add_reading(routes: APIRouter) -> None:
+    @routes.get("", summary="Invoices, the newest first", responses=READS)
+    async def list_invoices(
+        desk: AtDesk, who: Viewer, account_id: OfAccount = None, state: InvoiceState | None = None,
+        subscription_id: Annotated[str | None, Query(pattern=ID)] = None, limit: Limit = PAGE_DEFAULT,
+        after: Cursor = None,
+    ) -> InvoicePage:  # fmt: skip
+        opened(desk, Terms)
+        whose = account_id if who.operator else account_of(who, account_id)
+        found = await listing.invoices(desk.read, whose, subscription_id, state, after, limit)
+        shown = [InvoiceDocument.of(each) for each in found]
+        return InvoicePage(invoices=shown, next_after=page_after(found, limit))
+
+    @routes.get("/{invoice_id}", summary="One invoice by its id or number, with its credit notes", responses=READS)
+    async def show_invoice(invoice_id: Id, desk: AtDesk, who: Viewer) -> InvoiceStory:
+        invoice, notes = await _seen(desk, who, invoice_id)
+        return InvoiceStory.told(invoice, notes)
+
+
+def _add_printing(routes: APIRouter) -> None:
+    @routes.get("/{invoice_id}/pdf", summary="To print", responses=PRINTS, response_class=Response)
+    async def print_invoice(invoice_id: Id, desk: AtDesk, who: Viewer) -> Response:
+        invoice, notes = await _seen(desk, who, invoice_id)
+        account, zone = await _customer(desk, invoice)
+        return await _printed(printing.printed_invoice(invoice, notes, account, opened(desk, Terms).seller, zone))
+
+    @routes.get("/{invoice_id}/credit-notes/{credit_note_id}/pdf", summary="A credit note, to print", responses=PRINTS,
+                response_class=Response)  # fmt: skip
+    async def print_credit_note(invoice_id: Id, credit_note_id: Id, desk: AtDesk, who: Viewer) -> Response:
+        invoice, notes = await _seen(desk, who, invoice_id)
+        found = next((note for note in notes if credit_note_id in (note.id, note.number)), None)
+        if found is None:
+            raise not_found(f"credit note {credit_note_id!r} of invoice {invoice_id!r}")
+        account, zone = await _customer(desk, invoice)
+        return await _printed(printing.printed_note(found, invoice, account, opened(desk, Terms).seller, zone))
+
+
+async def _seen(desk: Desk, who: Who, invoice_id: str) -> tuple[Invoice, list[CreditNote]]:
+    opened(desk, Terms)
+    found = await invoice_store.find(desk.read, invoice_id)
+    if found is None or not who.may_see(found.account_id):
+        raise not_found(f"invoice {invoice_id!r}")
+    return found, await invoice_store.credit_notes(desk.read, found)
+
+
+async def _customer(desk: Desk, invoice: Invoice) -> tuple[accounts.Account, str]:
+    subscription = await store.find(desk.read, invoice.subscription_id)
+    assert subscription is not None
+    return await accounts.account(desk.read, invoice.account_id), subscription.time_zone
+
+
+async def _printed(printable: Printable) -> Response:
+    body = await asyncio.to_thread(to_pdf, printable)
+    named = {"Content-Disposition": f'inline; filename="{printable.number}.pdf"'}
+    return Response(body, media_type=PDF, headers=named)

@@ -1,0 +1,104 @@
+"""Plans over HTTP: what is for sale is for everybody to see, what is sold is for operators to say."""
+
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Response
+from pydantic import BaseModel, Field
+
+from payonce.engine.audit import note
+from payonce.engine.transaction import Tx
+from payonce.kit.money import Amount, asset_of
+from payonce.routes.desk import AtDesk, Trace
+from payonce.routes.once import Once
+from payonce.routes.problems import not_found, responses
+from payonce.routes.values import NO_CONTROLS, Asked
+from payonce.services.billing.callers import Who, moving, opened, operator, who_of
+from payonce.services.billing.scopes import OPERATE
+from payonce.services.billing.subscriptions import plans
+from payonce.services.billing.subscriptions.api.answering import CHANGES, Id, refusals, refusing
+from payonce.services.billing.subscriptions.api.documents import PlanDocument
+from payonce.services.billing.subscriptions.calendar import Interval, Unit
+from payonce.services.billing.subscriptions.model import AfterDunning
+from payonce.services.billing.subscriptions.plans import Offer
+from payonce.services.billing.subscriptions.terms import Terms
+
+PREFIX: Final = "/v1/plans"
+LIMIT_MAX: Final = 10**15
+OPEN: Final = responses(400, 404, 422, 503)
+
+Code = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,59}$")]
+Feature = Annotated[str, Field(min_length=1, max_length=100, pattern=NO_CONTROLS)]
+
+
+class PlanOffer(Asked):
+    """A code that is there gets a new version; who has the one before keeps it."""
+
+    code: Code
+    name: Annotated[str, Field(min_length=1, max_length=200, pattern=NO_CONTROLS)]
+    price: str = Field(pattern=r"^[0-9]{1,12}(\.[0-9]{1,4})?$", description="In major units, a text: 29.00.")
+    currency: str = Field(pattern="^[A-Z]{3}$", examples=["AED"])
+    interval: Unit = Unit.MONTH
+    interval_count: int = Field(1, ge=1, le=366)
+    features: dict[Feature, Annotated[int, Field(ge=0, le=LIMIT_MAX)] | None] = Field(
+        default_factory=dict, max_length=plans.FEATURES_MAX, description="Limits by feature; null is without end."
+    )
+    after_dunning: AfterDunning = AfterDunning.UNPAID
+    trial_days: int | None = Field(None, ge=1, le=366)
+    renews_to: Code | None = Field(None, description="Of a trial: the code of the plan that follows.")
+
+
+class Plans(BaseModel):
+    plans: list[PlanDocument]
+
+
+def plan_routes() -> APIRouter:
+    routes = APIRouter(prefix=PREFIX, tags=["plans"])
+
+    @routes.get("", summary="What is for sale, the cheapest first", responses=OPEN)
+    async def list_plans(desk: AtDesk) -> Plans:
+        opened(desk, Terms)
+        return Plans(plans=[PlanDocument.of(plan) for plan in await plans.for_sale(desk.read)])
+
+    @routes.get("/{plan_id}", summary="One version by its id, or the current one by its code", responses=OPEN)
+    async def show_plan(plan_id: Id, desk: AtDesk) -> PlanDocument:
+        opened(desk, Terms)
+        found = await plans.find(desk.read, plan_id)
+        if found is None:
+            raise not_found(f"plan {plan_id!r}")
+        return PlanDocument.of(found)
+
+    @routes.post("", status_code=201, summary="Sell a plan, or a new version of one", response_model=PlanDocument,
+                 responses=CHANGES)  # fmt: skip
+    async def add_plan(
+        body: PlanOffer, desk: AtDesk, once: Annotated[Once, moving(OPERATE, operators=True)]
+    ) -> Response:
+        opened(desk, Terms)
+
+        async def act(tx: Tx) -> PlanDocument:
+            made = await plans.add_version(tx, _offer(body))
+            text = f"for sale at {made.price.to_text()} {made.price.asset}"
+            await note(tx.connection, "billing.plans", made.id, text, actor=who_of(once).holder)
+            return PlanDocument.of(made)
+
+        return await once.answer(refusing(act), status=201, location=lambda made: f"{PREFIX}/{made.id}")
+
+    @routes.post("/{plan_id}/retire", summary="Sell it no more; who has it keeps it", responses=CHANGES)
+    async def retire_plan(
+        plan_id: Id, desk: AtDesk, trace: Trace, who: Annotated[Who, operator(OPERATE)]
+    ) -> PlanDocument:
+        opened(desk, Terms)
+        with refusals():
+            async with desk.begin(trace) as tx:
+                retired = await plans.retire(tx, plan_id)
+                await note(tx.connection, "billing.plans", retired.id, "no longer for sale", actor=who.holder)
+        return PlanDocument.of(retired)
+
+    return routes
+
+
+def _offer(body: PlanOffer) -> Offer:
+    return Offer(
+        code=body.code, name=body.name, price=Amount.from_decimal(body.price, asset_of(body.currency)),
+        interval=Interval(body.interval, body.interval_count), features=body.features, after_dunning=body.after_dunning,
+        trial_days=body.trial_days, renews_to=body.renews_to,
+    )  # fmt: skip

@@ -1,0 +1,190 @@
+"""Subscriptions over HTTP: begun, changed, paused and ended once for each order, by those whose they are."""
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Query, Response
+from pydantic import Field
+
+from payonce.engine.transaction import Tx
+from payonce.routes.desk import AtDesk
+from payonce.routes.once import Once
+from payonce.routes.problems import not_found
+from payonce.routes.values import NUMBER_MAX, PAGE_DEFAULT, Asked, Limit, Note
+from payonce.services.billing.callers import account_of, moving, opened, who_of
+from payonce.services.billing.scopes import OPERATE
+from payonce.services.billing.subscriptions import changing, listing, starting, store
+from payonce.services.billing.subscriptions.api.answering import (
+    CHANGES,
+    READS,
+    Cursor,
+    ForAccount,
+    Id,
+    IdText,
+    OfAccount,
+    Viewer,
+    only_of,
+    page_after,
+    refusing,
+)
+from payonce.services.billing.subscriptions.api.documents import (
+    EventDocument,
+    EventPage,
+    SubscriptionDocument,
+    SubscriptionPage,
+)
+from payonce.services.billing.subscriptions.changing import When
+from payonce.services.billing.subscriptions.model import State, Subscription
+from payonce.services.billing.subscriptions.terms import Terms
+
+PREFIX: Final = "/v1/subscriptions"
+
+Orderer = Annotated[Once, moving(OPERATE)]
+Change = Callable[[Tx, str | None, str], Awaitable[Subscription]]
+
+
+class SubscriptionOrder(Asked):
+    plan_id: IdText = Field(description="A version's id, or a code for its current version.")
+    account_id: ForAccount = None
+
+
+class TrialOrder(Asked):
+    trial_plan_id: IdText = Field("trial", description="Its price is charged, which shows a good card, and given back.")
+    account_id: ForAccount = None
+
+
+class PlanChange(Asked):
+    new_plan_id: IdText
+    when: When | None = Field(None, description="Left out: now for a dearer plan, else at the end of the period.")
+
+
+class Cancellation(Asked):
+    at: When = Field(When.PERIOD_END, description="now: at once, and nothing that is paid is given back.")
+    reason: Note | None = None
+
+
+def subscription_routes() -> APIRouter:
+    routes = APIRouter(prefix=PREFIX, tags=["subscriptions"])
+    _add_starting(routes)
+    _add_reading(routes)
+    _add_changing(routes)
+    return routes
+
+
+def _add_starting(routes: APIRouter) -> None:
+    @routes.post("", status_code=201, summary="Subscribe: pending until the first payment",
+                 response_model=SubscriptionDocument, responses=CHANGES)  # fmt: skip
+    async def subscribe(body: SubscriptionOrder, desk: AtDesk, once: Orderer) -> Response:
+        opened(desk, Terms)
+
+        async def act(tx: Tx) -> SubscriptionDocument:
+            account_id = account_of(who_of(once), body.account_id)
+            return SubscriptionDocument.of(await starting.start(tx, account_id, body.plan_id))
+
+        return await once.answer(refusing(act), status=201, location=_place)
+
+    @routes.post("/trial", status_code=201, summary="Begin a trial, once: its price is charged and given back",
+                 response_model=SubscriptionDocument, responses=CHANGES)  # fmt: skip
+    async def begin_trial(body: TrialOrder, desk: AtDesk, once: Orderer) -> Response:
+        opened(desk, Terms)
+
+        async def act(tx: Tx) -> SubscriptionDocument:
+            who = who_of(once)
+            account_id = account_of(who, body.account_id)
+            begun = await starting.start_trial(tx, account_id, body.trial_plan_id, again=who.operator)
+            return SubscriptionDocument.of(begun)
+
+        return await once.answer(refusing(act), status=201, location=_place)
+
+
+def _add_reading(routes: APIRouter) -> None:
+    @routes.get("", summary="Subscriptions, the newest first", responses=READS)
+    async def list_subscriptions(
+        desk: AtDesk, who: Viewer, account_id: OfAccount = None, state: State | None = None,
+        limit: Limit = PAGE_DEFAULT, after: Cursor = None,
+    ) -> SubscriptionPage:  # fmt: skip
+        opened(desk, Terms)
+        whose = account_id if who.operator else account_of(who, account_id)
+        found = await listing.subscriptions(desk.read, whose, state, after, limit)
+        shown = [SubscriptionDocument.of(each) for each in found]
+        return SubscriptionPage(subscriptions=shown, next_after=page_after(found, limit))
+
+    @routes.get("/active", summary="The one that has not ended", responses=READS)
+    async def show_active(desk: AtDesk, who: Viewer, account_id: OfAccount = None) -> SubscriptionDocument:
+        opened(desk, Terms)
+        found = await store.running(desk.read, account_of(who, account_id))
+        if found is None:
+            raise not_found("subscription of this account that has not ended")
+        return SubscriptionDocument.of(found)
+
+    @routes.get("/{subscription_id}", summary="One subscription", responses=READS)
+    async def show_subscription(subscription_id: Id, desk: AtDesk, who: Viewer) -> SubscriptionDocument:
+        opened(desk, Terms)
+        found = await store.find(desk.read, subscription_id)
+        if found is None or not who.may_see(found.account_id):
+            raise not_found(f"subscription {subscription_id!r}")
+        return SubscriptionDocument.of(found)
+
+    @routes.get("/{subscription_id}/events", summary="Its story, in order", responses=READS)
+    async def list_events(
+        subscription_id: Id, desk: AtDesk, who: Viewer, limit: Limit = PAGE_DEFAULT,
+        after: Annotated[int, Query(ge=0, le=NUMBER_MAX, description="The last id of the page before.")] = 0,
+    ) -> EventPage:  # fmt: skip
+        opened(desk, Terms)
+        found = await store.find(desk.read, subscription_id)
+        if found is None or not who.may_see(found.account_id):
+            raise not_found(f"subscription {subscription_id!r}")
+        asked = min(limit, store.LISTED_MAX)
+        events = [EventDocument(**event) for event in await store.events(desk.read, found.id, after, asked)]
+        return EventPage(events=events, next_after=events[-1].id if len(events) == asked else None)
+
+
+def _add_changing(routes: APIRouter) -> None:
+    @routes.post("/{subscription_id}/change-plan", summary="Another plan, now or at the end of the period",
+                 response_model=SubscriptionDocument, responses=CHANGES)  # fmt: skip
+    async def change_plan(subscription_id: Id, body: PlanChange, desk: AtDesk, once: Orderer) -> Response:
+        opened(desk, Terms)
+
+        async def act(tx: Tx) -> SubscriptionDocument:
+            whose = only_of(who_of(once))
+            changed = await changing.ask_for_plan(tx, whose, subscription_id, body.new_plan_id, body.when)
+            return SubscriptionDocument.of(changed)
+
+        return await once.answer(refusing(act))
+
+    @routes.post("/{subscription_id}/cancel", summary="End it, now or with its period",
+                 response_model=SubscriptionDocument, responses=CHANGES)  # fmt: skip
+    async def cancel(subscription_id: Id, body: Cancellation, desk: AtDesk, once: Orderer) -> Response:
+        opened(desk, Terms)
+
+        async def act(tx: Tx) -> SubscriptionDocument:
+            whose = only_of(who_of(once))
+            ended = await changing.cancel(tx, whose, subscription_id, body.at, body.reason or "")
+            return SubscriptionDocument.of(ended)
+
+        return await once.answer(refusing(act))
+
+    for name, change, summary in (
+        ("pause", changing.pause, "No service and no renewals until it is resumed"),
+        ("resume", changing.resume, "End a pause, or take a cancellation back"),
+    ):
+        _add_plain_change(routes, name, change, summary)
+
+
+def _add_plain_change(routes: APIRouter, name: str, change: Change, summary: str) -> None:
+    async def changed(subscription_id: Id, desk: AtDesk, once: Orderer) -> Response:
+        opened(desk, Terms)
+
+        async def act(tx: Tx) -> SubscriptionDocument:
+            return SubscriptionDocument.of(await change(tx, only_of(who_of(once)), subscription_id))
+
+        return await once.answer(refusing(act))
+
+    routes.add_api_route(
+        f"/{{subscription_id}}/{name}", changed, methods=["POST"], name=f"{name}_subscription", summary=summary,
+        response_model=SubscriptionDocument, responses=CHANGES,
+    )  # fmt: skip
+
+
+def _place(made: SubscriptionDocument) -> str:
+    return f"{PREFIX}/{made.id}"

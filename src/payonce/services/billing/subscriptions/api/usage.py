@@ -1,0 +1,287 @@
+"""Usage over HTTP: events are counted on a short way, for they are many; the rest is read and reset as usual."""
+
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import datetime
+from http import HTTPStatus
+from typing import Annotated, Any, Final
+
+import msgspec
+from fastapi import APIRouter, Path, Query
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, Field, StringConstraints
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from payonce.engine.transaction import Tx
+from payonce.routes.desk import AtDesk, desk_of, trace_of
+from payonce.routes.once import REPLAYED, Once
+from payonce.routes.problems import MEDIA_TYPE, Problem, not_found, responses
+from payonce.routes.values import NO_CONTROLS, Asked, Limit, Note
+from payonce.services.billing.callers import Who, account_of, either, identify, moving, opened
+from payonce.services.billing.card_numbers import refuse_in
+from payonce.services.billing.scopes import OPERATE
+from payonce.services.billing.subscriptions import usage
+from payonce.services.billing.subscriptions.api.answering import (
+    CHANGES,
+    ID,
+    READS,
+    ForAccount,
+    IdText,
+    OfAccount,
+    Viewer,
+)
+from payonce.services.billing.subscriptions.model import State
+from payonce.services.billing.subscriptions.terms import Terms
+from payonce.services.billing.subscriptions.usage import (
+    DELTA_MAX,
+    EVENT_ID_MAX_LENGTH,
+    FEATURE_MAX_LENGTH,
+    PERIODS_SHOWN_MAX,
+    NotCounted,
+    Why,
+)
+from payonce.services.billing.subscriptions.usage_together import Together
+
+PREFIX: Final = "/v1/usage"
+LIMIT_REACHED: Final = "urn:payonce:problem:usage-limit-reached"
+PAGE: Final = 100
+NOT_YOURS_TO_GIVE: Final = (
+    "a delta below zero gives back what was used, which is for operators and keys with billing:operate; "
+    "customers count what they use"
+)
+COUNTS: Final = responses(400, 401, 403, 404, 413, 422, 429, 503)
+
+Handle = Callable[[Request], Coroutine[Any, Any, Response]]
+Feature = Annotated[str, StringConstraints(min_length=1, max_length=FEATURE_MAX_LENGTH, pattern=NO_CONTROLS)]
+
+
+class UseAsked(Asked):
+    """An event. Sent again with the same `event_id` it gets the first answer and counts nothing."""
+
+    feature_name: Feature
+    delta: int = Field(
+        1,
+        ge=-DELTA_MAX,
+        le=DELTA_MAX,
+        json_schema_extra={"not": {"const": 0}},
+        description="Below zero gives back; not for customers.",
+    )
+    event_id: str = Field(min_length=1, max_length=EVENT_ID_MAX_LENGTH, pattern=NO_CONTROLS)
+    account_id: ForAccount = None
+
+
+class UseDocument(BaseModel):
+    feature_name: str
+    event_id: str
+    delta: int
+    counted: int = Field(description="Less than the delta where more was given back than was used.")
+    used: int
+    limit: int | None = Field(description="Null is without end.")
+    left: int | None
+    period_start: datetime
+
+
+class FeatureDocument(BaseModel):
+    feature_name: str
+    used: int
+    limit: int | None
+    left: int | None
+
+
+class UsageDocument(BaseModel):
+    subscription_id: str
+    plan_id: str
+    state: State
+    period_start: datetime | None
+    resets_at: datetime | None
+    features: list[FeatureDocument]
+
+
+class PeriodDocument(BaseModel):
+    subscription_id: str
+    feature_name: str
+    period_start: datetime
+    total: int
+    events: int
+
+
+class ResetAsked(Asked):
+    account_id: IdText
+    feature_name: Feature | None = Field(None, description="Without it every feature of the plan.")
+    note: Note = Field(description="Why; it is kept in the audit log.")
+
+
+class ResetDocument(BaseModel):
+    account_id: str
+    reset: dict[str, int] = Field(description="By feature, what its counter stood at.")
+
+
+# Here patterns are Python's, whose $ also fits before a last line break.
+_PLAIN: Final = NO_CONTROLS.replace("$", r"\Z")
+_ID: Final = ID.replace("$", r"\Z")
+
+
+class _Event(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """UseAsked, on the short way."""
+
+    feature_name: Annotated[str, msgspec.Meta(min_length=1, max_length=FEATURE_MAX_LENGTH, pattern=_PLAIN)]
+    event_id: Annotated[str, msgspec.Meta(min_length=1, max_length=EVENT_ID_MAX_LENGTH, pattern=_PLAIN)]
+    delta: Annotated[int, msgspec.Meta(ge=-DELTA_MAX, le=DELTA_MAX)] = 1
+    account_id: Annotated[str, msgspec.Meta(pattern=_ID)] | None = None
+
+
+_decode: Final = msgspec.json.Decoder(_Event).decode
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def usage_routes() -> APIRouter:
+    routes = APIRouter(prefix=PREFIX, tags=["usage"])
+    _add_counting(routes)
+    _add_reading(routes)
+    _add_resetting(routes)
+    return routes
+
+
+def short_usage_routes() -> Sequence[Route]:
+    return [Route(f"{PREFIX}/use", _counting(), methods=["POST"], include_in_schema=False)]
+
+
+class ShortRoute(APIRoute):
+    """Described like every other, and answered by a function that reads its request itself: solving dependencies and
+    three validations cost more than the counting does."""
+
+    def get_route_handler(self) -> Handle:
+        return _counting()
+
+
+def _counting() -> Handle:
+    together: Together | None = None
+
+    async def use_feature(request: Request) -> Response:
+        nonlocal together
+        together = together or Together(desk_of(request).read)
+        return await _count(request, together)
+
+    return use_feature
+
+
+def _add_counting(routes: APIRouter) -> None:
+    async def use_feature(body: UseAsked, who: Annotated[Who, either(OPERATE)]) -> UseDocument:
+        raise NotImplementedError("described here, answered by ShortRoute")
+
+    routes.add_api_route(
+        "/use", use_feature, methods=["POST"], summary="Count an event, once, against the plan's limit",
+        responses=COUNTS, route_class_override=ShortRoute,
+    )  # fmt: skip
+
+
+async def _count(request: Request, together: Together) -> Response:
+    who = await identify(request, OPERATE)
+    if request.scope["query_string"]:
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "an event is told in the body; there are no parameters")
+    opened(desk_of(request), Terms)
+    body = await request.body()
+    refuse_in(body)
+    event = _read(body)
+    account_id = account_of(who, event.account_id)
+    if event.delta < 0 and not who.operator:
+        raise Problem(HTTPStatus.FORBIDDEN, NOT_YOURS_TO_GIVE)
+    try:
+        counted = await together.use(account_id, event.feature_name, event.delta, event.event_id)
+    except NotCounted as no:
+        if no.why is Why.OVER_LIMIT:
+            return _over_limit(request, no)
+        raise Problem(no.status, str(no)) from no
+    answer = {
+        "feature_name": counted.feature, "event_id": counted.event_id, "delta": counted.delta,
+        "counted": counted.counted, "used": counted.used, "limit": counted.limit, "left": counted.left,
+        "period_start": counted.period_start,
+    }  # fmt: skip
+    headers = {REPLAYED: "true"} if counted.repeated else None
+    return Response(_encode(answer), media_type="application/json", headers=headers)
+
+
+def _add_reading(routes: APIRouter) -> None:
+    @routes.get("", summary="What the plan allows, and what of it is used in this period", responses=READS)
+    async def show_usage(desk: AtDesk, who: Viewer, account_id: OfAccount = None) -> UsageDocument:
+        opened(desk, Terms)
+        found = await _standing(desk.read, account_of(who, account_id))
+        return UsageDocument(
+            subscription_id=found.subscription_id, plan_id=found.plan_id, state=found.state,
+            period_start=found.period_start, resets_at=found.period_end,
+            features=[_feature(each) for each in found.features],
+        )  # fmt: skip
+
+    @routes.get("/feature/{feature_name}", summary="One feature of the plan", responses=READS)
+    async def show_feature_usage(
+        feature_name: Annotated[Feature, Path()], desk: AtDesk, who: Viewer, account_id: OfAccount = None
+    ) -> FeatureDocument:
+        opened(desk, Terms)
+        found = (await _standing(desk.read, account_of(who, account_id))).of(feature_name)
+        if found is None:
+            raise not_found(f"feature {feature_name!r} in this plan")
+        return _feature(found)
+
+    @routes.get("/stats", summary="Totals by period, the latest first", responses=READS)
+    async def show_usage_stats(
+        desk: AtDesk, who: Viewer, account_id: OfAccount = None,
+        feature_name: Annotated[Feature | None, Query()] = None, limit: Limit = PAGE,
+    ) -> list[PeriodDocument]:  # fmt: skip
+        opened(desk, Terms)
+        found = await usage.totals(desk.read, account_of(who, account_id), feature_name, min(limit, PERIODS_SHOWN_MAX))
+        return [
+            PeriodDocument(
+                subscription_id=each.subscription_id, feature_name=each.feature, period_start=each.period_start,
+                total=each.total, events=each.events,
+            )
+            for each in found
+        ]  # fmt: skip
+
+
+def _add_resetting(routes: APIRouter) -> None:
+    @routes.post("/reset", summary="Make the allowance of this period whole again", response_model=ResetDocument,
+                 responses=CHANGES)  # fmt: skip
+    async def reset_usage(body: ResetAsked, once: Annotated[Once, moving(OPERATE, operators=True)]) -> Response:
+        opened(once.desk, Terms)
+
+        async def act(tx: Tx) -> ResetDocument:
+            await _standing(tx, body.account_id)
+            done = await usage.reset(tx, body.account_id, body.feature_name, once.caller.holder, body.note)
+            return ResetDocument(account_id=body.account_id, reset=done)
+
+        return await once.answer(act)
+
+
+def _read(body: bytes) -> _Event:
+    try:
+        event = _decode(body)
+    except msgspec.ValidationError as error:
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"body: {error}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Problem(HTTPStatus.BAD_REQUEST, f"the body is no JSON: {error}") from error
+    if event.delta == 0:
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "body: delta is 0, which counts nothing; leave it out for 1")
+    return event
+
+
+async def _standing(read: usage.Reads, account_id: str) -> usage.Standing:
+    found = await usage.standing(read, account_id)
+    if found is None:
+        raise not_found(f"subscription of account {account_id!r} that has not ended")
+    return found
+
+
+def _feature(found: usage.FeatureUse) -> FeatureDocument:
+    return FeatureDocument(feature_name=found.feature, used=found.used, limit=found.limit, left=found.left)
+
+
+def _over_limit(request: Request, no: NotCounted) -> Response:
+    """A problem document that also says in numbers what is left."""
+    assert no.used is not None
+    body = {
+        "type": LIMIT_REACHED, "title": no.status.phrase, "status": int(no.status), "detail": str(no),
+        "instance": request.url.path, "trace_id": trace_of(request), "used": no.used, "limit": no.limit,
+        "left": usage.left(no.limit, no.used),
+    }  # fmt: skip
+    return Response(_encode(body), status_code=no.status, media_type=MEDIA_TYPE)

@@ -1,0 +1,92 @@
+"""The webhook by which payments tell of charges and refunds: verified, applied once, and answered by its commit."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from http import HTTPStatus
+from typing import Annotated, Any, Final
+
+import msgspec
+from fastapi import APIRouter, Path
+from pydantic import BaseModel, Field
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from payonce.engine.webhooks import Receiver
+from payonce.kit.outcomes import Invalid
+from payonce.kit.webhooks import Refusal, Scheme
+from payonce.routes.desk import AtDesk, desk_of, trace_of
+from payonce.routes.problems import Problem, not_found
+from payonce.services.billing.callers import Who, opened, operator
+from payonce.services.billing.scopes import READ
+from payonce.services.billing.subscriptions import applying
+from payonce.services.billing.subscriptions.api.answering import READS
+from payonce.services.billing.subscriptions.terms import Terms
+from payonce.services.billing.wire import Notification, read_notification
+
+PREFIX: Final = "/v1/webhooks"
+CONSUMER: Final = "billing.subscriptions"
+
+
+class StatusDocument(BaseModel):
+    """What payments told, under the names of `payment_webhook_requests`."""
+
+    id: int
+    event_id: str
+    processed: bool
+    processed_at: datetime | None
+    error_message: str | None = Field(description="What did not fit; the money is kept apart, and a person looks.")
+    retry_count: int = Field(description="How often it came again.")
+    created_at: datetime
+    updated_at: datetime
+
+
+def webhook_routes() -> APIRouter:
+    routes = APIRouter(prefix=PREFIX, tags=["payment events"])
+
+    @routes.get("/status/{event_id}", summary="What became of an event", responses=READS)
+    async def show_event_status(
+        event_id: Annotated[str, Path(pattern=r"^[!-~]{1,200}$")], desk: AtDesk, who: Annotated[Who, operator(READ)]
+    ) -> StatusDocument:
+        opened(desk, Terms)
+        row: Any = await desk.read.fetchrow(
+            """
+            select id, event_id, processed, processed_at, error_message, retry_count, created_at, updated_at
+            from subscriptions.payment_webhook_requests where event_id = $1
+            """,
+            event_id,
+        )
+        if row is None:
+            raise not_found(f"event {event_id!r}; it has not come, or its change was taken back with it")
+        return StatusDocument(**row)
+
+    return routes
+
+
+def short_webhook_routes() -> Sequence[Route]:
+    """Every charge comes by here. Not in the description of what tokens and keys open: payments sign, and the contract
+    is in the README."""
+    return [Route(f"{PREFIX}/payment", take_payment_event, methods=["POST"], include_in_schema=False)]
+
+
+async def take_payment_event(request: Request) -> Response:
+    """A charge or refund has ended: `processed`, or `duplicate` for an event that was applied before."""
+    desk = desk_of(request)
+    terms = opened(desk, Terms)
+    # By one scheme: the other's id stands elsewhere, and what is captured of one must not count as the other.
+    receiver = Receiver(CONSUMER, terms.webhook_secrets, Scheme.OLDER, terms.tolerance_s)
+    body = await request.body()
+    received = await receiver.receive(desk.read, request.headers.items(), body)
+    if isinstance(received, Refusal):
+        raise Problem(received.status, received.detail)
+    notification = _read(body)
+    async with desk.begin(trace_of(request)) as tx:
+        applied = await applying.apply(tx, notification)
+    return Response(msgspec.json.encode({"status": applied.status}), media_type="application/json")
+
+
+def _read(body: bytes) -> Notification:
+    try:
+        return read_notification(body)
+    except Invalid as no:
+        raise Problem(HTTPStatus.BAD_REQUEST, str(no)) from no

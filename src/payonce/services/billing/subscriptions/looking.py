@@ -1,0 +1,301 @@
+"""What people look for among customers and their subscriptions: lists by any filter, one of them, who is past due."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final
+
+from payonce.engine.ledger.model import Reads
+from payonce.kit.money import Amount, Asset
+from payonce.services.billing.subscriptions.model import Due, State
+
+LISTED_MAX: Final = 200
+LAST_LETTER: Final = "\U0010ffff"
+"""After every e-mail address that begins with what stands before it."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Filters; None leaves its field open."""
+
+    state: State | None = None
+    plan: str | None = None
+    """A plan's code, whichever version."""
+    reference: str | None = None
+    """How an e-mail address begins, or the id of a customer, a subscription or an invoice, or an invoice's number."""
+    clock: str | None = None
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A subscription as lists and its own page show it."""
+
+    id: str
+    account_id: str
+    email: str
+    plan_id: str
+    plan_name: str
+    price: Amount
+    interval: str
+    state: State
+    time_zone: str
+    test_clock_id: str | None
+    their_now: datetime
+    """What the customer's clock says."""
+    period: int
+    period_start: datetime | None
+    period_end: datetime | None
+    trial_ends_at: datetime | None
+    next_plan: str | None
+    cancel_at_period_end: bool
+    paused_at: datetime | None
+    ended_at: datetime | None
+    due_at: datetime | None
+    due_for: Due | None
+    reason: str | None
+    revision: int
+    trace_id: str | None
+    created_at: datetime
+
+
+@dataclass(frozen=True)
+class Customer:
+    id: str
+    email: str
+    name: str
+    role: str
+    time_zone: str
+    test_clock_id: str | None
+    created_at: datetime
+    subscription: Seen | None
+    """The newest, or the one that was looked for."""
+
+    @property
+    def cursor(self) -> str:
+        return self.id if self.subscription is None else f"{self.id}/{self.subscription.id}"
+
+
+@dataclass(frozen=True)
+class Overdue:
+    """A subscription that was not paid for, and what becomes of it."""
+
+    subscription: Seen
+    invoice_id: str
+    number: str
+    due: Amount
+    failures: int
+    first_failed_at: datetime | None
+    decline_code: str | None
+    charging: bool
+
+    @property
+    def next_try(self) -> datetime | None:
+        return self.subscription.due_at if self.subscription.due_for is Due.DUN else None
+
+
+async def is_installed(read: Reads) -> bool:
+    """A database that no process with billing has migrated has none of its tables."""
+    found: bool = await read.fetchval("select to_regclass('subscriptions.subscriptions') is not null")
+    return found
+
+
+async def customers(read: Reads, wanted: Wanted, before: str | None, limit: int) -> list[Customer]:
+    """The newest first, each once with its newest subscription; with a filter of those, once for each that fits.
+    `before` is the cursor of the last one of the previous page."""
+    account_id, _, subscription_id = (before or "").partition("/")
+    where, values = _where(wanted)
+    if _of_subscriptions(wanted):
+        if before is not None:
+            values.append(subscription_id)
+            where += f""" and (s.created_at, s.id) < (
+                select created_at, id from subscriptions.subscriptions where id = ${len(values)})"""
+        rows = await read.fetch(
+            f"""
+            select {_COLUMNS}, {_ACCOUNT} from subscriptions.subscriptions s {_JOINS}
+            where {where} order by s.created_at desc, s.id desc limit {min(limit, LISTED_MAX)}
+            """,
+            *values,
+        )  # fmt: skip
+        return [_customer(row) for row in rows]
+    if before is not None:
+        values.append(account_id)
+        where += f""" and (a.created_at, a.id) < (
+            select created_at, id from subscriptions.accounts where id = ${len(values)})"""
+    rows = await read.fetch(
+        f"""
+        select {_COLUMNS}, {_ACCOUNT} from (
+            select * from subscriptions.accounts a
+            where {where} order by a.created_at desc, a.id desc limit {min(limit, LISTED_MAX)}) a
+        left join lateral (
+            select * from subscriptions.subscriptions where account_id = a.id order by created_at desc, id desc limit 1
+        ) s on true
+        left join subscriptions.plans p on p.id = s.plan_id
+        left join subscriptions.plans n on n.id = s.next_plan_id
+        order by a.created_at desc, a.id desc
+        """,
+        *values,
+    )  # fmt: skip
+    return [_customer(row) for row in rows]
+
+
+async def totals(read: Reads, wanted: Wanted) -> Mapping[State, int]:
+    """Subscriptions by state, whatever state is wanted itself; in the order of the flow, states that are empty too."""
+    where, values = _where(replace(wanted, state=None))
+    rows = await read.fetch(
+        f"select s.state, count(*) from subscriptions.subscriptions s {_JOINS} where {where} group by s.state"
+        if values else "select s.state, count(*) from subscriptions.subscriptions s group by s.state",
+        *values,
+    )  # fmt: skip
+    found = {State(row["state"]): row["count"] for row in rows}
+    return {state: found.get(state, 0) for state in State}
+
+
+async def customer(read: Reads, account_id: str) -> Customer | None:
+    """By id or the whole e-mail address; with the newest subscription."""
+    row = await read.fetchrow(
+        f"""
+        select {_COLUMNS}, {_ACCOUNT} from (
+            select * from subscriptions.accounts where id = $1
+            union select * from subscriptions.accounts where email = lower($1) limit 1) a
+        left join lateral (
+            select * from subscriptions.subscriptions where account_id = a.id order by created_at desc, id desc limit 1
+        ) s on true
+        left join subscriptions.plans p on p.id = s.plan_id
+        left join subscriptions.plans n on n.id = s.next_plan_id
+        """,
+        account_id,
+    )
+    return None if row is None else _customer(row)
+
+
+async def credit(read: Reads, account_id: str) -> list[Amount]:
+    """What the customer is owed and uses up with the next invoices."""
+    rows = await read.fetch(
+        "select minor, currency, exponent from subscriptions.credits where account_id = $1 and minor > 0 order by 2",
+        account_id,
+    )
+    return [Amount(row["minor"], Asset(row["currency"], row["exponent"])) for row in rows]
+
+
+async def subscriptions_of(read: Reads, account_id: str, limit: int = LISTED_MAX) -> list[Seen]:
+    """The newest first."""
+    rows = await read.fetch(
+        f"""
+        select {_COLUMNS}, a.email as email from subscriptions.subscriptions s {_JOINS}
+        where s.account_id = $1 order by s.created_at desc, s.id desc limit $2
+        """,
+        account_id, min(limit, LISTED_MAX),
+    )  # fmt: skip
+    return [_seen(row) for row in rows]
+
+
+async def subscription(read: Reads, subscription_id: str) -> Seen | None:
+    row = await read.fetchrow(
+        f"select {_COLUMNS}, a.email as email from subscriptions.subscriptions s {_JOINS} where s.id = $1",
+        subscription_id,
+    )
+    return None if row is None else _seen(row)
+
+
+async def overdue(read: Reads, state: State | None, after: str | None, limit: int) -> list[Overdue]:
+    """Who is past due or unpaid with what is owed, the next try first; `after` is the previous page's last one."""
+    states = [State.PAST_DUE, State.UNPAID] if state is None else [state]
+    rows = await read.fetch(
+        f"""
+        select {_COLUMNS}, a.email as email, i.id as invoice_id, i.number, i.due_minor, i.currency as invoice_currency,
+            i.exponent as invoice_exponent, i.failures, i.first_failed_at, i.decline_code, i.charging
+        from (
+            select * from subscriptions.subscriptions s
+            where s.state = any($1::text[]) and ($2::text is null or (coalesce(s.due_at, 'infinity'), s.id) > (
+                select coalesce(due_at, 'infinity'), id from subscriptions.subscriptions where id = $2))
+            order by coalesce(s.due_at, 'infinity'), s.id limit $3) s {_JOINS}
+        join lateral (
+            select * from subscriptions.invoices
+            where subscription_id = s.id and state in ('open', 'uncollectible') order by issued_at desc, id desc limit 1
+        ) i on true
+        order by coalesce(s.due_at, 'infinity'), s.id
+        """,
+        states, after, min(limit, LISTED_MAX),
+    )  # fmt: skip
+    return [
+        Overdue(
+            _seen(row), row["invoice_id"], row["number"],
+            Amount(row["due_minor"], Asset(row["invoice_currency"], row["invoice_exponent"])), row["failures"],
+            row["first_failed_at"], row["decline_code"], row["charging"],
+        )
+        for row in rows
+    ]  # fmt: skip
+
+
+async def declines(read: Reads) -> Mapping[str, int]:
+    """Why invoices that are open were not paid, the most frequent first."""
+    rows = await read.fetch(
+        """
+        select coalesce(decline_code, 'none') as code, count(*) from subscriptions.invoices
+        where state = 'open' and failures > 0 group by 1 order by 2 desc, 1
+        """
+    )
+    return {row["code"]: row["count"] for row in rows}
+
+
+async def plan_codes(read: Reads) -> list[str]:
+    rows = await read.fetch(f"select distinct code from subscriptions.plans order by 1 limit {LISTED_MAX}")
+    return [row["code"] for row in rows]
+
+
+_JOINS: Final = """
+    join subscriptions.accounts a on a.id = s.account_id
+    join subscriptions.plans p on p.id = s.plan_id
+    left join subscriptions.plans n on n.id = s.next_plan_id"""
+_COLUMNS: Final = """
+    s.id as subscription_id, s.account_id, s.plan_id, p.name as plan_name, p.price_minor, p.currency, p.exponent,
+    p.interval_unit, p.interval_count, s.state, s.time_zone, s.test_clock_id,
+    subscriptions.time_of(s.test_clock_id) as their_now, s.period, s.period_start, s.period_end, s.trial_ends_at,
+    n.name as next_plan, s.cancel_at_period_end, s.paused_at, s.ended_at, s.due_at, s.due_for, s.reason, s.revision,
+    s.trace_id, s.created_at"""
+_ACCOUNT: Final = """
+    a.id as customer_id, a.email, a.name, a.role, a.time_zone as customer_zone, a.test_clock_id as customer_clock,
+    a.created_at as customer_since"""
+_NAMED: Final = f"""a.id in (
+    select id from subscriptions.accounts where id = {{}}
+    union all select id from subscriptions.accounts
+        where email >= lower({{}}) and email < lower({{}}) || '{LAST_LETTER}'
+    union all select account_id from subscriptions.subscriptions where id = {{}}
+    union all select account_id from subscriptions.invoices where id = {{}}
+    union all select account_id from subscriptions.invoices where number = upper({{}}))"""
+
+
+def _of_subscriptions(wanted: Wanted) -> bool:
+    return wanted.state is not None or wanted.plan is not None
+
+
+def _where(wanted: Wanted) -> tuple[str, list[Any]]:
+    """Only what is asked for stands in the statement, so that an index can lead to it."""
+    asked = (
+        ("s.state = {}", wanted.state),
+        ("p.code = {}", wanted.plan),
+        (_NAMED, wanted.reference),
+        ("a.test_clock_id = {}", wanted.clock),
+    )
+    given = [(condition, value) for condition, value in asked if value is not None]
+    parts = [condition.replace("{}", f"${number}") for number, (condition, _) in enumerate(given, start=1)]
+    return " and ".join(parts) or "true", [value for _, value in given]
+
+
+def _customer(row: Any) -> Customer:
+    return Customer(
+        row["customer_id"], row["email"], row["name"], row["role"], row["customer_zone"], row["customer_clock"],
+        row["customer_since"], None if row["subscription_id"] is None else _seen(row),
+    )  # fmt: skip
+
+
+def _seen(row: Any) -> Seen:
+    count, unit = row["interval_count"], row["interval_unit"]
+    return Seen(
+        row["subscription_id"], row["account_id"], row["email"], row["plan_id"], row["plan_name"],
+        Amount(row["price_minor"], Asset(row["currency"], row["exponent"])), unit if count == 1 else f"{count} {unit}s",
+        State(row["state"]), row["time_zone"], row["test_clock_id"], row["their_now"], row["period"],
+        row["period_start"], row["period_end"], row["trial_ends_at"], row["next_plan"], row["cancel_at_period_end"],
+        row["paused_at"], row["ended_at"], row["due_at"], None if row["due_for"] is None else Due(row["due_for"]),
+        row["reason"], row["revision"], row["trace_id"], row["created_at"],
+    )  # fmt: skip

@@ -1,0 +1,173 @@
+"""`process_payment_initiation`: the first invoice of a subscription, the next period of a running one, and dunning."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+from payonce.engine.transaction import Tx
+from payonce.engine.work import Work, handles
+from payonce.kit.outcomes import Invalid
+from payonce.services.billing import wire
+from payonce.services.billing.policies import BILLING_CLOCK, PAYMENT_INITIATION
+from payonce.services.billing.subscriptions import announcing, collecting, ending, invoice_store, plans, settling, store
+from payonce.services.billing.subscriptions.calendar import Anchor, Period, period
+from payonce.services.billing.subscriptions.falling_due import EXPIRE
+from payonce.services.billing.subscriptions.issuing import period_draft
+from payonce.services.billing.subscriptions.model import Due, InvoiceState, Plan, State, Subscription
+from payonce.services.billing.subscriptions.refusals import NotFound
+from payonce.services.billing.subscriptions.store import Standing
+from payonce.services.billing.subscriptions.waking import wake
+from payonce.services.billing.wire import Action
+
+NEVER_PAID: Final = "its first payment did not come within the time"
+
+
+class Initiation(msgspec.Struct, frozen=True, kw_only=True):
+    """On `q:sub:payment_initiation`: the first invoice; with `period` the next one; with `invoice_id` another try."""
+
+    subscription_id: str
+    period: int | None = None
+    invoice_id: str | None = None
+
+
+@handles(PAYMENT_INITIATION)
+async def process_payment_initiation(work: Work) -> None:
+    """Issues what is due and asks for its charge, once: a repetition finds nothing left to do."""
+
+    async def step(tx: Tx, asked: Initiation) -> None:
+        standing = await store.locked(tx, asked.subscription_id)
+        if asked.invoice_id is not None:
+            await _dun(tx, standing, asked.invoice_id)
+        elif asked.period is not None:
+            await _renew(tx, standing, asked.period)
+        else:
+            await bill_first(tx, standing, Action.INITIAL)
+
+    await carry_out(work, Initiation, step)
+
+
+@handles(BILLING_CLOCK, EXPIRE)
+async def expire_incomplete(work: Work) -> None:
+    """Nobody has paid for 23 hours: it never began."""
+
+    async def step(tx: Tx, asked: Initiation) -> None:
+        standing = await store.locked(tx, asked.subscription_id)
+        subscription, now = standing.subscription, standing.now
+        if not is_due(subscription, now, Due.EXPIRE):
+            return
+        await ending.close_books(tx, subscription, now, NEVER_PAID)
+        moved = await store.move(
+            tx, subscription, "expired", now, state=State.INCOMPLETE_EXPIRED, due_at=None, due_for=None, ended_at=now,
+            reason=NEVER_PAID,
+        )  # fmt: skip
+        await announcing.tell(tx, "expired", moved)
+        await wake(tx, moved.test_clock_id)
+
+    await carry_out(work, Initiation, step)
+
+
+async def carry_out(work: Work, kind: type[Any], step: Callable[[Tx, Any], Awaitable[None]]) -> None:
+    """One commit for the message and all that follows from it. What cannot be read or is not there is refused."""
+    try:
+        asked = wire.read(kind, work.message.payload)
+    except Invalid as no:
+        async with work.commit(rejected=str(no)):
+            return
+    try:
+        async with work.commit() as tx:
+            await step(tx, asked)
+    except NotFound as no:
+        async with work.commit(rejected=str(no)):
+            return
+
+
+async def bill_first(tx: Tx, standing: Standing, action: Action) -> None:
+    """The invoice of period 0, which begins now: with its payment the subscription does, too."""
+    subscription, plan, now = standing.subscription, standing.plan, standing.now
+    if subscription.state is not State.INCOMPLETE or standing.open_invoice is not None:
+        return
+    anchor = Anchor.at(now, subscription.time_zone, plans.interval_of(plan))
+    await settling.bill(tx, standing, period_draft(action, plan, period(anchor, 0), 0, subscription.time_zone))
+
+
+async def _renew(tx: Tx, standing: Standing, number: int) -> None:
+    subscription, now = standing.subscription, standing.now
+    if subscription.period + 1 != number or not is_due(subscription, now, Due.RENEW, Due.TRIAL_END):
+        return
+    if standing.open_invoice is not None:
+        # A change of plan came in between: its answer comes first.
+        await store.put_again(tx, subscription)
+        return
+    if subscription.cancel_at_period_end:
+        await end_at_period_end(tx, standing)
+        return
+    plan = await _following_plan(tx, standing)
+    if plan is None:
+        await end_at_period_end(tx, standing, "the plan that its trial leads to is no longer for sale")
+        return
+    begun, anchor_at, anchor_period = _following_period(subscription, plan, number)
+    moved = await store.move(
+        tx, subscription, "period_begun", now, detail={"period": number, "plan_id": plan.id}, plan_id=plan.id,
+        next_plan_id=None, anchor_at=anchor_at, anchor_period=anchor_period, period=number, period_start=begun.start,
+        period_end=begun.end, due_at=begun.end, due_for=Due.RENEW,
+    )  # fmt: skip
+    same_plan = moved.plan_id == subscription.plan_id
+    after = replace(standing, subscription=moved, plan=plan) if same_plan else await store.standing(tx, moved)
+    await settling.bill(tx, after, period_draft(Action.RENEWAL, plan, begun, number, moved.time_zone))
+
+
+async def end_at_period_end(tx: Tx, standing: Standing, reason: str = "as its customer wished") -> None:
+    """Without a further period; what was paid is all served and earned."""
+    subscription, now = standing.subscription, standing.now
+    await ending.close_books(tx, subscription, now, reason)
+    moved = await store.move(
+        tx, subscription, "canceled", now, state=State.CANCELED, due_at=None, due_for=None,
+        ended_at=min(now, subscription.period_end or now), reason=reason,
+    )  # fmt: skip
+    await announcing.tell(tx, "canceled", moved)
+    await wake(tx, moved.test_clock_id)
+
+
+async def _dun(tx: Tx, standing: Standing, invoice_id: str) -> None:
+    invoice = await invoice_store.find(tx, invoice_id)
+    if invoice is None or invoice.subscription_id != standing.subscription.id:
+        raise NotFound(f"invoice {invoice_id!r} is none of subscription {standing.subscription.id}")
+    if not is_due(standing.subscription, standing.now, Due.DUN):
+        return
+    if invoice.state is not InvoiceState.OPEN or invoice.charging:
+        return
+    invoice = await collecting.dun(tx, standing, invoice)
+    if not invoice.charging:
+        await wake(tx, standing.subscription.test_clock_id)
+
+
+def is_due(subscription: Subscription, now: datetime, *what: Due) -> bool:
+    """Of a message that came twice, the second finds that it is not."""
+    return subscription.due_for in what and subscription.due_at is not None and subscription.due_at <= now
+
+
+async def _following_plan(tx: Tx, standing: Standing) -> Plan | None:
+    """The one that was chosen for the next period, the one that a trial leads to, or the same."""
+    if standing.subscription.next_plan_id is not None:
+        return await plans.plan(tx, standing.subscription.next_plan_id)
+    if standing.plan.renews_to is not None:
+        found = await plans.find(tx, standing.plan.renews_to)
+        return found if found is not None and found.trial_days is None else None
+    return standing.plan
+
+
+def _following_period(subscription: Subscription, plan: Plan, number: int) -> tuple[Period, datetime, int]:
+    """With its anchor. After a trial, and with a plan of another interval, periods are counted anew from here."""
+    assert subscription.anchor_at is not None and subscription.due_at is not None
+    anchor_at, anchor_period = subscription.anchor_at, subscription.anchor_period
+    interval = plans.interval_of(plan)
+    if subscription.due_for is Due.TRIAL_END or plan.id != subscription.plan_id:
+        kept = Anchor(anchor_at, subscription.time_zone, interval)
+        begun = period(kept, number - anchor_period) if number >= anchor_period else None
+        if subscription.due_for is Due.TRIAL_END or begun is None or begun.start != subscription.due_at:
+            anchor_at, anchor_period = subscription.due_at, number
+    anchor = Anchor(anchor_at, subscription.time_zone, interval)
+    return period(anchor, number - anchor_period), anchor_at, anchor_period

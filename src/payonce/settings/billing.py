@@ -1,0 +1,231 @@
+"""What billing reads from the environment, under the names that its operators know.
+
+| variable | meaning | unset |
+|---|---|---|
+| JWT_SECRET_KEY | signs the tokens of people who log in; several with spaces between, the first signs | made for the private database, else no role starts |
+| ACCESS_TOKEN_EXPIRE_MINUTES | how long an access token counts | 15 |
+| REFRESH_TOKEN_EXPIRE_DAYS | how long a login can be prolonged without use | 30 |
+| WEBHOOK_SIGNING_SECRET | what payments sign their notifications with, and subscriptions verify them by | made for the private database, else no role starts |
+| WEBHOOK_TOLERANCE_SECONDS | how far a notification's timestamp may be off | 300 |
+| BILLING_SELLER | who sells, on invoices: a name and lines of an address, with semicolons between | payonce |
+| SUBSCRIPTION_SERVICE_URL | where subscriptions answer, for the notifications of payments | this process if it runs both, else http://127.0.0.1:8001 |
+| BILLING_TEST_CLOCKS | true or false: whether customers may be put on clocks that people move | where the gateway is simulated in the process |
+| GATEWAY_URL, GATEWAY_API_KEY | where the card gateway is, and our key to it | simulated in the process |
+| GATEWAY_WEBHOOK_SECRET | what the gateway signs its webhooks with; several with spaces between | made for the private database, else its webhooks are refused |
+| GATEWAY_REQUESTS_PER_S | how many requests a second your key is allowed; four fifths of it are used | 100 |
+| GATEWAY_TIMEOUT_S | how long an answer of the gateway is waited for | 14 |
+
+Each may be projects/…/secrets/…/versions/… instead; see payonce.settings.references.
+A process that runs billing.subscriptions and nothing else listens on port 8001, one that runs billing.payments on 8002,
+unless PAYONCE_PORT or --port says otherwise.
+"""  # noqa: E501
+
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+
+from payonce.kit.outcomes import Invalid
+from payonce.settings.keeping import KEY_BYTES, kept
+
+if TYPE_CHECKING:
+    from payonce.kit.webhooks.secrets import Secret
+    from payonce.settings import Settings
+
+JWT_KEY: Final = "JWT_SECRET_KEY"
+JWT_KEY_MIN_BYTES: Final = 32
+JWT_KEY_MAX_BYTES: Final = 256
+JWT_KEY_FILE_NAME: Final = "billing-jwt-key"
+WEBHOOK_SECRET: Final = "WEBHOOK_SIGNING_SECRET"  # noqa: S105 - the name of a variable
+GATEWAY_SECRET_FILE_NAME: Final = "gateway-webhook-secret"  # noqa: S105 - a file's name
+WEBHOOK_SECRET_FILE_NAME: Final = "billing-webhook-secret"  # noqa: S105 - the name of a file
+SUBSCRIPTIONS, PAYMENTS = "billing.subscriptions", "billing.payments"
+PORTS: Final = {SUBSCRIPTIONS: 8001, PAYMENTS: 8002}
+"""Where a process listens that runs this role alone."""
+
+SELLER_LINES_MAX: Final = 9
+
+_KEY_RULE: Final = (
+    f"each key must have {JWT_KEY_MIN_BYTES} to {JWT_KEY_MAX_BYTES} printable characters; make one with "
+    "`openssl rand -hex 32`"
+)
+
+
+class BillingSettings(BaseModel):
+    """Each description completes the sentence that refuses a bad value: what it must be."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    jwt_secret_key: SecretStr | None = Field(None, validation_alias=JWT_KEY, description=_KEY_RULE)
+    access_minutes: int = Field(
+        15,
+        ge=1,
+        le=1_440,
+        validation_alias="ACCESS_TOKEN_EXPIRE_MINUTES",
+        description="it must be a whole number of minutes from 1 to 1440",
+    )
+    refresh_days: int = Field(
+        30,
+        ge=1,
+        le=366,
+        validation_alias="REFRESH_TOKEN_EXPIRE_DAYS",
+        description="it must be a whole number of days from 1 to 366",
+    )
+    subscription_service_url: str | None = Field(
+        None,
+        validation_alias="SUBSCRIPTION_SERVICE_URL",
+        description="it must be an address such as http://127.0.0.1:8001",
+    )
+
+    seller: str = Field(
+        "payonce",
+        min_length=1,
+        max_length=1_000,
+        validation_alias="BILLING_SELLER",
+        description="it must be a name and up to 8 lines of an address, with semicolons between",
+    )
+
+    test_clocks: bool | None = Field(
+        None, validation_alias="BILLING_TEST_CLOCKS", description="it must be true or false"
+    )
+    gateway_url: str | None = Field(
+        None, validation_alias="GATEWAY_URL", description="it must be an address such as https://gateway.example"
+    )
+    gateway_api_key: SecretStr | None = Field(
+        None, validation_alias="GATEWAY_API_KEY", description="it must be one word, as the gateway gave it"
+    )
+    gateway_webhook_secret: SecretStr | None = Field(
+        None,
+        validation_alias="GATEWAY_WEBHOOK_SECRET",
+        description="each secret must have 16 to 256 bytes, as the gateway gave it",
+    )
+    gateway_per_s: float = Field(
+        100.0,
+        ge=0.1,
+        le=10_000,
+        allow_inf_nan=False,
+        validation_alias="GATEWAY_REQUESTS_PER_S",
+        description="it must be a number from 0.1 to 10000, as the gateway allows your key",
+    )
+    gateway_answer_s: float = Field(
+        14.0,
+        ge=0.1,
+        le=14,
+        allow_inf_nan=False,
+        validation_alias="GATEWAY_TIMEOUT_S",
+        description="it must be a number of seconds from 0.1 to 14",
+    )
+
+    @field_validator("seller")
+    @classmethod
+    def _has_lines(cls, text: str) -> str:
+        lines = text.split(";")
+        if len(lines) > SELLER_LINES_MAX or not lines[0].strip() or not text.isprintable():
+            raise ValueError("no name, or too many lines")
+        return text
+
+    @field_validator("jwt_secret_key")
+    @classmethod
+    def _are_keys(cls, text: SecretStr | None) -> SecretStr | None:
+        if text is not None:
+            jwt_keys_of(text.get_secret_value())
+        return text
+
+    @field_validator("subscription_service_url")
+    @classmethod
+    def _is_http(cls, url: str | None) -> str | None:
+        if url is not None:
+            from payonce.kit.http import parse_url
+
+            parse_url(url)
+        return url if url is None else url.rstrip("/")
+
+    @field_validator("gateway_url")
+    @classmethod
+    def _is_gateway(cls, url: str | None) -> str | None:
+        if url is not None:
+            from payonce.kit.http import parse_url
+
+            parse_url(url)
+        return url if url is None else url.rstrip("/").removesuffix("/v1")
+
+    @field_validator("gateway_api_key")
+    @classmethod
+    def _is_one_word(cls, key: SecretStr | None) -> SecretStr | None:
+        if key is None:
+            return None
+        word = key.get_secret_value().strip()
+        if not word.isascii() or not word.isprintable() or len(word.split()) != 1:
+            raise ValueError("not one word")
+        return SecretStr(word)
+
+    @field_validator("gateway_webhook_secret")
+    @classmethod
+    def _are_secrets(cls, text: SecretStr | None) -> SecretStr | None:
+        if text is not None:
+            from payonce.kit.webhooks.secrets import secrets_of
+
+            secrets_of(text.get_secret_value())
+        return text
+
+    @property
+    def has_test_clocks(self) -> bool:
+        """Only where no real card is charged time may be played with, unless somebody says so."""
+        simulated = self.gateway_url is None and self.gateway_api_key is None
+        return simulated if self.test_clocks is None else self.test_clocks
+
+    def gateway_secrets(self, folder: Path | None) -> "tuple[Secret, ...]":
+        """What the gateway's webhooks are verified with. Without a setting, one that is made and kept in `folder`,
+        which is that of the private database or of simulators; with neither none, and every webhook is refused."""
+        from payonce.kit.webhooks.secrets import new_secret, secrets_of
+
+        if self.gateway_webhook_secret is not None:
+            return secrets_of(self.gateway_webhook_secret.get_secret_value())
+        if folder is None:
+            return ()
+        return secrets_of(kept(folder / GATEWAY_SECRET_FILE_NAME, lambda: new_secret().reveal()))
+
+
+def jwt_keys_of(text: str) -> tuple[bytes, ...]:
+    """One key, or several with spaces between them while they are being exchanged."""
+    keys = tuple(each.encode() for each in text.split() if each.isascii() and each.isprintable())
+    if not keys or len(keys) != len(text.split()):
+        raise ValueError("no key, or one of other letters")
+    if not all(JWT_KEY_MIN_BYTES <= len(key) <= JWT_KEY_MAX_BYTES for key in keys):
+        raise ValueError("too short or too long")
+    return keys
+
+
+def jwt_keys(settings: "Settings") -> tuple[bytes, ...]:
+    """What the tokens of billing's users are signed with: the first signs, every one reads."""
+    given = settings.billing.jwt_secret_key
+    if given is not None:
+        return jwt_keys_of(given.get_secret_value())
+    return jwt_keys_of(_made(settings, JWT_KEY, JWT_KEY_FILE_NAME, "whose token it is"))
+
+
+def notification_secrets(settings: "Settings") -> "tuple[Secret, ...]":
+    """What payments sign notifications to subscriptions with: the first signs, every one verifies."""
+    from payonce.kit.webhooks.secrets import secrets_of
+
+    given = settings.webhook_signing_secret
+    if given is not None:
+        return secrets_of(given.get_secret_value())
+    return secrets_of(_made(settings, WEBHOOK_SECRET, WEBHOOK_SECRET_FILE_NAME, "who tells it of a payment"))
+
+
+def port_of(settings: "Settings", roles: Sequence[str]) -> int | None:
+    """Where a process of these roles listens without being asked to; None if nowhere."""
+    usual = PORTS.get(roles[0]) if len(set(roles)) == 1 else None
+    return settings.port if usual is not None and "port" in settings.model_fields_set else usual
+
+
+def _made(settings: "Settings", variable: str, file_name: str, unknown: str) -> str:
+    if not settings.embedded:
+        raise Invalid(
+            f"{variable} is not set, and without it billing could not know {unknown}; make one with "
+            "`openssl rand -hex 32` and give it to every process of billing"
+        )
+    return kept(settings.data_dir / file_name, lambda: secrets.token_hex(KEY_BYTES))

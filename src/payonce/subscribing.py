@@ -1,0 +1,26 @@
+"""What billing's subscriptions need from outside: the secrets of tokens and of notifications, and who sells."""
+
+from payonce.engine.database import Database
+from payonce.engine.transaction import Reader
+from payonce.services.billing.subscriptions.accounts import AccountVersions
+from payonce.services.billing.subscriptions.terms import Terms
+from payonce.services.billing.tokens import Tokens
+from payonce.settings import Settings
+from payonce.settings.billing import jwt_keys, notification_secrets
+
+MINUTE_S = 60
+
+
+def subscribing(settings: Settings, database: Database) -> list[object]:
+    """Both services read tokens; that they ask the accounts whether one still counts is arranged here, so that payments
+    know nothing of accounts."""
+    versions = AccountVersions(Reader(database))
+    billing = settings.billing
+    return [
+        Tokens(jwt_keys(settings), versions, access_s=billing.access_minutes * MINUTE_S),
+        versions,
+        Terms(
+            notification_secrets(settings), settings.webhook_tolerance_s, billing.refresh_days,
+            seller=tuple(line.strip() for line in billing.seller.split(";")), test_clocks=billing.has_test_clocks,
+        ),
+    ]  # fmt: skip

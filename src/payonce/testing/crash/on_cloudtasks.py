@@ -1,0 +1,294 @@
+"""The explorer on queues that a task service brings, beside queues in PostgreSQL: every call and every dispatch is a
+crossing, and so is every statement of our own task server, which runs in the same process as the roles.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID
+
+import asyncpg
+
+from payonce.engine.bell import Bell
+from payonce.engine.database import Database
+from payonce.engine.janitors import Janitor
+from payonce.engine.outbox import declare_relays
+from payonce.engine.policy import Policy
+from payonce.engine.process import Worker
+from payonce.engine.queue import PullQueue
+from payonce.engine.transaction import RingingFeed
+from payonce.kit.http.inprocess import Application
+from payonce.queues.backends import POSTGRES, Backend, beside
+from payonce.queues.cloudtasks.client import Config, TaskService
+from payonce.queues.cloudtasks.names import LOCAL_ACCOUNT, LOCAL_PROJECT, RELAY, Place
+from payonce.queues.cloudtasks.opening import CloudTasks
+from payonce.queues.cloudtasks.pushed import Pushed
+from payonce.queues.cloudtasks.queue import CloudTasksQueue
+from payonce.queues.cloudtasks.refill import REFILL_EVERY_S
+from payonce.queues.cloudtasks.server.dispatch import Dispatcher
+from payonce.queues.cloudtasks.server.operations import Operations
+from payonce.queues.cloudtasks.server.queue_store import QueueStore, remember_key
+from payonce.queues.cloudtasks.server.sending import Sender
+from payonce.queues.cloudtasks.server.service import Rings, Service
+from payonce.queues.cloudtasks.server.task_store import TaskStore
+from payonce.queues.cloudtasks.server.tokens import KEY_KEPT_S, TokenMaker
+from payonce.queues.cloudtasks.sync import sync
+from payonce.queues.postgres import PostgresAdmin, PostgresFeed, PostgresQueue
+from payonce.testing.clock import Clock
+from payonce.testing.crash.backend import Look, Parts, Yard
+from payonce.testing.crash.backend import Place as Ours
+from payonce.testing.crash.crossings import cross
+from payonce.testing.crash.model import Violation
+from payonce.testing.crash.on_postgres import PostgresYard, left_in_postgres
+from payonce.testing.crash.tasks_wire import Carry, ToDoors, client_of
+from payonce.testing.crash.wire import Way
+
+REFILL: Final = "refill of tasks"
+CONFIG: Final = Config(Place(LOCAL_PROJECT, "here"), LOCAL_ACCOUNT, endpoint="in-process:0")
+SHOWN: Final = 5
+
+
+@dataclass(frozen=True)
+class OnCloudTasks:
+    """`pushed` are brought by our own task server; every other queue lies in PostgreSQL. A scenario names
+    `payonce.queues.cloudtasks.server` among its components: the server's tables are there."""
+
+    pushed: Sequence[Pushed]
+    name: str = "cloudtasks"
+    tokens: TokenMaker = field(default_factory=TokenMaker)
+    """Made once: a key takes longer than a run, and every child is forked with it."""
+
+    async def declare(self, database: Database, policies: Sequence[Policy]) -> RingingFeed:
+        async with AsyncExitStack() as stack:
+            bell = Bell(database)
+            cloud = CloudTasks(database, bell, _service(database, _at_once), self._of(policies), stack)
+            feed = _beside(database, bell, cloud).feed
+            await feed.declare(policies)
+            await declare_relays(database, [cloud.relay])
+            await sync(cloud.service, list(cloud.pushed.values()))
+            await remember_key(database, self.tokens.kid, self.tokens.public_key, KEY_KEPT_S)
+            return feed
+
+    def place(self, folder: Path) -> Ours:
+        return InTheDatabase(self.pushed)
+
+    @asynccontextmanager
+    async def parts(self, database: Database, address: str, worker: str) -> AsyncIterator[Parts]:
+        async with AsyncExitStack() as stack:
+            # The bell stays closed: it would ring from a task of its own.
+            bell = Bell(database)
+            cloud = CloudTasks(database, bell, _service(database, _call), self.pushed, stack)
+            backend = _beside(database, bell, cloud)
+            carrier = Carrier(database, bell, cloud, self.tokens)
+
+            def open_queue(policy: Policy) -> PullQueue:
+                queue = backend.queue(policy, worker)
+                if isinstance(queue, CloudTasksQueue):
+                    carrier.queues[policy.queue] = queue
+                return queue
+
+            yield Parts(
+                backend.feed,
+                backend.admin,
+                open_queue,
+                [cloud.relay],
+                # As for Redis: what is lost is looked for at once.
+                [Janitor(REFILL, REFILL_EVERY_S, lambda: cloud.keeper.refill(0.0))],
+                {each.queue: carrier.bring(each) for each in self.pushed},
+            )
+
+    def _of(self, policies: Sequence[Policy]) -> list[Pushed]:
+        declared = {policy.queue for policy in policies}
+        return [each for each in self.pushed if each.queue in declared]
+
+
+class Carrier:
+    """The task server's hand: brings one task to its door, and lets the run that it begins come to its end."""
+
+    def __init__(self, database: Database, bell: Bell, cloud: CloudTasks, tokens: TokenMaker) -> None:
+        self.queues: dict[str, CloudTasksQueue] = {}
+        self._no_run = asyncio.Event()
+        self._no_run.set()
+        doors = {_address(pushed): self._answering_in_order(door) for pushed, door in cloud.doors()}
+        session: Any = ToDoors(doors, _dispatch)
+        self._dispatcher = Dispatcher(database, bell, Sender(session, tokens))
+
+    def bring(self, pushed: Pushed) -> Callable[[Worker], Awaitable[bool]]:
+        async def step(worker: Worker) -> bool:
+            box: Any = self.queues[pushed.queue]._box
+            name = CONFIG.place.queue(pushed.there)
+            sending = asyncio.create_task(self._dispatcher.step(name))
+            try:
+                while not sending.done():
+                    arrival = asyncio.create_task(box.rung.wait())
+                    await asyncio.wait({sending, arrival}, return_when=asyncio.FIRST_COMPLETED)
+                    arrival.cancel()
+                    if box.rung.is_set():
+                        box.rung.clear()
+                        await self._run(worker)
+                return await sending
+            finally:
+                sending.cancel()
+                await asyncio.gather(sending, return_exceptions=True)
+
+        return step
+
+    async def _run(self, worker: Worker) -> None:
+        self._no_run.clear()
+        try:
+            await worker.step()
+        finally:
+            self._no_run.set()
+
+    def _answering_in_order(self, door: Application) -> Application:
+        """Behind the last statement of the run, or the two would cross in an order that nobody decides."""
+
+        async def answering(scope: Any, receive: Any, send: Any) -> None:
+            async def in_order(event: Any) -> None:
+                await self._no_run.wait()
+                await send(event)
+
+            await door(scope, receive, in_order)
+
+        return answering
+
+
+@dataclass(frozen=True)
+class InTheDatabase:
+    """Every run has a database of its own already, and the server's tables are in it."""
+
+    pushed: Sequence[Pushed]
+    address: str = ""
+
+    @asynccontextmanager
+    async def yard(self, owner: asyncpg.Connection, policies: Sequence[Policy]) -> AsyncIterator[Yard]:
+        there = {CONFIG.place.queue(each.there): each.queue for each in self.pushed}
+        yield TasksYard(owner, PostgresYard(owner, Clock(owner)), there)
+
+
+@dataclass(frozen=True)
+class TasksYard:
+    owner: asyncpg.Connection
+    home: PostgresYard
+    there: Mapping[str, str]
+    """Our queues by their names at the task service."""
+
+    async def look(self) -> Look:
+        home, [row] = await self.home.look(), await self.owner.fetch(_LOOK, RELAY)
+        due = [self.there[name] for name in row["due"]]
+        return replace(
+            home, due=[*home.due, *due], leased=home.leased or row["leased"], janitors=[REFILL] if row["lost"] else []
+        )
+
+    async def freeze(self, at: datetime) -> datetime:
+        return await self.home.freeze(at)
+
+    async def advance_leases(self, lease_s: float) -> None:
+        await self.home.advance_leases(lease_s)
+
+    async def next_due(self) -> datetime | None:
+        """Of tasks, and of messages whose task may have been lost."""
+        brought = await self.owner.fetchval(_NEXT_DUE, RELAY)
+        return min((each for each in (brought, await self.home.next_due()) if each is not None), default=None)
+
+    async def waiting(self) -> str:
+        rows = await self.owner.fetch("select queue, state, last_error from payonce.live_messages order by id limit 5")
+        texts = [f"{row['queue']} {row['state']} ({row['last_error']})" for row in rows]
+        return "; ".join([*texts, *await self._tasks()]) or "nothing waits"
+
+    async def wipe(self) -> None:
+        """A task service that has lost its tasks, and what it knew of their names."""
+        await self.owner.execute("delete from cloudtasks.tasks; delete from cloudtasks.tombstones")
+
+    async def push(self, queue: str, bodies: Sequence[bytes]) -> None:
+        await self.home.push(queue, bodies)
+
+    async def parked(self) -> tuple[str, UUID] | None:
+        row = await self.owner.fetchrow(
+            "select queue, id from payonce.live_messages where state = 'parked' order by id limit 1"
+        )
+        return None if row is None else (row["queue"], UUID(int=row["id"].int))
+
+    async def answered_and_parked(self) -> tuple[str, UUID] | None:
+        return await self.home.answered_and_parked()
+
+    async def left_over(self, expected_parked: int) -> list[Violation]:
+        found = await left_in_postgres(self.owner, expected_parked)
+        return found + [Violation("stuck", f"left at the task service: {text}") for text in await self._tasks()]
+
+    async def _tasks(self) -> list[str]:
+        rows = await self.owner.fetch(
+            """
+            select q.name, t.id, t.last_reason from cloudtasks.tasks t join cloudtasks.queues q on q.id = t.queue_id
+            order by t.id limit $1
+            """,
+            SHOWN,
+        )
+        return [f"{self.there[row['name']]} {row['id']} ({row['last_reason']})" for row in rows]
+
+
+def _service(database: Database, carry: Carry) -> TaskService:
+    """Google's client on one end, our server on the other."""
+    tasks = TaskStore(database)
+    rings = Rings(lambda: None, lambda queue: None, lambda queue: None)
+    server = Service(QueueStore(database), tasks, Operations(database, tasks), rings, 0.0)
+    service: Any = TaskService(CONFIG)
+    service._client = client_of(server, carry)
+    return service  # type: ignore[no-any-return]
+
+
+def _beside(database: Database, bell: Bell, cloud: CloudTasks) -> Backend:
+    home = Backend(
+        POSTGRES,
+        PostgresFeed(database, bell),
+        PostgresAdmin(database, bell),
+        lambda policy, worker: PostgresQueue(database, bell, policy, worker),
+    )
+    return beside(home, cloud)
+
+
+def _address(pushed: Pushed) -> str:
+    reached = pushed.reached_at(None)
+    assert reached is not None, f"queue {pushed.queue} has no address; name one in its target"
+    return reached[1]
+
+
+async def _at_once(reads: bool, act: Callable[[], Awaitable[Any]]) -> Any:
+    return await act()
+
+
+async def _call(reads: bool, act: Callable[[], Awaitable[Any]]) -> Any:
+    return await cross(Way.TASKS, reads, act)
+
+
+async def _dispatch(reads: bool, act: Callable[[], Awaitable[Any]]) -> Any:
+    return await cross(Way.DOOR, reads, act)
+
+
+_LOOK: Final = """
+    select
+        array(select distinct q.name from cloudtasks.tasks t join cloudtasks.queues q on q.id = t.queue_id
+              where q.state = 'RUNNING' and q.deleted_at is null
+                and ((t.lease_until is null and t.schedule_at <= payonce.due_now())
+                     or t.lease_until <= payonce.lease_now()) order by q.name) as due,
+        exists (select from cloudtasks.tasks where lease_until > payonce.lease_now())
+            or exists (select from payonce.outbox
+                       where relay = $1 and holder is not null and held_until > payonce.lease_now()) as leased,
+        exists (select from payonce.outbox o
+                where o.relay = $1 and o.state = 'delivered' and o.ready_at <= payonce.due_now()
+                  and (o.holder is null or o.held_until <= payonce.lease_now())
+                  and not exists (select from cloudtasks.tasks t join cloudtasks.queues q on q.id = t.queue_id
+                                  where q.name || '/tasks/' || t.id = o.delivered_as)) as lost
+"""
+
+_NEXT_DUE: Final = """
+    select min(due_at) from (
+        select schedule_at as due_at from cloudtasks.tasks where lease_until is null
+        union all
+        select ready_at from payonce.outbox where relay = $1 and state = 'delivered'
+    ) waiting where due_at > payonce.due_now()
+"""

@@ -1,0 +1,164 @@
+"""What lies between a process and a task service, without sockets: one crossing for each call, one for each dispatch.
+
+Google's client, the server's surface, its sender and the doors are those of production. Left out are HTTP/2 and TCP:
+a gRPC channel runs threads of its own, and a process with threads cannot be forked for every point.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, NoReturn
+
+import grpc
+from google.auth.credentials import AnonymousCredentials
+from google.cloud.tasks_v2 import CloudTasksAsyncClient
+from google.cloud.tasks_v2.services.cloud_tasks.transports import CloudTasksGrpcAsyncIOTransport
+from grpc.aio import AioRpcError, Channel, Metadata, UnaryUnaryMultiCallable
+
+from payonce.kit.http.failures import Broken
+from payonce.kit.http.inprocess import Application, InProcessTransport
+from payonce.kit.http.response import Attempt
+from payonce.kit.http.target import parse_url
+from payonce.kit.http.transport import Outgoing
+from payonce.queues.cloudtasks.server.service import Service
+from payonce.queues.cloudtasks.server.surface import handlers_of
+
+ANSWER_MAX_BYTES: Final = 64 * 1024
+INSTALLATION: Final = "explored"
+READING: Final = ("Get", "List")
+"""How calls begin that change nothing."""
+
+Carry = Callable[[bool, Callable[[], Awaitable[Any]]], Awaitable[Any]]
+"""Acts on what is sent, unless the process is struck there; told whether it only reads."""
+
+
+def client_of(service: Service, carry: Carry) -> CloudTasksAsyncClient:
+    """Google's own client, which speaks to a server in this process."""
+    channel = ToServer(handlers_of(service, INSTALLATION), carry)
+    transport = CloudTasksGrpcAsyncIOTransport(channel=channel, credentials=AnonymousCredentials())
+    return CloudTasksAsyncClient(transport=transport)
+
+
+class ToServer(Channel):  # type: ignore[misc]
+    """A gRPC channel that ends in this process."""
+
+    def __init__(self, handlers: Sequence[Any], carry: Carry) -> None:
+        self._handlers = handlers
+        self._carry = carry
+        self._unary_unary_interceptors: list[object] = []
+        """Google's transport adds one that writes its log."""
+
+    def unary_unary(
+        self, method: str, request_serializer: Any = None, response_deserializer: Any = None, *rest: Any, **more: Any
+    ) -> UnaryUnaryMultiCallable:
+        return Call(self._handlers, self._carry, method, request_serializer, response_deserializer)
+
+    async def __aenter__(self) -> "ToServer":
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        return None
+
+    async def close(self, grace: float | None = None) -> None:
+        return None
+
+    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
+        return grpc.ChannelConnectivity.READY
+
+    async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
+        return None
+
+    async def channel_ready(self) -> None:
+        return None
+
+    def unary_stream(self, *arguments: Any, **options: Any) -> NoReturn:
+        raise NotImplementedError("Cloud Tasks has no streams")
+
+    stream_unary = stream_stream = unary_stream
+
+
+class Call(UnaryUnaryMultiCallable):  # type: ignore[misc]
+    """One method of the service, with requests and answers in the bytes of the wire."""
+
+    def __init__(self, handlers: Sequence[Any], carry: Carry, method: str, packed: Any, unpacked: Any) -> None:
+        self._handlers = handlers
+        self._carry = carry
+        self._method = method
+        self._packed = packed
+        self._unpacked = unpacked
+
+    def __call__(self, request: Any, **options: Any) -> Any:
+        reads = self._method.rpartition("/")[2].startswith(READING)
+        body = self._packed(request)
+        return Answering(lambda: self._carry(reads, lambda: self._answered(body)))
+
+    async def _answered(self, body: bytes) -> Any:
+        found = (handler.service(Asked(self._method)) for handler in self._handlers)
+        method = next(each for each in found if each is not None)
+        answer = await method.unary_unary(method.request_deserializer(body), Context())
+        return self._unpacked(method.response_serializer(answer))
+
+
+class Answering:
+    """A call under way, which Google's client awaits."""
+
+    def __init__(self, act: Callable[[], Awaitable[Any]]) -> None:
+        self._act = act
+
+    def __await__(self) -> Any:
+        return self._act().__await__()
+
+
+class Asked(grpc.HandlerCallDetails):  # type: ignore[misc]
+    def __init__(self, method: str) -> None:
+        self.method = method
+        self.invocation_metadata = ()
+
+
+class Context:
+    """What a method of the server may do beside answering: refuse, and say whose queues it has, which nobody asks."""
+
+    def set_trailing_metadata(self, metadata: Any) -> None: ...
+
+    async def abort(self, code: grpc.StatusCode, text: str) -> NoReturn:
+        raise AioRpcError(code, Metadata(), Metadata(), details=text)
+
+
+class ToDoors:
+    """The sender's HTTP session, as far as it uses one; its requests go to applications by their whole address."""
+
+    def __init__(self, doors: Mapping[str, Application], carry: Carry) -> None:
+        self._doors = doors
+        self._carry = carry
+
+    @asynccontextmanager
+    async def request(
+        self, method: str, url: str, *, data: bytes | None, headers: Any, allow_redirects: bool
+    ) -> AsyncIterator["Answered"]:
+        yield await self._carry(False, lambda: self._answered(method, url, data, headers))
+
+    async def _answered(self, method: str, url: str, data: bytes | None, headers: Any) -> "Answered":
+        if url not in self._doors:
+            raise OSError(f"nobody listens at {url}")
+        transport = InProcessTransport(self._doors[url], allow_private=True, resolve=None)
+        attempt = Attempt(ANSWER_MAX_BYTES)
+        try:
+            await transport.exchange(Outgoing(method, parse_url(url), list(headers.items()), data), attempt)
+            said, body = attempt.finish()
+        except Broken as error:
+            raise OSError(error.reason) from error
+        finally:
+            await transport.close()
+        return Answered(attempt.status, said, body)
+
+
+class Answered:
+    """A response, as far as the sender looks at one."""
+
+    def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        self.status = status
+        self.headers = headers
+        self.content = self
+        self._body = body
+
+    async def read(self, limit: int) -> bytes:
+        return self._body[:limit]

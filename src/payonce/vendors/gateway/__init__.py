@@ -1,0 +1,1 @@
+"""The card gateway: its port, the client, and a simulator with books."""

@@ -1,0 +1,67 @@
+"""What is below `/simulator`: the books for oracles in other processes, and switches."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from payonce.vendors.gateway import documents
+from payonce.vendors.switches import said, told
+
+if TYPE_CHECKING:
+    from payonce.vendors.gateway.simulator import GatewaySimulator
+
+
+class TellCard(msgspec.Struct, frozen=True):
+    token: str
+    number: str | None = None
+    """Another card behind the token."""
+    script: Sequence[str] | None = None
+    """How its next charges end."""
+
+
+class TellOutage(msgspec.Struct, frozen=True):
+    down: bool
+    for_s: float | None = None
+
+
+class TellClock(msgspec.Struct, frozen=True):
+    advance_s: float
+
+
+def control_routes(simulator: "GatewaySimulator") -> list[Route]:
+    def card(asked: TellCard) -> Any:
+        if asked.number is not None:
+            simulator.replace_card(asked.token, asked.number)
+        if asked.script is not None:
+            simulator.script(asked.token, *asked.script)
+        return {}
+
+    def outage(asked: TellOutage) -> Any:
+        if asked.down:
+            simulator.take_down(asked.for_s)
+        else:
+            simulator.bring_up()
+        return {}
+
+    def clock(asked: TellClock) -> Any:
+        simulator.advance(asked.advance_s)
+        return {"now": documents.moment(simulator.now)}
+
+    async def books(request: Request) -> Response:
+        meter, letters = simulator.meter, simulator.outbox
+        shown = documents.books(simulator.books) | {
+            "requests": meter.requests, "turned_away": meter.turned_away, "peak_per_s": meter.peak_per_s,
+            "webhooks": {"made": len(letters.letters), "waiting": letters.waiting},
+        }  # fmt: skip
+        return said(shown)
+
+    return [
+        Route("/simulator/books", books),
+        Route("/simulator/cards", told(TellCard, card), methods=["POST"]),
+        Route("/simulator/outage", told(TellOutage, outage), methods=["POST"]),
+        Route("/simulator/clock", told(TellClock, clock), methods=["POST"]),
+    ]

@@ -1,0 +1,103 @@
+"""The webhooks of the simulated gateway: what is still to be told, when, how often, and how each telling ended."""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+
+from payonce.kit.http import HttpClient
+from payonce.kit.outcomes import NotSent, Unknown
+from payonce.kit.webhooks import Secret, signed_headers
+from payonce.kit.webhooks.signing import ID, SIGNATURE, TIMESTAMP
+
+AGAIN_AFTER_S: Final = (5, 60, 300, 1_800, 7_200, 36_000, 86_400)
+"""After each try that was not answered with a 2xx; then the gateway gives up."""
+LATE_S: Final = 3_600.0
+LETTERS_MAX: Final = 1_000
+"""Of one round of delivery."""
+
+
+@dataclass(frozen=True)
+class Post:
+    """What share of events is told twice, or late, drawn by seed and event."""
+
+    seed: int = 0
+    duplicate: float = 0.0
+    late: float = 0.0
+    late_s: float = LATE_S
+
+    def draw(self, event_id: str, due_at: datetime) -> list[datetime]:
+        """When each copy goes out."""
+        if self._place(event_id, "late") < self.late:
+            due_at += timedelta(seconds=self.late_s)
+        return [due_at] * (2 if self._place(event_id, "duplicate") < self.duplicate else 1)
+
+    def _place(self, event_id: str, what: str) -> float:
+        text = f"{self.seed} {event_id} {what}"
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") / 2**64
+
+
+@dataclass
+class Letter:
+    """One telling of an event."""
+
+    number: int
+    event_id: str
+    body: bytes
+    due_at: datetime
+    tries: int = 0
+    arrived: bool = False
+
+    @property
+    def given_up(self) -> bool:
+        return not self.arrived and self.tries > len(AGAIN_AFTER_S)
+
+
+@dataclass
+class Outbox:
+    letters: list[Letter] = field(default_factory=list)
+    _open: dict[int, Letter] = field(default_factory=dict)
+
+    def put(self, event_id: str, kind: str, created: str, data: Mapping[str, Any], due: Sequence[datetime]) -> None:
+        body = msgspec.json.encode({"type": kind, "timestamp": created, "data": data})
+        for due_at in due:
+            letter = Letter(len(self.letters), event_id, body, due_at)
+            self.letters.append(letter)
+            self._open[letter.number] = letter
+
+    def told(self, number: int, arrived: bool, at: datetime) -> None:
+        letter = self.letters[number]
+        letter.tries += 1
+        letter.arrived = arrived
+        if arrived or letter.given_up:
+            self._open.pop(number, None)
+        else:
+            letter.due_at = at + timedelta(seconds=AGAIN_AFTER_S[letter.tries - 1])
+
+    def due(self, now: datetime) -> list[Letter]:
+        found = [letter for letter in self._open.values() if letter.due_at <= now]
+        return sorted(found, key=lambda letter: letter.due_at)[:LETTERS_MAX]
+
+    @property
+    def waiting(self) -> int:
+        return len(self._open)
+
+
+async def deliver(
+    outbox: Outbox, http: HttpClient, secrets: Sequence[Secret], now: datetime, record: Callable[[Letter, bool], None]
+) -> int:
+    """Posts what is due to the address of `http`, each try signed anew. Answers how many arrived."""
+    arrived = 0
+    for letter in outbox.due(now):
+        signed = signed_headers(secrets, letter.event_id, now, letter.body)
+        headers = {name: signed[name] for name in (ID, TIMESTAMP, SIGNATURE)} | {"Content-Type": "application/json"}
+        try:
+            is_taken = (await http.request("POST", "", body=letter.body, headers=headers)).is_success
+        except (NotSent, Unknown):
+            is_taken = False
+        record(letter, is_taken)
+        arrived += is_taken
+    return arrived

@@ -1,0 +1,148 @@
+"""The compose file has what the compose specification allows, and names roles, settings and commands that exist."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import jsonschema_rs
+import pytest
+from typer.main import get_command
+
+from payonce.app import role_names
+from payonce.cli import app
+from payonce.settings import Settings, load_settings
+from payonce.settings.billing import BillingSettings
+from payonce.settings.variables import variables
+from tests.deploy.documents import DEPLOY, read_yaml
+
+FILE = read_yaml("compose.yaml")
+SERVICES: Mapping[str, Any] = FILE["services"]
+TEXT = (DEPLOY / "compose.yaml").read_text(encoding="utf-8")
+OURS = {name for name, service in SERVICES.items() if service["image"] == "payonce"}
+ONCE = {"migrate"}
+WORDS = {"type": "array", "items": {"type": "string"}, "minItems": 1}
+TIME = {"type": "string", "pattern": "^[0-9]+s$"}
+SCHEMA = {
+    "type": "object", "additionalProperties": False, "required": ["name", "services", "volumes"],
+    "patternProperties": {"^x-": {}},
+    "properties": {
+        "name": {"type": "string", "pattern": "^[a-z0-9][a-z0-9_-]*$"},
+        "volumes": {"type": "object", "additionalProperties": {"type": "null"}},
+        "services": {"type": "object", "additionalProperties": {"$ref": "#/$defs/service"}},
+    },
+    "$defs": {
+        "service": {
+            "type": "object", "additionalProperties": False, "required": ["image"],
+            "properties": {
+                "build": {
+                    "type": "object", "additionalProperties": False,
+                    "properties": {"context": {"type": "string"}, "dockerfile": {"type": "string"}},
+                },
+                "image": {"type": "string"}, "command": WORDS, "profiles": WORDS, "ports": WORDS, "volumes": WORDS,
+                "restart": {"enum": ["no", "always", "on-failure", "unless-stopped"]}, "stop_grace_period": TIME,
+                "environment": {"type": "object", "additionalProperties": {"type": "string"}},
+                "depends_on": {
+                    "type": "object",
+                    "additionalProperties": {
+                        "type": "object", "additionalProperties": False, "required": ["condition"],
+                        "properties": {"condition": {"enum": ["service_healthy", "service_completed_successfully"]}},
+                    },
+                },
+                "healthcheck": {
+                    "type": "object", "additionalProperties": False, "required": ["test"],
+                    "properties": {
+                        "test": {**WORDS, "prefixItems": [{"enum": ["CMD", "CMD-SHELL"]}]}, "interval": TIME,
+                        "timeout": TIME, "start_period": TIME, "retries": {"type": "integer", "minimum": 1},
+                    },
+                },
+                "deploy": {
+                    "type": "object", "additionalProperties": False,
+                    "properties": {"replicas": {"type": "integer", "minimum": 1}},
+                },
+            },
+        }
+    },
+}  # fmt: skip
+"""Of the compose specification, the part that is used: a key beyond it is a slip of the pen, or belongs here too."""
+
+
+def test_the_file_has_only_keys_and_values_of_the_specification() -> None:
+    assert [str(error) for error in jsonschema_rs.validator_for(SCHEMA).iter_errors(FILE)] == []
+
+
+@pytest.mark.parametrize(
+    "slip",
+    [{"dependson": {}}, {"restart": "sometimes"}, {"healthcheck": {"tests": ["CMD", "x"]}}, {"command": [1]},
+     {"depends_on": {"redis": {"condition": "service_up"}}}, {"environment": {"PORT": 80}}],
+)  # fmt: skip
+def test_a_planted_slip_is_found(slip: dict[str, Any]) -> None:
+    planted = {**FILE, "services": {"one": {"image": "payonce", **slip}}}
+    assert not jsonschema_rs.validator_for(SCHEMA).is_valid(planted)
+
+
+def test_both_services_their_workers_and_both_stores_are_there() -> None:
+    run = [SERVICES[name]["command"][1:] for name in OURS if SERVICES[name]["command"][0] == "run"]
+    roles = [[word for word in words if "." in word] for words in run]
+    assert {role for each in roles for role in each} <= set(role_names())
+    for role in ("billing.subscriptions", "billing.payments"):
+        assert len([each for each in roles if role in each]) == 2, f"{role} and more workers of it"
+    assert {SERVICES[name]["image"].partition(":")[0] for name in SERVICES} == {"payonce", "postgres", "redis"}
+
+
+def test_every_command_is_one_that_there_is() -> None:
+    known = get_command(app)
+    for name in OURS:
+        command: Any = known
+        words = list(SERVICES[name]["command"])
+        while getattr(command, "commands", None):
+            command = command.commands[words.pop(0)]
+        options = {option for parameter in command.params for option in parameter.opts}
+        assert {word for word in words if word.startswith("--")} <= options, name
+
+
+def test_every_long_running_process_has_a_health_check_on_the_port_that_it_has() -> None:
+    for name in SERVICES.keys() - ONCE - {"simulators"}:
+        check = SERVICES[name]["healthcheck"]["test"]
+        if name in OURS:
+            port = SERVICES[name]["command"][-1]
+            assert check[-1] == f"http://127.0.0.1:{port}/readyz", name
+            compile(check[3], name, "exec")
+
+
+def test_what_is_waited_for_is_there_and_can_tell() -> None:
+    for name, service in SERVICES.items():
+        for other, how in service.get("depends_on", {}).items():
+            assert other in SERVICES, f"{name} waits for {other}"
+            if how["condition"] == "service_healthy":
+                assert "healthcheck" in SERVICES[other], other
+            else:
+                assert other in ONCE, other
+        for volume in service.get("volumes", ()):
+            assert volume.partition(":")[0] in FILE["volumes"], volume
+
+
+def test_nothing_is_open_to_the_network_and_no_secret_has_a_default() -> None:
+    for service in SERVICES.values():
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
+    asked = dict(re.findall(r"\$\{(\w+)(:?[?-])", TEXT))
+    assert {name for name, how in asked.items() if how != ":?"} == {"GATEWAY_URL"}
+
+
+def test_the_environment_is_one_that_the_settings_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = SERVICES["payments"]["environment"]
+    assert environment.keys() <= {*variables(Settings), *variables(BillingSettings)}
+    given = {
+        "POSTGRES_PASSWORD": "secret", "PAYONCE_KEYS": "k1:" + "A" * 43 + "=", "JWT_SECRET_KEY": "a" * 64,
+        "WEBHOOK_SIGNING_SECRET": "b" * 64, "GATEWAY_API_KEY": "simulated", "GATEWAY_WEBHOOK_SECRET": "c" * 64,
+    }  # fmt: skip
+    for name, value in environment.items():
+        monkeypatch.setenv(name, re.sub(r"\$\{(\w+):[^}]*\}", lambda found: given.get(found[1], "http://g:1"), value))
+    settings = load_settings()
+    settings.check_roles(["billing.subscriptions", "billing.payments"])
+    assert settings.redis_url is not None
+
+
+def test_processes_get_longer_to_end_than_they_take() -> None:
+    for name in OURS:
+        grace_s = int(SERVICES[name]["stop_grace_period"].removesuffix("s"))
+        assert grace_s > Settings.model_fields["grace_s"].default

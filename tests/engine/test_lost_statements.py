@@ -1,0 +1,48 @@
+"""What the store breaks off, or loses with a connection, is said again where nothing of it can have happened."""
+
+import asyncio
+from collections.abc import Callable
+
+import asyncpg
+
+from payonce.engine.model import Message
+from payonce.engine.policy import Policy
+from payonce.testing import OpenStage, eventually
+from tests.conformance.wire import on_the_wire
+
+QUEUE = "lost-statements"
+
+
+def losing_the_first(words: str, error: Exception) -> tuple[list[str], Callable[[str], str]]:
+    """The first statement with these words comes to this; all of them are listed."""
+    met: list[str] = []
+
+    def see(statement: str) -> str:
+        if words in statement:
+            met.append(statement)
+            if len(met) == 1:
+                raise error
+        return statement
+
+    return met, see
+
+
+async def test_an_exchange_that_lost_a_deadlock_is_asked_for_again(stage: OpenStage) -> None:
+    async with stage() as s:
+        queue = await s.queue(Policy(QUEUE))
+        await s.feed.put([Message(queue=QUEUE, payload={})])
+        asked, see = losing_the_first("claimed as", asyncpg.DeadlockDetectedError("deadlock detected"))
+        with on_the_wire(see):
+            exchange = await queue.exchange([], 1)
+        assert (len(exchange.claims), len(asked)) == (1, 2)
+
+
+async def test_a_ring_that_was_lost_with_its_connection_is_heard_over_the_next(stage: OpenStage) -> None:
+    async with stage() as s:
+        rung = asyncio.Event()
+        s.bell.subscribe(QUEUE, rung)
+        sent, see = losing_the_first("pg_notify", asyncpg.InterfaceError("connection is closed"))
+        with on_the_wire(see):
+            s.bell.ring({QUEUE})
+            await eventually(rung.is_set, what="the bell is heard")
+        assert len(sent) == 2

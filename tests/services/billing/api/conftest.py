@@ -1,0 +1,55 @@
+"""The application on a database of its own, asked in process as customers, operators and strangers would."""
+
+import base64
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from payonce.app import App
+from payonce.settings import Settings, load_settings
+from payonce.testing import OpenStage, ScratchDatabase, Servers
+from payonce.web import build_web
+from tests.services.billing.api.counter import Counter, Shop, resources, through
+from tests.services.billing.billing_stage import open_house
+
+OpenCounter = Callable[[], AbstractAsyncContextManager[Counter]]
+OpenShop = Callable[[], AbstractAsyncContextManager[Shop]]
+
+
+@pytest.fixture(scope="session")
+def servers(servers_of_the_house: Servers) -> Servers:
+    return servers_of_the_house
+
+
+@pytest.fixture
+def settings(scratch: ScratchDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    monkeypatch.setenv("DATABASE_URL", scratch.service_url)
+    monkeypatch.setenv("PAYONCE_DATA_DIR", str(tmp_path))
+    monkeypatch.setenv("PAYONCE_KEYS", f"k1:{base64.b64encode(bytes(range(32))).decode()}")
+    return load_settings()
+
+
+@pytest.fixture
+def counter(settings: Settings, scratch: ScratchDatabase) -> OpenCounter:
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[Counter]:
+        async with App.open(settings) as app:
+            app.resources = resources(app)
+            yield Counter(app, build_web(app), scratch)
+
+    return opened
+
+
+@pytest.fixture
+def shop(settings: Settings, scratch: ScratchDatabase, stage: OpenStage) -> OpenShop:
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[Shop]:
+        async with open_house(stage) as house, App.open(settings) as app:
+            app.resources = [*resources(app), house.client, house.notifier]
+            web = build_web(app)
+            house.door._take = through(web, house.door)  # type: ignore[method-assign, assignment]
+            yield Shop(app, web, scratch, house=house)
+
+    return opened

@@ -1,0 +1,69 @@
+"""What a process of billing opens, and where its notifications go when nobody says so."""
+
+from pathlib import Path
+
+import pytest
+
+from payonce.app import App
+from payonce.billing_outside import open_billing, tell_where
+from payonce.services.billing.payments.gateway_events import GatewayDoor
+from payonce.services.billing.payments.notifying import Notifier
+from payonce.services.billing.payments.statements import statements
+from payonce.services.billing.tokens import Tokens
+from payonce.settings import Settings, load_settings
+from payonce.testing import OpenStage, ScratchDatabase
+from payonce.vendors.gateway.port import Gateway
+
+BOTH = ["billing.subscriptions", "billing.payments"]
+KEY = "0123456789abcdef0123456789abcdef"
+
+
+@pytest.fixture
+def settings(scratch: ScratchDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    monkeypatch.setenv("DATABASE_URL", scratch.service_url)
+    monkeypatch.setenv("PAYONCE_DATA_DIR", str(tmp_path))
+    monkeypatch.setenv("JWT_SECRET_KEY", KEY)
+    monkeypatch.setenv("WEBHOOK_SIGNING_SECRET", KEY)
+    return load_settings()
+
+
+async def test_a_process_of_billing_has_what_its_handlers_need(settings: Settings) -> None:
+    async with App.open(settings, BOTH) as app:
+        for kind in (Gateway, Notifier, GatewayDoor, Tokens):
+            assert len([each for each in app.resources if isinstance(each, kind)]) == 1
+        app.start()
+        await app.stop()
+
+
+@pytest.mark.parametrize(
+    ("said", "roles", "host", "goes_to"),
+    [
+        (None, BOTH, "127.0.0.1", "http://127.0.0.1:9000"),
+        (None, BOTH, "0.0.0.0", "http://127.0.0.1:9000"),
+        (None, BOTH, "::1", "http://[::1]:9000"),
+        (None, ["billing.payments"], "127.0.0.1", "http://127.0.0.1:8001"),
+        ("https://subscriptions.example/", BOTH, "127.0.0.1", "https://subscriptions.example"),
+    ],
+)
+async def test_notifications_go_where_subscriptions_answer(
+    stage: OpenStage, settings: Settings, monkeypatch: pytest.MonkeyPatch, said: str | None, roles: list[str],
+    host: str, goes_to: str,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("PAYONCE_HOST", host)
+    if said is not None:
+        monkeypatch.setenv("SUBSCRIPTION_SERVICE_URL", said)
+    settings = load_settings()
+    async with stage() as s, open_billing(settings, s.database) as resources:
+        tell_where(resources, settings, roles, 9_000)
+        [notifier] = [each for each in resources if isinstance(each, Notifier)]
+        assert notifier._url == f"{goes_to}/v1/webhooks/payment"
+
+
+async def test_a_command_without_secrets_reads_the_gateways_statement(
+    stage: OpenStage, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("JWT_SECRET_KEY")
+    settings = load_settings()
+    async with stage() as s, open_billing(settings, s.database) as resources:
+        assert len(statements(resources)) == 1
+        assert not [each for each in resources if isinstance(each, Notifier)]

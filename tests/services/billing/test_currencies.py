@@ -1,0 +1,111 @@
+"""A whole life in a currency of three decimals and in one of none: every step rounds to what that currency has."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from io import BytesIO
+
+import pytest
+from pypdf import PdfReader
+
+from payonce.engine.reconcile import reconcile
+from payonce.kit.money import Amount, asset_of
+from payonce.services.billing.payments import refunding, statements
+from payonce.services.billing.subscriptions import plans
+from payonce.services.billing.subscriptions.calendar import Interval, Unit
+from payonce.services.billing.subscriptions.changing import When
+from payonce.services.billing.subscriptions.model import Invoice, InvoiceState, State, Subscription
+from payonce.services.billing.subscriptions.paper import on_paper
+from payonce.services.billing.subscriptions.plans import Offer
+from payonce.services.billing.subscriptions.terms import Terms
+from payonce.testing import OpenStage
+from tests.services.billing.billing_stage import SECRET, House, open_house
+
+BEGIN = datetime(2026, 2, 1, 9, tzinfo=UTC)
+TRIAL_ENDS = BEGIN + timedelta(days=14)
+"""The month that begins then has 28 days."""
+
+
+@dataclass(frozen=True)
+class Life:
+    """Prices and what must come of them, as people write them."""
+
+    currency: str
+    trial: str
+    small: str
+    large: str
+    upgrade: tuple[str, str]
+    """After a quarter of the month: three quarters back at the small price, three quarters at the large one."""
+    downgrade: tuple[str, str]
+    """At half of it: two thirds of what the upgrade charged back, half a month at the small price."""
+    given_back: str
+    """Of the first month, in money."""
+    due: tuple[str, ...]
+    """Of each invoice; the month after the downgrade is paid by credit, the one after that in part."""
+
+
+LIVES = [
+    Life("KWD", "0.105", "9.505", "29.995", ("-7.129", "22.496"), ("-14.997", "4.752"), "1.001",
+         ("0.105", "9.505", "15.367", "0.000", "0.000", "8.765")),
+    Life("JPY", "107", "1001", "4999", ("-751", "3749"), ("-2499", "500"), "101",
+         ("107", "1001", "2998", "0", "0", "3")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("life", LIVES, ids=lambda life: life.currency)
+async def test_a_whole_life_in_minor_units_of_its_currency(stage: OpenStage, life: Life) -> None:
+    asset = asset_of(life.currency)
+
+    def money(text: str) -> Amount:
+        return Amount.from_decimal(text, asset)
+
+    async with open_house(stage, at=BEGIN) as house:
+        subscription = await begin(house, life)
+        await house.go_to(TRIAL_ENDS)
+        await house.go_to(TRIAL_ENDS + timedelta(days=7))
+        await house.change_plan(subscription, "large", When.NOW)
+        await house.go_to(TRIAL_ENDS + timedelta(days=14))
+        await house.change_plan(subscription, "small", When.NOW)
+        invoices = await house.invoices(subscription)
+        assert [[line.amount for line in each.lines] for each in invoices[2:]] == [
+            [money(text) for text in life.upgrade], [money(text) for text in life.downgrade]
+        ]  # fmt: skip
+        assert invoices[1].transaction_id is not None
+        async with house.s.begin() as tx:
+            await refunding.ask(tx, invoices[1].transaction_id, money(life.given_back), "a bad day", "by hand")
+        await house.go_to(TRIAL_ENDS + timedelta(days=70))
+        invoices = await house.invoices(subscription)
+        assert [each.due for each in invoices] == [money(text) for text in life.due]
+        assert {each.state for each in invoices} == {InvoiceState.PAID}
+        assert [each.refunded for each in invoices[:2]] == [money(life.trial), money(life.given_back)]
+        assert await house.s.owner.fetchval("select sum(minor) from subscriptions.credits") == 0, "used up"
+        kept = sum((money(text).minor for text in life.due), -money(life.trial).minor - money(life.given_back).minor)
+        assert await house.balance("gateway_clearing", asset) == kept
+        assert await house.balance("captured", asset) == 0
+        await on_paper_and_statement(house, life, invoices)
+        assert await house.broken() == {}
+
+
+async def begin(house: House, life: Life) -> Subscription:
+    asset = asset_of(life.currency)
+    month = Interval(Unit.MONTH)
+    async with house.s.begin() as tx:
+        for code, price in (("small", life.small), ("large", life.large)):
+            await plans.add_version(tx, Offer(code, code.title(), Amount.from_decimal(price, asset), month))
+        cheap = Amount.from_decimal(life.trial, asset)
+        trial = Offer("try", "Try", cheap, Interval(Unit.DAY, 14), trial_days=14, renews_to="small")
+        await plans.add_version(tx, trial)
+    subscription = await house.start_trial(await house.customer(), "try")
+    assert subscription.state is State.TRIALING
+    return subscription
+
+
+async def on_paper_and_statement(house: House, life: Life, invoices: list[Invoice]) -> None:
+    for invoice, due in ((invoices[2], life.due[2]), (invoices[-1], life.due[-1])):
+        document = await on_paper(house.s.read, invoice.id, Terms((SECRET,)))
+        assert document is not None
+        words = "\n".join(page.extract_text() for page in PdfReader(BytesIO(document)).pages).replace(",", "")
+        assert due in words, (invoice.number, words)
+    [source] = statements([house.client, house.notifier])
+    run = await reconcile(house.s.database, house.s.feed, source, by="ann", holder="test", since=BEGIN)
+    assert (run.unmatched, run.missing, run.found) == (0, 0, 0)
+    assert run.lines == len(house.gateway.books.lines) == 6

@@ -1,0 +1,256 @@
+"""An invoice on paper says what the invoice says, whatever is written in it, and the same file every time."""
+
+import builtins
+import contextlib
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import reportlab
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from pypdf import PdfReader
+
+from payonce.kit.money import Amount, asset_of
+from payonce.kit.outcomes import Invalid, Unavailable
+from payonce.services.billing.subscriptions.document import (
+    LINES_MAX,
+    PARTY_LINES_MAX,
+    Kind,
+    Party,
+    Printable,
+    PrintedLine,
+    PrintedNote,
+    to_pdf,
+)
+from payonce.services.billing.subscriptions.lettering import Fonts, Lettering
+
+STEADY = settings(max_examples=25, deadline=None, derandomize=True)
+AED, KWD, JPY = asset_of("AED"), asset_of("KWD"), asset_of("JPY")
+ISSUED = datetime(2026, 1, 31, 21, 0, tzinfo=UTC)
+"""Already February in Dubai."""
+EXPLANATION = "Letters that this document's font does not have"
+
+
+def line(text: str = "Basic", minor: int = 2900) -> PrintedLine:
+    return PrintedLine(text, Amount(minor, AED), ISSUED, ISSUED + timedelta(days=28))
+
+
+def invoice(*lines: PrintedLine, credit_minor: int = 0, **changes: Any) -> Printable:
+    lines = lines or (line(),)
+    total = Amount.total((each.amount for each in lines), lines[0].amount.asset)
+    credit = Amount(credit_minor, total.asset)
+    plain = Printable(
+        kind=Kind.INVOICE,
+        number="2026-000001",
+        issued_at=ISSUED,
+        issuer=Party("Nord GmbH", ("Hafenstraße 1", "Köln", "VAT DE 1")),
+        customer=Party("Zoë Ångström", ("zoe@example.com",)),
+        lines=lines,
+        total=total,
+        credit=credit,
+        due=max(total, Amount.zero(total.asset)) - credit,
+        status="Paid on 2026-02-01",
+        zone="Asia/Dubai",
+    )
+    return replace(plain, **changes)
+
+
+def pages(document: bytes) -> list[str]:
+    return [
+        page.extract_text().replace("\N{NO-BREAK SPACE}", " ")
+        for page in PdfReader(BytesIO(document), strict=True).pages
+    ]
+
+
+def places(document: bytes) -> list[tuple[str, float, float]]:
+    """Every text with where it begins, in points from the left and from the bottom."""
+    found: list[tuple[str, float, float]] = []
+
+    def note(text: str, _: object, at: list[float], *rest: object) -> None:
+        if text:
+            found.append((text.strip(), at[4], at[5]))
+
+    for page in PdfReader(BytesIO(document)).pages:
+        page.extract_text(visitor_text=note)
+    return found
+
+
+def test_an_invoice_shows_who_owes_whom_what_for_which_time() -> None:
+    change = [line("Unused time of Basic", -1812), line("Rest of the period on Pro", 6188)]
+    (text,) = pages(to_pdf(invoice(*change, credit_minor=376)))
+    for said in (
+        "Invoice", "2026-000001 · 2026-02-01", "Paid on 2026-02-01", "Nord GmbH", "Hafenstraße 1", "Zoë Ångström",
+        "Unused time of Basic", "2026-02-01 to 2026-03-01", "-18.12 AED", "Rest of the period on Pro", "61.88 AED",
+        "Total\n43.76 AED", "Paid from credit\n-3.76 AED", "Amount due\n40.00 AED", "Page 1 of 1",
+    ):  # fmt: skip
+        assert said in text, said
+    assert EXPLANATION not in text
+
+
+def test_a_credit_note_names_its_invoice_and_an_invoice_its_credit_notes() -> None:
+    note = invoice(line("Trial, given back", 100), kind=Kind.CREDIT_NOTE, number="CN-2026-000007", about="2026-000001")
+    (text,) = pages(to_pdf(note))
+    assert "Credit note" in text
+    assert "CN-2026-000007 · 2026-02-01 · for 2026-000001" in text
+    assert "Amount credited\n1.00 AED" in text
+    listed = PrintedNote("CN-2026-000007", ISSUED, Amount(100, AED), "trial")
+    (text,) = pages(to_pdf(invoice(notes=(listed,))))
+    assert "Credit note CN-2026-000007: trial\n2026-02-01\n-1.00 AED" in text
+
+
+@pytest.mark.parametrize(
+    ("amount", "locale", "shown"),
+    [
+        (Amount(123_456_789, AED), "en", "1,234,567.89 AED"),
+        (Amount(123_456_789, AED), "de", "1.234.567,89 AED"),
+        (Amount(123_456_789, AED), "fr-FR", "1 234 567,89 AED"),
+        (Amount(123_456_789, AED), "ar_AE", "1,234,567.89 AED"),
+        (Amount(-1_234, KWD), "en", "-1.234 KWD"),
+        (Amount(1_234, JPY), "ja", "1,234 JPY"),
+        (Amount(2**63 - 1, AED), "en", "92,233,720,368,547,758.07 AED"),
+    ],
+)
+def test_amounts_are_in_the_manner_of_the_locale_with_the_currencys_decimals(
+    amount: Amount, locale: str, shown: str
+) -> None:
+    document = to_pdf(invoice(PrintedLine("Pro", amount), locale=locale))
+    (text,) = pages(document)
+    assert shown in text
+    assert EXPLANATION not in text
+    assert all(x >= 430 for text, x, _ in places(document) if text.endswith(str(amount.asset))), "out of its column"
+
+
+@pytest.mark.parametrize("count", [1, 31, 32, 33, 34, 100])
+def test_many_lines_go_on_over_the_page_and_none_is_lost(count: int) -> None:
+    many = [line(f"Line-{number:03}", 100 + number) for number in range(count)]
+    texts = pages(to_pdf(invoice(*many)))
+    words = [word for text in texts for word in text.split()]
+    assert [word for word in words if word.startswith("Line-")] == [f"Line-{number:03}" for number in range(count)]
+    for number, text in enumerate(texts, start=1):
+        assert text.count("For\nTime\nAmount") == 1
+        assert f"Page {number} of {len(texts)}" in text
+    assert all(said in texts[-1] for said in ("Total", "Amount due"))
+    assert (count < 33) == (len(texts) == 1)
+
+
+def test_the_same_invoice_is_the_same_file_also_in_another_process() -> None:
+    document = to_pdf(invoice(line("Łódź"), line("Ελλάδα")))
+    assert to_pdf(invoice(line("Łódź"), line("Ελλάδα"))) == document
+    assert to_pdf(invoice(line("Łódź"), line("Ἑλλάς"))) != document
+    program = (
+        "import pickle, sys; from payonce.services.billing.subscriptions.document import to_pdf; "
+        "sys.stdout.buffer.write(to_pdf(pickle.load(sys.stdin.buffer)))"
+    )
+    command, known = [sys.executable, "-c", program], pickle.dumps(invoice(line("Łódź"), line("Ελλάδα")))
+    surroundings = {**os.environ, "TZ": "Asia/Tokyo", "PYTHONHASHSEED": "7"}
+    elsewhere = subprocess.run(command, input=known, capture_output=True, check=True, env=surroundings)
+    assert elsewhere.stdout == document
+
+
+def test_two_threads_never_read_one_font_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The font's reader has one position for all documents; reportlab 5.1 fails or mixes letters without turns."""
+    from reportlab.pdfgen.canvas import Canvas
+
+    genuine, both_inside = Canvas.save, threading.Barrier(2)
+    met: list[bool] = []
+
+    def save(canvas: Canvas) -> None:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both_inside.wait(timeout=0.2)
+            met.append(True)
+        genuine(canvas)
+
+    expected = to_pdf(invoice())
+    monkeypatch.setattr(Canvas, "save", save)
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(to_pdf, [invoice(), invoice()])) == [expected, expected]
+    assert met == []
+
+
+def test_what_the_font_lacks_is_marked_explained_and_kept_in_the_properties() -> None:
+    document = to_pdf(invoice(customer=Party("محمد Dvořák", ("Москва", "東京", "e\N{COMBINING ACUTE ACCENT}clair"))))
+    (text,) = pages(document)
+    for said in ("◊◊◊◊ Dvorák", "◊◊◊◊◊◊", "◊◊", "éclair", EXPLANATION):
+        assert said in text, said
+    properties = PdfReader(BytesIO(document)).metadata
+    assert properties is not None
+    assert (properties.subject, properties.title) == ("محمد Dvořák", "Invoice 2026-000001")
+
+
+def test_letters_that_run_from_right_to_left_are_marked_even_where_the_font_has_them() -> None:
+    everything = Lettering(range(0x110000))
+    assert everything.shown("Ж東 \N{RIGHT-TO-LEFT MARK}שלום") == "Ж東 ◊◊◊◊"
+    assert Lettering(range(0x80)).shown("東") == "?"
+
+
+@STEADY
+@given(st.text(max_size=600), st.text(min_size=1, max_size=200))
+@example("W" * 600, "W" * 200)
+def test_no_text_fails_or_leaves_the_page(text: str, name: str) -> None:
+    party = Party(name, (text,) * PARTY_LINES_MAX)
+    note = PrintedNote(name, ISSUED, Amount(100, AED), text)
+    document = to_pdf(invoice(line(text), issuer=party, customer=party, status=text, number=name, notes=(note,)))
+    placed = [(x, y) for _, x, y in places(document)]
+    assert [(x, y) for x, y in placed if not (48 <= x <= 547 and 40 <= y <= 794)] == []
+    together = "".join(pages(document))
+    assert all(said in together for said in ("29.00 AED", "Amount due", "-1.00 AED"))
+
+
+def test_a_long_word_is_broken_and_a_long_text_is_cut() -> None:
+    (text,) = pages(to_pdf(invoice(line("W" * 10_000))))
+    assert 400 < text.count("W") < 500
+    assert max(map(len, text.split())) < 60
+
+
+def test_a_font_of_ones_own_is_used() -> None:
+    italic = Path(reportlab.__file__).parent / "fonts" / "VeraIt.ttf"
+    document = to_pdf(invoice(), Fonts(italic, italic))
+    assert b"BitstreamVeraSans-Oblique" in document
+    assert str(italic).encode() not in document
+    with pytest.raises(Unavailable, match=r"the font .*test_document\.py cannot be read as TrueType"):
+        to_pdf(invoice(), Fonts(Path(__file__), italic))
+    with pytest.raises(Unavailable, match="cannot be read"):
+        to_pdf(invoice(), Fonts(Path("nowhere.ttf"), italic))
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda: invoice(total=Amount(2901, AED)), "the lines of 2026-000001 do not add up to its total of 29.01 AED"),
+        (lambda: invoice(due=Amount(2800, AED)), "asks for 28.00 AED, which is not what is left of 29.00 after 0.00"),
+        (lambda: invoice(credit_minor=-1), "after -0.01 of credit"),
+        (lambda: invoice(credit_minor=2901), "asks for -0.01 AED"),
+        (lambda: invoice(PrintedLine("Pro", Amount(1, AED)), PrintedLine("Pro", Amount(1, KWD))), "convert one first"),
+        (lambda: invoice(lines=()), f"has 0 lines and 0 credit notes; a document has 1 to {LINES_MAX}"),
+        (lambda: invoice(*[line()] * (LINES_MAX + 1)), f"has {LINES_MAX + 1} lines"),
+        (lambda: Party("Nord", ("x",) * (PARTY_LINES_MAX + 1)), "9 lines below 'Nord' are too many"),
+        (lambda: to_pdf(invoice(locale="xx_YY_zz")), "is not a known locale"),
+        (lambda: to_pdf(invoice(zone="Mars")), "'Mars' is not a time zone"),
+    ],
+)  # fmt: skip
+def test_a_document_that_would_not_add_up_is_not_made(build: Any, words: str) -> None:
+    with pytest.raises(Invalid, match=words):
+        build()
+
+
+def test_without_the_extra_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    genuine = builtins.__import__
+
+    def without_reportlab(name: str, *rest: Any, **named: Any) -> Any:
+        if name.startswith("reportlab"):
+            raise ImportError(name)
+        return genuine(name, *rest, **named)
+
+    monkeypatch.setattr(builtins, "__import__", without_reportlab)
+    with pytest.raises(Unavailable, match=r"pip install 'payonce\[billing\]'"):
+        to_pdf(invoice())

@@ -1,0 +1,288 @@
+"""What came back as credit when a plan changed is not given back in money as well, unless a person says so."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from payonce.engine.audit import notes
+from payonce.engine.brakes import Done, ask
+from payonce.kit.money import Amount
+from payonce.kit.outcomes import Invalid
+from payonce.services.billing.payments import decisions, refunding, store
+from payonce.services.billing.payments.decisions import GiveBack
+from payonce.services.billing.payments.model import Transaction
+from payonce.services.billing.policies import CHARGE_INITIATION, REFUND_INITIATION
+from payonce.services.billing.subscriptions import changing
+from payonce.services.billing.subscriptions.changing import When
+from payonce.services.billing.subscriptions.model import Invoice, LineKind, Subscription
+from payonce.services.billing.wire import CREDITED
+from payonce.testing import OpenStage
+from payonce.vendors.gateway.port import RefundOrder
+from tests.locks import waits_or_ended
+from tests.services.billing.billing_stage import House, aed, open_house
+
+FIRST_OF_FEBRUARY = datetime(2026, 2, 1, 9, tzinfo=UTC)
+HALFWAY = FIRST_OF_FEBRUARY + timedelta(days=14)
+
+
+async def charge_of(house: House, invoice: Invoice) -> Transaction:
+    assert invoice.transaction_id is not None
+    found = await store.find(house.s.read, invoice.transaction_id)
+    assert found is not None
+    return found
+
+
+async def give_back(house: House, invoice: Invoice, amount: Amount | None = None, **how: Any) -> Amount:
+    charge = await charge_of(house, invoice)
+    minor = None if amount is None else amount.minor
+    asked = GiveBack(
+        transaction_id=charge.id, left_minor=charge.left.minor, amount_minor=minor, note="they left us", **how
+    )
+    async with house.s.begin() as tx:
+        done = await ask(tx, decisions.giving_back(house.s.admin), asked, "ann", asked.note)
+    assert isinstance(done, Done)
+    await house.run()
+    return aed(done.result["amount"])
+
+
+async def with_changes(house: House, *plans: tuple[int, str], first: str = "basic") -> Subscription:
+    """On these days after the first of February, when each change takes effect at once."""
+    subscription = await house.subscribe(await house.customer(), first)
+    for day, plan in plans:
+        await house.go_to(FIRST_OF_FEBRUARY + timedelta(days=day))
+        await house.change_plan(subscription, plan, When.NOW)
+    return subscription
+
+
+async def test_a_refund_without_an_amount_leaves_out_what_came_back_as_credit(stage: OpenStage) -> None:
+    async with open_house(stage, at=FIRST_OF_FEBRUARY) as house:
+        subscription = await with_changes(house, (14, "pro"))
+        first, change = await house.invoices(subscription)
+        assert (await charge_of(house, first)).credited == aed("14.50")
+        assert await give_back(house, first) == aed("14.50")
+        assert await give_back(house, change) == aed("35.00"), "nothing of the change came back"
+        with pytest.raises(Invalid, match=r"14.50 AED of charge .* came back as credit .* 0.00 AED can be given back"):
+            await give_back(house, first)
+        assert await house.broken() == {}
+
+
+async def test_more_than_that_is_refused_unless_it_is_meant_and_then_it_is_on_record(stage: OpenStage) -> None:
+    async with open_house(stage, at=FIRST_OF_FEBRUARY) as house:
+        subscription = await with_changes(house, (14, "basic"), first="pro")
+        [first, _] = await house.invoices(subscription)
+        for amount in (aed("49.51"), aed("99.00")):
+            with pytest.raises(Invalid, match=r"49\.50 AED can be given back without giving that twice"):
+                await give_back(house, first, amount)
+        with pytest.raises(Invalid, match=r"99.01 AED cannot be given back .* 99.00 AED of 99.00 AED is left"):
+            await give_back(house, first, aed("99.01"))
+        assert not house.gateway.books.refunds
+        assert await give_back(house, first, beyond_credit=True) == aed("99.00")
+        [said] = [each for each in await notes(house.s.read) if each.location == f"brakes.{decisions.ACTION}"]
+        assert said.actor == "ann"
+        assert said.text.endswith("although 49.50 AED of it came back as credit: they left us")
+        assert await house.broken() == {}
+
+
+async def test_what_was_given_back_before_the_change_is_counted_once(stage: OpenStage) -> None:
+    async with open_house(stage, at=FIRST_OF_FEBRUARY) as house:
+        subscription = await house.subscribe(await house.customer())
+        [first] = await house.invoices(subscription)
+        await give_back(house, first, aed("10.00"))
+        await house.go_to(FIRST_OF_FEBRUARY + timedelta(days=14))
+        await house.change_plan(subscription, "pro")
+        assert await give_back(house, first) == aed("4.50"), "29.00 less 10.00 in money less 14.50 in credit"
+
+
+async def test_two_changes_and_credit_that_paid_leave_what_was_served(stage: OpenStage) -> None:
+    """Basic for 14 days is 14.50, Pro for a week 24.75: so much of what was paid never came back."""
+    async with open_house(stage, at=FIRST_OF_FEBRUARY) as house:
+        subscription = await with_changes(house, (14, "pro"), (21, "enterprise"))
+        first, second, third = [await charge_of(house, each) for each in await house.invoices(subscription)]
+        assert (first.free, second.free) == (aed("14.50"), aed("24.75"))
+        assert third.free == third.amount
+
+
+async def halfway(house: House, plan: str = "basic") -> tuple[Subscription, Invoice]:
+    """Paid for February, of which half is left."""
+    subscription = await house.subscribe(await house.customer(), plan)
+    [first] = await house.invoices(subscription)
+    await house.go_to(HALFWAY)
+    return subscription, first
+
+
+@asynccontextmanager
+async def refunds_are_late(house: House) -> AsyncIterator[None]:
+    """Asked for, and not at the gateway yet."""
+    await house.s.admin.pause(REFUND_INITIATION.queue, "to be late")
+    yield
+    await house.s.admin.resume(REFUND_INITIATION.queue)
+    await house.run()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "refund", "unused"),
+    [("basic", "pro", "29.00", None), ("pro", "basic", "60.00", "-39.00")],
+)
+async def test_a_refund_that_is_under_way_as_the_plan_changes_is_left_out_of_the_credit(
+    stage: OpenStage, before: str, after: str, refund: str, unused: str | None
+) -> None:
+    """Half of the period is unused, 14.50 or 49.50: of what was paid, that and the refund would be too much."""
+    async with open_house(stage, at=FIRST_OF_FEBRUARY) as house:
+        subscription, first = await halfway(house, before)
+        async with refunds_are_late(house):
+            await give_back(house, first, aed(refund))
+            changed = await house.change_plan(subscription, after, When.NOW)
+            assert changed.plan_id.startswith(after), "it does not wait for the refund"
+        change = (await house.invoices(subscription))[1]
+        credit = [line.amount for line in change.lines if line.kind is LineKind.UNUSED]
+        assert credit == ([] if unused is None else [aed(unused)])
+        assert (await charge_of(house, first)).free == aed("0.00")
+        assert house.gateway.books.refunded_total("AED") == aed(refund)
+        assert await house.loud() == []
+        assert await house.broken() == {}
+
+
+async def test_a_refund_that_fails_after_the_change_may_be_given_back_again_and_no_more(stage: OpenStage) -> None:
+    async with open_house(stage, at=FIRST_OF_FEBRUARY) as house:
+        subscription, first = await halfway(house)
+        async with refunds_are_late(house):
+            await give_back(house, first, aed("20.00"))
+            await house.change_plan(subscription, "pro")
+            # Somebody gave back half of it at the gateway's own desk.
+            charge = await charge_of(house, first)
+            assert charge.gateway_id is not None
+            await house.client.refund(RefundOrder("by-hand", charge.gateway_id, 1_450, "AED", "by-hand"))
+        assert (await charge_of(house, first)).free == aed("20.00"), "29.00 less 9.00 in credit"
+
+
+async def test_while_a_change_is_being_charged_its_credit_is_not_given_back_in_money(stage: OpenStage) -> None:
+    async with open_house(stage, at=FIRST_OF_FEBRUARY) as house:
+        subscription, first = await halfway(house)
+        await house.s.admin.pause(CHARGE_INITIATION.queue, "to be late")
+        await house.change_plan(subscription, "pro")
+        assert (await house.invoices(subscription))[1].charging
+        with pytest.raises(Invalid, match=r"14\.50 AED can be given back without giving that twice"):
+            await give_back(house, first, aed("14.51"))
+        assert await give_back(house, first) == aed("14.50")
+        await house.s.admin.resume(CHARGE_INITIATION.queue)
+        await house.run()
+        assert (await house.subscription(subscription)).plan_id == "pro-v1"
+        assert (await charge_of(house, first)).free == aed("0.00")
+        assert await house.loud() == []
+        assert await house.broken() == {}
+
+
+@pytest.mark.parametrize("ends", ["declines", "is canceled"])
+async def test_the_credit_of_a_change_that_is_not_paid_goes_back_in_money(stage: OpenStage, ends: str) -> None:
+    async with open_house(stage, at=FIRST_OF_FEBRUARY) as house:
+        subscription, first = await halfway(house)
+        await house.s.admin.pause(CHARGE_INITIATION.queue, "to be late")
+        await house.change_plan(subscription, "pro")
+        assert (await charge_of(house, first)).credited == aed("14.50")
+        if ends == "declines":
+            house.card_will(house.customers[0], "card_declined")
+        else:
+            await house.cancel(subscription)
+        await house.s.admin.resume(CHARGE_INITIATION.queue)
+        await house.run()
+        assert (await charge_of(house, first)).credited == aed("0.00")
+        assert await give_back(house, first) == aed("29.00")
+        assert await house.broken() == {}
+
+
+async def test_a_change_at_the_end_of_the_period_credits_nothing_and_hinders_no_refund(stage: OpenStage) -> None:
+    async with open_house(stage, at=FIRST_OF_FEBRUARY) as house:
+        subscription, first = await halfway(house, "pro")
+        async with refunds_are_late(house):
+            await give_back(house, first, aed("60.00"))
+            await house.change_plan(subscription, "basic", When.PERIOD_END)
+            assert (await charge_of(house, first)).free == aed("39.00")
+        await house.pass_days(20)
+        assert [each.total for each in await house.invoices(subscription)] == [aed("99.00"), aed("29.00")]
+        assert (await charge_of(house, first)).credited == aed("0.00")
+        assert await house.broken() == {}
+
+
+async def test_a_change_that_meets_a_refund_waits_for_it_and_leaves_it_out(stage: OpenStage) -> None:
+    async with open_house(stage, at=FIRST_OF_FEBRUARY) as house:
+        subscription, first = await halfway(house)
+        assert first.transaction_id is not None
+        async with house.s.begin() as tx:
+            await changing.ask_for_plan(tx, subscription.account_id, subscription.id, "pro")
+        async with house.s.begin() as tx:
+            await refunding.ask(tx, first.transaction_id, aed("20.00"), "they left us", "k")
+            change = asyncio.create_task(house.drain())
+            assert await waits_or_ended(house.s, change)
+        await change
+        await house.run()
+        credit = (await house.invoices(subscription))[1].lines[0]
+        assert (credit.kind, credit.amount) == (LineKind.UNUSED, aed("-9.00"))
+        assert await house.broken() == {}
+
+
+async def test_a_refund_that_meets_a_change_waits_for_it_and_is_refused(stage: OpenStage) -> None:
+    async with open_house(stage, at=FIRST_OF_FEBRUARY) as house:
+        subscription, first = await halfway(house)
+        asked = changing.PlanChange(subscription_id=subscription.id, change_id="change-1", plan_id="pro-v1", at=HALFWAY)
+        async with house.s.begin() as tx:
+            await changing.change_now(tx, asked)
+            refund = asyncio.create_task(give_back(house, first, aed("20.00")))
+            assert await waits_or_ended(house.s, refund)
+        with pytest.raises(Invalid, match=r"14\.50 AED can be given back without giving that twice"):
+            await refund
+        await house.run()
+        assert not house.gateway.books.refunds
+        assert await house.broken() == {}
+
+
+async def test_a_change_of_a_version_that_held_nothing_is_told_to_a_person(stage: OpenStage) -> None:
+    """It was being charged as the new version came, and so was not known to the refund."""
+    async with open_house(stage, at=FIRST_OF_FEBRUARY) as house:
+        subscription, first = await halfway(house)
+        await house.s.admin.pause(CHARGE_INITIATION.queue, "to be late")
+        await house.change_plan(subscription, "pro")
+        await house.s.owner.execute("delete from payments.credits_held")
+        await house.s.owner.execute("update payments.transactions set credited_minor = 0")
+        await give_back(house, first, aed("20.00"))
+        await house.s.admin.resume(CHARGE_INITIATION.queue)
+        await house.run()
+        assert await house.loud() == ["5.50 AED came back both in money and as credit; a person may take it back"]
+        assert await house.broken() == {}
+
+
+async def test_an_earlier_version_may_tell_of_credit_twice_and_late_and_changes_nothing(stage: OpenStage) -> None:
+    async with open_house(stage, at=FIRST_OF_FEBRUARY) as house:
+        subscription = await with_changes(house, (14, "pro"))
+        [first, _] = await house.invoices(subscription)
+        for minor, transaction_id in ((1_450, first.transaction_id), (3, first.transaction_id), (3, "nobody")):
+            async with house.s.begin() as tx:
+                told = {"transaction_id": transaction_id, "credited_minor": minor}
+                await tx.send(REFUND_INITIATION, told, action=CREDITED)
+        await house.run()
+        assert (await charge_of(house, first)).credited == aed("14.50")
+        assert await house.loud() == ["there is no transaction 'nobody'"]
+        assert await house.parked() == []
+
+
+async def test_a_change_that_waited_beyond_the_period_tells_of_its_credit_too(stage: OpenStage) -> None:
+    """Asked for in the middle of the period and carried out after its end, before the renewal."""
+    async with open_house(stage, at=FIRST_OF_FEBRUARY) as house:
+        subscription = await house.subscribe(await house.customer())
+        await house.go_to(FIRST_OF_FEBRUARY + timedelta(days=14))
+        for queue in ("q:sub:plan_change", "q:sub:payment_initiation"):
+            await house.s.admin.pause(queue, "to be late")
+        await house.change_plan(subscription, "pro", When.NOW)
+        await house.pass_days(20)
+        await house.s.admin.resume("q:sub:plan_change")
+        await house.run()
+        first, change = await house.invoices(subscription)
+        assert change.total == aed("35.00")
+        assert (await charge_of(house, first)).credited == aed("14.50")
+        await house.s.admin.resume("q:sub:payment_initiation")
+        await house.run()
+        assert [each.due for each in await house.invoices(subscription)][2:] == [aed("99.00")]
+        assert await house.broken() == {}

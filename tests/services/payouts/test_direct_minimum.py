@@ -1,0 +1,90 @@
+"""ETH to ETH: the wallet pays no client less than its gas is worth; what is less waits for more of the same client."""
+
+from payonce.engine.model import Message
+from payonce.services.payouts import minimums
+from payonce.services.payouts.accumulating import LOOK, batch_client, look_for_batches
+from payonce.services.payouts.intake import Asked
+from payonce.services.payouts.minimums import GAS_MULTIPLE, least_direct
+from payonce.services.payouts.model import Hold, State
+from payonce.services.payouts.policies import KEEPING
+from payonce.services.payouts.quoting import quote
+from payonce.services.payouts.receiving import receive
+from payonce.testing import OpenStage
+from tests.services.payouts.hostpay_stage import ETH_CLIENT, HANDLERS, House, open_house, usdt
+
+DEAR_WEI = 400_000_000_000
+COIN = ("eth", "eth")
+
+
+async def batching(house: House) -> None:
+    house.worker = await house.another_worker(*HANDLERS, batch_client, look_for_batches)
+
+
+async def look(house: House) -> None:
+    await house.s.feed.put([Message(queue=KEEPING.queue, action=LOOK, payload={})])
+    await house.run()
+
+
+async def test_what_is_not_worth_its_gas_waits_and_leaves_with_the_rest_of_its_client(stage: OpenStage) -> None:
+    async with open_house(stage) as house:
+        await batching(house)
+        dust = await house.order(1, "0.0001", direct=True)
+        small = await house.order(2, "15", direct=True)
+        await house.run()
+        assert [await house.state(each) for each in (dust, small)] == [State.ACCUMULATING] * 2
+        assert house.transfers(final=False) == []
+        await house.sound()
+        third = await house.order(3, "15", direct=True)
+        await house.run()
+        await house.sound(dust, small, third)
+        [paid] = house.transfers()
+        assert paid.transaction.to == ETH_CLIENT
+        values = [(await house.payout(each)).value for each in (dust, small, third)]
+        assert paid.amount.minor == sum(value.minor for value in values if value is not None)
+
+
+async def test_the_bound_is_a_multiple_of_what_the_gas_costs_now(stage: OpenStage) -> None:
+    async with open_house(stage) as house:
+        await batching(house)
+        before = await least_direct(house.host)
+        assert before == (await house.host.market(before.asset)).fees.most * GAS_MULTIPLE
+        cheap = await house.order(1, "100", direct=True)
+        await house.run()
+        await house.sound(cheap)
+        house.chain.set_base_fee(DEAR_WEI)
+        dear = await house.order(2, "100", direct=True)
+        await house.run()
+        assert await house.state(dear) is State.ACCUMULATING
+        assert "20 times what its gas costs at most now" in await house.job_errors()
+        house.chain.set_base_fee(1_000_000_000)
+        await look(house)
+        assert await house.state(dear) is State.FINISHED
+
+
+async def test_people_are_told_of_the_bound(stage: OpenStage) -> None:
+    async with open_house(stage) as house:
+        least = await least_direct(house.host)
+        assert await minimums.minimums([house.client, house.host], [COIN]) == {COIN: least}
+        assert await minimums.minimums([house.client], [COIN]) == {}, "a process without a wallet"
+        told = await quote(house.client, house.host, house.terms, usdt("100"), *COIN)
+        assert (told["minimum_eth"], told["maximum_eth"]) == (format(least.to_decimal(), "f"), None)
+        assert (told["accumulates"], told["client_gets"], told["reason"]) == (False, told["value_eth"], None)
+        told = await quote(house.client, house.host, house.terms, usdt("0.01"), *COIN)
+        assert (told["accumulates"], told["client_gets"]) == (True, None)
+        assert told["reason"] == "it is below 20 times its gas: it would wait for more of the same client"
+
+
+async def test_a_payment_to_the_wallet_itself_is_never_made(stage: OpenStage) -> None:
+    """The webhook refuses it; a person may still give this address, or have given it before."""
+    async with open_house(stage) as house:
+        asked = Asked(
+            "pay-1", 7, "-100", house.wallet.address, None, False, "eth", "eth", usdt("100"), usdt("0"), usdt("100")
+        )
+        async with house.s.begin() as tx:
+            payout = (await receive(tx, asked)).payout
+        await house.run()
+        kept = await house.payout(payout)
+        assert (kept.state, kept.hold) == (State.HELD, Hold.MISMATCH)
+        assert "was told to pay itself" in (kept.reason or "")
+        assert house.transfers(final=False) == []
+        await house.sound()

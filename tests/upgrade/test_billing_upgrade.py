@@ -1,0 +1,92 @@
+"""A database of the last version without billing gets billing's schemas on top, loses nothing, and bills."""
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+from payonce.app import all_migrations
+from payonce.engine import webhooks
+from payonce.engine.migrate import Migration, migrate
+from payonce.services.billing.subscriptions.model import State
+from payonce.testing import ScratchDatabase, ScratchServer, open_stage
+from tests.services.billing.billing_stage import open_house
+from tests.upgrade.released import make_database_at, missing_rows
+
+HEAD = all_migrations()
+BEFORE = {
+    "engine": (18, "b59b931a65f65637dad956540aa10808ce9c079dab2da316b7da5e2520fab3a9"),
+    "tally": (1, "95f5940940c4b78e40acdd9e869cceb50c54ab99a88bbda51598565622dd84ff"),
+    "transfers": (2, "123d92e28e24d5b6a09ef8223b2a5ca63b0bdabfe07a939165978fb9cc28c35f"),
+    "payouts": (3, "8c0c65cf1f7ae03691248c96a4da5ae1a3eb18ed097cb186e4d727084bfd0d88"),
+    "cloudtasks": (1, "acad1b40d4155d974bdd840b61002b14469435f6f39cdeac6bca3b5ea22e0974"),
+}
+"""Of the last version without billing: how many migrations each component had, and what they said."""
+
+PAYOUT = """
+    insert into payouts.payouts (id, unique_id, natural_key, user_id, closed_channel_id, wallet_address,
+        payout_currency, payout_network, price_minor, fee_minor, adjusted_minor, value_minor, state)
+    values ('p-1', 'ABCDEFGHIJKLMNOP', 'n', 7, '-1001', 'bc1q', 'btc', 'btc', 100, 0, 100, 40, 'priced');
+    insert into payouts.wallet_clearances (unique_id, amount_minor, address, cleared_by)
+    values ('ABCDEFGHIJKLMNOP', 40, 'bc1q', 'ann');
+"""
+
+
+@pytest.fixture
+def empty(postgres: ScratchServer) -> Iterator[ScratchDatabase]:
+    database = postgres.empty_database()
+    yield database
+    postgres.drop(database)
+
+
+def of_before(component: str) -> list[Migration]:
+    return [each for each in HEAD if each.component == component and each.number <= BEFORE[component][0]]
+
+
+@pytest.mark.parametrize("component", BEFORE)
+def test_what_was_released_says_what_it_said(component: str) -> None:
+    said = "".join(migration.checksum for migration in of_before(component))
+    assert hashlib.sha256(said.encode()).hexdigest() == BEFORE[component][1]
+
+
+async def test_nothing_is_lost_and_billing_begins(empty: ScratchDatabase) -> None:
+    owner = await asyncpg.connect(empty.owner_url)
+    await make_database_at(owner, BEFORE["engine"][0])
+    await migrate(owner, [each for component in BEFORE for each in of_before(component)])
+    await owner.execute(PAYOUT)
+    before = await everything(owner)
+    applied = await migrate(owner, HEAD)
+    after = await everything(owner)
+    await owner.close()
+    assert [str(each) for each in applied if each.component == "billing"][:2] == [
+        "billing 0001_subscriptions", "billing 0002_payments",
+    ]  # fmt: skip
+    assert not [str(each) for each in applied if each.number <= BEFORE.get(each.component, (0, ""))[0]]
+    assert before["payouts.payouts"]
+    assert before["payonce.messages"]
+    assert {name: missing_rows(rows, after[name]) for name, rows in before.items()} == {name: [] for name in before}
+    assert {name: len(after[name]) for name in before} == {name: len(rows) for name, rows in before.items()}
+    async with open_house(lambda: open_stage(empty)) as house:
+        # As every start does it: one of the old rows is a merchant who listens for everything.
+        await house.s.feed.declare([webhooks.deliver.policy])
+        subscription = await house.subscribe(await house.customer())
+        assert subscription.state is State.ACTIVE
+        assert await house.broken() == {}
+
+
+async def everything(owner: asyncpg.Connection) -> dict[str, list[dict[str, Any]]]:
+    """Every row of every table, partitions counted with their parent."""
+    tables = await owner.fetch(
+        """
+        select format('%I.%I', n.nspname, c.relname) as name
+        from pg_class c join pg_namespace n on n.oid = c.relnamespace
+        where n.nspname in ('payonce', 'payouts') and c.relkind in ('r', 'p') and not c.relispartition
+            and c.relname <> 'migrations'
+        """
+    )
+    return {
+        name: [dict(row) for row in await owner.fetch(f"select * from {name} as t order by t::text")]
+        for (name,) in tables
+    }
