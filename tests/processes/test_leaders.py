@@ -23,7 +23,10 @@ async def test_a_stopped_leader_is_replaced_and_writes_nothing_when_it_wakes(des
     """Guards the fence in the leader's transactions."""
     candidates = await started(desk, 2)
     epoch, leader = await leading(desk)
-    for _ in range(3):
+    # One that was stopped behind its commit has nothing left to write as it wakes.
+    for turn in range(20):
+        if turn >= 3 and desk.journal.notes("Stale"):
+            break
         candidates[leader].stop()
         following, successor = await leading(desk, above=epoch)
         assert successor != leader
