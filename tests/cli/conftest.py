@@ -174,8 +174,8 @@ def ask(url: str, statement: str, *arguments: object) -> Any:
 
 def message_count(database: ScratchDatabase, state: str) -> int:
     """Of what the tests put: services put messages of their own on schedule."""
-    ours = "select count(*) from payonce.messages where state = $1 and queue not like 'payouts%'"
-    count: int = ask(database.owner_url, ours, state)
+    ours = "select count(*) from payonce.messages where state = $1 and queue = $2"
+    count: int = ask(database.owner_url, ours, state, QUEUE)
     return count
 
 

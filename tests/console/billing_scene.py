@@ -86,7 +86,7 @@ _FILL: Final = (
     select prefix || 's-' || n, prefix || 'c-' || n, case when n % 5 = 0 then 'pro-v1' else 'basic-v1' end,
         case n % 10 when 0 then 'past_due' when 1 then 'canceled' else 'active' end, 'UTC', clock,
         at - make_interval(months => {MONTHS}), {MONTHS}, at - interval '1 hour', at + interval '30 days',
-        case n % 10 when 0 then at + interval '1 day' when 1 then null else at + interval '30 days' end,
+        case n % 10 when 0 then at + interval '30 hours' when 1 then null else at + interval '30 days' end,
         case n % 10 when 0 then 'dun' when 1 then null else 'renew' end,
         case when n % 10 = 1 then at - interval '1 month' end, payonce.due_now() - make_interval(secs => n)
     {_EACH}, lateral (select subscriptions.time_of(clock) as at) as their
