@@ -5,6 +5,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
+import hypothesis
 import pytest
 
 from payonce.engine.people import passwords
@@ -23,6 +24,17 @@ gc.disable()
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="run the long chaos runs as well")
     parser.addoption("--pictures", metavar="FOLDER", help="where the browser tests leave the pictures of the documents")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # A machine that stands still for a moment is no fault of what is tried; and a landing falls to no draw of the day.
+    hypothesis.settings.register_profile(
+        "house",
+        deadline=None,
+        derandomize=not config.getoption("--full"),
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    )
+    hypothesis.settings.load_profile("house")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

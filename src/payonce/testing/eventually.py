@@ -7,7 +7,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar, overload
 
 POLL_S: Final = 0.01
-DEFAULT_WITHIN_S: Final = 10.0
+DEFAULT_WITHIN_S: Final = 30.0
+"""Far off: it only bounds a hang, and a busy machine may stand still for seconds."""
 
 Answer = TypeVar("Answer")
 

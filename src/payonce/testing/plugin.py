@@ -30,7 +30,7 @@ from payonce.engine.migrate import known_migrations
 from payonce.testing.servers import ScratchDatabase, ScratchServer, Servers
 from payonce.testing.stage import OpenStage, open_stage
 
-ASYNC_LIMIT_S: Final = 60.0
+ASYNC_LIMIT_S: Final = 90.0
 """The bound of one async test; below pytest-timeout's, so that the test and not the session is ended."""
 ASYNC_SHARE: Final = 0.75
 """Of the time that a test's own `timeout` mark gives it."""
