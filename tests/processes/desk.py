@@ -3,7 +3,7 @@
 import sys
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -26,8 +26,10 @@ ROOT = Path(__file__).resolve().parents[2]
 QUEUE = "additions"
 LEASE_S = 1.0
 POLICY = Policy(QUEUE, max_attempts=20, backoff=Fixed(0.05), lease_s=LEASE_S, run_limit_s=60.0)
-START_LIMIT_S = 20.0
-DRAIN_LIMIT_S = 45.0
+LONG_LEASE = replace(POLICY, lease_s=300.0)
+"""Where no lease is to end: with a short one a healthy worker that a busy machine wakes late is taken for dead."""
+START_LIMIT_S = 60.0
+DRAIN_LIMIT_S = 60.0
 
 _CONNECTIONS = """pg_stat_activity where datname = current_database() and application_name = $1
     and query ilike $2 and pid <> pg_backend_pid()"""
@@ -74,7 +76,7 @@ class Desk:
         )
 
     async def noted(
-        self, event: str, row: int, within_s: float = 15.0, *, pid: int | None = None, times: int = 1
+        self, event: str, row: int, within_s: float = 30.0, *, pid: int | None = None, times: int = 1
     ) -> None:
         """Waits until that happened so many times, in any worker or in that of a `pid`."""
         await eventually(

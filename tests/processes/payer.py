@@ -40,10 +40,11 @@ from payonce.kit.outcomes import Refused
 from payonce.queues.postgres import PostgresFeed, PostgresQueue
 from tests.processes.journal import Journal
 
-TIMEOUT_S: Final = 1.0
+TIMEOUT_S: Final = 3.0
+"""In which all of them gather at the vendor's door, also on a busy machine."""
 HORIZON_S: Final = 0.3
-SEND_LIMIT_S: Final = 5.0
-PAYMENTS: Final = Policy("payments", max_attempts=None, backoff=Fixed(0.1), lease_s=2.0, run_limit_s=60.0)
+SEND_LIMIT_S: Final = 60.0
+PAYMENTS: Final = Policy("payments", max_attempts=None, backoff=Fixed(0.1), lease_s=4.0, run_limit_s=60.0)
 KINDS: Final = ("keyed", "findable", "unfenced", "rebroadcast", "harmless", "blind")
 
 paying: ContextVar[int | None] = ContextVar("paying", default=None)
@@ -75,7 +76,8 @@ class Gathering:
         self._journal = journal
         self._name = name
         self._wanted = wanted
-        self._waiting: list[Callable[[], None]] = []
+        self._waiting: dict[int, Callable[[], None]] = {}
+        """By row: one that lost its lease on the way arrives again."""
         self._woken = asyncio.Event()
 
     async def arrive(self, row: int, then: Callable[[], None] = lambda: None) -> None:
@@ -83,11 +85,11 @@ class Gathering:
         if self._woken.is_set():
             then()
             return
-        self._waiting.append(then)
+        self._waiting[row] = then
         self._journal.note(self._name, row)
         if len(self._waiting) == self._wanted:
             os.kill(os.getpid(), signal.SIGSTOP)
-            for each in self._waiting:
+            for each in self._waiting.values():
                 each()
             self._woken.set()
         await self._woken.wait()

@@ -18,9 +18,8 @@ from tests.processes.journal import Journal
 
 NAME = "journal"
 LEASE_S = 1.0
-TERMS = Terms(batch=10, timeout_s=0.9, lease_s=LEASE_S, backoff=Fixed(0.1))
 TAKES_S = 0.01
-HOLD_MAX_S = 40.0
+HOLD_MAX_S = 100.0
 LOOK_S = 0.01
 POLL_S = 0.05
 
@@ -29,9 +28,9 @@ class JournalRelay:
     """Received is what stands in the journal, whatever becomes of this process afterwards."""
 
     name = NAME
-    terms = TERMS
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: Journal, lease_s: float = LEASE_S) -> None:
+        self.terms = Terms(batch=10, timeout_s=0.9 * lease_s, lease_s=lease_s, backoff=Fixed(0.1))
         self._journal = journal
 
     async def deliver(self, entries: Sequence[Entry]) -> Sequence[Answer]:
@@ -51,9 +50,9 @@ class JournalRelay:
             time.sleep(LOOK_S)
 
 
-async def serve(url: str, folder: str) -> None:
+async def serve(url: str, folder: str, lease_s: float) -> None:
     journal = Journal(Path(folder))
-    relay = JournalRelay(journal)
+    relay = JournalRelay(journal, lease_s)
     async with Database.open(url, application_name="process-test-relay") as database, Bell.open(database) as bell:
 
         async def tick() -> None:
@@ -64,4 +63,4 @@ async def serve(url: str, folder: str) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(serve(sys.argv[1], sys.argv[2]))
+    uvloop.run(serve(sys.argv[1], sys.argv[2], float(sys.argv[3])))

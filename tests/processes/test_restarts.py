@@ -69,5 +69,5 @@ async def test_many_restarts_in_a_long_load_lose_and_double_nothing(
 
 async def reached_again(desk: Desk, count: int) -> None:
     """The test's own connections broke too."""
-    await eventually(desk.answers, 20, "the database answers")
+    await eventually(desk.answers, 60, "the database answers")
     await desk.reached(count)

@@ -23,7 +23,7 @@ from payonce.kit.outcomes import Stale
 from payonce.queues.postgres import PostgresFeed, PostgresQueue
 from tests.processes.journal import Journal
 
-HOLD_MAX_S = 40.0
+HOLD_MAX_S = 100.0
 """Longer than any test waits for its worker."""
 LOOK_S = 0.01
 APPLICATION_NAME = "process-test-worker"
