@@ -19,7 +19,7 @@ from payonce.embedded import Server, reset, start, stop
 
 # These tests are about processes and files; only the crash tests need the disk's word.
 QUICK = {"fsync": "off", "shared_buffers": "16MB"}
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 MEMORY_NEEDED_BYTES = 1024**3
 
 Run = Callable[..., "subprocess.Popen[str]"]

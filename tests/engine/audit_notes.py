@@ -36,7 +36,7 @@ async def sealed(s: Stage, lease: Lease, count: int, batch_notes: int = 1_000) -
         done += await seal_notes(s.database, lease, batch_notes=batch_notes)
         return done >= count
 
-    await eventually(enough, within_s=4.0, what=f"sealing {count} notes")
+    await eventually(enough, what=f"sealing {count} notes")
     assert done == count
 
 

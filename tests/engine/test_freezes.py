@@ -288,7 +288,7 @@ async def test_a_worker_with_claimed_messages_sends_none_and_gives_none_up(stage
             await eventually(lambda: len(till.vendor.calls) == 20)
         finally:
             await worker.stop(grace_s=5)
-            await asyncio.wait_for(running, 15)
+            await asyncio.wait_for(running, 60)
         assert set(till.vendor.times().values()) == {1}
 
 

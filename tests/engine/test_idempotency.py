@@ -12,6 +12,7 @@ from payonce.engine.model import Ending, Message, Settlement
 from payonce.engine.policy import Policy
 from payonce.engine.transaction import begin
 from payonce.testing import OpenStage, Stage, eventually
+from tests.locks import waits_for_a_lock
 
 POLICY = Policy("q:test:keys", give_up_after_s=3_600, lease_s=30)
 RETENTION_S = 3_600 + 86_400
@@ -100,7 +101,7 @@ async def test_an_expired_key_that_a_put_is_taking_over_is_neither_waited_for_no
         await s.clock.advance(RETENTION_S)
         async with begin(s.database, s.feed) as tx:
             again = await tx.send(POLICY, {}, key="k")
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 assert await forget_keys(s.database) == 0
                 assert await expire_keys(s.database) == 0
         assert await forget_keys(s.database) == 0
@@ -115,7 +116,7 @@ async def test_a_key_that_a_put_is_looking_at_is_left_for_the_next_round(stage: 
         await settle_all(s)
         async with begin(s.database, s.feed) as tx:
             assert await tx.send(POLICY, {}, key="k") == first
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 assert await expire_keys(s.database) == 0
         assert await expire_keys(s.database) == 1
 
@@ -130,7 +131,7 @@ async def test_a_put_that_meets_a_key_being_deleted_gets_it_anew(stage: OpenStag
         async with s.owner.transaction():
             await s.owner.execute("delete from payonce.idempotency_keys")
             putting = asyncio.create_task(put(s, "k"))
-            await eventually(lambda: s.owner.fetchval("select exists (select from pg_locks where not granted)"))
+            await eventually(lambda: waits_for_a_lock(s))
         second = await putting
         assert second != first
         assert await put(s, "k") == second
@@ -146,7 +147,7 @@ async def test_a_key_that_changes_hands_while_the_walk_looks_at_it_stays(stage: 
         async with s.owner.transaction():
             await s.owner.execute("select pg_advisory_xact_lock(1)")
             walking = asyncio.create_task(expire_keys(s.database))
-            await eventually(lambda: s.owner.fetchval("select exists (select from pg_locks where not granted)"))
+            await eventually(lambda: waits_for_a_lock(s))
             await s.owner.execute("update payonce.idempotency_keys set message_id = gen_random_uuid()")
             await s.owner.execute(_PUT_MESSAGE_OF_KEY)
         assert await walking == 0

@@ -10,6 +10,7 @@ from payonce.engine.transaction import begin
 from payonce.kit.ids import new_id
 from payonce.kit.outcomes import Invalid
 from payonce.testing import OpenStage, Stage, eventually
+from tests.locks import waits_for_a_lock
 
 
 async def taken(s: Stage, consumer: str, what: object) -> bool:
@@ -45,7 +46,7 @@ async def test_of_two_at_once_the_second_waits_and_follows_how_the_first_ended(s
             await first.start()
             assert await accept(connection, "a", "evt-1")
             second = asyncio.create_task(taken(s, "a", "evt-1"))
-            await eventually(lambda: s.owner.fetchval("select exists (select from pg_locks where not granted)"))
+            await eventually(lambda: waits_for_a_lock(s))
             assert not second.done()
             await (first.commit() if commits else first.rollback())
         assert await second is not commits

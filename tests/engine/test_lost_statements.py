@@ -11,6 +11,8 @@ from payonce.testing import OpenStage, eventually
 from tests.conformance.wire import on_the_wire
 
 QUEUE = "lost-statements"
+LISTENS = """select exists (select from pg_stat_activity
+    where datname = current_database() and query ilike 'listen%' and state = 'idle')"""
 
 
 def losing_the_first(words: str, error: Exception) -> tuple[list[str], Callable[[str], str]]:
@@ -41,6 +43,8 @@ async def test_a_ring_that_was_lost_with_its_connection_is_heard_over_the_next(s
     async with stage() as s:
         rung = asyncio.Event()
         s.bell.subscribe(QUEUE, rung)
+        # A ring that comes before is not kept for who listens later.
+        await eventually(lambda: s.database.work.fetchval(LISTENS), what="the bell listens")
         sent, see = losing_the_first("pg_notify", asyncpg.InterfaceError("connection is closed"))
         with on_the_wire(see):
             s.bell.ring({QUEUE})

@@ -137,7 +137,7 @@ async def test_an_effect_that_a_run_is_writing_to_is_not_waited_for(stage: OpenS
         await park(desk)
         async with desk.s.owner.transaction():
             await desk.s.owner.execute("select from payonce.effects for update")
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 assert await review_orphans(desk.s.database) == 0
         assert await review_orphans(desk.s.database) == 1
 

@@ -6,12 +6,13 @@ from typing import cast
 
 import pytest
 
-from payonce.engine.database import Database
+from payonce.engine.database import LOCK_TIMEOUT_S, Database
 from payonce.engine.janitors.prune import KEEP_DAYS_DEFAULT, Prune, add_partitions, drop_partitions
 from payonce.engine.model import Ending, Message, Settlement
 from payonce.engine.policy import Policy
 from payonce.kit.outcomes import Invalid
 from payonce.testing import OpenStage, Stage, eventually
+from tests.locks import waits_for_a_lock
 
 POLICY = Policy("q:test:prune", lease_s=30)
 NOON = datetime(2030, 3, 1, 12, tzinfo=UTC)
@@ -77,7 +78,7 @@ async def test_a_row_that_is_being_written_while_its_partition_is_made_moves_too
             making = asyncio.create_task(
                 s.database.engine.execute("select payonce.add_job_log_partition($1)", NOON.date())
             )
-            await eventually(lambda: s.owner.fetchval("select exists (select from pg_locks where not granted)"))
+            await eventually(lambda: waits_for_a_lock(s))
         await making
         assert await rows_in(s, "job_logs_20300301") == 1
 
@@ -139,7 +140,8 @@ async def test_a_long_reader_of_the_log_holds_the_janitor_up_and_nobody_else(sta
         await queue.exchange([Settlement(claim, Ending.SUCCESS)], 0)
         async with s.owner.transaction():
             await s.owner.execute("select from payonce.job_logs")
-            async with asyncio.timeout(5):
+            # Less than any session waits for a lock by itself.
+            async with asyncio.timeout(LOCK_TIMEOUT_S - 1):
                 with pytest.raises(Exception, match="lock timeout"):
                     await Prune(s.database).tick()
             assert await s.owner.fetchval("select expires_at is not null from payonce.idempotency_keys")

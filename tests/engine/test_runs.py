@@ -17,7 +17,7 @@ from payonce.kit.outcomes import Retry
 from payonce.queues.postgres import PostgresQueue
 from payonce.testing import OpenStage, Stage, eventually
 
-ONCE = Policy("runs", max_attempts=1, lease_s=5)
+ONCE = Policy("runs", max_attempts=1, lease_s=60)
 
 
 class SlowQueue(PostgresQueue):
@@ -50,7 +50,7 @@ async def working(s: Stage, handler: Handler, held_back: bool = False) -> AsyncI
     finally:
         queue.let_go.set()
         await worker.stop(grace_s=0.1)
-        await asyncio.wait_for(running, 15)
+        await asyncio.wait_for(running, 60)
 
 
 async def parked(s: Stage, policy: Policy = ONCE) -> Stored:
@@ -142,7 +142,7 @@ async def test_giving_up_that_takes_too_long_ends_parked(stage: OpenStage) -> No
     async def hangs(work: Work) -> None:
         await asyncio.Event().wait()
 
-    policy = Policy("runs", max_attempts=1, lease_s=5, run_limit_s=0.5, on_give_up=hangs)
+    policy = Policy("runs", max_attempts=1, lease_s=60, run_limit_s=0.5, on_give_up=hangs)
 
     @handles(policy)
     async def fails(work: Work) -> None:
@@ -158,7 +158,7 @@ async def test_a_suspect_waits_for_a_claim_that_is_still_on_its_way(stage: OpenS
     at_once: list[list[str]] = []
     running: list[str] = []
 
-    @handles(Policy("runs", lease_s=5, max_attempts=1))
+    @handles(Policy("runs", lease_s=60, max_attempts=1))
     async def notes(work: Work) -> None:
         running.append(work.message.action)
         at_once.append(list(running))

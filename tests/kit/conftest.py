@@ -4,14 +4,15 @@ import asyncio
 import gzip
 import json
 import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any
 
 import pytest
 import uvicorn
 
 from payonce.kit.http import Application, HttpClient
+from payonce.kit.outcomes import NotSent
 
 OpenClient = Callable[..., AbstractAsyncContextManager[HttpClient]]
 BOMB_BYTES = 5_000_000
@@ -131,6 +132,15 @@ async def serving(application: Application) -> AsyncIterator[int]:
     finally:
         await server.shutdown(sockets=[listener])
         listener.close()
+
+
+async def patient(attempt: Callable[[float], Awaitable[None]]) -> None:
+    """With a time limit that lets a busy machine connect and be heard before it ends: longer if it was too short."""
+    for limit_s in (0.05, 0.5):
+        with suppress(NotSent, TimeoutError):
+            await attempt(limit_s)
+            return
+    await attempt(5.0)
 
 
 @asynccontextmanager
