@@ -1,11 +1,15 @@
 """The two banks with the production clients, in process and over a socket, with faults in a given order."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from payonce.kit.http import HttpClient
+from payonce.kit.http.response import Attempt
+from payonce.kit.http.sockets import SocketTransport
+from payonce.kit.http.transport import Outgoing
 from payonce.kit.money import Amount, well_known
 from payonce.testing.faults import Fault, Script
 from payonce.testing.faulty import Faulty
@@ -18,8 +22,8 @@ from payonce.vendors.southbank.port import PaymentOrder
 from payonce.vendors.southbank.simulator import SouthbankSimulator
 
 EUR, JPY = well_known("EUR"), well_known("JPY")
-TIMEOUT_S = 0.3
-"""Of the client over sockets: what a silent bank costs a test."""
+PATIENCE_S = 30.0
+"""Of the client over sockets: for a machine that stands still, and never for a vendor that is silent."""
 LAG_S = 5.0
 
 
@@ -60,13 +64,44 @@ OpenNorthbank = Callable[..., AbstractAsyncContextManager[AtNorthbank]]
 OpenSouthbank = Callable[..., AbstractAsyncContextManager[AtSouthbank]]
 
 
+class UntilSilence:
+    """Sockets on which the client's time is up when the vendor has fallen silent: neither before, when the vendor would
+    not have done yet what it is to have done, nor long after."""
+
+    def __init__(self, faulty: Faulty) -> None:
+        self._faulty = faulty
+        self._sockets = SocketTransport(
+            connect_timeout_s=PATIENCE_S, connections_max=10, allow_private=True, resolve=None, tls=None
+        )
+
+    async def exchange(self, outgoing: Outgoing, attempt: Attempt) -> None:
+        answer = asyncio.create_task(self._sockets.exchange(outgoing, attempt))
+        silence = asyncio.create_task(self._faulty.silent.wait())
+        try:
+            await asyncio.wait({answer, silence}, return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
+                self._faulty.silent.clear()
+                raise TimeoutError
+            await answer
+        finally:
+            answer.cancel()
+            silence.cancel()
+            await asyncio.gather(answer, silence, return_exceptions=True)
+
+    async def close(self) -> None:
+        await self._sockets.close()
+
+
 @asynccontextmanager
-async def reached(faulty: Faulty, over_sockets: bool) -> AsyncIterator[HttpClient]:
+async def reached(faulty: Faulty, over_sockets: bool, name: str = "bank") -> AsyncIterator[HttpClient]:
     if not over_sockets:
-        async with HttpClient("bank", "https://bank.example", transport=faulty) as http:
+        async with HttpClient(name, f"https://{name}.example", transport=faulty) as http:
             yield http
         return
-    async with serving(faulty) as url, HttpClient("bank", url, allow_private=True, timeout_s=TIMEOUT_S) as http:
+    async with (
+        serving(faulty) as url,
+        HttpClient(name, url, allow_private=True, timeout_s=PATIENCE_S, transport=UntilSilence(faulty)) as http,
+    ):
         yield http
 
 

@@ -78,6 +78,8 @@ class Faulty:
         self._timers: set[asyncio.Task[None]] = set()
         self.enacted: Counter[Fault] = Counter()
         self.held: list[Request] = []
+        self.silent = asyncio.Event()
+        """Set when a client behind a socket is left without an answer; whoever waits for that clears it."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -187,6 +189,7 @@ class Faulty:
     async def _be_silent(self, receive: Any) -> None:
         if not self._over_sockets:
             raise TimedOut
+        self.silent.set()
         try:
             async with asyncio.timeout(SILENCE_MAX_S):
                 while (await receive())["type"] != "http.disconnect":

@@ -5,17 +5,15 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from payonce.kit.http import HttpClient
 from payonce.kit.money import Amount, Asset, well_known
 from payonce.testing.faults import Fault, Script
 from payonce.testing.faulty import Faulty
-from payonce.testing.serving import serving
 from payonce.vendors.evm.chain import Chain
 from payonce.vendors.evm.client import EvmClient
 from payonce.vendors.evm.port import ETH, Payment, Receipt, Signed
 from payonce.vendors.evm.simulated_key import SimulatedKey
 from payonce.vendors.evm.simulator import ChainSimulator
-from tests.vendors.banks import TIMEOUT_S, BankClock
+from tests.vendors.banks import BankClock, reached
 
 USDT = well_known("USDT")
 CONTRACT = "0x" + "da" * 20
@@ -70,9 +68,5 @@ async def on_chain(over_sockets: bool, *faults: Fault | None, **options: Any) ->
     simulator = ChainSimulator(chain, tokens={CONTRACT: USDT})
     # Fees are asked for first; what is tested are faults of the calls behind them.
     faulty = Faulty(simulator, Script([None, *faults]), over_sockets=over_sockets, slow_s=0.0)
-    if over_sockets:
-        async with serving(faulty) as url, HttpClient("node", url, allow_private=True, timeout_s=TIMEOUT_S) as http:
-            yield OnChain(chain, simulator, EvmClient(http, key, {USDT: CONTRACT}), faulty, clock)
-        return
-    async with HttpClient("node", "https://node.example", transport=faulty) as http:
+    async with reached(faulty, over_sockets, "node") as http:
         yield OnChain(chain, simulator, EvmClient(http, key, {USDT: CONTRACT}), faulty, clock)
