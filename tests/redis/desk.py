@@ -30,8 +30,8 @@ ROOT = Path(__file__).resolve().parents[2]
 QUEUE = "q:pay:additions"
 LEASE_S = 1.0
 POLICY = Policy(QUEUE, max_attempts=20, backoff=Fixed(0.05), lease_s=LEASE_S, run_limit_s=60.0)
-START_LIMIT_S = 20.0
-DRAIN_LIMIT_S = 45.0
+START_LIMIT_S = 45.0
+DRAIN_LIMIT_S = 60.0
 PLACES = ("LLEN", ""), ("LLEN", ":processing"), ("ZCARD", ":delayed"), ("ZCARD", ":alone")
 
 

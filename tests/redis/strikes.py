@@ -16,7 +16,7 @@ from tests.redis.door import Blow, Door
 ROUNDS_MAX = 8
 """Of recovery; what is not at rest by then never will be."""
 TICKS_MAX = 20
-STRIKE_LIMIT_S = 10.0
+STRIKE_LIMIT_S = 45.0
 NOTHING = "no_message"
 SUCCESS = "success"
 PARKED = "failed"

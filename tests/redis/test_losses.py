@@ -1,7 +1,8 @@
 """Redis loses everything, or its last second, in mid-load: what transactions put is applied once, and attempts stay."""
 
-import asyncio
+from collections import Counter
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 
 import pytest
@@ -10,6 +11,8 @@ from payonce.testing import eventually
 from tests.redis.desk import POLICY, RedisDesk
 from tests.redis.worker import STUMBLES
 
+pytestmark = pytest.mark.timeout(300)
+
 PLAIN = range(300)
 STUMBLING = range(1_000, 1_020)
 POISON = range(2_000, 2_004)
@@ -17,6 +20,7 @@ HELD = range(3_000, 3_005)
 ALL = len(PLAIN) + len(STUMBLING)
 CREW = 3
 PARK_AFTER = 2
+SOON_S = 40.0
 
 
 @pytest.mark.parametrize("loss", ["FLUSHALL", "kill"])
@@ -25,24 +29,28 @@ async def test_a_loss_in_mid_load_loses_and_doubles_nothing(forgetful_desk: Redi
     workers = [desk.begin_worker(slots=10) for _ in range(CREW)]
     await desk.send(POISON, max_attempts=PARK_AFTER, deed="spoil")
     await desk.serving(*workers)
-    await eventually(partial(parked, desk), 20, "the poison is parked")
+    await eventually(partial(parked, desk), SOON_S, "the poison is parked")
+    # A worker that stood still for longer than its lease has run it once more by now.
+    runs_of_poison = begun(desk, POISON)
+    assert min(runs_of_poison.values()) >= PARK_AFTER
     await desk.send(HELD, deed="hold")
-    await eventually(lambda: len(desk.journal.notes("holding")) == len(HELD), 20, "some are in hand")
+    await eventually(lambda: set(HELD) <= rows_noted(desk, "holding"), SOON_S, "some are in hand")
+    before = begun(desk, HELD)
     await desk.send(PLAIN, takes_s=0.05)
     await desk.send(STUMBLING, deed="stumble")
     for moment in (ALL // 5, ALL // 2):
         await desk.reached(moment)
         await lose(desk, loss)
+    if loss == "FLUSHALL":
+        await eventually(
+            lambda: all(begun(desk, HELD)[row] > before[row] for row in HELD), SOON_S, "what was in hand is run again"
+        )
     for row in HELD:
         desk.journal.let_go(row)
     await desk.settled()
     await desk.each_applied_once(but=POISON)
-    await eventually(partial(parked_copies, desk), 20, "what is parked is shown in Redis again")
-    assert [len(desk.journal.notes("began", row)) for row in POISON] == [PARK_AFTER] * len(POISON), (
-        "parked and run again"
-    )
-    if loss == "FLUSHALL":
-        assert all(len(desk.journal.notes("began", row)) > 1 for row in HELD), "what was in hand is not run again"
+    await eventually(partial(parked_copies, desk), SOON_S, "what is parked is shown in Redis again")
+    assert begun(desk, POISON) == runs_of_poison, "parked and run again"
     for row in STUMBLING:
         seen = [int(note.event.split()[1]) for note in desk.journal.notes(row=row) if note.event.startswith("attempt")]
         assert seen == sorted(seen), f"row {row} forgot its attempts: {seen}"
@@ -59,7 +67,7 @@ async def test_a_pause_survives_the_loss(forgetful_desk: RedisDesk, loss: str) -
     await desk.admin.pause(POLICY.queue, "for the test")
     await desk.send(range(1, 40))
     await lose(desk, loss)
-    await eventually(partial(all_back, desk, 39), 20, "what waits is put back")
+    await eventually(partial(all_back, desk, 39), SOON_S, "what waits is put back")
     assert desk.ended_rows() == {0}
     assert await desk.store.command("EXISTS", f"{POLICY.queue}:paused")
     await desk.admin.resume(POLICY.queue)
@@ -75,13 +83,23 @@ async def test_a_rate_limit_survives_the_loss(forgetful_desk: RedisDesk) -> None
     await desk.send(range(30), limited)
     await desk.reached(5)
     await desk.store.command("FLUSHALL")
-    began = asyncio.get_running_loop().time()
-    applied = await desk.applied()
     await desk.reached(30)
-    took_s = asyncio.get_running_loop().time() - began
-    assert 30 - applied <= took_s * rate + 2 * burst + 1, "dispatched faster than the limit"
+    # When Redis gave them out, by its own clock: what became of them then is a matter of the machine.
+    given_out = await desk.ask("select array_agg(started_at) from payonce.job_logs where status = 'success'")
+    second = timedelta(seconds=1)
+    most = max(sum(first <= at < first + second for at in given_out) for first in given_out)
+    assert most <= rate + 2 * burst, "dispatched faster than the limit"
     await desk.settled()
     await desk.each_applied_once()
+
+
+def begun(desk: RedisDesk, rows: range) -> Counter[int]:
+    """How often each of these was begun."""
+    return Counter(note.row for note in desk.journal.notes("began") if note.row in rows)
+
+
+def rows_noted(desk: RedisDesk, event: str) -> set[int]:
+    return {note.row for note in desk.journal.notes(event)}
 
 
 async def lose(desk: RedisDesk, loss: str) -> None:

@@ -23,6 +23,8 @@ RETRY_DELAY_S = 60.0
 MAX_ATTEMPTS = 3
 POLICY = Policy(QUEUE, max_attempts=MAX_ATTEMPTS, backoff=Fixed(RETRY_DELAY_S), lease_s=30.0)
 LOAD = 200
+LOOK_EVERY = 8
+"""Of so many messages one waits for the operator, so that the load cannot be over before he has looked."""
 LOOKS_LEAST = 20
 
 
@@ -37,6 +39,7 @@ class Drill:
     fails: set[int] = field(default_factory=set)
     stay: asyncio.Event | None = None
     inside: asyncio.Event = field(default_factory=asyncio.Event)
+    looked: asyncio.Condition | None = None
 
     async def look(self) -> tuple[int, int, int]:
         """Inspect Queues."""
@@ -54,6 +57,11 @@ class Drill:
         self.inside.set()
         if self.stay is not None:
             await self.stay.wait()
+        if self.looked is not None and work.message.payload["order"] % LOOK_EVERY == 0:
+            # The first look may have begun before.
+            for _ in range(2):
+                async with self.looked:
+                    await self.looked.wait()
         if work.message.payload["order"] in self.fails:
             raise Retry("the subscription service does not answer")
 
@@ -151,13 +159,13 @@ async def test_every_line_of_the_job_log_has_the_fields_of_the_design(
 async def test_the_answers_add_up_at_every_moment_of_a_load(redis_server: RedisServer, stage: OpenStage) -> None:
     """Typed as one transaction in mid-load: what was put is waiting, in hand, delayed, parked, or logged as ended."""
     async with drill(redis_server, stage, slots=3) as at:
-        at.fails = {order for order in range(LOAD) if order % 5 == 0}
+        at.fails, at.looked = {order for order in range(LOAD) if order % 5 == 0}, asyncio.Condition()
         for order in range(LOAD):
             await at.type(f"""LPUSH {QUEUE} '{{"order": {order}}}'""")
         await at.clock.thaw()
         working = asyncio.create_task(at.worker.run())
         try:
-            seen = await looks_until_at_rest(at)
+            seen = await looks_until_at_rest(at, at.looked)
         finally:
             await at.worker.stop()
             await working
@@ -166,7 +174,7 @@ async def test_the_answers_add_up_at_every_moment_of_a_load(redis_server: RedisS
         assert seen[-1] == {"main": 0, "processing": 0, "delayed": 0, "failed": LOAD // 5, "ended": LOAD - LOAD // 5}
 
 
-async def looks_until_at_rest(at: Drill) -> list[Counter[str]]:
+async def looks_until_at_rest(at: Drill, looked: asyncio.Condition) -> list[Counter[str]]:
     seen: list[Counter[str]] = []
     while not seen or seen[-1]["failed"] + seen[-1]["ended"] < LOAD:
         await at.type("MULTI")
@@ -178,5 +186,7 @@ async def looks_until_at_rest(at: Drill) -> list[Counter[str]]:
         seen.append(Counter(main=main, processing=processing, delayed=delayed, failed=failed, ended=ended))
         if main == processing == 0:
             await at.clock.advance(RETRY_DELAY_S)
+        async with looked:
+            looked.notify_all()
         await asyncio.sleep(0)
     return seen
