@@ -96,7 +96,7 @@ class Desk:
         named = {"name": f"{queue}/tasks/{task_id}"} if task_id else {}
         return await self.client.create_task(parent=queue, task={**self.http(), **named, **task})
 
-    async def arrivals(self, count: int, within_s: float = 10.0) -> list[Arrival]:
+    async def arrivals(self, count: int, within_s: float = 30.0) -> list[Arrival]:
         """Once so many have come; and no more than these."""
         await eventually(lambda: len(self.worker.arrived) >= count, within_s, f"{count} requests have come")
         assert len(self.worker.arrived) == count
@@ -119,7 +119,7 @@ class Desk:
         async def is_empty() -> bool:
             return not [task async for task in await self.client.list_tasks(parent=queue)]
 
-        await eventually(is_empty, what="the queue is empty")
+        await eventually(is_empty, 30, "the queue is empty")
 
 
 @asynccontextmanager

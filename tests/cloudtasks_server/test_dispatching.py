@@ -156,7 +156,7 @@ async def test_a_request_past_its_deadline_is_let_go_and_tried_again(desk: Desk)
         task = await desk.client.get_task(name=f"{QUEUE}/tasks/stuck")
         return bool(task.last_attempt.response_status.code == 4 and task.response_count == 0)
 
-    await eventually(answered, what="the attempt has ended")
+    await eventually(answered, 30, "the attempt has ended")
     desk.worker.open.set()
     await desk.s.clock.advance(60)
     assert [each.headers["x-cloudtasks-taskretrycount"] for each in await desk.arrivals(2)] == ["0", "1"]

@@ -19,8 +19,8 @@ from payonce.testing.processes import Child, Processes
 from payonce.testing.serving import serving
 from tests.cloudtasks_server.desk import LOCATION, QUEUE, Worker, open_client
 
-LATENESS_S = 0.2
-"""Between a claim and its arrival, on a busy machine; dispatches that far apart may arrive in one window."""
+pytestmark = pytest.mark.timeout(300)
+
 CONCURRENCY = 20
 
 
@@ -57,11 +57,11 @@ class Ground:
         """As a caller does who minds what it creates: again until it is accepted, and a taken name is accepted."""
         for task_id in ids:
             task = {"name": f"{QUEUE}/tasks/{task_id}", "http_request": {"url": self.worker.url}}
-            await eventually(lambda task=task: self._accepted(client, task), 40, "the task is accepted")  # type: ignore[misc]
+            await eventually(lambda task=task: self._accepted(client, task), 80, "the task is accepted")  # type: ignore[misc]
 
     async def _accepted(self, client: Any, task: dict[str, Any]) -> bool:
         try:
-            await client.create_task(parent=QUEUE, task=task, timeout=5)
+            await client.create_task(parent=QUEUE, task=task, timeout=10)
         except AlreadyExists:
             return True
         except GoogleAPICallError:
@@ -78,10 +78,11 @@ class Ground:
         unexplained = {task: times for task, times in came.items() if times > 1 + self.leased_at_deaths[task]}
         assert not unexplained, f"came more often than servers died with them: {unexplained}"
 
-    def no_window_exceeds(self, rate: float, burst: int) -> None:
+    def no_window_exceeds(self, rate: float, burst: int, concurrency: int) -> None:
+        """However late a dispatch arrives: no more than run at once were under way when the second began."""
         times = sorted(arrival.at for arrival in self.worker.arrived)
         most = max(sum(1 for each in times if start <= each < start + 1) for start in times)
-        assert most <= rate * (1 + LATENESS_S) + burst, f"{most} dispatches within one second"
+        assert most <= rate + burst + concurrency, f"{most} dispatches within one second"
 
 
 @asynccontextmanager
@@ -109,7 +110,7 @@ async def test_a_server_killed_under_load_and_restarted_loses_nothing(stage: Ope
 
 
 @pytest.mark.full
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 async def test_many_deaths_under_load_lose_nothing(stage: OpenStage, tmp_path: Path) -> None:
     await die_under_load(stage, tmp_path, tasks=900, deaths=8)
 
@@ -119,24 +120,24 @@ async def die_under_load(stage: OpenStage, folder: Path, tasks: int, deaths: int
     ids = [f"t{number}" for number in range(tasks)]
     async with open_ground(stage, folder) as ground:
         server = ground.begin()
-        await server.says("cloudtasks_listening", 30)
+        await server.says("cloudtasks_listening", 60)
         async with open_client(f"127.0.0.1:{ground.ports[0]}") as client:
             await make_queue(client, rate)
             putting = [asyncio.create_task(ground.put_all(client, ids[place::4])) for place in range(4)]
             for death in range(1, deaths + 1):
                 reached = death * tasks // (deaths + 2)
-                await eventually(lambda reached=reached: len(ground.worker.arrived) >= reached, 30)  # type: ignore[misc]
+                await eventually(lambda reached=reached: len(ground.worker.arrived) >= reached, 60)  # type: ignore[misc]
                 ground.worker.open.clear()
-                await eventually(lambda: ground.worker.held == CONCURRENCY, 20, "all slots are taken")
+                await eventually(lambda: ground.worker.held == CONCURRENCY, 60, "all slots are taken")
                 await ground.kill(server)
                 ground.worker.open.set()
                 await ground.s.clock.advance_leases(LEASE_S)
                 server = ground.begin()
-                await server.says("cloudtasks_listening", 30)
+                await server.says("cloudtasks_listening", 60)
             await asyncio.gather(*putting)
-        await eventually(emptied(ground), 30, "every task is done")
+        await eventually(emptied(ground), 60, "every task is done")
         ground.each_came(ids)
-        ground.no_window_exceeds(rate, burst=60)
+        ground.no_window_exceeds(rate, burst=60, concurrency=CONCURRENCY)
         assert ground.leased_at_deaths.total() == deaths * CONCURRENCY, "every server died with all slots in its hands"
 
 
@@ -146,68 +147,67 @@ async def test_two_servers_share_limits_and_the_survivor_takes_over(stage: OpenS
     async with open_ground(stage, tmp_path, servers=2) as ground:
         servers = [ground.begin(0), ground.begin(1)]
         for server in servers:
-            await server.says("cloudtasks_listening", 30)
+            await server.says("cloudtasks_listening", 60)
         async with (
             open_client(f"127.0.0.1:{ground.ports[0]}") as first,
             open_client(f"127.0.0.1:{ground.ports[1]}") as second,
         ):
             await make_queue(first, rate, concurrency=10)
-            await asyncio.gather(ground.put_all(first, ids[:100]), ground.put_all(second, ids[100:]))
-            await eventually(lambda: len(ground.worker.arrived) >= 100, 30)
+            await asyncio.gather(ground.put_all(first, ids[:50]), ground.put_all(second, ids[50:100]))
+            await eventually(emptied(ground), 60, "both are idle")
             ground.worker.open.clear()
-            await eventually(leased(ground, 10), 10, "all slots are taken")
+            # Each gets half of the slots: the survivor needs some to go on with.
+            servers[1].stop()
+            await ground.put_all(first, ids[100:105])
+            await eventually(lambda: ground.worker.held == 5, 60, "one has its half")
+            servers[1].resume()
+            servers[0].stop()
+            await ground.put_all(second, ids[105:110])
+            await eventually(lambda: ground.worker.held == 10, 60, "all slots are taken")
+            servers[0].resume()
+            await asyncio.gather(ground.put_all(first, ids[110:200]), ground.put_all(second, ids[200:]))
             held = await ground.s.owner.fetch("select id from cloudtasks.tasks where lease_until is not null")
             assert len(held) == 10, "two servers together keep the concurrency"
             servers[0].kill()
-            # Those of the survivor are answered; what stays leased died with the other.
+            ground.leased_at_deaths.update(ids[100:105])
             ground.worker.open.set()
-            await eventually(only_the_dead_hold(ground), 30)
-            rows = await ground.s.owner.fetch("select id from cloudtasks.tasks where lease_until is not null")
-            ground.leased_at_deaths.update(row["id"] for row in rows)
+            await eventually(only_the_dead_hold(ground, 5), 60)
             await ground.s.clock.advance_leases(LEASE_S)
-            await eventually(emptied(ground), 30, "every task is done")
+            await eventually(emptied(ground), 60, "every task is done")
         ground.each_came(ids)
-        ground.no_window_exceeds(rate, burst=60)
+        ground.no_window_exceeds(rate, burst=60, concurrency=10)
 
 
 async def test_a_server_that_stood_still_changes_nothing_when_it_wakes(stage: OpenStage, tmp_path: Path) -> None:
     async with open_ground(stage, tmp_path, servers=2) as ground:
         stopped = ground.begin(0)
-        await stopped.says("cloudtasks_listening", 30)
+        await stopped.says("cloudtasks_listening", 60)
         async with open_client(f"127.0.0.1:{ground.ports[0]}") as client:
             far = {"min_backoff": {"seconds": 3_600}, "max_backoff": {"seconds": 3_600}}
             await make_queue(client, rate=60, concurrency=1, retry_config=far)
             ground.worker.open.clear()
             ground.worker.answers(200)
             await ground.put_all(client, ["one"])
-            await eventually(lambda: ground.worker.arrived)
+            await eventually(lambda: ground.worker.arrived, 60)
         stopped.stop()
         await ground.s.clock.advance_leases(LEASE_S)
         # Its answer, a success, is on the way to the one that stands still; the next gets an error.
         ground.worker.answers(500)
         ground.worker.open.set()
         survivor = ground.begin(1)
-        await eventually(lambda: len(ground.worker.arrived) == 2, 30, "the survivor has dispatched it again")
+        await eventually(lambda: len(ground.worker.arrived) == 2, 60, "the survivor has dispatched it again")
         async with open_client(f"127.0.0.1:{ground.ports[1]}") as client:
             name = f"{QUEUE}/tasks/one"
 
             async def is_settled() -> bool:
                 return bool((await client.get_task(name=name)).last_attempt.response_time)
 
-            await eventually(is_settled)
+            await eventually(is_settled, 60)
             before = await client.get_task(name=name)
             stopped.resume()
-            await eventually(lambda: any(words in stopped.output for words in ("late_answer", "lease_lost")), 20)
+            await eventually(lambda: any(words in stopped.output for words in ("late_answer", "lease_lost")), 60)
             assert await client.get_task(name=name) == before
             assert survivor.running
-
-
-def leased(ground: Ground, count: int) -> Any:
-    async def so_many() -> bool:
-        statement = "select count(*) from cloudtasks.tasks where lease_until is not null"
-        return int(await ground.s.owner.fetchval(statement)) >= count
-
-    return so_many
 
 
 def emptied(ground: Ground) -> Any:
@@ -217,14 +217,10 @@ def emptied(ground: Ground) -> Any:
     return is_empty
 
 
-def only_the_dead_hold(ground: Ground) -> Any:
-    """Nothing waits any more: whatever is left is leased, and the survivor's share of that was answered."""
+def only_the_dead_hold(ground: Ground, count: int) -> Any:
+    """The survivor has done all that it could have: what is left died with the other."""
 
     async def so() -> bool:
-        statement = """
-            select not exists (select from cloudtasks.tasks
-                where lease_until is null or last_dispatched_at > payonce.due_now() - interval '1 s')
-        """
-        return bool(await ground.s.owner.fetchval(statement))
+        return await ground.left() <= count
 
     return so

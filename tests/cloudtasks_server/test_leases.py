@@ -81,7 +81,7 @@ async def test_a_running_request_keeps_its_lease(desk: Desk) -> None:
         async def is_renewed() -> bool:
             return bool(await desk.s.database.work.fetchval(renewed))
 
-        await eventually(is_renewed, what="the lease is renewed")
+        await eventually(is_renewed, 30, "the lease is renewed")
     desk.worker.open.set()
     await desk.emptied()
     await desk.arrivals(1)
