@@ -3,17 +3,20 @@
 A backend is opened with its clocks standing still: nothing falls due and no lease ends unless a test moves them.
 """
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 from uuid import UUID
 
 from payonce.engine.database import Connection
 from payonce.engine.model import Answer, Claim, Ending, Message, Settlement, State
 from payonce.engine.policy import Policy
 from payonce.engine.queue import Admin, Feed, PullQueue, Stored
+
+T = TypeVar("T")
 
 QUEUE = "payments"
 LEASE_S = 30.0
@@ -78,6 +81,10 @@ class Backend(Protocol):
         """While entered, some transaction holds these messages."""
         ...
 
+    async def waits(self, task: asyncio.Task[Any]) -> bool:
+        """Whether it waits for what somebody holds; returns as soon as it does, or has ended."""
+        ...
+
 
 async def claim(queue: PullQueue, limit: int = 10) -> list[Claim]:
     return list((await queue.exchange([], limit)).claims)
@@ -124,6 +131,16 @@ async def let_leases_end(backend: Backend, queue: PullQueue, lease_s: float = LE
     """The claimers are dead: nobody renews, and the sweep comes by."""
     await backend.time.advance_leases(lease_s + 0.001)
     return await queue.reap()
+
+
+async def beside_a_lock(backend: Backend, message_ids: Sequence[UUID], work: Coroutine[Any, Any, T]) -> T:
+    """What it comes to while somebody holds these messages, which it must not wait for."""
+    async with backend.locked(message_ids):
+        task = asyncio.create_task(work)
+        waits = await backend.waits(task)
+    answer = await task
+    assert not waits, "it waited for what somebody else holds"
+    return answer
 
 
 async def stored(backend: Backend, state: State, queue: str = QUEUE) -> list[Stored]:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -18,8 +19,9 @@ from payonce.engine.policy import Policy
 from payonce.queues.postgres import PostgresAdmin, PostgresFeed, PostgresQueue
 from payonce.testing import Clock, ScratchDatabase, Stage, eventually, open_stage
 from tests.conformance.backend import Logged, Moment
+from tests.locks import waits_or_ended
 
-VICTIM_LIMIT_S = 20.0
+VICTIM_LIMIT_S = 45.0
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,9 @@ class PostgresBackend:
                 "select from payonce.messages where id = any($1) for update", list(message_ids)
             )
             yield
+
+    async def waits(self, task: asyncio.Task[Any]) -> bool:
+        return await waits_or_ended(self.stage, task)
 
 
 @asynccontextmanager

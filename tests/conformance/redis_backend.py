@@ -1,9 +1,10 @@
 """The Redis queue as a conformance backend: messages put straight into Redis."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 from uuid import UUID
 
 import msgspec
@@ -111,6 +112,11 @@ class RedisBackend:
         await other.give_back([claim for claim in claims if claim.message.id in message_ids])
         yield
         await other.give_back([])
+
+    async def waits(self, task: asyncio.Task[Any]) -> bool:
+        """Nothing there waits for anybody."""
+        await asyncio.wait([task])
+        return False
 
 
 @asynccontextmanager

@@ -16,6 +16,7 @@ from payonce.engine.work import Work, handles
 from payonce.engine.worker import Run
 from payonce.kit.outcomes import QueueAway
 from payonce.queues.redis import RedisQueue, pull, scripts
+from payonce.queues.redis import waiting as waiting_module
 from payonce.queues.redis.lines import Lines
 from payonce.queues.redis.scripts import Script
 from payonce.testing import ScratchDatabase, eventually
@@ -33,7 +34,8 @@ from tests.conformance.backend import (
 from tests.conformance.redis_backend import RedisBackend, open_redis_backend
 
 CLAIMS = f"q:{QUEUE}:claims"
-LONG_S = 30.0
+LONG_S = 50.0
+SOON_S = 25.0
 
 
 @pytest.fixture
@@ -67,15 +69,19 @@ async def looking(backend: RedisBackend, queue: RedisQueue) -> "asyncio.Task[Non
 async def catching(backend: RedisBackend, queue: RedisQueue) -> None:
     waiting = await looking(backend, queue)
     await backend.feed.put([message()])
-    await asyncio.wait_for(waiting, 10)
+    await asyncio.wait_for(waiting, SOON_S)
 
 
-async def test_what_is_put_is_claimed_for_a_waiting_worker_with_room(direct: RedisBackend) -> None:
+async def test_what_is_put_is_claimed_for_a_waiting_worker_with_room(
+    direct: RedisBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The look that is seen on the server is to be the one that catches.
+    monkeypatch.setattr(waiting_module, "CLAIMING_LOOK_S", int(LONG_S))
     queue = await direct.queue(PLAIN)
     waiting = await looking(direct, queue)
     put_at = time.monotonic()
     await direct.feed.put([message()])
-    await asyncio.wait_for(waiting, 10)
+    await asyncio.wait_for(waiting, SOON_S)
     assert await claimed(direct, 1), "before it was asked for"
     came = await queue.exchange([], 10)
     [caught] = came.claims
@@ -111,7 +117,7 @@ async def test_nothing_is_claimed_for_one_without_room_or_with_a_short_lease(
     waiting = asyncio.create_task(queue.wait(LONG_S, int(policy is not PLAIN)))
     await eventually(partial(looks, direct), what="a look waits on the server")
     await direct.feed.put([message()])
-    await asyncio.wait_for(waiting, 10)
+    await asyncio.wait_for(waiting, SOON_S)
     assert await claimed(direct, 0)
 
 
@@ -148,7 +154,7 @@ async def test_a_look_that_is_lost_is_told_so_that_what_it_may_have_claimed_goes
     for line in (await direct.store.command("CLIENT", "LIST")).splitlines():
         if b"cmd=blmove" in line:
             await direct.store.command("CLIENT", "KILL", "ID", int(line.split()[0].removeprefix(b"id=")))
-    await asyncio.wait_for(waiting, 10)
+    await asyncio.wait_for(waiting, SOON_S)
     with pytest.raises(QueueAway, match="was lost"):
         await queue.exchange([], 1)
     await queue.give_back([])
@@ -172,8 +178,8 @@ async def test_what_a_look_catches_after_its_worker_gave_all_back_goes_back_too(
     await direct.feed.put([message()])
 
     async def free() -> bool:
-        [lies] = await stored(direct, State.READY)
-        return lies.worker is None
+        lie = await stored(direct, State.READY)
+        return [each.worker for each in lie] == [None]
 
     await eventually(free, what="it is there for anybody")
     assert len([*await claim(queue), *await claim(other)]) == 1
@@ -232,7 +238,7 @@ async def test_what_is_given_back_goes_to_where_it_was_in_line_with_what_is_know
     [first] = await direct.feed.put([message()])
     await settle(queue, Settlement(await claim_one(queue), Ending.RETRY, "the vendor said no"))
     waiting = asyncio.create_task(queue.wait(LONG_S, 1))
-    await asyncio.wait_for(waiting, 10)
+    await asyncio.wait_for(waiting, SOON_S)
     assert await claimed(direct, 1)
     await direct.feed.put([message(), message()])
     await queue.wait(0.0, 0)
@@ -308,7 +314,7 @@ async def test_one_that_waits_looks_again_when_a_look_has_ended(direct: RedisBac
 
     await eventually(another, what="another look")
     await direct.feed.put([message()])
-    await asyncio.wait_for(waiting, 10)
+    await asyncio.wait_for(waiting, SOON_S)
     await claim_one(queue)
 
 

@@ -23,6 +23,7 @@ from payonce.testing import ScratchDatabase, Stage, eventually, open_stage
 from tests.conformance.redis_stage import RedisStage, open_redis_stage
 
 LIMITED_REST_S = 0.05
+SOON_S = 30.0
 PAY = Policy("pay", max_attempts=3, backoff=Fixed(60))
 
 
@@ -64,8 +65,8 @@ async def working(s: AnyStage, *handlers: Handler) -> AsyncIterator[Asked]:
         try:
             yield asked
         finally:
-            await worker.stop(grace_s=5)
-            await asyncio.wait_for(running, 10)
+            await worker.stop(grace_s=30)
+            await asyncio.wait_for(running, 40)
 
 
 async def statuses(s: AnyStage, message_id: UUID | None = None) -> list[str]:
@@ -185,19 +186,19 @@ async def test_a_resumed_queue_is_worked_on_at_once(stage: OpenAnyStage) -> None
         await s.admin.pause("pay", "maintenance")
         await s.feed.put([Message(queue="pay")])
         await s.admin.resume("pay")
-        await eventually(s.drained, within_s=3)
+        await eventually(s.drained)
 
 
 async def test_a_put_wakes_a_waiter_of_another_process(stage: OpenAnyStage) -> None:
     async with stage() as here, stage() as there:
-        waiting = asyncio.create_task((await here.queue(PAY)).wait(30))
+        waiting = asyncio.create_task((await here.queue(PAY)).wait(2 * SOON_S))
 
         async def woken() -> bool:
             # The listener may not be up yet, so one ring may go unheard.
             await there.feed.put([Message(queue="pay")])
             return waiting.done()
 
-        await eventually(woken, within_s=5)
+        await eventually(woken, SOON_S)
 
 
 async def test_a_process_that_stops_while_it_starts_leaves_no_connection(stage: OpenAnyStage) -> None:
@@ -214,7 +215,7 @@ async def test_a_process_that_stops_while_it_starts_leaves_no_connection(stage: 
         async def none_left() -> bool:
             return bool(await s.owner.fetchval(connections) <= before + 1)
 
-        await eventually(none_left, within_s=2)
+        await eventually(none_left, SOON_S)
 
 
 async def test_a_worker_told_to_stop_lets_its_runs_end(stage: OpenAnyStage) -> None:
@@ -228,7 +229,7 @@ async def test_a_worker_told_to_stop_lets_its_runs_end(stage: OpenAnyStage) -> N
     async with stage() as s:
         async with working(s, pay):
             [sent] = await s.feed.put([Message(queue="pay")])
-            await asyncio.wait_for(begun.wait(), 5)
+            await asyncio.wait_for(begun.wait(), SOON_S)
             asyncio.get_running_loop().call_later(0.05, may_end.set)
         assert await statuses(s, sent) == ["success"]
 
