@@ -27,7 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # A machine that stands still for a moment is no fault of what is tried; and a landing falls to no draw of the day.
+    # A machine that stands still for a moment is no fault of what is tried. New examples are for the long runs.
     hypothesis.settings.register_profile(
         "house",
         deadline=None,

@@ -4,11 +4,14 @@ import asyncio
 import time
 
 import aiohttp
+import pytest
 
 from payonce.app import App
 from payonce.settings import Settings
-from payonce.web import listening
-from payonce.web.server import SHUTDOWN_LIMIT_S
+from payonce.web import listening, server
+
+LONG_S = 45
+SOON_S = 20
 
 
 async def test_the_bare_address_leads_to_the_console(settings: Settings) -> None:
@@ -27,13 +30,17 @@ async def test_the_bare_address_leads_to_the_console(settings: Settings) -> None
             assert "Nothing waits." in await response.text()
 
 
-async def test_an_open_page_does_not_hold_up_the_end_of_the_process(settings: Settings) -> None:
+async def test_an_open_page_does_not_hold_up_the_end_of_the_process(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # For so long an end that is held up takes: no slow machine looks like it.
+    monkeypatch.setattr(server, "SHUTDOWN_LIMIT_S", LONG_S)
     jar = aiohttp.CookieJar(unsafe=True)
     async with App.open(settings) as app, aiohttp.ClientSession(cookie_jar=jar) as http:
         async with listening(app, "127.0.0.1", 0) as port:
             response = await http.get(f"http://127.0.0.1:{port}/console/live?token={app.console_token()}")
             await response.content.readline()
             begun = time.monotonic()
-        assert time.monotonic() - begun < SHUTDOWN_LIMIT_S - 1
-        async with asyncio.timeout(5):
+        assert time.monotonic() - begun < SOON_S
+        async with asyncio.timeout(SOON_S):
             await response.read()

@@ -16,6 +16,8 @@ from tests.web.asking import Answer
 from tests.web.conftest import OpenWeb
 from tests.web.test_once import BOTH, ORDER, TRANSFERS
 
+pytestmark = pytest.mark.timeout(300)
+
 
 @pytest.fixture
 def processes(tmp_path: Path) -> Iterator[Processes]:
@@ -28,7 +30,7 @@ async def started(processes: Processes, scratch: ScratchDatabase) -> tuple[Child
         sys.executable, "-m", "payonce", "run", "tally.worker", "--port", "0",
         environment={"DATABASE_URL": scratch.service_url, "PAYONCE_LOG": "json"},
     )  # fmt: skip
-    await child.says("worker_started", 30.0)
+    await child.says("worker_started", 60.0)
     match = re.search(r"http://127\.0\.0\.1:(\d+)", child.output)
     assert match is not None
     return child, int(match[1])
@@ -85,7 +87,7 @@ async def test_killed_between_the_transfer_and_its_answer_leaves_neither(
             # The transfer is written; its answer is what the server now waits to keep.
             await owner.execute("lock table payonce.http_answers in share row exclusive mode")
             request = asyncio.create_task(posted(port, "k", headers))
-            await eventually(lambda: waiting_for(owner, "payonce.http_answers"))
+            await eventually(lambda: waiting_for(owner, "payonce.http_answers"), 30)
             server.kill()
         with pytest.raises(ConnectionError):
             await request
@@ -110,7 +112,7 @@ async def test_killed_after_the_commit_gives_the_same_answer_to_the_next_try(
         async def committed() -> bool:
             return await counts(owner) == (1, 1, 1)
 
-        await eventually(committed)
+        await eventually(committed, 30)
         server.kill()
         await asyncio.gather(request, return_exceptions=True)
         first = await owner.fetchval("select id from transfers.transfers")
