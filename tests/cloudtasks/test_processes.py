@@ -1,6 +1,5 @@
 """Real processes with a pushed queue: started with no set-up, killed in the middle, and nothing lost or doubled."""
 
-import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from payonce.queues.cloudtasks.feed import CloudTasksFeed
 from payonce.testing import OpenStage, Stage, eventually
 from payonce.testing.processes import Child, Processes
 from tests.locks import waits_for_a_lock
+from tests.ports import reserved_port
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -27,9 +27,10 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
         yield running
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+@pytest.fixture
+def port() -> Iterator[str]:
+    with reserved_port() as reserved:
+        yield str(reserved)
 
 
 def environment(s: Stage, tmp_path: Path, **more: str) -> dict[str, str]:
@@ -82,10 +83,10 @@ async def test_up_brings_and_serves_with_no_set_up(stage: OpenStage, processes: 
 
 
 async def test_killed_in_the_middle_and_started_again_nothing_is_lost_or_doubled(
-    stage: OpenStage, processes: Processes, tmp_path: Path
+    stage: OpenStage, processes: Processes, tmp_path: Path, port: str
 ) -> None:
     async with stage() as s:
-        variables, port = environment(s, tmp_path), str(free_port())
+        variables = environment(s, tmp_path)
         first = start(processes, variables, "up", "--port", port)
         await first.says("worker_started", 60)
         await make_rows(s)

@@ -1,11 +1,10 @@
 """Servers as real processes that die under load: nothing is lost, every repeat has its death, and the rate holds."""
 
 import asyncio
-import socket
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from payonce.testing import OpenStage, Stage, eventually
 from payonce.testing.processes import Child, Processes
 from payonce.testing.serving import serving
 from tests.cloudtasks_server.desk import LOCATION, QUEUE, Worker, open_client
+from tests.ports import reserved_port
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -89,15 +89,10 @@ class Ground:
 async def open_ground(stage: OpenStage, folder: Path, servers: int = 1) -> AsyncIterator[Ground]:
     worker = Worker()
     async with stage() as s, serving(worker) as worker.url:
-        ports = []
-        for _ in range(servers):
-            with socket.create_server(("127.0.0.1", 0)) as free:
-                ports.append(free.getsockname()[1])
-        processes = Processes(folder)
-        try:
+        with ExitStack() as stack:
+            ports = [stack.enter_context(reserved_port()) for _ in range(servers)]
+            processes = stack.enter_context(Processes(folder))
             yield Ground(s, processes, worker, ports)
-        finally:
-            processes.close()
 
 
 async def make_queue(client: Any, rate: float, concurrency: int = CONCURRENCY, **settings: Any) -> None:

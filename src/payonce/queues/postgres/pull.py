@@ -107,7 +107,9 @@ class PostgresQueue:
         try:
             rows = await connection.fetch(statement, *arguments)
         except asyncpg.DeadlockDetectedError:
-            # Nothing of ours happened, and the other one is through. Told, because exchanges are not meant to meet.
+            # Nothing of ours happened, and the other one is through. A claim that began before another's locks what
+            # that one leased meanwhile, and the settling of that waits. Why a claim waits in turn is a guess: that
+            # SKIP LOCKED is not minded where a row is followed to its newer versions. Told, because it is so rare.
             log.warning("exchange_deadlocked", queue=self.policy.queue, worker=self._worker)
             rows = await connection.fetch(statement, *arguments)
         return rows, rows.pop()
