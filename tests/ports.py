@@ -1,14 +1,18 @@
-"""Ports of servers that a test starts more than once: nobody else gets them in between."""
+"""Ports for processes that must be told theirs before they start."""
 
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 
 @contextmanager
-def reserved_port() -> Iterator[int]:
-    """Bound and not listened on: a server may share it, and the system gives it to nobody who asks for any."""
-    with socket.socket() as held:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind(("127.0.0.1", 0))
-        yield held.getsockname()[1]
+def held_ports(count: int) -> Iterator[list[int]]:
+    """Free ones, which stay so: while a port is held the system gives it to nobody who asks for any, and whoever asks
+    for just that one gets it, as servers do that may reuse an address. A port that was only found free may be
+    somebody's end of a connection by the time at which a process listens."""
+    with ExitStack() as stack:
+        held = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in held:
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            each.bind(("127.0.0.1", 0))
+        yield [each.getsockname()[1] for each in held]

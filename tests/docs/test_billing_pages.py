@@ -8,15 +8,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from payonce.settings import Settings
 from payonce.settings.billing import BillingSettings
 from payonce.settings.variables import variables
 from payonce.testing import Servers, eventually
 from tests.docs.test_documents import DOCS, sh_blocks
-from tests.docs.test_payouts_pages import answers, free_ports
+from tests.docs.test_payouts_pages import answers
+from tests.ports import held_ports
 
 PAGE = "billing.md"
-WITHIN_S = 60.0
+WITHIN_S = 120.0
 ROLES = ("billing.subscriptions", "billing.payments")
 
 
@@ -27,10 +30,10 @@ def test_every_variable_of_the_page_is_a_setting() -> None:
     assert told <= {*variables(Settings), *variables(BillingSettings)}
 
 
+@pytest.mark.timeout(300)
 def test_a_newcomer_gets_through_a_year_of_billing(servers: Servers, tmp_path: Path) -> None:
-    [port] = free_ports(1)
     script = "\n".join(["set -eu", *sh_blocks(PAGE)])
-    with servers.of().lent() as database:
+    with servers.of().lent() as database, held_ports(1) as [port]:
         ours = ("DATABASE_", "PAYONCE_", "QUEUE_POLICY__", "PORT", "GATEWAY_", "BILLING_", "SUBSCRIPTION_")
         given = {
             **{name: value for name, value in os.environ.items() if not name.startswith(ours)},

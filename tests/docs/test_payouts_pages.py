@@ -7,10 +7,10 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import asyncpg
@@ -22,10 +22,12 @@ from payonce.settings.references import ENDPOINT_VARIABLE
 from payonce.settings.variables import variables
 from payonce.testing import Servers, eventually
 from tests.docs.test_documents import DOCS, sh_blocks
+from tests.ports import held_ports
 
 GOOGLE, HERE = "running-payouts-on-google-cloud.md", "running-payouts-without-google.md"
 SCRIPT = DOCS.parent / "deploy/gcp/payouts.sh"
 WITHIN_S = 90.0
+PORTS = 7
 KEY = "a-signing-key-of-the-page-0123456789"
 CURL = """#!/bin/sh
 for each in "$@"; do printf '%s\\n' "$each"; done
@@ -62,12 +64,19 @@ def test_every_variable_of_the_page_is_a_setting(page: str) -> None:
     assert told <= known, told - known
 
 
-def test_a_process_for_each_role_pays_as_the_page_says(servers: Servers, tmp_path: Path) -> None:
+@pytest.fixture
+def held() -> Iterator[list[int]]:
+    with held_ports(PORTS) as ports:
+        yield ports
+
+
+@pytest.mark.timeout(300)
+def test_a_process_for_each_role_pays_as_the_page_says(servers: Servers, held: list[int], tmp_path: Path) -> None:
     """The page's own lines, on ports that are free here; from the webhook to the bytes that the wallet signs."""
     script = "\n".join([*sh_blocks(HERE), "wait"])
     ports = sorted(set(re.findall(r"(?:127\.0\.0\.1:|port )(\d{4})\b", script)))
-    assert len(ports) == 7
-    for port, free in zip(ports, free_ports(len(ports)), strict=True):
+    assert len(ports) == PORTS
+    for port, free in zip(ports, held, strict=True):
         script = re.sub(rf"\b{port}\b", str(free), script)
     [by_hand] = sh_blocks(GOOGLE)
     urls = dict(re.findall(r"export (GCSPLIT\d_URL|HOSTPAY_WEBHOOK_URL)=(\S+)", script))
@@ -127,15 +136,6 @@ def answers(url: str) -> bool:
             return bool(answer.status == 200)
     except OSError:
         return False
-
-
-def free_ports(count: int) -> list[int]:
-    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [listener.getsockname()[1] for listener in listeners]
-    finally:
-        for listener in listeners:
-            listener.close()
 
 
 def test_every_step_of_the_page_is_one_of_the_script() -> None:
