@@ -33,6 +33,10 @@ ROLES = [
 BTC_CLIENT = "bc1qw508d6qejxtdg4y5r3zarvary0c5xw7kv8f3t4"
 ETH_CLIENT = "0x" + "ab" * 20
 STEP_S = 20.0
+WITHIN_S = 100.0
+ROUNDS_MAX = 4
+
+pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture
@@ -68,7 +72,7 @@ class House:
             await self.world.carry()
             return bool(await self.state(payment_id) == state)
 
-        await eventually(ended, 30.0, f"{payment_id} becomes {state}")
+        await eventually(ended, WITHIN_S, f"{payment_id} becomes {state}")
 
     async def state(self, payment_id: str) -> Any:
         return await self.app.read.fetchval("select state from payouts.payouts where payment_id = $1", payment_id)
@@ -150,11 +154,15 @@ async def test_a_payout_is_traced_by_the_names_that_its_callers_have_for_it(
         payout_id = (await house.order()).json()["payout_id"]
         await house.ends("pay-1", "finished")
         unique_id = await house.app.read.fetchval("select unique_id from payouts.payouts where id = $1", payout_id)
-        code, runs = await traced(payout_id)
+        # Nothing more falls due; what was under way may still end between two looks, and then all are taken again.
+        await house.clock.freeze()
+        for _ in range(ROUNDS_MAX):
+            told = {name: await traced(name) for name in (payout_id, "pay-1", unique_id)}
+            if len(set(told.values())) == 1:
+                break
+        [(code, runs)] = set(told.values())
         assert code == 0
         assert runs > 0
-        for name in ("pay-1", unique_id):
-            assert await traced(name) == (0, runs), name
         assert await traced("pay-2") == (1, 0)
 
 

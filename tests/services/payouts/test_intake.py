@@ -21,7 +21,7 @@ from payonce.services.payouts.model import USDT, Hold, State
 from payonce.services.payouts.pricing import fee_and_rest, market_value
 from payonce.services.payouts.terms import Terms
 from payonce.settings import load_settings
-from payonce.testing import OpenStage, ScratchDatabase
+from payonce.testing import Clock, OpenStage, ScratchDatabase
 from payonce.web import build_web
 from tests.services.payouts.payouts_stage import (
     BTC_CLIENT,
@@ -130,8 +130,9 @@ async def test_the_signature_is_over_the_raw_bytes(door: OpenDoor) -> None:
 
 
 async def test_a_time_that_is_far_from_ours_is_400(door: OpenDoor) -> None:
-    async with door() as at:
-        now = await at.ask.app.read.fetchval("select payonce.due_now()")
+    async with door() as at, Clock.open(at.ask.scratch.owner_url) as clock:
+        # It stands still: what is too early would not be so a few seconds later.
+        now = await clock.freeze()
         for seconds in (-302, 302, 86_400):
             answer = await at.order(timestamp=int(now.timestamp()) + seconds)
             assert answer.status == 400

@@ -16,7 +16,7 @@ from payonce.vendors.changenow.port import Order, Swap
 from tests.services.payouts.hostpay_stage import House, eth, open_house
 from tests.services.payouts.payouts_stage import TO_BTC
 
-TOGETHER_S = 10.0
+TOGETHER_S = 40.0
 
 
 async def refuse_both_parts_at_once(house: House) -> None:

@@ -13,6 +13,7 @@ from payonce.kit.crypto import sign_hex
 from payonce.services.payouts.tokens import HOPS
 from payonce.testing import ScratchDatabase
 from tests.cli.conftest import (
+    PATIENCE_S,
     SIGNING_KEY,
     Payonce,
     ask,
@@ -37,7 +38,7 @@ def ordered(port: int) -> dict[str, Any]:
         }
     )  # fmt: skip
     headers = {"X-Webhook-Signature": sign_hex(SIGNING_KEY.encode(), body.encode()), "Content-Type": "application/json"}
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
     try:
         connection.request("POST", "/", body, headers)
         answer = connection.getresponse()
