@@ -7,8 +7,8 @@ import subprocess
 from typing import Any
 
 from payonce.testing import ScratchDatabase
-from tests.cli.conftest import Payonce, ask
-from tests.cli.test_serving import fetch
+from tests.cli.conftest import PATIENCE_S, Payonce, ask
+from tests.cli.test_serving import fetch, good
 
 LOCATION = "projects/p/locations/l"
 
@@ -39,10 +39,11 @@ def test_the_printed_lines_connect_googles_client_and_a_signal_drains(
     client.create_task(parent=queue.name, task={"http_request": {"url": "http://127.0.0.1:9/"}})
     client.transport.close()
     port = int(http.rpartition(":")[2])
-    assert [fetch(port, path)[0] for path in ("/healthz", "/readyz", "/nothing")] == [200, 200, 404]
+    assert good(port, "/readyz")
+    assert [fetch(port, path)[0] for path in ("/healthz", "/nothing")] == [200, 404]
     assert 'payonce_cloudtasks_created_total{queue="q"} 1.0' in fetch(port, "/metrics")[1]
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=30)
+    process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
     assert ask(database.owner_url, "select count(*) from cloudtasks.tasks") == 1
 

@@ -4,12 +4,12 @@ import http.client
 
 import pytest
 
-from tests.cli.conftest import Payonce
+from tests.cli.conftest import PATIENCE_S, Payonce
 from tests.cli.test_serving import started
 
 
 def status(port: int, path: str, key: str) -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
     try:
         connection.request("GET", path, headers={"Authorization": f"Bearer {key}"})
         return connection.getresponse().status

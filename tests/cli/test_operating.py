@@ -7,9 +7,9 @@ from contextlib import contextmanager
 import asyncpg
 
 from payonce.testing import ScratchDatabase
-from tests.cli.conftest import QUEUE, Payonce, ask, depth_of, message_count, until
+from tests.cli.conftest import QUEUE, UNHURRIED, Payonce, ask, depth_of, message_count, until
 
-ONE_TRY = {"QUEUE_POLICY__TALLY_CHANGES__MAX_ATTEMPTS": "1"}
+ONE_TRY = {**UNHURRIED, "QUEUE_POLICY__TALLY_CHANGES__MAX_ATTEMPTS": "1"}
 
 
 @contextmanager
@@ -101,7 +101,7 @@ def test_redrive_and_purge_touch_what_the_filter_says(payonce: Payonce, database
 def test_trace_tells_the_life_of_a_message(payonce: Payonce, database: ScratchDatabase) -> None:
     message_id = payonce("queues", "put", QUEUE, '{"row_id": 5}', "--key", "five", "--json").json["id"]
     assert [entry["status"] for entry in payonce("trace", message_id, "--json").json["entries"]] == ["received"]
-    payonce.start("run", "tally.worker", QUEUE_POLICY__TALLY_CHANGES__MAX_ATTEMPTS="2")
+    payonce.start("run", "tally.worker", **{**ONE_TRY, "QUEUE_POLICY__TALLY_CHANGES__MAX_ATTEMPTS": "2"})
     until(lambda: message_count(database, "parked") == 1, "it is parked")
     statuses = [entry["status"] for entry in payonce("trace", "five", "--json").json["entries"]]
     assert statuses[:2] == ["retry", "parked"]

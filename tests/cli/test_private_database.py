@@ -4,12 +4,15 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from payonce import __version__
 from payonce.embedded import start
-from tests.cli.conftest import QUEUE, Payonce, ask, depth_of, until
+from tests.cli.conftest import PATIENCE_S, QUEUE, Payonce, ask, depth_of, until
+
+ROUNDS_MAX = 3
 
 
 def test_help_comes_before_anything_heavy_is_imported(private_payonce: Payonce) -> None:
@@ -46,6 +49,7 @@ def test_the_first_command_starts_and_migrates_a_private_server(private_payonce:
     assert depth["ready"] == 1
 
 
+@pytest.mark.timeout(400)
 def test_the_demonstration_accounts_for_every_message_and_leaves_nothing_behind(
     private_payonce: Payonce, data_dir: Path
 ) -> None:
@@ -55,9 +59,7 @@ def test_the_demonstration_accounts_for_every_message_and_leaves_nothing_behind(
     killed.kill()
     until(lambda: not workers_of(killed.pid), "its workers die with it")
 
-    ended = private_payonce("demo", "queue", "--json", "--seed", "5", "--messages", "300")
-    figures = ended.json
-    assert ended.code == 0, ended.stderr
+    figures = demonstrated(private_payonce)
     assert (figures["messages"], figures["lost"], figures["doubled"]) == (300, 0, 0)
     assert figures["applied"] + figures["parked"] == 300
     assert figures["parked"] >= figures["poison"] >= 2
@@ -67,6 +69,19 @@ def test_the_demonstration_accounts_for_every_message_and_leaves_nothing_behind(
     assert ask(start(data_dir / "postgres").superuser_url, left) == 0
     after = depth_of(private_payonce)
     assert after | {"oldest_ready_s": 0} == before | {"oldest_ready_s": 0}
+
+
+def demonstrated(payonce: Payonce) -> dict[str, Any]:
+    """Of a demonstration with enough blows: where its own process stands still the work may be over before them, of
+    which it complains. That is no broken promise, and it is tried again; every other complaint is one."""
+    for seed in range(5, 5 + ROUNDS_MAX):
+        ended = payonce("demo", "queue", "--json", "--seed", str(seed), "--messages", "300")
+        complaints = [line for line in ended.stderr.splitlines() if line.startswith("error: ")]
+        if [line for line in complaints if not line.endswith("the work was over too soon")] or not complaints:
+            break
+    assert ended.code == 0, ended.stderr
+    figures: dict[str, Any] = ended.json
+    return figures
 
 
 @pytest.mark.full
@@ -85,7 +100,7 @@ def test_ctrl_c_ends_a_demonstration_cleanly(private_payonce: Payonce) -> None:
     process = private_payonce.start("demo", "queue")
     until(lambda: len(workers_of(process.pid)) == 3, "a demonstration has its workers")
     process.send_signal(signal.SIGINT)
-    stdout, stderr = process.communicate(timeout=30)
+    stdout, stderr = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, stdout, stderr) == (130, "", "")
     assert not workers_of(process.pid)
 

@@ -11,20 +11,42 @@ from typing import Any
 import pytest
 
 from payonce.testing import ScratchDatabase
-from tests.cli.conftest import QUEUE, Payonce, ask, message_count, until
+from tests.cli.conftest import PATIENCE_S, QUEUE, UNHURRIED, Payonce, ask, message_count, until
+
+NEVER_MS = 250_000
+"""Longer than any test."""
+HELD = """
+    do $all$ begin
+        create table tally.held (); insert into tally.held default values; grant select on tally.held to public;
+        create function tally.hold() returns trigger language plpgsql as $$
+        begin
+            while exists (select from tally.held) loop perform pg_sleep(0.02); end loop;
+            return new;
+        end $$;
+        create trigger hold before update on tally.rows for each row execute function tally.hold();
+    end $all$
+"""
+"""Whoever changes a row stands still inside its statement until the table is empty. Not a lock: a wait for one ends."""
+
+
+def lines_until(process: "subprocess.Popen[str]", event: str) -> list[str]:
+    """What it logs up to the line that says so."""
+    assert process.stderr is not None
+    lines = []
+    while line := process.stderr.readline():
+        lines.append(line)
+        if json.loads(line)["event"] == event:
+            return lines
+    raise AssertionError(f"the process ended without saying {event}: {lines}")
 
 
 def started(process: "subprocess.Popen[str]", event: str = "worker_started") -> dict[str, Any]:
     """The log line that says so."""
-    assert process.stderr is not None
-    while line := process.stderr.readline():
-        said: dict[str, Any] = json.loads(line)
-        if said["event"] == event:
-            return said
-    raise AssertionError(f"the process ended without saying {event}")
+    said: dict[str, Any] = json.loads(lines_until(process, event)[-1])
+    return said
 
 
-def put_slow_change(payonce: Payonce, database: ScratchDatabase, takes_ms: int) -> None:
+def put_change(payonce: Payonce, database: ScratchDatabase, takes_ms: int = 0) -> None:
     ask(database.owner_url, "insert into tally.rows (id) values (1)")
     payonce("queues", "put", QUEUE, f'{{"row_id": 1, "takes_ms": {takes_ms}}}')
 
@@ -33,37 +55,40 @@ def put_slow_change(payonce: Payonce, database: ScratchDatabase, takes_ms: int) 
 def test_a_signal_drains_running_work(
     payonce: Payonce, database: ScratchDatabase, told: signal.Signals, code: int
 ) -> None:
-    put_slow_change(payonce, database, takes_ms=1_500)
-    worker = payonce.start("run", "tally.worker", "--json")
+    put_change(payonce, database)
+    ask(database.owner_url, HELD)
+    worker = payonce.start("run", "tally.worker", "--json", **UNHURRIED)
     until(lambda: message_count(database, "leased") == 1, "the message is in work")
     worker.send_signal(told)
-    stdout, stderr = worker.communicate(timeout=30)
+    before = lines_until(worker, "worker_draining")
+    ask(database.owner_url, "delete from tally.held")
+    stdout, stderr = worker.communicate(timeout=PATIENCE_S)
     assert worker.returncode == code, stderr
     assert json.loads(stdout) == {"roles": ["tally.worker"], "stopped_by": told.name}
-    assert "Traceback" not in stderr
+    assert "Traceback" not in "".join(before) + stderr
     assert ask(database.owner_url, "select value from tally.rows") == 1
     assert ask(database.owner_url, "select count(*) from payonce.messages") == 0
 
 
 def test_work_that_outlives_the_grace_is_given_back_by_its_lease(payonce: Payonce, database: ScratchDatabase) -> None:
-    put_slow_change(payonce, database, takes_ms=9_000)
-    worker = payonce.start("run", "tally.worker", PAYONCE_GRACE_S="0.1")
+    put_change(payonce, database, takes_ms=NEVER_MS)
+    worker = payonce.start("run", "tally.worker", PAYONCE_GRACE_S="0.1", **UNHURRIED)
     until(lambda: message_count(database, "leased") == 1, "the message is in work")
     worker.terminate()
-    worker.communicate(timeout=30)
+    worker.communicate(timeout=PATIENCE_S)
     assert worker.returncode == 0
     assert ask(database.owner_url, "select value from tally.rows") == 0
     assert ask(database.owner_url, "select count(*) from payonce.messages") == 1
 
 
 def test_a_second_signal_ends_at_once(payonce: Payonce, database: ScratchDatabase) -> None:
-    put_slow_change(payonce, database, takes_ms=9_000)
-    worker = payonce.start("run", "tally.worker")
+    put_change(payonce, database, takes_ms=NEVER_MS)
+    worker = payonce.start("run", "tally.worker", PAYONCE_GRACE_S="100", **UNHURRIED)
     until(lambda: message_count(database, "leased") == 1, "the message is in work")
     worker.terminate()
     started(worker, "worker_draining")
     worker.terminate()
-    worker.communicate(timeout=5)
+    worker.communicate(timeout=PATIENCE_S)
     assert worker.returncode == 128 + signal.SIGTERM
     assert message_count(database, "leased") == 1
 
@@ -74,12 +99,11 @@ def test_health_readiness_queues_and_metrics_are_served(payonce: Payonce, databa
     started(process)
     assert get(port, "/healthz") == (200, {"status": "alive"})
     loops = ["backend", "cloudtasks.server", "janitors", "task service", "web", "worker"]
-    assert get(port, "/readyz") == (200, {"status": "ready", "loops": loops})
+    assert good(port, "/readyz") == {"status": "ready", "loops": loops}
     payonce("queues", "pause", QUEUE)
     payonce("queues", "put", QUEUE, "{}")
-    code, body = get(port, "/v1/health/queues")
-    [depth] = [each for each in body["queues"] if each["queue"] == QUEUE]
-    assert (code, depth["ready"], depth["paused"]) == (200, 1, True)
+    [depth] = [each for each in good(port, "/v1/health/queues")["queues"] if each["queue"] == QUEUE]
+    assert (depth["ready"], depth["paused"]) == (1, True)
     assert depth["oldest_ready_s"] >= 0
     assert "payonce_claims_total" in fetch(port, "/metrics")[1]
     code, problem = get(port, "/nowhere")
@@ -94,7 +118,7 @@ def test_the_consoles_link_is_printed_kept_over_a_restart_and_printed_again(payo
         started(process)
         assert fetch(port, "/console/")[0] == 403
         process.terminate()
-        said, logged = process.communicate(timeout=30)
+        said, logged = process.communicate(timeout=PATIENCE_S)
         [link] = [word for word in said.split() if word.startswith(f"http://127.0.0.1:{port}/console?token=")]
         tokens.add(link.partition("token=")[2])
         assert link.partition("token=")[2] not in logged
@@ -107,9 +131,13 @@ def test_a_process_on_a_foreign_schema_is_alive_and_not_ready(payonce: Payonce, 
     process = payonce.start("run", "tally.worker", "--port", "0")
     port = int(started(process, "listening")["url"].rpartition(":")[2])
     ask(database.owner_url, "update payonce.migrations set checksum = 'other' where component = 'tally'")
-    code, problem = get(port, "/readyz")
-    assert (code, problem["status"]) == (503, 503)
-    assert "was changed after it was applied" in problem["detail"]
+
+    def refused() -> bool:
+        code, problem = get(port, "/readyz")
+        assert (code, problem["status"]) == (503, 503)
+        return "was changed after it was applied" in problem["detail"]
+
+    until(refused, "the reason is told")
     assert get(port, "/healthz")[0] == 200
 
 
@@ -121,7 +149,7 @@ def test_bad_requests_are_never_a_server_error(payonce: Payonce) -> None:
         b"GET /%ff%00 HTTP/1.1\r\nhost: x\r\n\r\n",
         b"POST /readyz HTTP/1.1\r\nhost: x\r\n\r\n",
     ):
-        with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+        with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as connection:
             connection.sendall(raw)
             assert connection.recv(12).startswith(b"HTTP/1.1 4"), raw
 
@@ -139,8 +167,19 @@ def get(port: int, path: str) -> tuple[int, Any]:
     return code, json.loads(body)
 
 
+def good(port: int, path: str) -> Any:
+    """A process whose store has not answered in time is not ready, and is asked again."""
+
+    def answer() -> Any:
+        code, body = get(port, path)
+        assert code in (200, 503), body
+        return body if code == 200 else None
+
+    return until(answer, f"{path} is good")
+
+
 def fetch(port: int, path: str) -> tuple[int, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
     try:
         connection.request("GET", path)
         answer = connection.getresponse()
@@ -158,7 +197,7 @@ def test_each_service_of_billing_listens_where_it_is_expected_and_a_second_proce
     second = payonce.start("run", "billing.subscriptions", **elsewhere)
     assert started(second, "http_port_taken")["wanted"] == int(port)
     assert started(second)["roles"] == ["billing.subscriptions"]
-    connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=PATIENCE_S)
     connection.request("GET", "/v1/plans")
     plans = json.loads(connection.getresponse().read())["plans"]
     connection.close()

@@ -11,7 +11,7 @@ from typing import Any
 
 from standardwebhooks.webhooks import Webhook
 
-from tests.cli.conftest import Payonce
+from tests.cli.conftest import PATIENCE_S, Payonce
 
 PRINTED = (
     "CHANGENOW_API_KEY", "CHANGENOW_URL", "PAYONCE_CHAIN_URL", "GATEWAY_API_KEY", "GATEWAY_URL",
@@ -46,7 +46,7 @@ def test_the_printed_lines_let_two_roles_share_exchange_and_chain(payonce: Payon
     for role in roles:
         assert "wallet_without_limits" in said_before_work(role)
     simulators.send_signal(signal.SIGTERM)
-    simulators.communicate(timeout=30)
+    simulators.communicate(timeout=PATIENCE_S)
     assert simulators.returncode == 0
 
 
@@ -70,7 +70,7 @@ def test_the_books_outlive_the_process_and_the_gateway_tells_of_what_is_in_them(
             return
 
     with HTTPServer(("127.0.0.1", 0), Receiver) as receiver:
-        receiver.timeout = 30
+        receiver.timeout = PATIENCE_S
         to = f"http://127.0.0.1:{receiver.server_port}/v1/webhooks/gateway"
         process = payonce.start("simulators", *FREE_PORTS, "--gateway-webhooks", to)
         environment = printed(process)

@@ -12,7 +12,7 @@ from payonce.cli.demo.transfers import Report, seeded_orders
 from payonce.cli.demo.verdict import Verdict
 from payonce.kit.money import Amount, well_known
 from payonce.testing import ScratchDatabase
-from tests.cli.conftest import Payonce, ask, until
+from tests.cli.conftest import PATIENCE_S, Payonce, ask, until
 
 EUR = well_known("EUR")
 GOOD = Verdict(
@@ -78,7 +78,7 @@ def test_without_addresses_the_banks_are_simulated_and_their_books_outlive_the_w
     refused = payonce("run", "transfers.worker")
     assert (refused.code, "another process has the simulator of northbank open" in refused.stderr) == (1, True)
     first.kill()
-    _, said = first.communicate(timeout=30)
+    _, said = first.communicate(timeout=PATIENCE_S)
     assert said.count("vendor_simulated") == 2
     assert "set PAYONCE_NORTHBANK_URL" in said
 

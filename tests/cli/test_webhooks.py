@@ -25,7 +25,7 @@ from tests.cli.conftest import PATIENCE_S, Ended, Payonce, ask, until
 from tests.engine.webhooks_stage import Arrived, Shop
 
 KEYS = f"k1:{base64.b64encode(b'k' * 32).decode()}"
-WORKER = {"QUEUE_POLICY__WEBHOOK_DELIVERIES__LEASE_S": "1", "PAYONCE_WEBHOOK_PRIVATE": "true"}
+WORKER = {"PAYONCE_WEBHOOK_PRIVATE": "true"}
 
 
 class Desk:
@@ -156,6 +156,9 @@ def test_a_worker_killed_between_the_send_and_the_record_sends_again_under_the_s
     # What stands still in the shop never goes on: nobody is left to hear its answer.
     desk.shop.resume = None
     desk.told(event, "pending")
+    # Its lease ends here and not by the time: a short one would also end for a worker that only stood still.
+    ended = "update payonce.messages set lease_until = payonce.lease_now() where state = 'leased' returning 1"
+    assert ask(database.owner_url, ended) == 1
     desk.start()
     first, second = desk.heard(2)
     assert first.id == second.id == event
