@@ -21,7 +21,7 @@ from payonce.bench.rounds import Sizes
 from payonce.embedded.redis import Durability
 from payonce.kit.outcomes import Invalid
 
-TINY = Sizes(backlog=200, singles=20, idle_jobs=5, transactional=40, drain_limit_s=10.0, pickup_limit_s=0.1)
+TINY = Sizes(backlog=200, singles=20, idle_jobs=5, transactional=40, drain_limit_s=60.0, pickup_limit_s=0.1)
 
 
 def installed_systems(backend: str) -> list[str]:

@@ -15,7 +15,7 @@ FLAGS = (
     "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
 )  # fmt: skip
-PATIENCE_MS = 15_000
+PATIENCE_MS = 40_000
 """The bound of each wait for a page, above what a busy machine needs."""
 WIDE = {"width": 1280, "height": 800}
 NARROW = {"width": 390, "height": 844}

@@ -28,7 +28,7 @@ from tests.services.payouts.test_decisions import XRP_CLIENT, XRP_ELSEWHERE
 from tests.services.payouts.test_refunds import ONE_HASH, failed
 
 MANY = 10_000
-PAGE_LIMIT_S = 5.0
+PAGE_LIMIT_S = 30.0
 """For one page of a list with MANY rows behind it, on a machine that tests keep busy."""
 A_WHILE_S = 900.0
 """Enough for a payout to end, and less than a login lasts."""

@@ -62,7 +62,7 @@ async def test_a_redriven_message_ends_while_the_page_is_open(
             await page.get_by_label("Why").fill("the row is there now")
             await page.get_by_role("button", name="Redrive 1 message").click()
             await page.get_by_role("link", name="Job log").click()
-            await eventually(lambda: _nothing_left(console), what="the message ends")
+            await eventually(lambda: _nothing_left(console), 40.0, "the message ends")
             await expect(page.locator("tbody tr").first).to_contain_text("success")
 
 

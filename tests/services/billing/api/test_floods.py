@@ -143,7 +143,7 @@ async def test_a_forwarded_address_is_believed_only_of_proxies_that_were_named(
 
     async with served(web, bound("127.0.0.1", 0), proxies) as (port, _):
         url = f"http://127.0.0.1:{port}"
-        async with HttpClient("door", url, timeout_s=10, allow_private=True) as http:
+        async with HttpClient("door", url, timeout_s=40, allow_private=True) as http:
             answer = await http.request("GET", "/", headers={"X-Forwarded-For": "198.51.100.7"})
     assert answer.body.decode() == taken_for
 

@@ -182,6 +182,8 @@ async def test_a_slow_receiver_holds_up_no_worker_and_no_more_than_so_many_wait_
     stage: OpenStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(notifying, "AT_ONCE_MAX", 2)
+    # Nothing that the receiver holds is to end by the time.
+    monkeypatch.setattr(notifying, "AT_ONCE_S", 60.0)
     async with open_till(stage, aside=True) as till:
         held = asyncio.Event()
         whole = till.subscriptions._take
