@@ -67,7 +67,7 @@ def test_a_signal_drains_running_work(
     assert json.loads(stdout) == {"roles": ["tally.worker"], "stopped_by": told.name}
     assert "Traceback" not in "".join(before) + stderr
     assert ask(database.owner_url, "select value from tally.rows") == 1
-    assert ask(database.owner_url, "select count(*) from payonce.messages") == 0
+    assert ask(database.owner_url, "select count(*) from payonce.messages where queue = $1", QUEUE) == 0
 
 
 def test_work_that_outlives_the_grace_is_given_back_by_its_lease(payonce: Payonce, database: ScratchDatabase) -> None:
@@ -78,7 +78,7 @@ def test_work_that_outlives_the_grace_is_given_back_by_its_lease(payonce: Payonc
     worker.communicate(timeout=PATIENCE_S)
     assert worker.returncode == 0
     assert ask(database.owner_url, "select value from tally.rows") == 0
-    assert ask(database.owner_url, "select count(*) from payonce.messages") == 1
+    assert ask(database.owner_url, "select count(*) from payonce.messages where queue = $1", QUEUE) == 1
 
 
 def test_a_second_signal_ends_at_once(payonce: Payonce, database: ScratchDatabase) -> None:

@@ -8,11 +8,11 @@ import pytest
 
 from payonce.engine.model import Message
 from payonce.examples.tally import CHANGES, INVARIANTS
+from payonce.kit.ports import held_ports
 from payonce.queues.cloudtasks.feed import CloudTasksFeed
 from payonce.testing import OpenStage, Stage, eventually
 from payonce.testing.processes import Child, Processes
 from tests.locks import waits_for_a_lock
-from tests.ports import reserved_port
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -29,8 +29,8 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
 
 @pytest.fixture
 def port() -> Iterator[str]:
-    with reserved_port() as reserved:
-        yield str(reserved)
+    with held_ports(1) as [held]:
+        yield str(held)
 
 
 def environment(s: Stage, tmp_path: Path, **more: str) -> dict[str, str]:

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from payonce.kit.ports import held_ports
 from payonce.settings import Settings
 from payonce.settings.billing import BillingSettings
 from payonce.settings.variables import variables
 from payonce.testing import Servers, eventually
 from tests.docs.test_documents import DOCS, sh_blocks
 from tests.docs.test_payouts_pages import answers
-from tests.ports import held_ports
 
 PAGE = "billing.md"
 WITHIN_S = 120.0

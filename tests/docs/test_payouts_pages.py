@@ -16,13 +16,13 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from payonce.kit.ports import held_ports
 from payonce.settings import Settings
 from payonce.settings.payouts import PayoutsSettings
 from payonce.settings.references import ENDPOINT_VARIABLE
 from payonce.settings.variables import variables
 from payonce.testing import Servers, eventually
 from tests.docs.test_documents import DOCS, sh_blocks
-from tests.ports import held_ports
 
 GOOGLE, HERE = "running-payouts-on-google-cloud.md", "running-payouts-without-google.md"
 SCRIPT = DOCS.parent / "deploy/gcp/payouts.sh"

@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ import asyncpg
 import msgspec
 
 from payonce.bench.billing_usage import QUICK_USAGE, UsageMeasured, UsageSizes, measure_usage
-from payonce.bench.cpu import cpu_seconds, free_ports, postgres_pids
+from payonce.bench.cpu import cpu_seconds, postgres_pids
 from payonce.bench.failure import BenchFailed
 from payonce.bench.hops import Latency, latencies
 from payonce.engine.bell import Bell
@@ -23,6 +23,7 @@ from payonce.engine.database import Database
 from payonce.engine.transaction import begin
 from payonce.kit.http import HttpClient
 from payonce.kit.outcomes import NotSent, Unknown
+from payonce.kit.ports import held_ports
 from payonce.queues.postgres import PostgresFeed
 from payonce.services.billing.policies import BILLING_CLOCK, CHARGE_INITIATION, PAYMENT_INITIATION, SUBSCRIPTION_UPDATE
 from payonce.services.billing.subscriptions.keeping import RENEW
@@ -118,14 +119,16 @@ async def _measure(
 def _processes(
     url: str, gateway: GatewayStandIn, layout: Mapping[str, Sequence[str]]
 ) -> Iterator[tuple[dict[str, Child], str]]:
-    ports = dict(zip(layout, free_ports(len(layout)), strict=True))
-    subscriptions = f"http://127.0.0.1:{ports[next(iter(layout))]}"
-    environment = {
-        **gateway.environment, "DATABASE_URL": url, "PAYONCE_LOG": "json", "PAYONCE_SLOTS": str(SLOTS),
-        "JWT_SECRET_KEY": secrets.token_hex(KEY_BYTES), "WEBHOOK_SIGNING_SECRET": secrets.token_hex(KEY_BYTES),
-        "SUBSCRIPTION_SERVICE_URL": subscriptions,
-    }  # fmt: skip
-    with tempfile.TemporaryDirectory(prefix="payonce-bench-") as folder, Processes(Path(folder)) as processes:
+    with ExitStack() as stack:
+        ports = dict(zip(layout, stack.enter_context(held_ports(len(layout))), strict=True))
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="payonce-bench-"))
+        processes = stack.enter_context(Processes(Path(folder)))
+        subscriptions = f"http://127.0.0.1:{ports[next(iter(layout))]}"
+        environment = {
+            **gateway.environment, "DATABASE_URL": url, "PAYONCE_LOG": "json", "PAYONCE_SLOTS": str(SLOTS),
+            "JWT_SECRET_KEY": secrets.token_hex(KEY_BYTES), "WEBHOOK_SIGNING_SECRET": secrets.token_hex(KEY_BYTES),
+            "SUBSCRIPTION_SERVICE_URL": subscriptions,
+        }  # fmt: skip
         yield {
             each: processes.start(
                 sys.executable, "-m", "payonce", "run", *roles, "--port", str(ports[each]), name=each,

@@ -14,8 +14,9 @@ from typing import Any, Final
 import asyncpg
 import msgspec
 
-from payonce.bench.cpu import cpu_seconds, free_ports, postgres_pids
+from payonce.bench.cpu import cpu_seconds, postgres_pids
 from payonce.bench.failure import BenchFailed
+from payonce.kit.ports import held_ports
 from payonce.services.billing.tokens import Claims, Tokens
 from payonce.testing.processes import Child, Processes
 
@@ -140,8 +141,11 @@ async def _answer(reader: asyncio.StreamReader) -> None:
 
 @contextmanager
 def _process(url: str, key: str) -> Iterator[tuple[Child, int]]:
-    [port] = free_ports(1)
-    with tempfile.TemporaryDirectory(prefix="payonce-bench-") as folder, Processes(Path(folder)) as processes:
+    with (
+        held_ports(1) as [port],
+        tempfile.TemporaryDirectory(prefix="payonce-bench-") as folder,
+        Processes(Path(folder)) as processes,
+    ):
         environment = {
             "DATABASE_URL": url, "PAYONCE_DATA_DIR": folder, "PAYONCE_LOG": "json", "JWT_SECRET_KEY": key,
             "WEBHOOK_SIGNING_SECRET": secrets.token_hex(32),

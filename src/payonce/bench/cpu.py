@@ -1,9 +1,7 @@
 """What processes have spent on the processors, by the kernel's books; and ports that are free."""
 
 import os
-import socket
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -43,10 +41,3 @@ async def postgres_pids(superuser_url: str, database: str | None = None) -> list
     finally:
         await connection.close()
     return [row["pid"] for row in rows]
-
-
-def free_ports(count: int) -> list[int]:
-    """Chosen by the system, all different; free a moment ago."""
-    with ExitStack() as stack:
-        taken = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [int(each.getsockname()[1]) for each in taken]

@@ -7,19 +7,20 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import asyncpg
 import msgspec
 
-from payonce.bench.cpu import cpu_seconds, free_ports, postgres_pids
+from payonce.bench.cpu import cpu_seconds, postgres_pids
 from payonce.bench.failure import BenchFailed
 from payonce.bench.hops import Latency, latencies, percentile
 from payonce.engine.policy import environment_name
 from payonce.kit.http import HttpClient
 from payonce.kit.outcomes import NotSent, Unknown
+from payonce.kit.ports import held_ports
 from payonce.services.payouts.intake import SIGNATURE_HEADER
 from payonce.services.payouts.policies import FOLLOW, QUEUES
 from payonce.standins import Manner, StandIns, open_stand_ins
@@ -140,32 +141,31 @@ async def _carry(world: StandIns) -> None:
 def _processes(
     url: str, world: StandIns, layout: Mapping[str, Sequence[str]], limit: float | None
 ) -> Iterator[tuple[dict[str, Child], str]]:
-    ports = dict(zip((*layout, SERVER), free_ports(len(layout) + 1), strict=True))
-    # A process of all roles answers below /payouts/<role>, one of a single role at the root.
-    alone = len(layout) > 1
-    addresses = {
-        ROLES[role]: f"http://127.0.0.1:{ports[each]}" + ("" if alone else f"/{role.replace('.', '/')}")
-        for each, roles in layout.items()
-        for role in roles
-    }
-    environment = {
-        **world.environment, **addresses, "DATABASE_URL": url, "PAYONCE_LOG": "json",
-        "CLOUD_TASKS_ENDPOINT": f"127.0.0.1:{ports[SERVER]}", **_policies(),
-        **({} if limit else {"CHANGENOW_REQUESTS_PER_S": str(UNLIMITED_PER_S)}),
-    }  # fmt: skip
-    payonce = (sys.executable, "-m", "payonce")
-    with tempfile.TemporaryDirectory(prefix="payonce-bench-") as folder, Processes(Path(folder)) as processes:
-        children = {
-            SERVER: processes.start(
-                *payonce, SERVER, "--port", str(ports[SERVER]), name=SERVER, environment=environment
-            )
+    with ExitStack() as stack:
+        ports = dict(zip((*layout, SERVER), stack.enter_context(held_ports(len(layout) + 1)), strict=True))
+        # A process of all roles answers below /payouts/<role>, one of a single role at the root.
+        alone = len(layout) > 1
+        addresses = {
+            ROLES[role]: f"http://127.0.0.1:{ports[each]}" + ("" if alone else f"/{role.replace('.', '/')}")
+            for each, roles in layout.items()
+            for role in roles
         }
-        for each, roles in layout.items():
-            children[each] = processes.start(
-                *payonce, "run", *roles, "--port", str(ports[each]), name=each, environment=environment
+        environment = {
+            **world.environment, **addresses, "DATABASE_URL": url, "PAYONCE_LOG": "json",
+            "CLOUD_TASKS_ENDPOINT": f"127.0.0.1:{ports[SERVER]}", **_policies(),
+            **({} if limit else {"CHANGENOW_REQUESTS_PER_S": str(UNLIMITED_PER_S)}),
+        }  # fmt: skip
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="payonce-bench-"))
+        processes = stack.enter_context(Processes(Path(folder)))
+        commands = {SERVER: (SERVER,)} | {each: ("run", *roles) for each, roles in layout.items()}
+        children = {
+            each: processes.start(
+                sys.executable, "-m", "payonce", *command, "--port", str(ports[each]), name=each,
+                environment=environment,
             )
-        first = next(iter(layout))
-        yield children, f"http://127.0.0.1:{ports[first]}"
+            for each, command in commands.items()
+        }  # fmt: skip
+        yield children, f"http://127.0.0.1:{ports[next(iter(layout))]}"
 
 
 def _policies() -> dict[str, str]:

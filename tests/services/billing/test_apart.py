@@ -14,12 +14,12 @@ import pytest
 from payonce.engine.apikeys import make_key
 from payonce.kit.http import HttpClient
 from payonce.kit.outcomes import PayonceError
+from payonce.kit.ports import held_ports
 from payonce.services.billing import INVARIANTS
 from payonce.testing import OpenStage, ScratchDatabase, Stage, eventually
 from payonce.testing.processes import Child, Processes
 from payonce.testing.serving import serving
 from tests.engine.webhooks_stage import Shop as Merchant
-from tests.ports import held_ports
 
 SUBSCRIPTIONS: Final = ("billing.subscriptions", "webhooks.sender")
 PAYMENTS: Final = ("billing.payments",)

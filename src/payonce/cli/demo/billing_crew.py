@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from payonce.cli.crew import Crew
-from payonce.cli.demo.fleet import Fleet, free_ports
+from payonce.cli.demo.fleet import Fleet
+from payonce.kit.ports import held_ports
 
 SUBSCRIPTIONS, PAYMENTS = "billing.subscriptions", "billing.payments"
 ROLES: Final = (SUBSCRIPTIONS, PAYMENTS)
@@ -29,14 +30,14 @@ POLICY: Final = {
 @contextmanager
 def open_fleet(environment: Mapping[str, str], log_path: Path) -> Iterator[Fleet]:
     """Ports are chosen once: a process that is started again answers where it did before."""
-    ports = dict(zip(ROLES, free_ports(len(ROLES)), strict=True))
-    urls = {role: f"http://127.0.0.1:{port}" for role, port in ports.items()}
-    everybody = {
-        **environment, "SUBSCRIPTION_SERVICE_URL": urls[SUBSCRIPTIONS], "BILLING_TEST_CLOCKS": "true",
-        "JWT_SECRET_KEY": secrets.token_hex(KEY_BYTES), "WEBHOOK_SIGNING_SECRET": secrets.token_hex(KEY_BYTES),
-        **{f"QUEUE_POLICY__{queue}__{name}": value for queue in QUEUES for name, value in POLICY.items()},
-    }  # fmt: skip
     with ExitStack() as stack:
+        ports = dict(zip(ROLES, stack.enter_context(held_ports(len(ROLES))), strict=True))
+        urls = {role: f"http://127.0.0.1:{port}" for role, port in ports.items()}
+        everybody = {
+            **environment, "SUBSCRIPTION_SERVICE_URL": urls[SUBSCRIPTIONS], "BILLING_TEST_CLOCKS": "true",
+            "JWT_SECRET_KEY": secrets.token_hex(KEY_BYTES), "WEBHOOK_SIGNING_SECRET": secrets.token_hex(KEY_BYTES),
+            **{f"QUEUE_POLICY__{queue}__{name}": value for queue in QUEUES for name, value in POLICY.items()},
+        }  # fmt: skip
         crews = {role: Crew(("run", role, "--port", str(ports[role])), everybody, log_path, 1) for role in ROLES}
         for crew in crews.values():
             stack.enter_context(crew)

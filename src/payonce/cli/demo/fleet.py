@@ -1,7 +1,6 @@
 """Processes of several roles in a demonstration, at addresses that stay: started again, and killed in mid-work."""
 
 import random
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -42,11 +41,3 @@ class Fleet:
         role, pid = chance.choice(victims)
         self.crews[role].strike(Blow.KILL, pid, 0.0)
         return True
-
-
-def free_ports(count: int) -> list[int]:
-    taken = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(each.getsockname()[1]) for each in taken]
-    for each in taken:
-        each.close()
-    return ports

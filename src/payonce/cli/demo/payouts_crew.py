@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Final
 
 from payonce.cli.crew import Crew
-from payonce.cli.demo.fleet import Fleet, free_ports
+from payonce.cli.demo.fleet import Fleet
+from payonce.kit.ports import held_ports
 
 ROLES: Final = {
     "payouts.orchestrator": "GCSPLIT1_URL",
@@ -23,13 +24,13 @@ SERVER_SHARE: Final = 0.25
 @contextmanager
 def open_fleet(environment: Mapping[str, str], log_path: Path) -> Iterator[Fleet]:
     """Ports are chosen once: a process that is started again answers where it did before."""
-    ports = dict(zip((*ROLES, SERVER), free_ports(len(ROLES) + 1), strict=True))
-    urls = {role: f"http://127.0.0.1:{ports[role]}" for role in ROLES}
-    everybody = {
-        **environment, **{ROLES[role]: url for role, url in urls.items()},
-        "CLOUD_TASKS_ENDPOINT": f"127.0.0.1:{ports[SERVER]}",
-    }  # fmt: skip
     with ExitStack() as stack:
+        ports = dict(zip((*ROLES, SERVER), stack.enter_context(held_ports(len(ROLES) + 1)), strict=True))
+        urls = {role: f"http://127.0.0.1:{ports[role]}" for role in ROLES}
+        everybody = {
+            **environment, **{ROLES[role]: url for role, url in urls.items()},
+            "CLOUD_TASKS_ENDPOINT": f"127.0.0.1:{ports[SERVER]}",
+        }  # fmt: skip
         crews = {SERVER: Crew((SERVER, "--port", str(ports[SERVER])), everybody, log_path, 1)}
         for role in ROLES:
             crews[role] = Crew(("run", role, "--port", str(ports[role])), everybody, log_path, 1)
