@@ -1,4 +1,4 @@
-"""What processes have spent on the processors, by the kernel's books; and ports that are free."""
+"""What processes have spent on the processors, by the kernel's books."""
 
 import os
 from collections.abc import Mapping, Sequence

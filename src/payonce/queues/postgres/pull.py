@@ -107,9 +107,8 @@ class PostgresQueue:
         try:
             rows = await connection.fetch(statement, *arguments)
         except asyncpg.DeadlockDetectedError:
-            # Nothing of ours happened, and the other one is through. A claim that began before another's locks what
-            # that one leased meanwhile, and the settling of that waits. Why a claim waits in turn is a guess: that
-            # SKIP LOCKED is not minded where a row is followed to its newer versions. Told, because it is so rare.
+            # Nothing of ours happened, and the other one is through. A claim with an older snapshot locks what another
+            # one leased meanwhile, and the settling of that waits for it; why it is waited for in turn is not known.
             log.warning("exchange_deadlocked", queue=self.policy.queue, worker=self._worker)
             rows = await connection.fetch(statement, *arguments)
         return rows, rows.pop()
