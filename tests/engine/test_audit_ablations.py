@@ -11,7 +11,7 @@ from payonce.kit.outcomes import PayonceError
 from payonce.testing import OpenStage, ScratchDatabase
 from tests.ablations import Ablation, Ablations, Check, cases, given, missed, patched
 from tests.conformance.wire import without
-from tests.engine import test_audit_seals, test_audit_verify, test_orphans
+from tests.engine import audit_notes, test_audit_seals, test_audit_verify, test_orphans
 
 FINAL_NOTES = "order by l.xact, l.id limit"
 BELOW_XMIN = r"l\.xact < pg_snapshot_xmin\(pg_current_snapshot\(\)\)"
@@ -39,6 +39,12 @@ def fence_nothing(*_: Any) -> Any:
         return None
 
     return passed()
+
+
+@pytest.fixture(autouse=True)
+def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the safeguard what is waited for does not come."""
+    monkeypatch.setattr(audit_notes, "SEALED_WITHIN_S", 2.0)
 
 
 async def redriven_after_the_first_look(stage: OpenStage) -> None:
