@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,11 +18,10 @@ from payonce.bench.billing_usage import QUICK_USAGE, UsageMeasured, UsageSizes, 
 from payonce.bench.cpu import cpu_seconds, postgres_pids
 from payonce.bench.failure import BenchFailed
 from payonce.bench.hops import Latency, latencies
+from payonce.bench.roles import LOOK_S, Lend, until_up
 from payonce.engine.bell import Bell
 from payonce.engine.database import Database
 from payonce.engine.transaction import begin
-from payonce.kit.http import HttpClient
-from payonce.kit.outcomes import NotSent, Unknown
 from payonce.kit.ports import held_ports
 from payonce.queues.postgres import PostgresFeed
 from payonce.services.billing.policies import BILLING_CLOCK, CHARGE_INITIATION, PAYMENT_INITIATION, SUBSCRIPTION_UPDATE
@@ -36,12 +35,8 @@ CARD: Final = "4242424242424242"
 PRICE_MINOR: Final = 2_900
 WARM_UP: Final = 50
 KEY_BYTES: Final = 32
-START_S: Final = 60.0
 LIMIT_S: Final = 300.0
-LOOK_S: Final = 0.1
 SLOTS: Final = 32
-
-Lend = Callable[[], AbstractAsyncContextManager[str]]
 
 
 class Sizes(msgspec.Struct, frozen=True):
@@ -92,7 +87,7 @@ async def _measure(
         with _processes(url, gateway, layout) as (children, subscriptions):
             connection = await asyncpg.connect(url)
             try:
-                await _until_up(subscriptions, children)
+                await until_up(subscriptions, children)
                 load = _Load(url, connection, gateway)
                 await load.renew("warm", WARM_UP)
                 pids = {each: [child.pid] for each, child in children.items()}
@@ -136,23 +131,6 @@ def _processes(
             )
             for each, roles in layout.items()
         }, subscriptions  # fmt: skip
-
-
-async def _until_up(url: str, children: Mapping[str, Child]) -> None:
-    deadline = time.monotonic() + START_S
-    async with HttpClient("payonce", url, allow_private=True) as http:
-        while True:
-            try:
-                if (await http.request("GET", "/readyz")).status == 200:
-                    return
-            except (NotSent, Unknown):
-                pass
-            for name, child in children.items():
-                if not child.running:
-                    raise BenchFailed(f"{name} ended by itself: {child.last_words()}")
-            if time.monotonic() > deadline:
-                raise BenchFailed(f"the roles did not answer within {START_S:g} s")
-            await asyncio.sleep(LOOK_S)
 
 
 class _Load:

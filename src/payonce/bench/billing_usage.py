@@ -16,6 +16,7 @@ import msgspec
 
 from payonce.bench.cpu import cpu_seconds, postgres_pids
 from payonce.bench.failure import BenchFailed
+from payonce.bench.roles import until_up
 from payonce.kit.ports import held_ports
 from payonce.services.billing.tokens import Claims, Tokens
 from payonce.testing.processes import Child, Processes
@@ -70,7 +71,7 @@ async def measure_usage(
     try:
         await _add_accounts(connection, sizes.accounts)
         with _process(url, key) as (child, port):
-            await _until_up(child, port)
+            await until_up(f"http://127.0.0.1:{port}", {ROLE: child})
             load = _Load(port, _tokens(key, sizes.accounts))
             layouts = {"spread": sizes.accounts, "shared": 1}
             found: dict[str, list[_Round]] = {layout: [] for layout in layouts}
@@ -156,30 +157,6 @@ def _process(url: str, key: str) -> Iterator[tuple[Child, int]]:
             ),
             port,
         )
-
-
-async def _until_up(child: Child, port: int) -> None:
-    deadline = time.monotonic() + START_S
-    while True:
-        if await _is_ready(port):
-            return
-        if not child.running:
-            raise BenchFailed(f"{ROLE} ended by itself: {child.last_words()}")
-        if time.monotonic() > deadline:
-            raise BenchFailed(f"{ROLE} did not answer within {START_S:g} s: {child.last_words()}")
-        await asyncio.sleep(LOOK_S)
-
-
-async def _is_ready(port: int) -> bool:
-    try:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        try:
-            writer.write(b"GET /readyz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
-            return b" 200 " in await reader.readline()
-        finally:
-            writer.close()
-    except OSError:
-        return False
 
 
 def _tokens(key: str, accounts: int) -> list[str]:

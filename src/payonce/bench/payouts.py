@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,9 +17,9 @@ import msgspec
 from payonce.bench.cpu import cpu_seconds, postgres_pids
 from payonce.bench.failure import BenchFailed
 from payonce.bench.hops import Latency, latencies, percentile
+from payonce.bench.roles import LOOK_S, Lend, until_up
 from payonce.engine.policy import environment_name
 from payonce.kit.http import HttpClient
-from payonce.kit.outcomes import NotSent, Unknown
 from payonce.kit.ports import held_ports
 from payonce.services.payouts.intake import SIGNATURE_HEADER
 from payonce.services.payouts.policies import FOLLOW, QUEUES
@@ -40,13 +40,8 @@ BECH32: Final = "023456789acdefghjklmnpqrstuvwxyz"
 BLOCK_S: Final = 0.2
 CALLERS: Final = 16
 LIMIT_S: Final = 180.0
-START_S: Final = 60.0
-LOOK_S: Final = 0.1
 UNLIMITED_PER_S: Final = 10_000
 WARM_UP: Final = 20
-
-
-Lend = Callable[[], AbstractAsyncContextManager[str]]
 
 
 class Sizes(msgspec.Struct, frozen=True):
@@ -108,7 +103,7 @@ async def _measure(
                 carrying = asyncio.create_task(_carry(world))
                 try:
                     load = _Load(http, world, connection, name)
-                    await load.until_up(children)
+                    await until_up(orchestrator, children)
                     await load.work(f"warm-{name}", WARM_UP)
                     pids = {each: [child.pid] for each, child in children.items()}
                     pids["postgresql"] = await postgres_pids(superuser_url)
@@ -186,21 +181,6 @@ class _Load:
         self._connection = connection
         self._name = name
         self.intake_ms: list[float] = []
-
-    async def until_up(self, children: Mapping[str, Child]) -> None:
-        deadline = time.monotonic() + START_S
-        while True:
-            try:
-                if (await self._http.request("GET", "/readyz")).status == 200:
-                    return
-            except (NotSent, Unknown):
-                pass
-            for name, child in children.items():
-                if not child.running:
-                    raise BenchFailed(f"{name} ended by itself: {child.last_words()}")
-            if time.monotonic() > deadline:
-                raise BenchFailed(f"the roles did not answer within {START_S:g} s")
-            await asyncio.sleep(LOOK_S)
 
     async def work(self, prefix: str, count: int) -> float:
         """Seconds from the first webhook to the last payout that is finished."""

@@ -107,6 +107,11 @@ class Visit:
         self.cookies.set_notice(response, self.csrf, notice[:NOTICE_MAX_LENGTH])
         return response
 
+    def left_to_another(self, approval_id: int) -> Response:
+        """After a change that waits for somebody else: to the page where it is granted."""
+        text = f"Asked. Nothing is done until a second person grants approval {approval_id}."
+        return self.done(f"/approvals/{approval_id}", text)
+
 
 Handler = Callable[[Visit], Awaitable[Response]]
 

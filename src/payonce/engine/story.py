@@ -34,7 +34,9 @@ class Scene:
     """One thing that happened, or that is as it is now."""
 
     at: datetime
-    kind: Kind
+    """By the store's clock."""
+    kind: str
+    """A Kind, or a word of the service that tells its own part."""
     title: str
     state: str
     detail: str | None = None
@@ -62,10 +64,10 @@ async def story(read: Reads, what: str) -> Story:
     trace_ids = list(found.trace_ids) or await _trace_of_effect(read, what)
     effects = await _effects(read, trace_ids)
     effect_scenes, tries_cut = await _effect_scenes(read, effects)
-    postings = await _postings(read, trace_ids)
+    postings = await _postings(read, "trace_id = any($1::text[])", list(trace_ids))
     entries = await _outbox(read, trace_ids)
     references = {*trace_ids, *(str(entry.message_id) for entry in found.entries), *(str(row["id"]) for row in effects)}
-    notes = await _notes(read, sorted(references)[:REFERENCES_MAX])
+    notes = await notes_about(read, sorted(references)[:REFERENCES_MAX])
     scenes = [*map(_run_scene, found.entries), *effect_scenes, *postings, *entries, *notes]
     cut = found.truncated or tries_cut or len(effects) == EFFECTS_MAX or len(postings) == POSTINGS_MAX
     cut = cut or len(entries) == ENTRIES_MAX or len(notes) == NOTES_MAX or len(references) > REFERENCES_MAX
@@ -122,17 +124,27 @@ def _try_scene(effect: Any, row: Any) -> Scene:
     )
 
 
-async def _postings(read: Reads, trace_ids: Sequence[str]) -> list[Scene]:
+async def postings_about(read: Reads, references: Sequence[tuple[str, str]]) -> list[Scene]:
+    """By kind and id of what they refer to, in whichever trace they were written; the newest POSTINGS_MAX."""
+    return await _postings(
+        read,
+        "(reference_kind, reference_id) in (select * from unnest($1::text[], $2::text[]))",
+        [kind for kind, _ in references],
+        [of for _, of in references],
+    )
+
+
+async def _postings(read: Reads, which: str, *arguments: Sequence[str]) -> list[Scene]:
     rows = await read.fetch(
         f"""
         select p.id, p.description, p.reference_kind, p.reference_id, p.posted_at,
             array_agg(a.path order by l.number) as paths, array_agg(a.asset order by l.number) as assets,
             array_agg(a.exponent order by l.number) as exponents, array_agg(l.minor::text order by l.number) as minors
-        from (select * from payonce.postings where trace_id = any($1::text[]) order by id desc limit {POSTINGS_MAX}) p
+        from (select * from payonce.postings where {which} order by id desc limit {POSTINGS_MAX}) p
         join payonce.posting_lines l on l.posting_id = p.id join payonce.accounts a on a.id = l.account_id
         group by p.id, p.description, p.reference_kind, p.reference_id, p.posted_at order by p.id
         """,
-        list(trace_ids),
+        *arguments,
     )
     return [_posting_scene(row) for row in rows]
 
@@ -160,7 +172,7 @@ async def _outbox(read: Reads, trace_ids: Sequence[str]) -> list[Scene]:
     ]  # fmt: skip
 
 
-async def _notes(read: Reads, references: Sequence[str]) -> list[Scene]:
+async def notes_about(read: Reads, references: Sequence[str]) -> list[Scene]:
     rows = await read.fetch(
         f"""
         select severity, location, text, actor, created_at from payonce.audit_log

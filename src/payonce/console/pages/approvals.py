@@ -95,7 +95,7 @@ async def _change_threshold(visit: Visit, asset: Asset, above: Amount | None) ->
         )  # fmt: skip
     if isinstance(end, Done):
         return visit.done("/approvals", f"Above {above} a second person is asked.")
-    return visit.done(f"/approvals/{end.id}", f"Asked. Nothing is done until a second person grants approval {end.id}.")
+    return visit.left_to_another(end.id)
 
 
 def _number(visit: Visit) -> int:

@@ -64,9 +64,7 @@ async def decide(visit: Visit) -> Response:
     except Retry as error:
         return await _page(visit, await _known(visit), Stale(error.reason))
     if not isinstance(end, Done):
-        return visit.done(
-            f"/approvals/{end.id}", f"Asked. Nothing is done until a second person grants approval {end.id}."
-        )
+        return visit.left_to_another(end.id)
     said = end.result["state"].replace("_", " ")
     retried = " What it owes is being charged." if given.verdict is Verdict.RETRY else ""
     return visit.done(f"/billing/subscriptions/{seen.id}", f"The subscription is {said}.{retried}")

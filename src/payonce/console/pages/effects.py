@@ -74,7 +74,7 @@ async def answer(visit: Visit) -> Response:
     if isinstance(end, Done):
         text = f"The effect is {end.result['state']}; {what_follows(end.result)}."
         return visit.done(f"/effects/{effect.id}", text)
-    return visit.done(f"/approvals/{end.id}", f"Asked. Nothing is done until a second person grants approval {end.id}.")
+    return visit.left_to_another(end.id)
 
 
 async def _shown(visit: Visit) -> Shown:

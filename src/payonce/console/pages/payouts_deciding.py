@@ -86,7 +86,7 @@ async def decide(visit: Visit) -> Response:
         return await _page(visit, await payout_of(visit), Stale(error.reason))
     if isinstance(end, Done):
         return visit.done(f"/payouts/{payout.id}", f"The payout is {_said(end.result['state'])}.")
-    return visit.done(f"/approvals/{end.id}", f"Asked. Nothing is done until a second person grants approval {end.id}.")
+    return visit.left_to_another(end.id)
 
 
 def _given(visit: Visit, payout: Payout) -> Decision:

@@ -51,7 +51,7 @@ async def change_limits(visit: Visit) -> Response:
         )  # fmt: skip
     if isinstance(end, Done):
         return visit.done("/vendors", f"The wallet pays {end.result['limits']} without being asked.")
-    return visit.done(f"/approvals/{end.id}", f"Asked. Nothing is done until a second person grants approval {end.id}.")
+    return visit.left_to_another(end.id)
 
 
 def _bound_of(visit: Visit, name: str) -> Amount | None:

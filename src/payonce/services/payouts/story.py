@@ -4,33 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any
 
-from payonce.engine.audit import notes
 from payonce.engine.ledger.model import Reads
+from payonce.engine.story import Scene, notes_about, postings_about
 from payonce.kit.money import Amount, Asset
 from payonce.services.payouts.decisions import Verdict
 from payonce.services.payouts.model import ETH, REPLACED, UNDER_WAY, Payout, State, Swap, SwapState, swap_from
-
-POSTINGS_MAX: Final = 500
-NOTES_MAX: Final = 200
-
-
-@dataclass(frozen=True)
-class Fact:
-    """One thing that is on record, with the names that the engine's own scenes have."""
-
-    at: datetime
-    kind: str
-    title: str
-    state: str
-    detail: str | None = None
-    amount: Amount | None = None
-    who: str | None = None
-    lines: Sequence[tuple[str, Amount]] = ()
-    message_id: None = None
-    effect_id: None = None
-    queue: None = None
 
 
 @dataclass(frozen=True)
@@ -87,16 +67,19 @@ async def carried(read: Reads, payout: Payout) -> list[Carried]:
     return [_carried(row) for row in rows]
 
 
-async def facts(read: Reads, payout: Payout, swaps: Sequence[Carried]) -> list[Fact]:
+async def facts(read: Reads, payout: Payout, swaps: Sequence[Carried]) -> list[Scene]:
     """In time order."""
     found = [
-        Fact(payout.created_at, "payout", f"{payout.price} paid for channel {payout.closed_channel_id}", "received",
-             f"{payout.fee} is our fee, {payout.adjusted} is paid out"),
+        Scene(payout.created_at, "payout", f"{payout.price} paid for channel {payout.closed_channel_id}", "received",
+              f"{payout.fee} is our fee, {payout.adjusted} is paid out"),
         *await _priced(read, payout),
         *(fact for each in swaps for fact in _of_swap(each)),
         *await _signed(read, swaps),
-        *await _posted(read, payout, swaps),
-        *await _noted(read, payout, swaps),
+        # By what they refer to: a payout in a batch is in the books of another trace.
+        *await postings_about(read, [("payout", payout.id), *(("payout_swap", each.swap.id) for each in swaps)]),
+        *await notes_about(
+            read, [payout.id, *{each.swap.unique_id: None for each in swaps}, *(each.swap.id for each in swaps)]
+        ),
     ]  # fmt: skip
     return sorted(found, key=lambda fact: fact.at)
 
@@ -150,37 +133,37 @@ def _carried(row: Any) -> Carried:
     )  # fmt: skip
 
 
-async def _priced(read: Reads, payout: Payout) -> list[Fact]:
+async def _priced(read: Reads, payout: Payout) -> list[Scene]:
     at = await read.fetchval(
         "select created_at from payouts.split_payout_request where unique_id = $1", payout.unique_id
     )
     if at is None or payout.value is None:
         return []
-    return [Fact(at, "estimate", f"{payout.adjusted} is worth {payout.value}", "priced",
-                 "the pure market value, by ChangeNOW's estimate without its fees")]  # fmt: skip
+    return [Scene(at, "estimate", f"{payout.adjusted} is worth {payout.value}", "priced",
+                  "the pure market value, by ChangeNOW's estimate without its fees")]  # fmt: skip
 
 
-def _of_swap(each: Carried) -> list[Fact]:
+def _of_swap(each: Carried) -> list[Scene]:
     swap = each.swap
     shared = f", for {each.payouts} payouts together" if each.payouts > 1 else ""
     what = f"{swap.currency} on {swap.network}"
-    found = [Fact(each.created_at, "swap", f"swap {swap.id} to {what}{shared}", "begun", None, swap.amount)]
+    found = [Scene(each.created_at, "swap", f"swap {swap.id} to {what}{shared}", "begun", None, swap.amount)]
     if swap.triggered_at is not None:
         gets = "" if each.gets is None or swap.direct else f"; the client gets {shown(each.gets)} {swap.currency}"
         made = "no exchange is needed" if swap.direct else f"exchange {swap.cn_api_id}"
-        found.append(Fact(swap.triggered_at, "swap", f"hostpay is told to pay {swap.payin_address}", "swapped",
-                          f"{made}{gets}", swap.amount))  # fmt: skip
+        found.append(Scene(swap.triggered_at, "swap", f"hostpay is told to pay {swap.payin_address}", "swapped",
+                           f"{made}{gets}", swap.amount))  # fmt: skip
     if swap.state in REPLACED:
-        found.append(Fact(each.updated_at, "swap", f"swap {swap.id} is over", swap.state, swap.reason, swap.amount))
+        found.append(Scene(each.updated_at, "swap", f"swap {swap.id} is over", swap.state, swap.reason, swap.amount))
     if each.deposit is not None and each.deposit.is_final:
         paid = each.deposit
         used = "" if paid.gas_used is None else f", {paid.gas_used:,} gas"
-        found.append(Fact(paid.updated_at, "wallet", f"transaction {paid.tx_hash}", "final",
-                          f"in block {paid.block_number}{used}", swap.amount))  # fmt: skip
+        found.append(Scene(paid.updated_at, "wallet", f"transaction {paid.tx_hash}", "final",
+                           f"in block {paid.block_number}{used}", swap.amount))  # fmt: skip
     return found
 
 
-async def _signed(read: Reads, swaps: Sequence[Carried]) -> list[Fact]:
+async def _signed(read: Reads, swaps: Sequence[Carried]) -> list[Scene]:
     rows = await read.fetch(
         """
         select a.hash, a.nonce, a.attempt, a.created_at, p.to_address, p.asset, p.exponent, p.amount_minor
@@ -190,43 +173,10 @@ async def _signed(read: Reads, swaps: Sequence[Carried]) -> list[Fact]:
         [each.swap.id for each in swaps],
     )
     return [
-        Fact(row["created_at"], "wallet", f"transaction {row['hash']}", "signed",
-             f"nonce {row['nonce']}, attempt {row['attempt']}, to {row['to_address']}",
-             Amount(int(row["amount_minor"]), Asset(row["asset"], row["exponent"])))
+        Scene(row["created_at"], "wallet", f"transaction {row['hash']}", "signed",
+              f"nonce {row['nonce']}, attempt {row['attempt']}, to {row['to_address']}",
+              Amount(int(row["amount_minor"]), Asset(row["asset"], row["exponent"])))
         for row in rows
-    ]  # fmt: skip
-
-
-async def _posted(read: Reads, payout: Payout, swaps: Sequence[Carried]) -> list[Fact]:
-    """By what they refer to: a payout in a batch is in the books of another trace."""
-    rows = await read.fetch(
-        f"""
-        select p.posted_at, p.description, array_agg(a.path order by l.number) as paths,
-            array_agg(a.asset order by l.number) as assets, array_agg(a.exponent order by l.number) as exponents,
-            array_agg(l.minor::text order by l.number) as minors
-        from payonce.postings p join payonce.posting_lines l on l.posting_id = p.id
-        join payonce.accounts a on a.id = l.account_id
-        where (p.reference_kind = 'payout' and p.reference_id = $1)
-           or (p.reference_kind = 'payout_swap' and p.reference_id = any($2::text[]))
-        group by p.id order by p.id desc limit {POSTINGS_MAX}
-        """,
-        payout.id, [each.swap.id for each in swaps],
-    )  # fmt: skip
-    return [
-        Fact(row["posted_at"], "posting", row["description"] or "posting", "posted", lines=[
-            (path, Amount.from_minor(minor, Asset(asset, exponent)))
-            for path, minor, asset, exponent in zip(
-                row["paths"], row["minors"], row["assets"], row["exponents"], strict=True)
-        ])
-        for row in reversed(rows)
-    ]  # fmt: skip
-
-
-async def _noted(read: Reads, payout: Payout, swaps: Sequence[Carried]) -> list[Fact]:
-    about = [payout.id, *{each.swap.unique_id: None for each in swaps}, *(each.swap.id for each in swaps)]
-    found = [note for reference in about for note in await notes(read, reference=reference, limit=NOTES_MAX)]
-    return [
-        Fact(note.at, "note", note.location, note.severity, note.text, who=note.actor) for note in found
     ]  # fmt: skip
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Final
 
+from payonce.engine.story import Scene
 from payonce.kit.words import counted
-from payonce.services.billing.facts import Fact
 from payonce.services.billing.payments.looking import Charged, Delivery, GivenBack
 from payonce.services.billing.payments.model import RefundState, State
 
@@ -13,39 +13,39 @@ _REFUND_SAID: Final = {
 }  # fmt: skip
 
 
-def facts(charged: Sequence[Charged], told: Sequence[Delivery]) -> list[Fact]:
+def facts(charged: Sequence[Charged], told: Sequence[Delivery]) -> list[Scene]:
     """In time order."""
     found = [fact for each in charged for fact in _of_charge(each)]
     return sorted([*found, *map(_of_delivery, told)], key=lambda fact: fact.at)
 
 
-def _of_charge(each: Charged) -> list[Fact]:
+def _of_charge(each: Charged) -> list[Scene]:
     by = f" by {each.card}" if each.card else ""
     said = f"charge {each.id}, try {each.generation}{by}"
-    begun = Fact(each.created_at, "charge", said, "started", None, each.amount)
+    begun = Scene(each.created_at, "charge", said, "started", None, each.amount)
     return [begun, *_ended(each), *(_of_refund(each, back) for back in each.refunds)]
 
 
-def _ended(each: Charged) -> list[Fact]:
+def _ended(each: Charged) -> list[Scene]:
     if each.ended_at is None:
         return []
     if each.state is not State.FAILED:
         said = f"charge {each.id} succeeded as {each.gateway_id}"
-        return [Fact(each.ended_at, "charge", said, "success", None, each.amount)]
+        return [Scene(each.ended_at, "charge", said, "success", None, each.amount)]
     hard = "; no further try with this card" if each.hard else ""
     said = f"charge {each.id} failed: {each.decline_code or 'no code'}"
-    return [Fact(each.ended_at, "charge", said, "failed", f"{each.reason}{hard}", each.amount)]
+    return [Scene(each.ended_at, "charge", said, "failed", f"{each.reason}{hard}", each.amount)]
 
 
-def _of_refund(each: Charged, back: GivenBack) -> Fact:
+def _of_refund(each: Charged, back: GivenBack) -> Scene:
     at, said = back.ended_at or back.created_at, f"refund {back.id} of charge {each.id}"
     said += ", outside the gateway" if back.outside else ""
-    return Fact(at, "refund", said, _REFUND_SAID[back.state], back.failure or back.reason, back.amount)
+    return Scene(at, "refund", said, _REFUND_SAID[back.state], back.failure or back.reason, back.amount)
 
 
-def _of_delivery(each: Delivery) -> Fact:
+def _of_delivery(each: Delivery) -> Scene:
     said = counted(each.attempts, "attempt", "attempts") + ("" if each.delivered_at else ", not taken yet")
     if each.last_error:
         said += f", last error: {each.last_error}"
     state = "delivered" if each.delivered_at else "waiting"
-    return Fact(each.delivered_at or each.created_at, "notification", f"notification {each.event_id}", state, said)
+    return Scene(each.delivered_at or each.created_at, "notification", f"notification {each.event_id}", state, said)

@@ -5,35 +5,32 @@ from typing import Any, Final
 
 import msgspec
 
-from payonce.engine.audit import notes
 from payonce.engine.ledger.model import Reads
+from payonce.engine.story import POSTINGS_MAX, Scene, notes_about, postings_about
 from payonce.kit.money import Amount, Asset
 from payonce.kit.words import counted
-from payonce.services.billing.facts import Fact
 from payonce.services.billing.subscriptions.looking import Seen
 
 EVENTS_MAX: Final = 500
 INVOICES_MAX: Final = 200
-NOTES_MAX: Final = 200
-POSTINGS_MAX: Final = 500
 USAGE_MAX: Final = 200
 _SAID_ELSEWHERE: Final = frozenset({"subscription_id", "revision"})
 
 
-async def facts(read: Reads, of: Seen, told: Sequence[str]) -> tuple[list[Fact], bool]:
+async def facts(read: Reads, of: Seen, told: Sequence[str]) -> tuple[list[Scene], bool]:
     """In time order, and whether the oldest were left out. `told` are the events that payments has about it."""
     events = await _events(read, of)
     invoices = await _invoices(read, of)
     posted = await _posted(read, of)
     found = [
         *events, *invoices, *posted, *await _credited(read, of), *await _told(read, told), *await _used(read, of),
-        *await _noted(read, of),
+        *await notes_about(read, [of.id]),
     ]  # fmt: skip
     cut = len(events) >= EVENTS_MAX or len(invoices) >= INVOICES_MAX or len(posted) >= POSTINGS_MAX
     return sorted(found, key=lambda fact: fact.at), cut
 
 
-async def _events(read: Reads, of: Seen) -> list[Fact]:
+async def _events(read: Reads, of: Seen) -> list[Scene]:
     rows = await read.fetch(
         f"""
         select * from subscriptions.subscription_events where subscription_id = $1
@@ -42,7 +39,7 @@ async def _events(read: Reads, of: Seen) -> list[Fact]:
         of.id,
     )
     return [
-        Fact(row["created_at"], "event", _title(row), row["to_state"] or row["kind"], _detail(row, of))
+        Scene(row["created_at"], "event", _title(row), row["to_state"] or row["kind"], _detail(row, of))
         for row in reversed(rows)
     ]  # fmt: skip
 
@@ -65,7 +62,7 @@ def _detail(row: Any, of: Seen) -> str | None:
     return ", ".join(said) or None
 
 
-async def _invoices(read: Reads, of: Seen) -> list[Fact]:
+async def _invoices(read: Reads, of: Seen) -> list[Scene]:
     rows = await read.fetch(
         f"""
         select * from subscriptions.invoices where subscription_id = $1 order by created_at desc, id desc
@@ -74,8 +71,8 @@ async def _invoices(read: Reads, of: Seen) -> list[Fact]:
         of.id,
     )
     return [
-        Fact(row["created_at"], "invoice", f"invoice {row['number']} for {row['action']}", row["state"],
-             _for_what(row), Amount(row["due_minor"], Asset(row["currency"], row["exponent"])))
+        Scene(row["created_at"], "invoice", f"invoice {row['number']} for {row['action']}", row["state"],
+              _for_what(row), Amount(row["due_minor"], Asset(row["currency"], row["exponent"])))
         for row in reversed(rows)
     ]  # fmt: skip
 
@@ -88,7 +85,7 @@ def _for_what(row: Any) -> str:
     return said + (", a charge is under way" if row["charging"] else "")
 
 
-async def _credited(read: Reads, of: Seen) -> list[Fact]:
+async def _credited(read: Reads, of: Seen) -> list[Scene]:
     rows = await read.fetch(
         f"""
         select n.*, i.number as invoice, i.currency, i.exponent from subscriptions.credit_notes n
@@ -98,13 +95,13 @@ async def _credited(read: Reads, of: Seen) -> list[Fact]:
         of.id,
     )
     return [
-        Fact(row["created_at"], "credit note", f"credit note {row['number']} for invoice {row['invoice']}", "posted",
-             row["reason"], Amount(row["amount_minor"], Asset(row["currency"], row["exponent"])))
+        Scene(row["created_at"], "credit note", f"credit note {row['number']} for invoice {row['invoice']}", "posted",
+              row["reason"], Amount(row["amount_minor"], Asset(row["currency"], row["exponent"])))
         for row in rows
     ]  # fmt: skip
 
 
-async def _told(read: Reads, events: Sequence[str]) -> list[Fact]:
+async def _told(read: Reads, events: Sequence[str]) -> list[Scene]:
     """What payments told, as it was taken here."""
     rows = await read.fetch(
         """
@@ -114,14 +111,14 @@ async def _told(read: Reads, events: Sequence[str]) -> list[Fact]:
         list(events),
     )
     return [
-        Fact(row["processed_at"] or row["created_at"], "told",
-             f"payments told of {row['action']}: {row['status']}",
-             "failed" if row["error_message"] else "success", row["error_message"])
+        Scene(row["processed_at"] or row["created_at"], "told",
+              f"payments told of {row['action']}: {row['status']}",
+              "failed" if row["error_message"] else "success", row["error_message"])
         for row in rows
     ]  # fmt: skip
 
 
-async def _used(read: Reads, of: Seen) -> list[Fact]:
+async def _used(read: Reads, of: Seen) -> list[Scene]:
     rows = await read.fetch(
         f"""
         select * from subscriptions.usage_totals where subscription_id = $1 order by period_start desc, feature
@@ -130,38 +127,17 @@ async def _used(read: Reads, of: Seen) -> list[Fact]:
         of.id,
     )
     return [
-        Fact(row["updated_at"], "usage", f"{row['feature']}: {row['total']:,} used", "counted",
-             f"{row['events']:,} events in the period from {row['period_start']:%Y-%m-%d}")
+        Scene(row["updated_at"], "usage", f"{row['feature']}: {row['total']:,} used", "counted",
+              f"{row['events']:,} events in the period from {row['period_start']:%Y-%m-%d}")
         for row in rows
     ]  # fmt: skip
 
 
-async def _posted(read: Reads, of: Seen) -> list[Fact]:
+async def _posted(read: Reads, of: Seen) -> list[Scene]:
     rows = await read.fetch(
         f"""
-        select p.posted_at, p.description, array_agg(a.path order by l.number) as paths,
-            array_agg(a.asset order by l.number) as assets, array_agg(a.exponent order by l.number) as exponents,
-            array_agg(l.minor::text order by l.number) as minors
-        from payonce.postings p join payonce.posting_lines l on l.posting_id = p.id
-        join payonce.accounts a on a.id = l.account_id
-        where p.reference_kind = 'billing_invoice'
-          and p.reference_id in (select id from subscriptions.invoices where subscription_id = $1)
-        group by p.id order by p.id desc limit {POSTINGS_MAX}
+        select id from subscriptions.invoices where subscription_id = $1 order by created_at desc limit {POSTINGS_MAX}
         """,
         of.id,
     )
-    return [
-        Fact(row["posted_at"], "posting", row["description"] or "posting", "posted", lines=[
-            (path, Amount.from_minor(minor, Asset(asset, exponent)))
-            for path, minor, asset, exponent in zip(
-                row["paths"], row["minors"], row["assets"], row["exponents"], strict=True)
-        ])
-        for row in reversed(rows)
-    ]  # fmt: skip
-
-
-async def _noted(read: Reads, of: Seen) -> list[Fact]:
-    return [
-        Fact(note.at, "note", note.location, note.severity, note.text, who=note.actor)
-        for note in await notes(read, reference=of.id, limit=NOTES_MAX)
-    ]
+    return await postings_about(read, [("billing_invoice", row["id"]) for row in rows])
