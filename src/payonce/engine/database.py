@@ -1,7 +1,7 @@
 """Connections to PostgreSQL: two pools, checked at the start, and the transaction that handlers write in."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -35,6 +35,8 @@ swings between 0 and millions would choose them. One plan serves all: planning a
 deep queue, measured."""
 
 Connection = asyncpg.Connection | PoolConnectionProxy
+Fence = Callable[[Connection], Awaitable[object]]
+"""Whether the caller may still write; the id of the transaction, if it is told on the way."""
 
 
 FIRST_OID_OF_USERS: Final = 16_384
@@ -192,6 +194,15 @@ async def settled_transaction(database: Database, connection: Connection) -> Asy
     ):
         if not await committed(database, xact_id):
             raise
+
+
+@asynccontextmanager
+async def fenced_transaction(database: Database, fence: Fence) -> AsyncIterator[Connection | None]:
+    """A transaction that begins with a fence; None when that found nothing to hold, and nothing is to be written."""
+    async with database.work.acquire() as connection, settled_transaction(database, connection) as opened:
+        held = await fence(connection)
+        opened.xact_id = held if isinstance(held, str) else None
+        yield connection if held else None
 
 
 async def committed(database: Database, xact_id: str | None) -> bool:

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any, Protocol
 from uuid import UUID
 
+from payonce.engine.company import Company, Deed, Item, Member, Result
 from payonce.engine.database import Connection, Database, settled_transaction
 from payonce.engine.declared import pause_loudly
 from payonce.engine.ledger import Posting, PostingId, post
@@ -25,8 +26,8 @@ class RingingFeed(Feed, Protocol):
 class Reader:
     """Autocommit reads: each call borrows a connection and gives it back. No transaction is held open."""
 
-    def __init__(self, database: Database) -> None:
-        self._pool = database.work
+    def __init__(self, database: Database, company: Company | None = None) -> None:
+        self._pool = database.work if company is None else company.asking
 
     async def fetch(self, sql: str, *arguments: Any) -> list[Any]:
         rows: list[Any] = await self._pool.fetch(sql, *arguments)
@@ -75,6 +76,15 @@ class Tx:
     async def fetchval(self, sql: str, *arguments: Any) -> Any:
         with self._noticing_errors():
             return await self._connection.fetchval(sql, *arguments)
+
+    async def gather(self, deed: Deed[Item, Result], item: Item) -> Result:
+        """Does something that is cheaper for many at once, with all that share this transaction and are about to do the
+        same; alone, for itself."""
+        with self._noticing_errors():
+            if isinstance(self._connection, Member):
+                return await self._connection.gather(deed, item)
+            [result] = await deed(self._connection, [item])
+        return result
 
     async def post(self, posting: Posting) -> PostingId:
         """Writes into the books, if and only if this transaction commits."""

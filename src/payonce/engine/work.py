@@ -6,7 +6,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, get_type_hints
 
-from payonce.engine.database import Database, settled_transaction
+from payonce.engine.company import Company
+from payonce.engine.database import Connection, Database, fenced_transaction, settled_transaction
 from payonce.engine.declared import pause_loudly
 from payonce.engine.effects.declaration import Effect, Outcome, Request
 from payonce.engine.effects.leaving import has_loose_ends, hold_effects, left_open
@@ -33,6 +34,7 @@ class Work:
         "_called",
         "_checks",
         "_claim",
+        "_company",
         "_database",
         "_ended",
         "_feed",
@@ -52,8 +54,10 @@ class Work:
         read: Reader,
         service: str = "",
         checks: Sequence[IntentCheck] = (),
+        company: Company | None = None,
     ) -> None:
         self._claim = claim
+        self._company = company
         self._queue = queue
         self._database = database
         self._feed = feed
@@ -76,6 +80,11 @@ class Work:
     def settled_as(self) -> Ending | None:
         return None if self.settlement is None else self.settlement.ending
 
+    def leave_company(self) -> None:
+        """From here on it does everything alone."""
+        self._company = None
+        self.read = Reader(self._database)
+
     @asynccontextmanager
     async def commit(self, rejected: str | None = None) -> AsyncIterator[Tx]:
         """Fence, state, next messages, job log and acknowledgement in one commit; at most once per run.
@@ -85,12 +94,15 @@ class Work:
         if self.settled_as is not None:
             raise RuntimeError("commit() was already used in this run; put everything into one transaction")
         settlement = Settlement(self._claim, Ending.SUCCESS if rejected is None else Ending.FAILED, rejected)
-        async with (
-            self._database.work.acquire() as connection,
-            settled_transaction(self._database, connection) as opened,
-        ):
-            opened.xact_id = await self._queue.settle_within(connection, settlement)
-            if opened.xact_id is None:
+
+        def fence(connection: Connection) -> Awaitable[str | None]:
+            return self._queue.settle_within(connection, settlement)
+
+        ending = (
+            fenced_transaction(self._database, fence) if self._company is None else self._company.ending.join(fence)
+        )
+        async with ending as connection:
+            if connection is None:
                 raise Stale(f"message {self.message.id} of {self.message.queue} is no longer this run's to settle")
             tx = Tx(connection, self._feed, self.message.trace)
             # Behind the fence no intent of this message can be committed any more.
@@ -115,7 +127,9 @@ class Work:
             raise RuntimeError(
                 "effect() after commit(): the message is settled, and nobody would find the effect again"
             )
-        run = EffectRun(self._claim, self._queue, self._database, self._feed, self.read, self._service, self._checks)
+        run = EffectRun(
+            self._claim, self._queue, self._database, self._feed, self.read, self._service, self._checks, self._company
+        )  # fmt: skip
         self._called = True
         self._under_way.append(f"{effect.kind} {key}")
         try:
@@ -187,6 +201,8 @@ class Handler:
     """Parameters behind `work`, by name, with the type that the composition root must supply."""
     service: str = ""
     """Whose handler it is; the composition root says so."""
+    in_company: bool = False
+    """Its runs may share transactions with each other."""
 
     def bind(self, resources: Sequence[object]) -> Callable[[Work], Awaitable[None]]:
         """The function with its needs filled in by type."""
@@ -209,8 +225,13 @@ class Handler:
         return bound
 
 
-def handles(policy: Policy, action: str | None = None) -> Callable[[Function], Handler]:
-    """Declares a function as the handler of a queue's messages, or of one action among them."""
+def handles(policy: Policy, action: str | None = None, *, in_company: bool = False) -> Callable[[Function], Handler]:
+    """Declares a function as the handler of a queue's messages, or of one action among them.
+
+    `in_company`: under load its runs share transactions and send their statements together. For handlers that lock what
+    they decide by, and whose transactions wait for nothing but the database. When something goes wrong in company, the
+    function is called once more for each of them, alone.
+    """
 
     def declare(function: Function) -> Handler:
         if not inspect.iscoroutinefunction(function):
@@ -220,6 +241,6 @@ def handles(policy: Policy, action: str | None = None) -> Callable[[Function], H
             raise Invalid(f"handler {function.__qualname__} must take the work as its first parameter")
         hints: dict[str, Any] = get_type_hints(function)
         needs = {name: hints.get(name, object) for name in parameters[1:]}
-        return Handler(policy, action, function, needs)
+        return Handler(policy, action, function, needs, in_company=in_company)
 
     return declare

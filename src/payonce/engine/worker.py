@@ -13,6 +13,7 @@ import asyncpg
 from msgspec import structs
 
 from payonce.engine import metrics
+from payonce.engine.company import Apart, Company
 from payonce.engine.database import Database, is_transient
 from payonce.engine.effects.send import IntentCheck
 from payonce.engine.model import SCHEMA_VERSION, Answer, Claim, Ending, Settlement, schema_version
@@ -80,7 +81,10 @@ class QueueServer:
     service: str = ""
     checks: Sequence[IntentCheck] = ()
     """Freezes and limits, asked before anything is sent to a vendor."""
+    company: Company | None = None
+    """What its runs share; None when each is by itself."""
     read: Reader = field(init=False)
+    read_in_company: Reader = field(init=False)
     runs: dict[int, Run] = field(default_factory=dict)
     ended: list[Settlement] = field(default_factory=list)
     durations_s: list[float] = field(default_factory=list)
@@ -92,6 +96,7 @@ class QueueServer:
 
     def __post_init__(self) -> None:
         self.read = Reader(self.database)
+        self.read_in_company = Reader(self.database, self.company)
         # While the store settles and claims one half, the handlers of the other half run.
         self.claim_max = min(CLAIM_MAX, max(1, self.slots // 2))
 
@@ -184,7 +189,7 @@ class QueueServer:
     def start(self, claim: Claim, leased_at: float, started_at: float) -> Run:
         run = Run(claim, leased_at, started_at)
         self.runs[id(run)] = run
-        run.task = asyncio.create_task(self._run(run))
+        run.task = asyncio.create_task(self._run(run, self.company))
         return run
 
     async def run_alone(self, claim: Claim, sent_at: float, quiet: Callable[[], Awaitable[None]]) -> None:
@@ -208,8 +213,9 @@ class QueueServer:
             self.queue.wake()
             await asyncio.sleep(FLUSH_LOOK_S)
 
-    async def _run(self, run: Run) -> None:
-        work = Work(run.claim, self.queue, self.database, self.feed, self.read, self.service, self.checks)
+    async def _run(self, run: Run, company: Company | None = None) -> None:
+        read = self.read if company is None else self.read_in_company
+        work = Work(run.claim, self.queue, self.database, self.feed, read, self.service, self.checks, company)
         begun = time.monotonic()
         settlement = None
         try:
@@ -239,7 +245,7 @@ class QueueServer:
         if handler is None or (message.extra and schema_version(message) > SCHEMA_VERSION):
             return Ended(Ending.RELEASED, f"no handler here for action {message.action!r}")
         try:
-            await handler(work)
+            await _with_or_without_company(handler, work)
             if work.settled_as is None and (label := await work.open_effect()) is not None:
                 return Ended(Ending.RETRY, f"the handler returned although the end of {label} is not known")
             return SUCCEEDED
@@ -373,6 +379,14 @@ async def _first_of(
         done, left = turns, set()
         await asyncio.wait(done)
     return [turn.result() for turn in done], left
+
+
+async def _with_or_without_company(handler: Bound, work: Work) -> None:
+    try:
+        await handler(work)
+    except Apart:
+        work.leave_company()
+        await handler(work)
 
 
 def _store_now(run: Run) -> datetime:

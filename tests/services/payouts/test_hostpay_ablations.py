@@ -47,19 +47,26 @@ async def no_row(*_: Any) -> None:
     return None
 
 
-take = wallet_store.take
+taker = wallet_store.taker
 
 
-async def take_what_waits(tx: Any, wallet: Any, swap_id: Any, payment: Any, fees: Any, _: int, pending: int) -> Any:
+def taker_behind_what_waits(wallet: Any) -> Any:
     """Behind everything that waits, whoever signed it."""
-    return await take(tx, wallet, swap_id, payment, fees, pending, pending)
+    take = taker(wallet)
+
+    async def take_all(connection: Any, takings: Any) -> Any:
+        return await take(
+            connection, [msgspec.structs.replace(each, next_nonce=each.pending_nonce) for each in takings]
+        )
+
+    return take_all
 
 
 @contextmanager
 def no_look_at_nonces() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hostpay, "_nonce_is_free", no_row)
-        patch.setattr(wallet_store, "take", take_what_waits)
+        patch.setattr(wallet_store, "taker", taker_behind_what_waits)
         yield
 
 

@@ -6,14 +6,15 @@ monotonic clock; what remains is the time between that look and the vendor's doo
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 from uuid import UUID
 
 from payonce.engine import metrics
-from payonce.engine.database import Database, is_transient, settled_transaction
+from payonce.engine.company import Company
+from payonce.engine.database import Connection, Database, fenced_transaction, is_transient
 from payonce.engine.effects import store
 from payonce.engine.effects.declaration import Effect, Happened, Outcome, Request, decode, encode
 from payonce.engine.effects.model import Event, Result, State, Stored
@@ -78,6 +79,7 @@ class Run:
     read: Reader
     service: str = ""
     checks: Sequence[IntentCheck] = ()
+    company: Company | None = None
 
     @property
     def tenant(self) -> str | None:
@@ -86,8 +88,14 @@ class Run:
     @asynccontextmanager
     async def intent(self) -> AsyncIterator[Tx]:
         """A transaction that begins with the fence."""
-        async with self.database.work.acquire() as connection, settled_transaction(self.database, connection):
-            if not await self.queue.hold_within(connection, self.claim):
+
+        def fence(connection: Connection) -> Awaitable[bool]:
+            return self.queue.hold_within(connection, self.claim)
+
+        company = self.company
+        intending = fenced_transaction(self.database, fence) if company is None else company.intending.join(fence)
+        async with intending as connection:
+            if connection is None:
                 message = self.claim.message
                 raise Stale(f"message {message.id} of {message.queue} is no longer this run's; nothing was sent")
             tx = Tx(connection, self.feed, self.claim.message.trace)
@@ -111,7 +119,8 @@ class Run:
 
     async def record(self, stored: Stored, result: Result) -> Stored:
         try:
-            after = await store.record_plain(self.database.work, stored.id, stored.attempt, result, self.claim)
+            source = self.database.work if self.company is None else self.company.asking
+            after = await store.record_plain(source, stored.id, stored.attempt, result, self.claim)
             if after is None:
                 async with self.database.transaction() as connection:
                     after = await store.record(connection, stored.id, stored.attempt, result, self.claim)

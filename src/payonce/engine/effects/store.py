@@ -7,6 +7,7 @@ from uuid import UUID
 
 import asyncpg
 
+from payonce.engine.company import Asking
 from payonce.engine.database import Connection, is_transient
 from payonce.engine.effects.declaration import Effect, Findable, Keyed, Safety
 from payonce.engine.effects.model import (
@@ -229,7 +230,7 @@ async def _is_known(connection: Connection, effect_id: UUID, attempt: int, claim
 
 
 async def record_plain(
-    source: Connection | asyncpg.Pool, effect_id: UUID, attempt: int, result: Result, claim: Claim | None = None
+    source: asyncpg.Pool | Asking, effect_id: UUID, attempt: int, result: Result, claim: Claim | None = None
 ) -> Stored | None:
     """What nearly every try comes to, in one statement: it is still the newest, and was performed. None when it is
     anything else, or when the vendor's answer cannot be kept: `record` has to look."""

@@ -50,6 +50,8 @@ class HostWallet:
         self._asking = asyncio.Lock()
         self._market_s = market_s
         self._markets: dict[Asset, tuple[float, Market]] = {}
+        self._looking = asyncio.Lock()
+        self.take = wallet_store.taker(wallet)
 
     async def lease(self) -> Lease:
         """This process' right to write. Held while another has it."""
@@ -80,16 +82,17 @@ class HostWallet:
 
     async def market(self, asset: Asset) -> Market:
         """Of a few seconds ago at most."""
-        known = self._markets.get(asset)
-        if known is not None and time.monotonic() < known[0] + self._market_s:
+        async with self._looking:
+            known = self._markets.get(asset)
+            if known is None or time.monotonic() >= known[0] + self._market_s:
+                known = self._markets[asset] = time.monotonic(), await self._look(asset)
             return known[1]
-        asked_at = time.monotonic()
+
+    async def _look(self, asset: Asset) -> Market:
         found = await answered(self.wallet.market(asset))
         max_fee = min(found.fees.max_fee, self.fee_cap_wei)
         capped = Fees(max_fee, min(found.fees.priority_fee, max_fee), found.fees.gas_limit)
-        found = msgspec.structs.replace(found, fees=capped)
-        self._markets[asset] = asked_at, found
-        return found
+        return msgspec.structs.replace(found, fees=capped)
 
     async def tell_of_nonce(self, nonce: int, why: str) -> None:
         """People hear of it once, however often it is seen; nothing else depends on it."""
@@ -150,9 +153,10 @@ class PayDeposit(Effect[PayRequest, Sent]):
         asked = self.prepared
         assert asked is not None
         await self.host.fence(tx, lease)
-        return await wallet_store.take(
-            tx, self.host.wallet, self.swap.id, asked.payment, asked.fees, asked.next_nonce, asked.pending_nonce
-        )
+        taking = wallet_store.Taking(
+            self.swap.id, asked.payment, asked.fees, asked.next_nonce, asked.pending_nonce
+        )  # fmt: skip
+        return await tx.gather(self.host.take, taking)
 
     async def perform(self, request: PayRequest) -> Sent:
         newest = (await wallet_store.attempts_of(self.read, request.swap_id))[0].signed

@@ -1,11 +1,13 @@
 """The host wallet on record: nonces, signed bytes, and where each payment stands."""
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, Final
 
 import msgspec
 
 from payonce.engine.audit import Severity, note
+from payonce.engine.company import Deed
 from payonce.engine.database import Connection, Database
 from payonce.engine.transaction import Reader, Tx
 from payonce.kit.money import Amount
@@ -45,37 +47,56 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     age_s: float
 
 
-async def take(
-    tx: Tx, wallet: Wallet, swap_id: str, payment: Payment, fees: Fees, next_nonce: int, pending_nonce: int
-) -> Signed:  # fmt: skip
-    """The next nonce, its bytes and the payment that they carry, all in this transaction or not at all. The wallet's
-    row is locked to its end, so nonces have neither gaps nor two owners; every payment of the wallet waits meanwhile.
+class Taking(msgspec.Struct, frozen=True):
+    """A payment that needs a nonce, by what the chain said a moment ago."""
+
+    swap_id: str
+    payment: Payment
+    fees: Fees
+    next_nonce: int
+    pending_nonce: int
+
+
+def taker(wallet: Wallet) -> Deed[Taking, Signed]:
+    """Gives each payment the next nonce, and puts its bytes on record, all in this transaction or not at all. The
+    wallet's row is locked to its end, so nonces have neither gaps nor two owners; every payment of the wallet waits
+    meanwhile.
 
     Nonces that are used in a block and not by us are passed over. One that a transaction of somebody else only waits
     with is not: it may never be used, and whatever is signed behind it would wait for ever."""
-    counted = await _lock(tx, wallet, next_nonce)
-    nonce = await free_nonce(tx, wallet.address, next_nonce)
-    if pending_nonce > nonce:
-        raise Held(f"a transaction that is not ours waits with nonce {nonce} of {wallet.address}", FOREIGN_LOOK_S)
-    if nonce < counted:
-        text = f"nonce {nonce} was never used, and payments behind it waited: the payment of {swap_id} takes it"
-        await note(
-            tx.connection, "payouts.nonces", wallet.address, text, actor="payouts", severity=Severity.WARNING
-        )  # fmt: skip
-    signed = wallet.sign(payment, nonce, fees)
-    await _keep_payment(tx, wallet.address, swap_id, payment, signed)
-    return signed
+
+    async def take(connection: Connection, takings: Sequence[Taking]) -> list[Signed]:
+        newest = max(takings, key=lambda taking: taking.next_nonce)
+        counted = await _lock(connection, wallet, newest.next_nonce)
+        nonces = await _free_nonces(connection, wallet.address, newest.next_nonce, len(takings))
+        if max(taking.pending_nonce for taking in takings) > nonces[0]:
+            raise Held(
+                f"a transaction that is not ours waits with nonce {nonces[0]} of {wallet.address}", FOREIGN_LOOK_S
+            )
+        signed = [
+            wallet.sign(taking.payment, nonce, taking.fees) for taking, nonce in zip(takings, nonces, strict=True)
+        ]
+        for taking, nonce in zip(takings, nonces, strict=True):
+            if nonce < counted:
+                text = f"nonce {nonce} was never used, and payments behind it waited: {taking.swap_id} takes it"
+                await note(
+                    connection, "payouts.nonces", wallet.address, text, actor="payouts", severity=Severity.WARNING
+                )  # fmt: skip
+        await _keep_payments(connection, wallet.address, list(zip(takings, signed, strict=True)))
+        return signed
+
+    return take
 
 
-async def _lock(tx: Tx, wallet: Wallet, next_nonce: int) -> int:
+async def _lock(connection: Connection, wallet: Wallet, next_nonce: int) -> int:
     """The wallet's row, to the end of the transaction: what it has counted to."""
     for _ in range(2):
-        counted: int | None = await tx.fetchval(
+        counted: int | None = await connection.fetchval(
             "select next_nonce from payouts.wallets where address = $1 for update", wallet.address
         )
         if counted is not None:
             return counted
-        await tx.execute(
+        await connection.execute(
             """
             insert into payouts.wallets (address, chain_id, next_nonce) values ($1, $2, $3)
             on conflict (address) do nothing
@@ -85,22 +106,33 @@ async def _lock(tx: Tx, wallet: Wallet, next_nonce: int) -> int:
     raise Retry(f"the wallet {wallet.address} is being taken off the record")
 
 
-async def _keep_payment(tx: Tx, wallet: str, swap_id: str, payment: Payment, signed: Signed) -> None:
+async def _keep_payments(connection: Connection, wallet: str, taken: Sequence[tuple[Taking, Signed]]) -> None:
     """One statement: for as long as it takes, the wallet is locked."""
-    amount, fees = payment.amount, signed.fees
-    await tx.execute(
+    amounts = [taking.payment.amount for taking, _ in taken]
+    signed = [each for _, each in taken]
+    fees = [each.fees for each in signed]
+    await connection.execute(
         """
-        with paid as (
+        with taken as (
+            select * from unnest($2::text[], $3::bigint[], $4::text[], $5::text[], $6::integer[], $7::numeric[],
+                $8::text[], $9::text[], $10::numeric[], $11::numeric[], $12::bigint[])
+            as taken (swap_id, nonce, to_address, asset, exponent, amount_minor, hash, raw, max_fee, priority_fee,
+                      gas_limit)
+        ), paid as (
             insert into payouts.wallet_payments (swap_id, wallet, nonce, to_address, asset, exponent, amount_minor)
-            values ($1, $2, $3, $4, $5, $6, $7)
+            select swap_id, $1, nonce, to_address, asset, exponent, amount_minor from taken
         ), signed as (
             insert into payouts.wallet_attempts (hash, wallet, nonce, attempt, raw, max_fee, priority_fee, gas_limit)
-            values ($8, $2, $3, 1, $9, $10, $11, $12)
+            select hash, $1, nonce, 1, raw, max_fee, priority_fee, gas_limit from taken
         )
-        update payouts.wallets set next_nonce = greatest(next_nonce, $3 + 1) where address = $2
+        update payouts.wallets set next_nonce = greatest(next_nonce, (select max(nonce) + 1 from taken))
+        where address = $1
         """,
-        swap_id, wallet, signed.nonce, payment.to, amount.asset.code, amount.asset.exponent, amount.minor,
-        signed.hash, signed.raw, fees.max_fee, fees.priority_fee, fees.gas_limit,
+        wallet, [taking.swap_id for taking, _ in taken], [each.nonce for each in signed],
+        [taking.payment.to for taking, _ in taken], [amount.asset.code for amount in amounts],
+        [amount.asset.exponent for amount in amounts], [amount.minor for amount in amounts],
+        [each.hash for each in signed], [each.raw for each in signed], [each.max_fee for each in fees],
+        [each.priority_fee for each in fees], [each.gas_limit for each in fees],
     )  # fmt: skip
 
 
@@ -115,6 +147,20 @@ async def free_nonce(read: Reader | Tx, wallet: str, next_nonce: int) -> int:
     """The lowest one that is in no block and never was a payment's of ours."""
     nonce: int = await read.fetchval(_FREE_NONCE, wallet, next_nonce)
     return nonce
+
+
+async def _free_nonces(connection: Connection, wallet: str, next_nonce: int, count: int) -> list[int]:
+    """So many of the lowest ones."""
+    rows = await connection.fetch(
+        """
+        select c.nonce from generate_series($2::bigint, $3 + greatest($2::bigint, (
+            select max(p.nonce) + 1 from payouts.wallet_payments p where p.wallet = $1))) as c (nonce)
+        where not exists (select from payouts.wallet_payments q where q.wallet = $1 and q.nonce = c.nonce)
+        order by c.nonce limit $3
+        """,
+        wallet, next_nonce, count,
+    )  # fmt: skip
+    return [row["nonce"] for row in rows]
 
 
 async def tell_of_nonce(connection: Connection, wallet: Wallet, nonce: int, why: str) -> bool:

@@ -107,6 +107,9 @@ class WatchedConnection(PlainConnection):
     async def fetch(self, query: str, *arguments: Any, **options: Any) -> Any:
         return await self._carry(query, lambda: PlainConnection.fetch(self, query, *arguments, **options))
 
+    async def fetchmany(self, query: str, *arguments: Any, **options: Any) -> Any:
+        return await self._carry(query, lambda: PlainConnection.fetchmany(self, query, *arguments, **options))
+
     async def fetchval(self, query: str, *arguments: Any, **options: Any) -> Any:
         return await self._carry(query, lambda: PlainConnection.fetchval(self, query, *arguments, **options))
 

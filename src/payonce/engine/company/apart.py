@@ -1,0 +1,6 @@
+"""Why company ends."""
+
+
+class Apart(Exception):
+    """What several runs shared was undone as if it had never been: each has to do its own part alone. No fault of
+    whoever gets it."""

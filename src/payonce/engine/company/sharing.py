@@ -1,0 +1,316 @@
+"""A transaction that several runs share, and what keeps them from each other in it.
+
+Each run writes its part as if it had a transaction of its own. When all of them wait for an answer, the same statements
+of several are sent at once; when all have ended, one commit ends them. If anything goes wrong in one of them, all is
+undone, and each does its part again, alone.
+
+Row locks keep transactions apart, not runs of one. So a row that one run has locked is kept from the others here: who
+asks for it waits until that run has ended its part, and asks again then, as PostgreSQL would have it.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, NoReturn, TypeVar, cast
+
+from payonce.engine import metrics
+from payonce.engine.company.apart import Apart
+from payonce.engine.company.asking import Question, grouped
+from payonce.engine.company.telling import Answer, Shape, ask, shape_of
+from payonce.engine.database import Connection, Database, Fence, settled_transaction
+from payonce.kit.log import get_logger
+from payonce.kit.redact import redact
+
+MOST: Final = 64
+"""Runs of one transaction: what it has locked, others wait for."""
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Deed = Callable[[Connection, Sequence[Item]], Awaitable[Sequence[Result]]]
+"""Something that is done for many in fewer statements than for each; the result of each, in order."""
+Lock = object
+"""The id of a row; of one without, its table: it stands for all of them."""
+
+log = get_logger(__name__)
+
+
+class Sharing:
+    """Where runs of one kind come together: those that come while a transaction is under way make up the next."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._waiting: deque[Member] = deque()
+        self._task: asyncio.Task[None] | None = None
+
+    @asynccontextmanager
+    async def join(self, fence: Fence) -> AsyncIterator[Connection | None]:
+        """Given in place of a connection, until the block ends; behind it, what was written is committed. None when the
+        fence found nothing to hold: then nothing is written. Raises Apart when it has to be done alone."""
+        member = Member()
+        self._waiting.append(member)
+        if self._task is None:
+            self._task = asyncio.create_task(self._take_turns())
+        try:
+            await member.begun
+            connection = cast(Connection, member)
+            if not await fence(connection):
+                member.leave()
+                yield None
+                return
+            yield connection
+            await member.end()
+        except Exception as error:
+            if member.fail(error):
+                # What it saw of the others may be why. Alone it will tell.
+                raise Apart(f"{type(error).__name__}: {error}") from error
+            raise
+        except BaseException as error:
+            member.fail(error)
+            raise
+
+    async def _take_turns(self) -> None:
+        try:
+            while self._waiting:
+                members = [self._waiting.popleft() for _ in range(min(MOST, len(self._waiting)))]
+                if shared := [member for member in members if not member.begun.done()]:
+                    await _Shared(shared).take_place(self._database)
+        finally:
+            self._task = None
+            for member in self._waiting:
+                member.undo(Apart("the process stops"))
+
+
+class Member:
+    """One run's part of a shared transaction, given to it in place of a connection."""
+
+    def __init__(self) -> None:
+        self.begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.locks: list[Lock] = []
+        """What it keeps the others from."""
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._shared: _Shared | None = None
+
+    def begin(self, shared: "_Shared") -> None:
+        self._shared = shared
+        if not self.begun.done():
+            self.begun.set_result(None)
+
+    async def fetch(self, sql: str, *arguments: Any) -> Answer:
+        return await self._asked(sql, arguments)
+
+    async def fetchrow(self, sql: str, *arguments: Any) -> Any:
+        rows = await self.fetch(sql, *arguments)
+        return rows[0] if rows else None
+
+    async def fetchval(self, sql: str, *arguments: Any) -> Any:
+        rows = await self.fetch(sql, *arguments)
+        return rows[0][0] if rows else None
+
+    async def execute(self, sql: str, *arguments: Any) -> str:
+        await self.fetch(sql, *arguments)
+        return ""
+
+    async def gather(self, deed: "Deed[Item, Result]", item: Item) -> Result:
+        """What several of them do at once in a way of its own, instead of each statement by itself."""
+        rows: list[Any] = await self._asked(deed, (item,))
+        result: Result = rows[0]
+        return result
+
+    @property
+    def connection(self) -> "Member":
+        return self
+
+    def is_in_transaction(self) -> bool:
+        return True
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise Apart(f"{name} of a connection is for one run alone")
+
+    async def _asked(self, what: "str | Deed[Any, Any]", arguments: tuple[Any, ...]) -> Answer:
+        assert self._shared is not None
+        question = Question(what, arguments, asyncio.get_running_loop().create_future())
+        self._shared.put(self, question)
+        return await question.answer
+
+    def leave(self) -> None:
+        """It has written nothing, and does not wait for the others."""
+        assert self._shared is not None
+        self._shared.leave(self)
+        self.settle()
+
+    async def end(self) -> None:
+        """Returns when everything is committed."""
+        assert self._shared is not None
+        self._shared.leave(self)
+        await self._ended
+
+    def fail(self, error: BaseException) -> bool:
+        """Undoes the transaction of all, unless it has ended for this one. Whether there were others."""
+        if self._shared is None or self._ended.done():
+            return False
+        self._shared.fail(error)
+        return self._shared.has_company
+
+    def settle(self) -> None:
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    def undo(self, why: Apart) -> None:
+        refuse(self.begun, why)
+        refuse(self._ended, why)
+
+
+class _Shared:
+    def __init__(self, members: list[Member]) -> None:
+        self._members = members
+        self._asked: list[tuple[Member, Question]] = []
+        self._at_work = len(self._members)
+        """Who neither waits for an answer nor has ended."""
+        self._quiet = asyncio.Event()
+        self._holders: dict[Lock, Member] = {}
+        self._behind: dict[Lock, deque[tuple[Member, Question]]] = {}
+        """Who waits for a row, in the order of asking."""
+        self._error: Apart | None = None
+
+    @property
+    def has_company(self) -> bool:
+        return len(self._members) > 1
+
+    async def take_place(self, database: Database) -> None:
+        try:
+            async with database.work.acquire() as connection, settled_transaction(database, connection):
+                for member in self._members:
+                    member.begin(self)
+                while await self._all_wait():
+                    await self._answer(connection)
+            metrics.SHARED_TRANSACTIONS.labels("committed").inc()
+            metrics.SHARING_RUNS.labels("committed").inc(len(self._members))
+            for member in self._members:
+                member.settle()
+        except BaseException as error:
+            self._undo(error)
+            if not isinstance(error, Exception):
+                raise
+
+    def put(self, member: Member, question: Question) -> None:
+        self._check()
+        self._asked.append((member, question))
+        self._rest()
+
+    def leave(self, member: Member) -> None:
+        self._check()
+        for lock in member.locks:
+            self._pass_on(lock)
+        self._rest()
+
+    def fail(self, error: BaseException) -> None:
+        if self._error is None:
+            self._error = Apart(f"{type(error).__name__}: {error}")
+        self._quiet.set()
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise Apart(str(self._error))
+
+    def _rest(self) -> None:
+        self._at_work -= 1
+        if self._at_work == 0:
+            self._quiet.set()
+
+    async def _all_wait(self) -> bool:
+        """False when all have ended."""
+        await self._quiet.wait()
+        self._quiet.clear()
+        self._check()
+        if not self._asked and self._behind:
+            raise Apart("runs wait for rows of each other")
+        return bool(self._asked)
+
+    async def _answer(self, connection: Connection) -> None:
+        asked, self._asked = self._asked, []
+        try:
+            answered = await self._answers(connection, asked)
+        except BaseException:
+            self._asked += asked
+            raise
+        self._at_work += len(answered)
+        for question, answer in answered:
+            if not question.answer.done():
+                question.answer.set_result(answer)
+
+    async def _answers(
+        self, connection: Connection, asked: list[tuple[Member, Question]]
+    ) -> list[tuple[Question, Answer]]:
+        """Of those who may go on."""
+        whose = {id(question): member for member, question in asked}
+        answered: list[tuple[Question, Answer]] = []
+        for sql, questions in grouped([question for _, question in asked]).items():
+            if not isinstance(sql, str):
+                results = await sql(connection, [question.arguments[0] for question in questions])
+                answered += [(question, [each]) for question, each in zip(questions, results, strict=True)]
+                continue
+            shape = shape_of(sql, len(questions[0].arguments))
+            free = [
+                each for each in questions
+                if not shape.locks_arguments or self._takes(whose[id(each)], each, (sql, each.arguments))
+            ]  # fmt: skip
+            answers = await ask(connection, sql, [question.arguments for question in free]) if free else []
+            for question, answer in zip(free, answers, strict=True):
+                if self._may_have(whose[id(question)], question, shape, answer):
+                    answered.append((question, answer))
+        return answered
+
+    def _may_have(self, member: Member, question: Question, shape: Shape, answer: Answer) -> bool:
+        if shape.changes:
+            for row in answer:
+                if (name := row.get("id")) is not None and not self._holds(member, name):
+                    raise Apart("one run changed a row that another has")
+            return True
+        return not shape.locks or all(self._takes(member, question, row.get("id", shape.table)) for row in answer)
+
+    def _holds(self, member: Member, lock: Lock) -> bool:
+        holder = self._holders.get(lock)
+        if holder is None:
+            self._holders[lock] = member
+            member.locks.append(lock)
+            return True
+        return holder is member
+
+    def _takes(self, member: Member, question: Question, lock: Lock) -> bool:
+        """Whether it may go on; if not, it asks again when it is its turn."""
+        if self._holds(member, lock):
+            return True
+        self._behind.setdefault(lock, deque()).append((member, question))
+        return False
+
+    def _pass_on(self, lock: Lock) -> None:
+        waiting = self._behind.get(lock)
+        if not waiting:
+            del self._holders[lock]
+            return
+        following, question = waiting.popleft()
+        if not waiting:
+            del self._behind[lock]
+        self._holders[lock] = following
+        following.locks.append(lock)
+        self._asked.append((following, question))
+
+    def _undo(self, error: BaseException) -> None:
+        self.fail(error)
+        why = Apart(str(self._error))
+        if self.has_company:
+            log.info("company_parted", runs=len(self._members), reason=redact(str(why)))
+            metrics.SHARED_TRANSACTIONS.labels("parted").inc()
+            metrics.SHARING_RUNS.labels("parted").inc(len(self._members))
+        for member in self._members:
+            member.undo(why)
+        for _, question in (*self._asked, *(each for waiting in self._behind.values() for each in waiting)):
+            refuse(question.answer, why)
+
+
+def refuse(future: "asyncio.Future[Any]", error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)
+        # Whoever it was for may be gone, and that is no news.
+        future.exception()

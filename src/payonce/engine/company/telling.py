@@ -1,0 +1,102 @@
+"""One statement for many askers: how the rows of its answers are told apart."""
+
+import re
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+from payonce.engine.database import Connection
+
+ASKER: Final = "asker__"
+"""The last column of every row: whose answer it belongs to."""
+
+_WORDS: Final = re.compile(
+    r"'(?:[^']|'')*'|--[^\n]*|/\*.*?\*/|\bis(?:\s+not)?\s+distinct\s+from\b|[()]|[a-z_][a-z0-9_.$]*",
+    re.IGNORECASE | re.DOTALL,
+)
+_ENDS_A_LIST: Final = frozenset({"from", "where", "group", "having", "window", "order", "limit", "offset", "for"})
+_JOINS_LISTS: Final = frozenset({"union", "intersect", "except"})
+_CHANGES: Final = frozenset({"insert", "update", "delete", "merge"})
+
+
+class Shape(NamedTuple):
+    """What a statement does, as far as its text tells."""
+
+    answers: bool
+    """It gives rows."""
+    told_apart: str | None
+    """The same with the asker's number as one more parameter and column; None where that cannot be added."""
+    locks: bool
+    """It keeps others from the rows it gives, to the end of the transaction."""
+    changes: bool
+    """It changes the rows it gives."""
+    table: str
+    """Whose rows these are, or a part of their names."""
+    locks_arguments: bool
+    """It takes a lock by what it is given, not by rows; a session that has it gets it again."""
+
+
+@lru_cache(maxsize=1_000)
+def shape_of(sql: str, arguments: int) -> Shape:
+    words = _outer_words(sql)
+    names = [word for _, word in words]
+    verb = next((place for place, word in enumerate(names) if word in _CHANGES or word == "select"), None)
+    locks = ("for", "update") in pairwise(names)
+    by_arguments = "pg_advisory_xact_lock(" in sql
+    if verb is None:
+        return Shape(False, None, False, False, "", by_arguments)
+    rest = words[verb + 1 :]
+    if names[verb] == "select":
+        table = _following(names[verb:], "from")
+        if any(word in _JOINS_LISTS for _, word in rest):
+            return Shape(True, None, locks, False, table, by_arguments)
+        end = next((start for start, word in rest if word in _ENDS_A_LIST), len(sql.rstrip()))
+        return Shape(True, _with_asker(sql, end, arguments), locks, False, table, by_arguments)
+    table = _following(names[verb:], "into" if names[verb] == "insert" else names[verb])
+    answers = any(word == "returning" for _, word in rest)
+    told_apart = _with_asker(sql, len(sql.rstrip()), arguments) if answers else None
+    return Shape(answers, told_apart, False, names[verb] == "update", table, by_arguments)
+
+
+def _with_asker(sql: str, place: int, arguments: int) -> str:
+    return f"{sql[:place].rstrip()}, ${arguments + 1}::int as {ASKER} {sql[place:]}"
+
+
+def _outer_words(sql: str) -> list[tuple[int, str]]:
+    """The words outside of all brackets, strings and comments, with where they begin."""
+    found, depth = [], 0
+    for match in _WORDS.finditer(sql):
+        text = match.group().lower()
+        if text == "(":
+            depth += 1
+        elif text == ")":
+            depth -= 1
+        elif depth == 0 and text[0] not in "'-/" and " " not in text and "\n" not in text:
+            found.append((match.start(), text))
+    return found
+
+
+def _following(names: list[str], word: str) -> str:
+    places = [place for place, name in enumerate(names[:-1]) if name == word]
+    return names[places[0] + 1] if places else ""
+
+
+Answer = list[Any]
+
+
+async def ask(connection: Connection, sql: str, askers: list[tuple[Any, ...]]) -> list[Answer]:
+    """One statement for each of these arguments, sent at once and answered in order; the rows of each."""
+    if len(askers) == 1:
+        return [await connection.fetch(sql, *askers[0])]
+    shape = shape_of(sql, len(askers[0]))
+    if not shape.answers:
+        await connection.executemany(sql, askers)
+        return [[] for _ in askers]
+    if shape.told_apart is None:
+        return [await connection.fetch(sql, *arguments) for arguments in askers]
+    answers: list[Answer] = [[] for _ in askers]
+    for row in await connection.fetchmany(
+        shape.told_apart, [(*arguments, number) for number, arguments in enumerate(askers)]
+    ):
+        answers[row[-1]].append(row)
+    return answers
