@@ -34,6 +34,13 @@ also mark the dead entries they pass; the other scans visit them again every tim
 swings between 0 and millions would choose them. One plan serves all: planning anew cost 0.3 ms of every claim from a
 deep queue, measured."""
 
+SHARED_POOL_SIZE: Final = 4
+SHARED_PLANNER: Final = {"enable_bitmapscan": "off", "enable_seqscan": "off", "plan_cache_mode": "force_generic_plan"}
+"""What runs do in company is sent for many at once, over few connections. Their statements find rows by their keys, and
+planning costs more than carrying them out; a plan that was made for an empty table must not read all of a full one."""
+STATEMENTS_KEPT: Final = 1_000
+"""Prepared statements of a connection. With the driver's 100 a handler's own were prepared again and again."""
+
 Connection = asyncpg.Connection | PoolConnectionProxy
 Fence = Callable[[Connection], Awaitable[object]]
 """Whether the caller may still write; the id of the transaction, if it is told on the way."""
@@ -67,10 +74,11 @@ class PlainConnection(asyncpg.Connection):
 
 @dataclass(frozen=True)
 class Database:
-    """`work` serves handlers, `engine` serves the engine itself."""
+    """`work` serves handlers, `shared` those that run in company, `engine` serves the engine itself."""
 
     url: str
     work: asyncpg.Pool
+    shared: asyncpg.Pool
     engine: asyncpg.Pool
     settings: dict[str, str]
 
@@ -86,9 +94,10 @@ class Database:
             settings = await session_settings(url, shortest_lease_s, application_name)
         async with (
             _pool(url, settings, work_pool_size, connection_class) as work,
+            _pool(url, {**settings, **SHARED_PLANNER}, SHARED_POOL_SIZE, connection_class, 0) as shared,
             _pool(url, {**settings, **ENGINE_PLANNER}, ENGINE_POOL_SIZE, connection_class) as engine,
         ):
-            yield cls(url, work, engine, settings)
+            yield cls(url, work, shared, engine, settings)
 
     async def check(self, known: Sequence[Migration]) -> None:
         """Refuses to serve on a database that is not the one this code was made for."""
@@ -111,6 +120,7 @@ class Database:
         if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
             await self.engine.expire_connections()
             await self.work.expire_connections()
+            await self.shared.expire_connections()
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
@@ -239,16 +249,17 @@ async def _roll_back(connection: Connection, transaction: Transaction) -> None:
 
 @asynccontextmanager
 async def _pool(
-    url: str, settings: dict[str, str], size: int, connection_class: type[PlainConnection]
+    url: str, settings: dict[str, str], size: int, connection_class: type[PlainConnection], least: int = 1
 ) -> AsyncIterator[asyncpg.Pool]:
     pool = asyncpg.create_pool(
         url,
-        min_size=1,
+        min_size=least,
         max_size=size,
         timeout=CONNECT_TIMEOUT_S,
         command_timeout=COMMAND_TIMEOUT_S,
         server_settings=settings,
         connection_class=connection_class,
+        statement_cache_size=STATEMENTS_KEPT,
         max_inactive_connection_lifetime=300.0,
     )
     try:

@@ -1,12 +1,13 @@
 """What handlers and HTTP routes read and write through."""
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
-from payonce.engine.company import Company, Deed, Item, Member, Result
+from payonce.engine.company import Apart, Company, Deed, Item, Member, Result
 from payonce.engine.database import Connection, Database, settled_transaction
 from payonce.engine.declared import pause_loudly
 from payonce.engine.ledger import Posting, PostingId, post
@@ -15,6 +16,8 @@ from payonce.engine.outbox.entries import put_out
 from payonce.engine.outbox.model import EVENTS, wake_name
 from payonce.engine.policy import Policy
 from payonce.engine.queue import Feed
+
+Done = TypeVar("Done")
 
 
 class RingingFeed(Feed, Protocol):
@@ -77,12 +80,12 @@ class Tx:
         with self._noticing_errors():
             return await self._connection.fetchval(sql, *arguments)
 
-    async def gather(self, deed: Deed[Item, Result], item: Item) -> Result:
+    async def gather(self, deed: Deed[Item, Result], item: Item, lock: object = None) -> Result:
         """Does something that is cheaper for many at once, with all that share this transaction and are about to do the
-        same; alone, for itself."""
+        same; alone, for itself. `lock` is the id of the row that it changes, if it does."""
         with self._noticing_errors():
             if isinstance(self._connection, Member):
-                return await self._connection.gather(deed, item)
+                return await self._connection.gather(deed, item, lock)
             [result] = await deed(self._connection, [item])
         return result
 
@@ -138,8 +141,7 @@ class Tx:
             not_before=not_before,
             max_attempts=max_attempts,
         )
-        with self._noticing_errors():
-            [message_id] = await self._feed.put([message], within=self._connection)
+        message_id = await self.gather(_Putting(self._feed), message)
         self.sent_to.add(to.queue)
         return message_id
 
@@ -183,6 +185,16 @@ class Tx:
         return message.id
 
 
+@dataclass(frozen=True)
+class _Putting:
+    """Messages of all that share a transaction are put at once."""
+
+    feed: Feed
+
+    async def __call__(self, connection: Connection, messages: Sequence[Message]) -> list[UUID]:
+        return await self.feed.put(messages, within=connection)
+
+
 @asynccontextmanager
 async def begin(database: Database, feed: RingingFeed, trace_id: str | None = None) -> AsyncIterator[Tx]:
     """A transaction outside any run: an HTTP request, a schedule."""
@@ -190,3 +202,26 @@ async def begin(database: Database, feed: RingingFeed, trace_id: str | None = No
         tx = Tx(connection, feed, trace_id)
         yield tx
     feed.ring(tx.sent_to)
+
+
+async def begin_together(
+    company: Company, database: Database, feed: RingingFeed, deed: Callable[[Tx], Awaitable[Done]],
+    trace_id: str | None = None,
+) -> Done:  # fmt: skip
+    """Does the deed in a transaction that others of the same moment share. If anything goes wrong in company it is
+    undone, and done again in a transaction of its own."""
+    try:
+        async with company.ending.join(_nothing_to_hold) as connection:
+            assert connection is not None
+            tx = Tx(connection, feed, trace_id)
+            done = await deed(tx)
+            await tx.check_alive()
+    except Apart:
+        async with begin(database, feed, trace_id) as tx:
+            return await deed(tx)
+    feed.ring(tx.sent_to)
+    return done
+
+
+async def _nothing_to_hold(connection: Connection) -> bool:
+    return True

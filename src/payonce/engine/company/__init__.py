@@ -12,7 +12,7 @@ class Company:
     """What the runs of one queue share."""
 
     def __init__(self, database: Database) -> None:
-        self.asking = Asking(database.work)
+        self.asking = Asking(database.shared)
         self.ending = Sharing(database)
         self.intending = Sharing(database)
         """Apart from those that end: a vendor is asked sooner than an answer is noted."""

@@ -5,7 +5,7 @@ from typing import Any, Final, NamedTuple
 
 import asyncpg
 
-from payonce.engine.company.telling import Answer, ask
+from payonce.engine.company.telling import Answer, ask, ask_once
 from payonce.engine.database import Connection
 
 MOST: Final = 100
@@ -60,7 +60,8 @@ class Asking:
 
     async def _put(self, connection: Connection, sql: str, questions: list[Question]) -> None:
         try:
-            answers = await ask(connection, sql, [question.arguments for question in questions])
+            ask_all = ask_once if sql.lstrip().startswith("select") else ask
+            answers = await ask_all(connection, sql, [question.arguments for question in questions])
         except Exception as error:
             if len(questions) == 1:
                 _fail(questions, error)

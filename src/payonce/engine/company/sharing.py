@@ -111,9 +111,10 @@ class Member:
         await self.fetch(sql, *arguments)
         return ""
 
-    async def gather(self, deed: "Deed[Item, Result]", item: Item) -> Result:
-        """What several of them do at once in a way of its own, instead of each statement by itself."""
-        rows: list[Any] = await self._asked(deed, (item,))
+    async def gather(self, deed: "Deed[Item, Result]", item: Item, lock: Lock = None) -> Result:
+        """What several of them do at once in a way of its own, instead of each statement by itself. `lock` is the id of
+        the row that it changes, if it does."""
+        rows: list[Any] = await self._asked(deed, (item, lock))
         result: Result = rows[0]
         return result
 
@@ -179,7 +180,7 @@ class _Shared:
 
     async def take_place(self, database: Database) -> None:
         try:
-            async with database.work.acquire() as connection, settled_transaction(database, connection):
+            async with database.shared.acquire() as connection, settled_transaction(database, connection):
                 for member in self._members:
                     member.begin(self)
                 while await self._all_wait():
@@ -247,8 +248,7 @@ class _Shared:
         answered: list[tuple[Question, Answer]] = []
         for sql, questions in grouped([question for _, question in asked]).items():
             if not isinstance(sql, str):
-                results = await sql(connection, [question.arguments[0] for question in questions])
-                answered += [(question, [each]) for question, each in zip(questions, results, strict=True)]
+                answered += await self._done(connection, sql, [(whose[id(each)], each) for each in questions])
                 continue
             shape = shape_of(sql, len(questions[0].arguments))
             free = [
@@ -260,6 +260,17 @@ class _Shared:
                 if self._may_have(whose[id(question)], question, shape, answer):
                     answered.append((question, answer))
         return answered
+
+    async def _done(
+        self, connection: Connection, deed: Deed[Any, Any], asked: list[tuple[Member, Question]]
+    ) -> list[tuple[Question, Answer]]:
+        free = []
+        for member, question in asked:
+            _, lock = question.arguments
+            if lock is None or self._takes(member, question, lock):
+                free.append(question)
+        results = await deed(connection, [question.arguments[0] for question in free]) if free else []
+        return [(question, [result]) for question, result in zip(free, results, strict=True)]
 
     def _may_have(self, member: Member, question: Question, shape: Shape, answer: Answer) -> bool:
         if shape.changes:

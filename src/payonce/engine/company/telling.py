@@ -84,6 +84,16 @@ def _following(names: list[str], word: str) -> str:
 Answer = list[Any]
 
 
+async def ask_once(connection: Connection, sql: str, askers: list[tuple[Any, ...]]) -> list[Answer]:
+    """As `ask`, for what only reads: who asks the same gets the same answer."""
+    try:
+        different = list(dict.fromkeys(askers))
+    except TypeError:
+        return await ask(connection, sql, askers)
+    found = dict(zip(different, await ask(connection, sql, different), strict=True))
+    return [found[asker] for asker in askers]
+
+
 async def ask(connection: Connection, sql: str, askers: list[tuple[Any, ...]]) -> list[Answer]:
     """One statement for each of these arguments, sent at once and answered in order; the rows of each."""
     if len(askers) == 1:

@@ -28,7 +28,7 @@ from payonce.services.payouts.decisions import ACTION, Decision, Verdict
 from payonce.services.payouts.intake import SIGNATURE_HEADER, NotTaken, read_webhook
 from payonce.services.payouts.model import USDT, Payout, State
 from payonce.services.payouts.pricing import fee_and_rest
-from payonce.services.payouts.receiving import Collision, Taken, check_currency, receive
+from payonce.services.payouts.receiving import Taken, check_currency, receive
 from payonce.services.payouts.scopes import DECIDE, READ
 from payonce.services.payouts.statement import statement
 from payonce.services.payouts.terms import Terms
@@ -169,7 +169,7 @@ def _add_intake(routes: APIRouter) -> None:
         terms = _resource(desk, Terms)
         try:
             asked = read_webhook(terms, signature, await request.body(), await _now(desk))
-            await check_currency(desk.read, asked)
+            await check_currency(desk.read_together, asked)
             taken = await _take(desk, trace, asked)
         except NotTaken as no:
             if no.status is HTTPStatus.UNAUTHORIZED:
@@ -271,19 +271,22 @@ def _add_deciding(routes: APIRouter) -> None:
 
 
 async def _take(desk: Desk, trace: str | None, asked: Any) -> Taken:
-    collided: Collision | None = None
+    async def take(tx: Tx) -> Taken | NotTaken:
+        try:
+            return await receive(tx, asked)
+        except NotTaken as no:
+            # What it has written for whoever must look is kept.
+            return no
+
     with counted("payouts"):
-        async with desk.begin(trace) as tx:
-            try:
-                return await receive(tx, asked)
-            except Collision as no:
-                # What it has written for whoever must look is kept.
-                collided = no
-    raise collided
+        taken = await desk.begin_together(take, trace)
+        if isinstance(taken, NotTaken):
+            raise taken
+    return taken
 
 
 async def _now(desk: Desk) -> datetime:
-    now: datetime = await desk.read.fetchval("select payonce.due_now()")
+    now: datetime = await desk.read_together.fetchval("select payonce.due_now()")
     return now
 
 

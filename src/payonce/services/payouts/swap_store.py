@@ -108,7 +108,7 @@ async def payouts_of(tx: Tx, swap_id: str) -> list[Payout]:
     rows = await tx.fetch(
         """
         select p.* from payouts.payouts p
-        where p.id in (select payout_id from payouts.shares where swap_id = $1) order by p.id for update
+        where p.id = any(array(select payout_id from payouts.shares where swap_id = $1)) order by p.id for update
         """,
         swap_id,
     )

@@ -248,6 +248,7 @@ class Pressure(msgspec.Struct, frozen=True):
 
 async def pressure_on(read: Reader, wallet: str, swap: Swap, next_nonce: int) -> Pressure:
     asset = swap.amount.asset
+    # The same question for every payment of a moment: those that come together ask it once.
     row = await read.fetchrow(
         f"""
         select ({_FREE_NONCE}) as nonce,
@@ -258,14 +259,14 @@ async def pressure_on(read: Reader, wallet: str, swap: Swap, next_nonce: int) ->
                  where a.wallet = p.wallet and a.nonce = p.nonce) most
              where p.wallet = $1 and p.state = 'signed') as gas,
             (select low_balance_minor from payouts.wallet_limits where asset = $3 and exponent = $4) as low,
-            exists (select from payouts.swaps
-                    where state = 'created' and waits_for is not null and id <> $5) as others_wait
+            array(select id from payouts.swaps
+                  where state = 'created' and waits_for is not null order by id limit 2) as waiting
         """,
-        wallet, next_nonce, asset.code, asset.exponent, swap.id,
+        wallet, next_nonce, asset.code, asset.exponent,
     )  # fmt: skip
     low = None if row["low"] is None else Amount(int(row["low"]), asset)
     return Pressure(row["nonce"], Amount(int(row["flying"]), asset), Amount(int(row["gas"]), ETH), low,
-                    row["others_wait"])  # fmt: skip
+                    any(swap_id != swap.id for swap_id in row["waiting"]))  # fmt: skip
 
 
 async def note_waiting(database: Database, swap: Swap, why: str | None) -> None:

@@ -7,6 +7,7 @@ beside it, and `read` passes over them.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cache
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -143,13 +144,18 @@ def plain(fields: HopFields) -> dict[str, Any]:
 def read(kind: type[FieldsT], payload: Mapping[str, Any]) -> FieldsT:
     """The hop's fields of a payload. An amount that is a JSON number is refused: it has been a float on its way."""
     known = {name: payload[name] for name in kind.__struct_fields__ if name in payload}
-    for field in msgspec.structs.fields(kind):
-        if field.type is Decimal and isinstance(known.get(field.name), int | float):
-            raise Invalid(f"{field.name} of {kind.__name__} is a number; an amount travels as a decimal string")
+    for name in _amounts_of(kind):
+        if isinstance(known.get(name), int | float):
+            raise Invalid(f"{name} of {kind.__name__} is a number; an amount travels as a decimal string")
     try:
         return msgspec.convert(known, kind)
     except msgspec.ValidationError as error:
         raise Invalid(f"the payload is no {kind.__name__}: {error}") from None
+
+
+@cache
+def _amounts_of(kind: type[HopFields]) -> tuple[str, ...]:
+    return tuple(field.name for field in msgspec.structs.fields(kind) if field.type is Decimal)
 
 
 def check_field(name: str, value: object) -> None:
