@@ -11,7 +11,7 @@ ASKER: Final = "asker__"
 """The last column of every row: whose answer it belongs to."""
 
 _WORDS: Final = re.compile(
-    r"'(?:[^']|'')*'|--[^\n]*|/\*.*?\*/|\bis(?:\s+not)?\s+distinct\s+from\b|[()]|[a-z_][a-z0-9_.$]*",
+    r"'(?:[^']|'')*'|\"[^\"]*\"|--[^\n]*|/\*.*?\*/|\bis(?:\s+not)?\s+distinct\s+from\b|[()]|[a-z_][a-z0-9_.$]*",
     re.IGNORECASE | re.DOTALL,
 )
 _ENDS_A_LIST: Final = frozenset({"from", "where", "group", "having", "window", "order", "limit", "offset", "for"})
@@ -31,7 +31,7 @@ class Shape(NamedTuple):
     changes: bool
     """It changes the rows it gives."""
     table: str
-    """Whose rows these are, or a part of their names."""
+    """Of rows that it reads: whose they are, or a part of their names."""
     locks_arguments: bool
     """It takes a lock by what it is given, not by rows; a session that has it gets it again."""
 
@@ -41,10 +41,11 @@ def shape_of(sql: str, arguments: int) -> Shape:
     words = _outer_words(sql)
     names = [word for _, word in words]
     verb = next((place for place, word in enumerate(names) if word in _CHANGES or word == "select"), None)
-    locks = ("for", "update") in pairwise(names)
+    locks = ("for", "update") in pairwise(names) or ("key", "update") in pairwise(names)
     by_arguments = "pg_advisory_xact_lock(" in sql
     if verb is None:
-        return Shape(False, None, False, False, "", by_arguments)
+        # It may give rows all the same, as `values` does.
+        return Shape(True, None, False, False, "", by_arguments)
     rest = words[verb + 1 :]
     if names[verb] == "select":
         table = _following(names[verb:], "from")
@@ -52,14 +53,14 @@ def shape_of(sql: str, arguments: int) -> Shape:
             return Shape(True, None, locks, False, table, by_arguments)
         end = next((start for start, word in rest if word in _ENDS_A_LIST), len(sql.rstrip()))
         return Shape(True, _with_asker(sql, end, arguments), locks, False, table, by_arguments)
-    table = _following(names[verb:], "into" if names[verb] == "insert" else names[verb])
     answers = any(word == "returning" for _, word in rest)
     told_apart = _with_asker(sql, len(sql.rstrip()), arguments) if answers else None
-    return Shape(answers, told_apart, False, names[verb] == "update", table, by_arguments)
+    return Shape(answers, told_apart, False, True, "", by_arguments)
 
 
 def _with_asker(sql: str, place: int, arguments: int) -> str:
-    return f"{sql[:place].rstrip()}, ${arguments + 1}::int as {ASKER} {sql[place:]}"
+    # On a line of its own: what stands before may end with a comment.
+    return f"{sql[:place].rstrip()}\n, ${arguments + 1}::int as {ASKER} {sql[place:]}"
 
 
 def _outer_words(sql: str) -> list[tuple[int, str]]:
@@ -71,7 +72,7 @@ def _outer_words(sql: str) -> list[tuple[int, str]]:
             depth += 1
         elif text == ")":
             depth -= 1
-        elif depth == 0 and text[0] not in "'-/" and " " not in text and "\n" not in text:
+        elif depth == 0 and text[0] not in "'\"-/" and " " not in text and "\n" not in text:
             found.append((match.start(), text))
     return found
 
