@@ -14,6 +14,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, NoReturn, TypeVar, cast
 
+import asyncpg
+
 from payonce.engine import metrics
 from payonce.engine.company.apart import Apart
 from payonce.engine.company.asking import Question, grouped
@@ -90,11 +92,15 @@ class Member:
         """What it keeps the others from."""
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._shared: _Shared | None = None
+        self._asks = False
 
-    def begin(self, shared: "_Shared") -> None:
+    def begin(self, shared: "_Shared") -> bool:
+        """False when it is gone: it was cancelled while it waited for the transaction."""
+        if self.begun.done():
+            return False
         self._shared = shared
-        if not self.begun.done():
-            self.begun.set_result(None)
+        self.begun.set_result(None)
+        return True
 
     async def fetch(self, sql: str, *arguments: Any) -> Answer:
         return await self._asked(sql, arguments)
@@ -130,9 +136,19 @@ class Member:
 
     async def _asked(self, what: "str | Deed[Any, Any]", arguments: tuple[Any, ...]) -> Answer:
         assert self._shared is not None
+        if self._asks:
+            raise asyncpg.InterfaceError("a run of a shared transaction asks one thing after the other")
         question = Question(what, arguments, asyncio.get_running_loop().create_future())
         self._shared.put(self, question)
-        return await question.answer
+        self._asks = True
+        try:
+            return await question.answer
+        except asyncio.CancelledError as error:
+            # Also where its caller goes on, after a time-out of its own: the statement may have happened or not.
+            self.fail(error)
+            raise
+        finally:
+            self._asks = False
 
     def leave(self) -> None:
         """It has written nothing, and does not wait for the others."""
@@ -144,11 +160,12 @@ class Member:
         """Returns when everything is committed."""
         assert self._shared is not None
         self._shared.leave(self)
-        await self._ended
+        # Who is cancelled here has not ended yet, and undoes what is not being committed.
+        await asyncio.shield(self._ended)
 
     def fail(self, error: BaseException) -> bool:
-        """Undoes the transaction of all, unless it has ended for this one. Whether there were others."""
-        if self._shared is None or self._ended.done():
+        """Undoes the transaction of all, unless it has ended for this one. Whether others may have misled it."""
+        if self._shared is None or (self._ended.done() and self._ended.exception() is None):
             return False
         self._shared.fail(error)
         return self._shared.has_company
@@ -166,12 +183,14 @@ class _Shared:
     def __init__(self, members: list[Member]) -> None:
         self._members = members
         self._asked: list[tuple[Member, Question]] = []
-        self._at_work = len(self._members)
+        self._at_work = 0
         """Who neither waits for an answer nor has ended."""
         self._quiet = asyncio.Event()
         self._holders: dict[Lock, Member] = {}
         self._behind: dict[Lock, deque[tuple[Member, Question]]] = {}
         """Who waits for a row, in the order of asking."""
+        self._named: dict[str, bool] = {}
+        """Of each table, whether its rows are locked by their ids."""
         self._error: Apart | None = None
 
     @property
@@ -181,8 +200,7 @@ class _Shared:
     async def take_place(self, database: Database) -> None:
         try:
             async with database.shared.acquire() as connection, settled_transaction(database, connection):
-                for member in self._members:
-                    member.begin(self)
+                self._begin()
                 while await self._all_wait():
                     await self._answer(connection)
             metrics.SHARED_TRANSACTIONS.labels("committed").inc()
@@ -193,6 +211,12 @@ class _Shared:
             self._undo(error)
             if not isinstance(error, Exception):
                 raise
+
+    def _begin(self) -> None:
+        self._members = [member for member in self._members if member.begin(self)]
+        self._at_work = len(self._members)
+        if not self._members:
+            self._quiet.set()
 
     def put(self, member: Member, question: Question) -> None:
         self._check()
@@ -236,6 +260,9 @@ class _Shared:
             self._asked += asked
             raise
         self._at_work += len(answered)
+        if not self._at_work:
+            # All of them wait for rows, and nobody is left to come and say so.
+            self._quiet.set()
         for question, answer in answered:
             if not question.answer.done():
                 question.answer.set_result(answer)
@@ -278,7 +305,14 @@ class _Shared:
                 if (name := row.get("id")) is not None and not self._holds(member, name):
                     raise Apart("one run changed a row that another has")
             return True
-        return not shape.locks or all(self._takes(member, question, row.get("id", shape.table)) for row in answer)
+        return not shape.locks or all(self._takes(member, question, self._lock_of(shape, row)) for row in answer)
+
+    def _lock_of(self, shape: Shape, row: Any) -> Lock:
+        named = "id" in row
+        if self._named.setdefault(shape.table, named) != named:
+            # These two would not see each other.
+            raise Apart(f"rows of {shape.table} are locked with their ids and without")
+        return row["id"] if named else shape.table
 
     def _holds(self, member: Member, lock: Lock) -> bool:
         holder = self._holders.get(lock)
