@@ -31,7 +31,7 @@ def sent(*words: str) -> Iterator[list[str]]:
 
 async def test_what_many_ask_in_one_moment_is_one_trip_for_each_statement(stage: OpenStage) -> None:
     async with open_table(stage, rows=9) as table:
-        asking = Asking(table.s.database.work)
+        asking = Asking(table.s.database.shared)
         with sent("rows") as found:
             rows, counts = await asyncio.gather(
                 asyncio.gather(*(asking.fetchrow("select id, n from rows where id = $1", one) for one in range(1, 12))),
@@ -44,7 +44,7 @@ async def test_what_many_ask_in_one_moment_is_one_trip_for_each_statement(stage:
 
 async def test_who_comes_meanwhile_is_asked_for_in_the_next_turn(stage: OpenStage) -> None:
     async with open_table(stage, rows=1) as table:
-        asking = Asking(table.s.database.work)
+        asking = Asking(table.s.database.shared)
         async with table.s.owner.transaction():
             await table.s.owner.execute("update rows set n = 5")
             first = asyncio.create_task(asking.fetchval("update rows set n = n + 1 returning n"))
@@ -60,7 +60,7 @@ async def test_who_comes_meanwhile_is_asked_for_in_the_next_turn(stage: OpenStag
 
 async def test_one_that_fails_does_not_trouble_the_others(stage: OpenStage) -> None:
     async with open_table(stage) as table:
-        asking = Asking(table.s.database.work)
+        asking = Asking(table.s.database.shared)
         asked = [asking.fetchval(NOTE, text) for text in ("a", None, "b", "a", "c")]
         answers = await asyncio.gather(*asked, asking.fetchval("select 1"), return_exceptions=True)
         assert await notes(table.s) == ["a", "b", "c"]
@@ -71,7 +71,7 @@ async def test_one_that_fails_does_not_trouble_the_others(stage: OpenStage) -> N
 
 async def test_an_asker_that_is_gone_is_no_trouble(stage: OpenStage) -> None:
     async with open_table(stage) as table:
-        asking = Asking(table.s.database.work)
+        asking = Asking(table.s.database.shared)
         tasks = [asyncio.create_task(asking.fetchval("select $1::int", number)) for number in range(3)]
         await asyncio.sleep(0)
         tasks[1].cancel()
@@ -83,7 +83,7 @@ async def test_an_asker_that_is_gone_is_no_trouble(stage: OpenStage) -> None:
 
 async def test_a_connection_that_is_lost_is_told_to_those_who_asked_on_it(stage: OpenStage) -> None:
     async with open_table(stage, rows=1) as table:
-        asking = Asking(table.s.database.work)
+        asking = Asking(table.s.database.shared)
         async with table.s.owner.transaction():
             await table.s.owner.execute("update rows set n = 5")
             tasks = [
@@ -101,7 +101,7 @@ async def test_a_connection_that_is_lost_is_told_to_those_who_asked_on_it(stage:
 
 async def test_nobody_waits_for_a_turn_that_was_ended(stage: OpenStage) -> None:
     async with open_table(stage, rows=1) as table:
-        asking = Asking(table.s.database.work)
+        asking = Asking(table.s.database.shared)
         async with table.s.owner.transaction():
             await table.s.owner.execute("update rows set n = 5")
             under_way = asyncio.create_task(asking.fetch("update rows set n = 6"))
@@ -119,7 +119,7 @@ async def test_nobody_waits_for_a_turn_that_was_ended(stage: OpenStage) -> None:
 
 async def test_who_finds_no_connection_hears_so(stage: OpenStage) -> None:
     async with open_table(stage) as table:
-        asking = Asking(table.s.database.work)
-        await table.s.database.work.close()
+        asking = Asking(table.s.database.shared)
+        await table.s.database.shared.close()
         with pytest.raises(asyncpg.InterfaceError, match="closed"):
             await asking.fetch("select 1")

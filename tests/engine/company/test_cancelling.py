@@ -60,7 +60,7 @@ async def test_one_that_is_cancelled_behind_its_part_undoes_all_while_others_are
 async def test_one_that_is_cancelled_before_it_began_is_not_waited_for(stage: OpenStage) -> None:
     """While the transaction waits for a connection: it has no part in it."""
     async with open_table(stage) as table:
-        pool = table.s.database.work
+        pool = table.s.database.shared
         taken = [await pool.acquire() for _ in range(pool.get_max_size())]
         tasks = [asyncio.create_task(table.one(number, noting(str(number)))) for number in range(3)]
         await asyncio.sleep(0.05)
@@ -76,7 +76,7 @@ async def test_one_that_is_cancelled_before_it_began_is_not_waited_for(stage: Op
 
 async def test_a_transaction_of_nobody_is_no_trouble(stage: OpenStage) -> None:
     async with open_table(stage) as table:
-        pool = table.s.database.work
+        pool = table.s.database.shared
         taken = [await pool.acquire() for _ in range(pool.get_max_size())]
         task = asyncio.create_task(table.one(0, noting("0")))
         await asyncio.sleep(0.05)

@@ -284,7 +284,7 @@ async def test_what_the_commit_itself_refuses_is_done_alone(stage: OpenStage) ->
 
 async def test_a_run_that_waits_for_its_transaction_joins_in_when_there_is_a_connection(stage: OpenStage) -> None:
     async with open_table(stage) as table:
-        pool = table.s.database.work
+        pool = table.s.database.shared
         taken = [await pool.acquire() for _ in range(pool.get_max_size())]
         doing = asyncio.create_task(table.together(noting("a"), noting("b")))
         await asyncio.wait([doing], timeout=0.1)
@@ -296,7 +296,7 @@ async def test_a_run_that_waits_for_its_transaction_joins_in_when_there_is_a_con
 
 async def test_without_a_server_all_are_told_to_do_it_alone(stage: OpenStage) -> None:
     async with open_table(stage) as table:
-        await table.s.database.work.close()
+        await table.s.database.shared.close()
         came_to = await table.together(noting("a"), noting("b"), alone=False)
     assert [type(each) for each in came_to] == [Apart, Apart]
 

@@ -77,7 +77,7 @@ async def fill(connection: Connection) -> None:
 
 
 async def test_each_asker_gets_what_it_would_get_alone(stage: OpenStage) -> None:
-    async with open_table(stage, rows=0) as table, table.s.database.work.acquire() as connection:
+    async with open_table(stage, rows=0) as table, table.s.database.shared.acquire() as connection:
         await fill(connection)
         for name, (sql, numbers) in (READS | WRITES).items():
             alone = await answered(connection, sql, [[number] for number in numbers])
@@ -104,7 +104,7 @@ async def test_it_is_one_statement_for_all_of_them(stage: OpenStage) -> None:
             sent.append(statement)
         return statement
 
-    async with open_table(stage, rows=0) as table, table.s.database.work.acquire() as connection:
+    async with open_table(stage, rows=0) as table, table.s.database.shared.acquire() as connection:
         with on_the_wire(see):
             for name, (sql, numbers) in (READS | WRITES).items():
                 await connection.execute("truncate rows, notes")
@@ -114,7 +114,7 @@ async def test_it_is_one_statement_for_all_of_them(stage: OpenStage) -> None:
 
 
 async def test_strings_of_all_kinds_come_back_to_who_gave_them(stage: OpenStage) -> None:
-    async with open_table(stage) as table, table.s.database.work.acquire() as connection:
+    async with open_table(stage) as table, table.s.database.shared.acquire() as connection:
         answers = await ask(connection, "select $1::text as name, '(' as open", [(name,) for name in NAMES])
     assert [[row["name"] for row in rows] for rows in answers] == [[name] for name in NAMES]
 
