@@ -1,13 +1,32 @@
-"""What is below `/simulator` at every vendor: an act for each thing that may be told, answered in JSON."""
+"""How simulators are spoken to: their paths, and what is told them below `/simulator`, answered in JSON."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
+from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from payonce.kit.outcomes import Invalid
+
+
+class Paths:
+    """An ASGI application of routes without names in their paths: one look finds the endpoint. What is not found that
+    way, such as a path that nobody has, Starlette answers."""
+
+    def __init__(self, routes: Sequence[Route]) -> None:
+        self._endpoints = {(method, each.path): each.endpoint for each in routes for method in each.methods or ()}
+        self._others = Starlette(routes=routes)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        endpoint = self._endpoints.get((scope.get("method"), scope.get("path")))
+        if endpoint is None:
+            await self._others(scope, receive, send)
+        else:
+            answer = await endpoint(Request(scope, receive))
+            await answer(scope, receive, send)
 
 
 def told(shape: type[Any], act: Callable[[Any], Any]) -> Callable[[Request], Awaitable[Response]]:

@@ -170,3 +170,26 @@ async def test_a_batch_is_answered_one_by_one() -> None:
         asked: list[object] = [{"id": number, "method": "eth_chainId", "params": []} for number in (1, 2)]
         answers = (await http.request("POST", "/", json=asked)).json()
         assert [(each["id"], each["result"]) for each in answers] == [(1, "0x7a69"), (2, "0x7a69")]
+
+
+def test_what_a_reorganisation_puts_into_an_old_block_is_told_too() -> None:
+    chain = Chain()
+    chain.mine(6)
+    assert not chain.untold()
+    # Twice in a row: deeper than what was final before.
+    chain.reorganise(3)
+    chain.reorganise(2)
+    chain.arrive(CLIENT, ether("1"), "late")
+    chain.mine(3)
+    assert not chain.untold()
+    chain.mine()
+    (late,) = chain.untold()
+    assert chain.untold() == [late]
+    chain.tell(late.hash)
+    assert not chain.untold()
+
+
+@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/", 405), ("POST", "/v2", 404), ("HEAD", "/", 405)])
+async def test_a_node_says_no_to_other_paths_and_methods(method: str, path: str, status: int) -> None:
+    async with serving(ChainSimulator(Chain())) as url, HttpClient("node", url, allow_private=True) as http:
+        assert (await http.request(method, path)).status == status

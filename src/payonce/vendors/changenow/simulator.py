@@ -12,7 +12,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -37,6 +36,7 @@ from payonce.vendors.changenow.port import PAGE_MAX, REQUESTS_PER_S, Pair, Range
 from payonce.vendors.changenow.prices import Listing, both, is_address, listing, quote
 from payonce.vendors.journal import Journal
 from payonce.vendors.meter import Meter
+from payonce.vendors.switches import Paths
 
 ID_BYTES: Final = 7
 DOUBLE_DIGITS: Final = 16
@@ -85,8 +85,8 @@ class ChangeNowSimulator:
         self._journal = Journal(journal)
         for record in self._journal.earlier:
             self._apply(record)
-        self._routes = Starlette(
-            routes=[
+        self._routes = Paths(
+            [
                 Route("/v2/exchange/estimated-amount", self._spoken(self._estimate)),
                 Route("/v2/exchange", self._spoken(self._create), methods=["POST"]),
                 Route("/v2/exchange/by-id", self._spoken(self._by_id)),
@@ -254,7 +254,7 @@ class ChangeNowSimulator:
         pair, given, _ = self._traded(request.query_params)
         limits = self._limits(pair, given)
         document = documents.pair(pair) | {"minAmount": limits.min_amount}
-        return document if request.url.path.endswith("min-amount") else document | {"maxAmount": limits.max_amount}
+        return document if request.scope["path"].endswith("min-amount") else document | {"maxAmount": limits.max_amount}
 
     async def _currencies(self, request: Request) -> Any:
         return documents.currencies()
@@ -324,7 +324,7 @@ class ChangeNowSimulator:
         return endpoint
 
     def _check_key(self, request: Request) -> None:
-        path, said = request.url.path, request.headers.get("x-changenow-api-key", "")
+        path, said = request.scope["path"], request.headers.get("x-changenow-api-key", "")
         key, private = self._keys
         if path in OPEN_PATHS:
             return

@@ -116,6 +116,8 @@ class Chain:
         """Of the next transactions, before the conditions are asked."""
         self.told: set[str] = set()
         """Final transfers that whoever watches has heard of."""
+        self._told_to = 0
+        """Up to this block whoever watches has heard of everything."""
         self._balances: dict[tuple[str, Asset], int] = {}
         self._nonces: dict[str, int] = {}
         self._forks: dict[int, int] = {}
@@ -202,7 +204,7 @@ class Chain:
         nonce = self._nonces.get(address.lower(), 0)
         if not final:
             return nonce
-        newer = [each for number, block in self.blocks.items() if number > self.final_height for each in block]
+        newer = [each for number in self._not_final() for each in self.blocks.get(number, ())]
         return nonce - sum(each.sender == address.lower() for each in newer)
 
     def pending_nonce(self, address: str) -> int:
@@ -234,7 +236,17 @@ class Chain:
         return [each for number in numbers for each in self.blocks[number] if each.succeeded]
 
     def untold(self) -> list[Mined]:
-        return [each for each in self.transfers() if each.hash not in self.told]
+        found = [
+            each for number in range(self._told_to + 1, self.final_height + 1) for each in self.blocks.get(number, ())
+            if each.succeeded and each.hash not in self.told
+        ]  # fmt: skip
+        if not found:
+            # It grows with every block: what is behind is not looked at again.
+            self._told_to = max(self._told_to, self.final_height)
+        return found
+
+    def _not_final(self) -> range:
+        return range(self.final_height + 1, self.height + 1)
 
     def _check_funds(self, sender: str, transaction: Transaction) -> None:
         cost = transaction.fees.most.minor
@@ -331,6 +343,7 @@ class Chain:
                     self.pool.setdefault((mined.sender, mined.transaction.nonce), waiting)
             self._forks[self.height] = self._forks.get(self.height, 0) + 1
             self.height -= 1
+        self._told_to = min(self._told_to, self.height)
 
     def _execute(self, mined: Mined, sign: int) -> None:
         """With -1 it is undone."""

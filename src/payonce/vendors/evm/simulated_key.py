@@ -5,6 +5,7 @@ Real chains sign RLP with secp256k1 over keccak-256; none of that changes what a
 
 import hashlib
 import re
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -17,6 +18,7 @@ from payonce.vendors.evm.port import ADDRESS_PATTERN, Fees, Payment, Signed
 
 PUBLIC_BYTES: Final = 32
 SIGNATURE_BYTES: Final = 64
+READ_KEPT: Final = 64
 
 
 class Transaction(msgspec.Struct, frozen=True, array_like=True):
@@ -67,6 +69,8 @@ def hash_of(raw: bytes) -> str:
     return f"0x{hashlib.sha256(raw).hexdigest()}"
 
 
+# A node reads what it takes twice: as it comes, and from its record.
+@lru_cache(maxsize=READ_KEPT)
 def read_raw(raw: str) -> tuple[str, str, Transaction]:
     """Hash, sender and content of signed bytes; Invalid for anything that a key of ours did not sign."""
     try:

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -16,7 +15,7 @@ from payonce.kit.redact import redact
 from payonce.vendors.books import Denied
 from payonce.vendors.evm.chain import TIP_WEI, Chain, Mined
 from payonce.vendors.evm.port import ETH
-from payonce.vendors.switches import said
+from payonce.vendors.switches import Paths, said
 
 BATCH_MAX: Final = 100
 BALANCE_OF: Final = "0x70a08231"
@@ -56,8 +55,8 @@ class ChainSimulator:
             "eth_getTransactionReceipt": self._receipt,
             "eth_getTransactionByHash": self._transaction,
         }
-        self._routes = Starlette(
-            routes=[
+        self._routes = Paths(
+            [
                 Route("/", self._spoken, methods=["POST"]),
                 Route("/simulator/books", self._books),
                 Route("/simulator/mine", self._mine, methods=["POST"]),
