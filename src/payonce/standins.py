@@ -20,7 +20,7 @@ from payonce.testing.serving import serving
 from payonce.vendors.changenow.books import Pace
 from payonce.vendors.changenow.conduct import Fates
 from payonce.vendors.changenow.simulator import ChangeNowSimulator
-from payonce.vendors.evm.chain import Chain, Conditions
+from payonce.vendors.evm.chain import OUTSIDE, Chain, Conditions, Mined
 from payonce.vendors.evm.exchange_bridge import ExchangeBridge
 from payonce.vendors.evm.simulated_key import SimulatedKey
 from payonce.vendors.evm.simulator import ChainSimulator
@@ -115,7 +115,13 @@ async def open_stand_ins(manner: Manner) -> AsyncIterator[StandIns]:
             HttpClient("exchange", "https://exchange.example", transport=changenow)
         )
         bridge = ExchangeBridge(chain, behind)
-        node = ChainSimulator(chain, watcher=bridge.tell_deposit)
+
+        async def hear(mined: Mined) -> None:
+            """The exchange is in this process: it sees deposits without being sent a request for each."""
+            if mined.sender != OUTSIDE:
+                changenow.deposit(mined.transaction.to, "eth", mined.amount.to_decimal(), mined.hash)
+
+        node = ChainSimulator(chain, watcher=hear)
         doors = [
             Faulty(changenow, _plan(manner.seed, manner.exchange_faults), over_sockets=True, slow_s=SLOW_S,
                    retry_after_s=REST_S, late_s=LATE_S),

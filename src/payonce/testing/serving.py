@@ -24,6 +24,7 @@ async def serving(application: Application, host: str = "127.0.0.1", port: int =
         log_config=None,
         log_level="critical",
         access_log=False,
+        proxy_headers=False,
         backlog=BACKLOG,
         timeout_graceful_shutdown=SHUTDOWN_LIMIT_S,
     )
