@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import typer
 
 from payonce.cli.errors import EXIT_FAILED
-from payonce.cli.output import JsonOption, command_settings, note, people, run_async, show, table
+from payonce.cli.output import JsonOption, command_settings, loop_factory, note, people, run_async, show, table
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -106,7 +106,7 @@ def payouts(
     sizes = QUICK if quick else Sizes()
     if count is not None:
         sizes = Sizes(payouts=count, limited=sizes.limited)
-    report = run_async(_measure_payouts(sizes))
+    report = run_async(_measure_payouts(sizes), loop_factory())
     if as_json:
         import msgspec
 
@@ -145,7 +145,7 @@ def billing(
     sizes = QUICK if quick else Sizes()
     if count is not None:
         sizes = Sizes(renewals=count, usage=sizes.usage)
-    report = run_async(_measure_billing(sizes))
+    report = run_async(_measure_billing(sizes), loop_factory())
     if as_json:
         import msgspec
 
