@@ -1,4 +1,4 @@
-"""What only real sockets do: refused and dropped connections, TLS, names, kept connections, aiohttp's own retries."""
+"""What only real sockets do: refused and dropped connections, TLS, names and kept connections."""
 
 import asyncio
 import datetime
@@ -153,7 +153,7 @@ async def test_a_certificate_of_strangers_is_not_sent_to_and_a_known_one_is(tmp_
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "OPTIONS", "POST", "PATCH"])
 @pytest.mark.parametrize("answered", [0, 1])
 async def test_a_dropped_connection_is_unknown_and_nothing_is_sent_again(method: str, answered: int) -> None:
-    """Also on a kept connection, where aiohttp would send most methods a second time."""
+    """Also on a kept connection, where many clients send most methods a second time."""
     dropper = Dropper(answered)
     async with listening(dropper) as port, client_of(port) as client:
         for _ in range(answered):

@@ -12,6 +12,7 @@ import re
 import ssl
 import time
 from collections.abc import Mapping
+from functools import lru_cache
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -42,6 +43,9 @@ _HEADER_VALUE: Final = re.compile(r"[\x20-\x7e\t]*")
 _OURS: Final = frozenset({"host", "content-length", "transfer-encoding", "connection", "accept-encoding"})
 _STANDARD: Final = {"User-Agent": f"payonce/{__version__}", "Accept": "*/*", "Accept-Encoding": "gzip"}
 
+_PATHS_KEPT: Final = 256
+_redacted_path = lru_cache(maxsize=_PATHS_KEPT)(redact)
+
 log = get_logger(__name__)
 
 
@@ -71,7 +75,8 @@ class HttpClient:
         self._timeout_s = _positive(timeout_s, "timeout_s")
         self._max_body_bytes = max_body_bytes
         self._allow_private = allow_private
-        self._headers = _checked_headers(headers or {})
+        self._headers = CIMultiDict(_STANDARD)
+        self._headers.update(_checked_headers(headers or {}))
         self._root = self._checked(parse_url(base_url)) if base_url is not None else None
         if self._root is not None and self._root.query:
             raise Unsendable("a base URL has no query: pass query= with each request")
@@ -146,8 +151,7 @@ class HttpClient:
             raise Unsendable(f"{method[:20]!r} is not a method of requests: one of {', '.join(sorted(_METHODS))}")
         if json is not None and body is not None:
             raise Unsendable("a request has either json or a body")
-        merged = CIMultiDict(_STANDARD)
-        merged.update(self._headers)
+        merged = self._headers.copy()
         if json is not None:
             merged["Content-Type"] = "application/json"
             body = msgspec.json.encode(json)
@@ -165,7 +169,7 @@ class HttpClient:
 
     def _shown(self, outgoing: Outgoing) -> str:
         """Never the query; and of a URL given by a customer never the path: it is where receivers keep their secret."""
-        place = redact(outgoing.target.path) if self._root else outgoing.target.origin
+        place = _redacted_path(outgoing.target.path) if self._root else outgoing.target.origin
         return f"{outgoing.method} {place}"
 
     def _failed(self, source: str, attempt: Attempt, reason: str) -> NotSent | Unknown:

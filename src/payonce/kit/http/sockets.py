@@ -1,28 +1,28 @@
-"""The transport of production: aiohttp, with addresses resolved once, judged, and judged again at the socket."""
+"""The transport of production: kept connections, to addresses resolved once, judged, and judged again at the socket."""
 
 import asyncio
-import io
 import os
 import socket
 import ssl
+import time
+from functools import cache
 from ipaddress import IPv4Address, ip_address
-from types import SimpleNamespace
 from typing import Any, Final
 
-import aiohttp
-from aiohttp.abc import AbstractResolver, ResolveResult
-from yarl import URL
+from aiohappyeyeballs import start_connection
 
+from payonce.kit.http.connection import Connection
 from payonce.kit.http.failures import Broken
 from payonce.kit.http.response import Attempt
-from payonce.kit.http.target import judge
+from payonce.kit.http.target import Target, judge
 from payonce.kit.http.transport import Outgoing, Resolve, resolve_once
 
 IDLE_MAX_S: Final = 4.0
 """Node and uvicorn hang up on a connection idle for 5 s; writing to one at that moment ends as unknown."""
+NEXT_ADDRESS_S: Final = 0.25
+"""After so long without a connection the next address of the host is tried beside it, as RFC 8305 has it."""
 
-CHUNKED_FROM_BYTES: Final = 1024 * 1024
-"""From here on aiohttp wants a file, so as not to hold up the loop while it writes."""
+Place = tuple[str, str, int]
 
 
 class SocketTransport:
@@ -36,63 +36,108 @@ class SocketTransport:
         tls: ssl.SSLContext | None,
     ) -> None:
         self._connect_timeout_s = connect_timeout_s
-        self._connections_max = connections_max
         self._allow_private = allow_private
         self._resolve = resolve or _resolve_by_system
         self._tls = tls
-        self._session: aiohttp.ClientSession | None = None
+        self._free = asyncio.Semaphore(connections_max)
+        self._kept: dict[Place, list[Connection]] = {}
+        """Idle ones; the one that was used last stands last."""
+        self._busy: set[Connection] = set()
+        self._sweep: asyncio.TimerHandle | None = None
 
     async def exchange(self, outgoing: Outgoing, attempt: Attempt) -> None:
-        session = self._session = self._session or self._open()
         target = outgoing.target
-        url = URL(f"{target.origin}{target.path}{'?' if target.query else ''}{target.query}", encoded=True)
-        # What was checked is what is connected to, or nothing is.
-        assert (url.scheme, url.raw_host, url.port) == (target.scheme, target.host, target.port)
-        body: Any = outgoing.body
-        if body is not None and len(body) >= CHUNKED_FROM_BYTES:
-            body = io.BytesIO(body)
+        place = (target.scheme, target.host, target.port)
+        connection = await self._connection(target, place)
+        attempt.may_have_left = True
+        self._busy.add(connection)
         try:
-            async with session.request(
-                outgoing.method,
-                url,
-                data=body,
-                headers=outgoing.headers,
-                skip_auto_headers=("Content-Type",),
-                allow_redirects=False,
-                trace_request_ctx=attempt,
-            ) as response:
-                attempt.begin(response.status, response.headers.items())
-                async for chunk in response.content.iter_any():
-                    attempt.feed(chunk)
-        except (aiohttp.ClientError, OSError) as problem:
-            # Without the cause: aiohttp's texts quote the URL, whose query may hold a secret.
-            raise Broken(_in_words(problem)) from None
+            # Never a second time on another connection, whatever becomes of this one.
+            await connection.exchange(outgoing, attempt)
+        finally:
+            self._busy.discard(connection)
+            self._free.release()
+            if connection.is_reusable:
+                self._keep(connection, place)
+            else:
+                connection.abort()
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
+        if self._sweep is not None:
+            self._sweep.cancel()
+        for connection in [*self._busy, *(each for kept in self._kept.values() for each in kept)]:
+            connection.abort()
+        self._kept.clear()
+        # Sockets are closed when the loop comes round.
+        await asyncio.sleep(0)
 
-    def _open(self) -> aiohttp.ClientSession:
-        connector = aiohttp.TCPConnector(
-            limit=self._connections_max,
-            keepalive_timeout=IDLE_MAX_S,
-            resolver=_PinnedResolver(self._resolve, self._allow_private),
-            use_dns_cache=False,
+    async def _connection(self, target: Target, place: Place) -> Connection:
+        """One that stands, counted among those in use."""
+        if not self._free.locked() and (kept := self._take(place)) is not None:
+            await self._free.acquire()
+            return kept
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                await self._free.acquire()
+                try:
+                    return self._take(place) or await self._connect(target)
+                except BaseException:
+                    self._free.release()
+                    raise
+        except TimeoutError:
+            raise Broken("no connection in time") from None
+        except OSError as problem:
+            raise Broken(_in_words(problem)) from None
+
+    def _take(self, place: Place) -> Connection | None:
+        kept = self._kept.get(place, [])
+        while kept:
+            connection = kept.pop()
+            if connection.is_open and time.monotonic() - connection.idle_since < IDLE_MAX_S:
+                return connection
+            connection.abort()
+        return None
+
+    def _keep(self, connection: Connection, place: Place) -> None:
+        connection.idle_since = time.monotonic()
+        self._kept.setdefault(place, []).append(connection)
+        if self._sweep is None:
+            self._sweep = asyncio.get_running_loop().call_later(IDLE_MAX_S, self._close_idle)
+
+    def _close_idle(self) -> None:
+        self._sweep = None
+        before = time.monotonic() - IDLE_MAX_S
+        for place, kept in list(self._kept.items()):
+            for connection in [each for each in kept if each.idle_since <= before or not each.is_open]:
+                kept.remove(connection)
+                connection.abort()
+            if not kept:
+                del self._kept[place]
+        if self._kept:
+            self._sweep = asyncio.get_running_loop().call_later(IDLE_MAX_S, self._close_idle)
+
+    async def _connect(self, target: Target) -> Connection:
+        """To the addresses that were judged and to nothing else."""
+        addresses = [target.address] if target.address is not None else await resolve_once(
+            self._resolve, target.host, target.port, allow_private=self._allow_private
+        )  # fmt: skip
+        loop = asyncio.get_running_loop()
+        connected = await start_connection(
+            [_info(str(each), target.port, each) for each in addresses],
+            happy_eyeballs_delay=NEXT_ADDRESS_S,
+            interleave=1,
+            loop=loop,
             socket_factory=self._guarded_socket,
-            ssl=self._tls or True,
         )
-        leaving = aiohttp.TraceConfig()
-        leaving.on_connection_create_end.append(_note_leaving)
-        leaving.on_connection_reuseconn.append(_note_leaving)
-        return aiohttp.ClientSession(
-            connector=connector,
-            # The whole is timed by the client, alike for every transport.
-            timeout=aiohttp.ClientTimeout(total=None, connect=self._connect_timeout_s),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-            trace_configs=[leaving],
-            middlewares=(_send_once,),
-        )
+        tls = (self._tls or _usual_tls()) if target.scheme == "https" else None
+        try:
+            _, connection = await loop.create_connection(
+                Connection, sock=connected, ssl=tls, server_hostname=target.host if tls else None
+            )
+        except BaseException:
+            connected.close()
+            raise
+        return connection
 
     def _guarded_socket(self, info: tuple[Any, ...]) -> socket.socket:
         """The second look, at the very address to be connected to, whichever way it came here."""
@@ -104,31 +149,18 @@ class SocketTransport:
         return made
 
 
-class _PinnedResolver(AbstractResolver):
-    """aiohttp connects to what this returns and to nothing else."""
+@cache
+def _usual_tls() -> ssl.SSLContext:
+    """Reading the certificates of the system takes a while."""
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
 
-    def __init__(self, resolve: Resolve, allow_private: bool) -> None:
-        self._resolve = resolve
-        self._allow_private = allow_private
 
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:
-        addresses = await resolve_once(self._resolve, host, port, allow_private=self._allow_private)
-        return [
-            ResolveResult(
-                hostname=host,
-                host=str(address),
-                port=port,
-                family=socket.AF_INET if isinstance(address, IPv4Address) else socket.AF_INET6,
-                proto=0,
-                flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
-            )
-            for address in addresses
-        ]
-
-    async def close(self) -> None:
-        return
+def _info(address: str, port: int, of: object) -> tuple[int, int, int, str, tuple[Any, ...]]:
+    if isinstance(of, IPv4Address):
+        return socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (address, port)
+    return socket.AF_INET6, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (address, port, 0, 0)
 
 
 async def _resolve_by_system(host: str, port: int) -> list[str]:
@@ -136,40 +168,13 @@ async def _resolve_by_system(host: str, port: int) -> list[str]:
     return [str(place[0]) for *_, place in found]
 
 
-async def _note_leaving(session: aiohttp.ClientSession, context: SimpleNamespace, details: object) -> None:
-    attempt: Attempt = context.trace_request_ctx
-    attempt.may_have_left = True
-
-
-async def _send_once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """aiohttp sends a GET, PUT or DELETE again when a kept connection drops; here nothing is ever sent twice."""
-    try:
-        return await handler(request)
-    except aiohttp.ClientConnectorError:
-        raise
-    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as problem:
-        raise Broken(_in_words(problem)) from None
-
-
-def _in_words(problem: Exception) -> str:
+def _in_words(problem: OSError) -> str:
+    """Why no connection came to stand."""
     match problem:
-        case aiohttp.ClientConnectorCertificateError():
-            detail = getattr(problem.certificate_error, "verify_message", "")
-            return f"the certificate was not accepted: {detail or 'not valid for this host'}"
-        case aiohttp.ClientConnectorSSLError():
+        case ssl.SSLCertVerificationError():
+            return f"the certificate was not accepted: {problem.verify_message or 'not valid for this host'}"
+        case ssl.SSLError():
             return "TLS could not be agreed"
-        case aiohttp.ClientConnectorDNSError():
-            return "the host's name is not known"
-        case aiohttp.ConnectionTimeoutError():
-            return "no connection in time"
-        case aiohttp.ClientConnectorError():
-            number = problem.os_error.errno
-            return f"no connection: {os.strerror(number) if number else 'no address of the host could be reached'}"
-        case aiohttp.ClientPayloadError():
-            return "the answer was cut short"
-        case aiohttp.ClientResponseError():
-            return "the answer was not HTTP"
-        case aiohttp.ServerDisconnectedError() | ConnectionError():
-            return "the connection dropped before an answer"
         case _:
-            return f"the connection failed ({type(problem).__name__})"
+            number = problem.errno
+            return f"no connection: {os.strerror(number) if number else 'no address of the host could be reached'}"

@@ -4,8 +4,9 @@ import ipaddress
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final
-from urllib.parse import quote, unquote, urlencode
+from urllib.parse import quote, quote_plus, unquote
 
 import idna
 
@@ -13,6 +14,7 @@ from payonce.kit.http.addresses import Address, why_not
 from payonce.kit.http.failures import NotPublic, Unsendable
 
 URL_MAX_CHARS: Final = 8192
+PATHS_KEPT: Final = 256
 
 QueryValue = str | int
 Query = Mapping[str, QueryValue] | Iterable[tuple[str, QueryValue]]
@@ -26,6 +28,7 @@ _LOOKS_LIKE_A_NUMBER: Final = re.compile(r"\d+|0x[0-9a-f]*")
 _UNWANTED: Final = re.compile(r"[\x00-\x20\x7f\\]")
 _STRAY_PERCENT: Final = re.compile(r"%(?![0-9a-fA-F]{2})")
 _PATH_SAFE: Final = "/%:@!$&'()*+,;=~-._"
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_.~-]*")
 _QUERY_SAFE: Final = _PATH_SAFE + "?[]"
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _HOST_MAX_CHARS: Final = 253
@@ -59,17 +62,20 @@ class Target:
             raise Unsendable("the path of a request begins with / and names no host")
         if "?" in path or "#" in path:
             raise Unsendable("the path of a request holds no ? or #: pass query=, and quote what is a name")
-        return replace(self, path=_checked_path(self.path.rstrip("/") + path) or "/").asking(query)
+        whole, asked = _vendors_path(self.path.rstrip("/") + path) or "/", self._with(query)
+        return Target(self.scheme, self.host, self.port, whole, asked, self.address)
 
     def asking(self, query: Query | None) -> "Target":
         """With these parameters after those it has."""
-        if query is None:
-            return self
-        pairs = list(query.items() if isinstance(query, Mapping) else query)
-        for name, value in pairs:
+        return self if query is None else replace(self, query=self._with(query))
+
+    def _with(self, query: Query | None) -> str:
+        parts = [self.query] if self.query else []
+        for name, value in query.items() if isinstance(query, Mapping) else query or ():
             if not isinstance(name, str) or type(value) not in (str, int):
                 raise Unsendable("query parameters are text or whole numbers")
-        return replace(self, query="&".join(part for part in (self.query, urlencode(pairs)) if part))
+            parts.append(f"{_quoted(name)}={_quoted(str(value))}")
+        return "&".join(parts)
 
     def must_be_public(self) -> None:
         if self.address is not None:
@@ -139,6 +145,15 @@ def _checked_path(path: str) -> str:
     if _UNWANTED.search(unquote(path).replace(" ", "")) or {".", ".."} & set(unquote(path).split("/")):
         raise Unsendable("the path holds control characters, backslashes or the segments . and ..")
     return quoted
+
+
+_vendors_path = lru_cache(maxsize=PATHS_KEPT)(_checked_path)
+"""A vendor is asked at the same few paths again and again."""
+
+
+def _quoted(text: str) -> str:
+    # Most parameters are plain words and numbers, and quoting looks at every letter.
+    return text if _PLAIN.fullmatch(text) else quote_plus(text)
 
 
 def _without_stray_percent(text: str) -> str:
