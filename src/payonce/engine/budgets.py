@@ -1,4 +1,4 @@
-"""How often all processes together call a vendor: one row per budget, asked in one statement before every call.
+"""How often all processes together call a vendor: one row per budget, asked in one statement for a call or for several.
 
 GCRA: the row holds the moment by which every turn given so far is paid for. A turn is a time to send at; over any
 window of w seconds turns cost at most rate · w + burst. Nobody gives a turn back: one that is not used lapses, and time
@@ -8,8 +8,8 @@ alone makes up for it, so that a process which dies with turns in hand takes not
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -36,6 +36,10 @@ TELL_LIMIT_S: Final = 1.0
 LATE_LEAST_S, LATE_MAX_S, LATE_SHARE = 0.15, 1.0, 0.12
 PACE_KEPT_S: Final = 5.0
 """The store's quickest answer counts for so long, and once more: no process stands still that long and asks on."""
+SPARE_S: Final = 0.05
+"""Turns that were taken along are good for so long: a third of what any call may be late by."""
+SPARE_REST_S: Final = 1.0
+"""Where turns are scarce none are taken along for so long."""
 
 log = get_logger(__name__)
 
@@ -85,6 +89,7 @@ class SharedBudget:
         self._wait_max_s = wait_max_s
         self._is_declared = False
         self._pace = _Pace()
+        self._spare = _Spare()
 
     async def wait_turn(self, cost: int = 1) -> None:
         """Returns when the call may go out. Raises NotSent when its turn would come too late: only turns that were held
@@ -93,7 +98,7 @@ class SharedBudget:
             raise Invalid(f"cost is {cost}; a call against budget {self.name} costs 1 to its burst of {self._burst}")
         began_at = time.monotonic()
         left_s = self._wait_max_s
-        while not await self._has_turn(cost, left_s):
+        while not self._spare.take(cost) and not await self._has_turn(cost, left_s):
             left_s = self._wait_max_s - (time.monotonic() - began_at)
             if left_s <= 0:
                 raise self._refused(f"a turn of budget {self.name} went by while this process could not use it")
@@ -105,6 +110,7 @@ class SharedBudget:
         if not 0 <= seconds < math.inf:
             raise Invalid(f"a penalty of {seconds} s for budget {self.name}; it must be 0 s or more")
         rest_s = min(seconds, PENALTY_MAX_S)
+        self._spare.drop()
         BUDGET_PENALTIES.labels(self.name).inc()
         log.warning("budget_penalised", budget=self.name, seconds=rest_s)
         try:
@@ -119,7 +125,7 @@ class SharedBudget:
         """Waits for a turn; False when it cannot be used any more."""
         async with self._asking():
             await self._declare()
-            turn = await take_turn(self._database, self.name, cost, wait_max_s)
+            turn = await self._with_more(cost) or await take_turn(self._database, self.name, cost, wait_max_s)
         if not turn.given:
             raise self._refused(f"budget {self.name} has its next turn in {turn.wait_s:.1f} s")
         usual_s = self._pace.after(turn.comes_at - turn.wait_s)
@@ -132,6 +138,20 @@ class SharedBudget:
                     return False
             usual_s += self._pace.after(asked_at)
         return time.monotonic() - turn.comes_at <= late_max_s(self._rate_per_s, usual_s)
+
+    async def _with_more(self, cost: int) -> Turn | None:
+        """A turn, and along with it those for the calls that will follow at once if all goes on as it did lately. None
+        when there is no need of them, or when they cannot all be used now."""
+        more = min(self._spare.wanted(), self._burst - cost)
+        if more < 1:
+            return None
+        with self._spare.coming(), suppress(Invalid):
+            turn = await take_turn(self._database, self.name, cost + more, 0.0)
+            if turn.given:
+                self._spare.put(more, turn.comes_at)
+                return turn
+        self._spare.rest()
+        return None
 
     @asynccontextmanager
     async def _asking(self) -> AsyncIterator[None]:
@@ -173,6 +193,49 @@ class _Pace:
             self._since, self._before_s, self._lately_s = answered_at, self._lately_s, math.inf
         self._lately_s = min(self._lately_s, answered_at - asked_at)
         return min(self._before_s, self._lately_s)
+
+
+class _Spare:
+    """Turns that were taken along, and how many are needed in the time for which they are good. What is left of them
+    then lapses: no more are taken than were needed just before, so that little is lost to others."""
+
+    def __init__(self) -> None:
+        self._left, self._until = 0, -math.inf
+        self._since, self._before, self._lately = -math.inf, 0, 0
+        self._resting_until = -math.inf
+        self._is_coming = False
+
+    def take(self, cost: int) -> bool:
+        now = time.monotonic()
+        if (passed_s := now - self._since) >= SPARE_S:
+            self._before = self._lately if passed_s < 2 * SPARE_S else 0
+            self._since, self._lately = now, 0
+        self._lately += cost
+        if cost > self._left or now >= self._until:
+            return False
+        self._left -= cost
+        return True
+
+    def wanted(self) -> int:
+        """None while others are under way: two who ask at once need no more than one."""
+        return 0 if self._is_coming or time.monotonic() < self._resting_until else self._before
+
+    @contextmanager
+    def coming(self) -> Iterator[None]:
+        self._is_coming = True
+        try:
+            yield
+        finally:
+            self._is_coming = False
+
+    def put(self, count: int, asked_at: float) -> None:
+        self._left, self._until = count, asked_at + SPARE_S
+
+    def drop(self) -> None:
+        self._left = 0
+
+    def rest(self) -> None:
+        self._resting_until = time.monotonic() + SPARE_REST_S
 
 
 def late_max_s(rate_per_s: float, usual_s: float = 0.0) -> float:
