@@ -14,6 +14,7 @@ from payonce.kit.webhooks import Secret, new_secret
 from payonce.outside import telling
 from payonce.paying import SIMULATED_SECRET
 from payonce.services.payouts.model import ETH
+from payonce.testing.answering import answering
 from payonce.testing.faults import Fault, FaultPlan, Odds
 from payonce.testing.faulty import Faulty
 from payonce.testing.serving import serving
@@ -128,8 +129,8 @@ async def open_stand_ins(manner: Manner) -> AsyncIterator[StandIns]:
             Faulty(node, _plan(manner.seed + 1, manner.chain_faults, *SILENT), over_sockets=True, slow_s=SLOW_S,
                    retry_after_s=REST_S, late_s=LATE_S),
         ]  # fmt: skip
-        exchange_url = await stack.enter_async_context(serving(doors[0] if manner.exchange_faults else changenow))
-        chain_url = await stack.enter_async_context(serving(doors[1] if manner.chain_faults else node))
+        exchange_url = await stack.enter_async_context(answering(doors[0] if manner.exchange_faults else changenow))
+        chain_url = await stack.enter_async_context(answering(doors[1] if manner.chain_faults else node))
         environment = {
             "CHANGENOW_API_KEY": "stand-in", "CHANGENOW_URL": exchange_url, "PAYONCE_CHAIN_URL": chain_url,
             "SUCCESS_URL_SIGNING_KEY": secrets.token_hex(KEY_BYTES),
