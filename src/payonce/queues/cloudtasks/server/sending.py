@@ -1,7 +1,7 @@
 """One attempt: the HTTP request of a task with Google's headers, and what its answer means.
 
-aiohttp itself rather than `payonce.kit.http`: a task names its own method, headers and address, on this machine too,
-and gets up to half an hour; and the guards of that client would be paid for with every dispatch.
+Not by `payonce.kit.http`: a task names its own method, headers and address, on this machine too, and gets up to half an
+hour; and the guards of that client would be paid for with every dispatch.
 """
 
 import asyncio
@@ -12,9 +12,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
-import aiohttp
 import grpc
-from multidict import CIMultiDict
 
 from payonce.kit.redact import redact
 from payonce.queues.cloudtasks.server.arithmetic import counts_as_execution, is_success, next_wait_s
@@ -22,15 +20,11 @@ from payonce.queues.cloudtasks.server.queues import RetryPb, retrying_of
 from payonce.queues.cloudtasks.server.task_store import Claim, Ending
 from payonce.queues.cloudtasks.server.tasks import METHODS, USER_AGENT, HttpRequestPb, code_of
 from payonce.queues.cloudtasks.server.tokens import TokenMaker
+from payonce.queues.cloudtasks.server.wire import NoAnswer, Wire
 
-CONNECTIONS_MAX: Final = 5_000
-CONNECT_LIMIT_S: Final = 10.0
-ANSWER_READ_BYTES: Final = 64 * 1024
-"""An answer's body means nothing here; it is read only so that its connection can be used again."""
 REASON_MAX_LENGTH: Final = 300
 _OURS: Final = ("host", "content-length", "transfer-encoding", "connection", "user-agent")
 _OUR_PREFIXES: Final = ("x-google-", "x-appengine-", "x-cloudtasks-")
-_SKIPPED: Final = ("Content-Type", "Accept", "Accept-Encoding", "User-Agent")
 
 
 @dataclass(frozen=True)
@@ -47,19 +41,18 @@ class Answer:
 class Sender:
     """Sends the requests of tasks."""
 
-    def __init__(self, session: aiohttp.ClientSession, tokens: TokenMaker) -> None:
-        self._session = session
+    def __init__(self, wire: Wire, tokens: TokenMaker) -> None:
+        self._wire = wire
         self._tokens = tokens
 
     @classmethod
     @asynccontextmanager
     async def open(cls, tokens: TokenMaker) -> AsyncIterator["Sender"]:
-        connector = aiohttp.TCPConnector(limit=CONNECTIONS_MAX)
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_LIMIT_S)
-        async with aiohttp.ClientSession(
-            connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(), skip_auto_headers=_SKIPPED
-        ) as session:
-            yield cls(session, tokens)
+        wire = Wire()
+        try:
+            yield cls(wire, tokens)
+        finally:
+            wire.close()
 
     async def send(self, claim: Claim, deadline: asyncio.Timeout) -> Answer:
         """Exactly one request; redirects are answers like others."""
@@ -68,7 +61,7 @@ class Sender:
         try:
             async with deadline:
                 return await self._exchange(claim, request, began_at)
-        except (aiohttp.ClientError, OSError, ValueError) as error:
+        except (NoAnswer, OSError, ValueError) as error:
             if deadline.expired():
                 return late_answer(claim)
             said = redact(f"{type(error).__name__}: {error}")[:REASON_MAX_LENGTH].replace("\0", " ")
@@ -76,44 +69,43 @@ class Sender:
             return Answer(None, grpc.StatusCode.UNAVAILABLE, f"UNAVAILABLE(14): {said}", took_s=took_s)
 
     async def _exchange(self, claim: Claim, request: Any, began_at: float) -> Answer:
-        async with self._session.request(
-            METHODS[request.http_method],
-            request.url,
-            data=request.body or None,
-            headers=self._headers(claim, request),
-            allow_redirects=False,
-        ) as response:
-            await response.content.read(ANSWER_READ_BYTES)
-            code = grpc.StatusCode.OK if is_success(response.status) else code_of(response.status)
-            return Answer(
-                response.status,
-                code,
-                f"{code.name}({code.value[0]}): HTTP status code {response.status}",
-                retry_after_of(response.headers.get("Retry-After")),
-                asyncio.get_running_loop().time() - began_at,
-            )
+        reply = await self._wire.exchange(
+            METHODS[request.http_method], request.url, self._headers(claim, request), request.body
+        )
+        code = grpc.StatusCode.OK if is_success(reply.status) else code_of(reply.status)
+        return Answer(
+            reply.status,
+            code,
+            f"{code.name}({code.value[0]}): HTTP status code {reply.status}",
+            retry_after_of(reply.retry_after),
+            asyncio.get_running_loop().time() - began_at,
+        )
 
-    def _headers(self, claim: Claim, request: Any) -> "CIMultiDict[str]":
-        headers: CIMultiDict[str] = CIMultiDict()
-        for name, value in request.headers.items():
-            if name.lower() not in _OURS and not name.lower().startswith(_OUR_PREFIXES):
-                headers[name] = value
-        headers["User-Agent"] = USER_AGENT
-        headers["X-CloudTasks-QueueName"] = claim.queue.name.rpartition("/")[2]
-        headers["X-CloudTasks-TaskName"] = claim.id
-        headers["X-CloudTasks-TaskRetryCount"] = str(claim.attempts - 1)
-        headers["X-CloudTasks-TaskExecutionCount"] = str(claim.executions)
-        headers["X-CloudTasks-TaskETA"] = f"{claim.schedule_at.timestamp():.6f}"
+    def _headers(self, claim: Claim, request: Any) -> list[tuple[str, str]]:
+        # By the name in small letters: what is said twice in two spellings is said once.
+        own = {
+            name.lower(): (name, value)
+            for name, value in request.headers.items()
+            if name.lower() not in _OURS and not name.lower().startswith(_OUR_PREFIXES)
+        }
+        headers = [
+            ("User-Agent", USER_AGENT),
+            ("X-CloudTasks-QueueName", claim.queue.name.rpartition("/")[2]),
+            ("X-CloudTasks-TaskName", claim.id),
+            ("X-CloudTasks-TaskRetryCount", str(claim.attempts - 1)),
+            ("X-CloudTasks-TaskExecutionCount", str(claim.executions)),
+            ("X-CloudTasks-TaskETA", f"{claim.schedule_at.timestamp():.6f}"),
+        ]
         if claim.attempts > 1:
             if claim.previous_status is not None:
-                headers["X-CloudTasks-TaskPreviousResponse"] = str(claim.previous_status)
+                headers.append(("X-CloudTasks-TaskPreviousResponse", str(claim.previous_status)))
             if claim.previous_reason is not None:
-                headers["X-CloudTasks-TaskRetryReason"] = _one_line(claim.previous_reason)
+                headers.append(("X-CloudTasks-TaskRetryReason", _one_line(claim.previous_reason)))
         if request.HasField("oidc_token"):
             oidc = request.oidc_token
             token = self._tokens.token(oidc.service_account_email, oidc.audience or request.url)
-            headers["Authorization"] = f"Bearer {token}"
-        return headers
+            own["authorization"] = ("Authorization", f"Bearer {token}")
+        return [*own.values(), *headers]
 
 
 def late_answer(claim: Claim) -> Answer:
