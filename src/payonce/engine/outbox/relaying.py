@@ -47,11 +47,20 @@ class Progress:
 
     taken: int = 0
     put_off: int = 0
+    is_full: bool = False
+    """Whether as many were taken as could be at once: then there may be more."""
+    has_suspects: bool = False
+    """Whether some of them are to go alone from now on."""
+
+    @property
+    def gets_through(self) -> bool:
+        """False when there was nothing to do, and when the other side takes nothing: then more would not help it."""
+        return self.taken > self.put_off
 
     @property
     def goes_on(self) -> bool:
-        """False when there was nothing to do, and when the other side takes nothing: then more would not help it."""
-        return self.taken > self.put_off
+        """What came meanwhile is rung for."""
+        return self.gets_through and self.is_full
 
 
 async def relay_step(database: Database, relay: Relay) -> int:
@@ -64,15 +73,18 @@ async def relay_step(database: Database, relay: Relay) -> int:
 
 async def hand_over(database: Database, relay: Relay) -> Progress:
     """The same, and whether it is worth going on."""
-    await reap(database, relay)
+    # Both are rare, and one look for them is cheaper than two statements that find nothing.
+    [odd] = await database.engine.fetch(_ODD, relay.name)
+    reaped = await reap(database, relay) if odd["dead"] else 0
     batch = await _relay(database, relay, relay.terms.batch, suspects=False)
-    taken, put_off = batch.taken, batch.put_off
-    for _ in range(SUSPECTS_PER_STEP if batch.goes_on or not batch.taken else 0):
-        alone = await _relay(database, relay, 1, suspects=True)
-        taken, put_off = taken + alone.taken, put_off + alone.put_off
-        if not alone.goes_on:
-            break
-    return Progress(taken, put_off)
+    taken, put_off, alone = batch.taken, batch.put_off, Progress()
+    if (odd["suspects"] or reaped or batch.has_suspects) and (batch.gets_through or not batch.taken):
+        for _ in range(SUSPECTS_PER_STEP):
+            alone = await _relay(database, relay, 1, suspects=True)
+            taken, put_off = taken + alone.taken, put_off + alone.put_off
+            if not alone.gets_through:
+                break
+    return Progress(taken, put_off, batch.is_full or alone.is_full or reaped == REAP_BATCH)
 
 
 async def reap(database: Database, relay: Relay) -> int:
@@ -122,7 +134,7 @@ async def _relay(database: Database, relay: Relay, limit: int, *, suspects: bool
     sent_at = time.monotonic()
     taken, claims = await claim(database, relay, limit, suspects=suspects)
     if not claims:
-        return Progress(taken)
+        return Progress(taken, is_full=taken == limit)
     if time.monotonic() > sent_at + relay.terms.lease_s - relay.terms.timeout_s:
         # Stopped or starved since: another process may have these entries before a delivery of ours would end.
         late = NotNow("the lease was nearly over before the delivery began", 0.0)
@@ -132,7 +144,8 @@ async def _relay(database: Database, relay: Relay, limit: int, *, suspects: bool
     recorded = await record(database, relay, claims, verdicts)
     for claimed, each in zip(claims, verdicts, strict=True):
         _tell(relay, claimed, each, claimed.entry.message.id in recorded)
-    return Progress(taken, sum(each.outcome == "not_now" for each in verdicts))
+    put_off = sum(each.outcome == "not_now" for each in verdicts)
+    return Progress(taken, put_off, taken == limit, any(each.suspect for each in verdicts))
 
 
 async def _deliver(relay: Relay, claims: Sequence[Claimed]) -> list[Verdict]:
@@ -227,6 +240,13 @@ _RECORD: Final = """
         returning entry.id
     )
     select id from gone union all select id from moved"""
+
+_ODD: Final = """
+    select
+        exists (select from payonce.outbox
+                where relay = $1 and state = 'leased' and lease_until <= payonce.lease_now()) as dead,
+        exists (select from payonce.outbox
+                where relay = $1 and state = 'waiting' and suspect and try_at <= payonce.due_now()) as suspects"""
 
 # The token grows, so that the late relay finds itself stale. Dying in company raises suspicion; dying alone parks.
 _REAP: Final = """
