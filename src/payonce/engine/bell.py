@@ -54,6 +54,13 @@ class Bell:
         self._rung.update(queues)
         self._to_send.set()
 
+    def wake_here(self, queue: str) -> bool:
+        """Those who wait in this process, and nobody else. False when there are none."""
+        events = self._events.get(queue, ())
+        for event in events:
+            event.set()
+        return bool(events)
+
     def subscribe(self, queue: str, event: asyncio.Event) -> None:
         self._events.setdefault(queue, set()).add(event)
 

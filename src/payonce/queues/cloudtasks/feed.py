@@ -1,6 +1,6 @@
 """Putting messages for the task service: always into the outbox, where they live until they are settled."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -18,9 +18,12 @@ PUT_MAX_MESSAGES: Final = 100_000
 
 
 class CloudTasksFeed:
-    def __init__(self, database: Database, bell: Bell) -> None:
+    def __init__(
+        self, database: Database, bell: Bell, is_reached_from_here: Callable[[str], bool] = lambda _: False
+    ) -> None:
         self._database = database
         self._bell = bell
+        self._is_reached_from_here = is_reached_from_here
         self._known: set[str] = set()
 
     async def declare(self, policies: Sequence[Policy]) -> None:
@@ -46,7 +49,11 @@ class CloudTasksFeed:
 
     def ring(self, queues: set[str]) -> None:
         """For puts within a transaction: call after its commit. The relay makes their tasks."""
-        if queues:
+        if not queues:
+            return
+        # A relay that runs here and can make all of their tasks need not wake the others: a NOTIFY costs each process
+        # that listens. Should it fail, they look by themselves within a second.
+        if not (all(map(self._is_reached_from_here, queues)) and self._bell.wake_here(wake_name(RELAY))):
             self._bell.ring({wake_name(RELAY)})
 
     async def _know_queues(self, connection: Connection, messages: Sequence[Message]) -> None:

@@ -30,7 +30,7 @@ class CloudTasks:
         self.service = service
         self.address: str | None = None
         """Where this process listens, once it does."""
-        self.feed = CloudTasksFeed(database, bell)
+        self.feed = CloudTasksFeed(database, bell, self._reaches)
         self.admin = CloudTasksAdmin(database, bell, service, self.pushed)
         self.keeper = Keeper(database, bell, service, self.pushed, self._own_address)
         self.relay = CloudTasksRelay(service, self.pushed, self._own_address, self.keeper.queue_missing)
@@ -75,6 +75,10 @@ class CloudTasks:
 
     def _own_address(self) -> str | None:
         return self.address
+
+    def _reaches(self, queue: str) -> bool:
+        pushed = self.pushed.get(queue)
+        return pushed is not None and pushed.reached_at(self.address) is not None
 
 
 @asynccontextmanager
