@@ -19,16 +19,21 @@ class Gathering(Generic[Item, Answer]):
         self._most = most
         self._pause_s = pause_s
         self._flush_from = 0.0
-        self._waiting: list[tuple[Item, asyncio.Future[Answer]]] = []
+        self._waiting: list[tuple[Sequence[Item], asyncio.Future[Sequence[Answer]]]] = []
         self._flushing: asyncio.Task[None] | None = None
 
     async def add(self, item: Item) -> Answer:
         """Returns when the flush with this item has; raises what that raised."""
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._waiting.append((item, answer))
+        [answer] = await self.add_all([item])
+        return answer
+
+    async def add_all(self, items: Sequence[Item]) -> Sequence[Answer]:
+        """The same for several, which are not parted."""
+        answers: asyncio.Future[Sequence[Answer]] = asyncio.get_running_loop().create_future()
+        self._waiting.append((items, answers))
         if self._flushing is None:
             self._flushing = asyncio.create_task(self._flush_all())
-        return await answer
+        return await answers
 
     async def drained(self) -> None:
         """Returns when nothing waits any more."""
@@ -40,14 +45,22 @@ class Gathering(Generic[Item, Answer]):
             while self._waiting:
                 await asyncio.sleep(max(0.0, self._flush_from - asyncio.get_running_loop().time()))
                 self._flush_from = asyncio.get_running_loop().time() + self._pause_s
-                batch, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
-                await self._flush_one(batch)
+                await self._flush_one(self._taken())
         finally:
             self._flushing = None
 
-    async def _flush_one(self, batch: Sequence[tuple[Item, "asyncio.Future[Answer]"]]) -> None:
+    def _taken(self) -> list[tuple[Sequence[Item], "asyncio.Future[Sequence[Answer]]"]]:
+        """From the front, until there are `most`: at least one group, however large."""
+        count = groups = 0
+        while groups < len(self._waiting) and (not groups or count + len(self._waiting[groups][0]) <= self._most):
+            count += len(self._waiting[groups][0])
+            groups += 1
+        taken, self._waiting = self._waiting[:groups], self._waiting[groups:]
+        return taken
+
+    async def _flush_one(self, batch: Sequence[tuple[Sequence[Item], "asyncio.Future[Sequence[Answer]]"]]) -> None:
         try:
-            answers = await self._flush([item for item, _ in batch])
+            answers = await self._flush([item for items, _ in batch for item in items])
         except BaseException as error:
             for _, future in batch:
                 if not future.done():
@@ -55,6 +68,8 @@ class Gathering(Generic[Item, Answer]):
             if not isinstance(error, Exception):
                 raise
             return
-        for (_, future), answer in zip(batch, answers, strict=True):
+        begins = 0
+        for items, future in batch:
             if not future.done():
-                future.set_result(answer)
+                future.set_result(answers[begins : begins + len(items)])
+            begins += len(items)

@@ -1,9 +1,9 @@
 """Batches of tasks: long-running operations that are done when they are answered, and remembered."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 from uuid import uuid4
 
@@ -14,6 +14,7 @@ from google.rpc import status_pb2
 
 from payonce.engine.database import Connection, Database
 from payonce.queues.cloudtasks.server import names
+from payonce.queues.cloudtasks.server.gathering import Gathering
 from payonce.queues.cloudtasks.server.observing import count_created
 from payonce.queues.cloudtasks.server.queues import QueueRow, write_time
 from payonce.queues.cloudtasks.server.refusals import TASK_GONE, Refusal, exists, invalid, not_found
@@ -22,6 +23,7 @@ from payonce.queues.cloudtasks.server.tasks import NewTask, new_task, shown_new_
 
 CREATE_MAX: Final = 100
 DELETE_MAX: Final = 1_000
+REMEMBER_BATCH: Final = 100
 OPERATION_KEPT_S: Final = 7 * 86_400.0
 _SUCCEEDED: Final = 2
 _ABORTED: Final = 10
@@ -32,14 +34,20 @@ _CreateResponse: Final[Any] = tasks_v2.BatchCreateTasksResponse.pb()
 _DeleteMetadata: Final[Any] = tasks_v2.BatchDeleteTasksMetadata.pb()
 
 
-@dataclass(frozen=True)
+PutTogether = Callable[[Sequence[NewTask]], Awaitable[Sequence[datetime | Refusal]]]
+
+
 class Operations:
-    """Runs batches. Each is one transaction: its tasks and the memory of it come about together."""
+    """Runs batches. Under a name of the caller's each is one transaction: its tasks and the memory of it come about
+    together. Nobody knows the name of another before it is answered, so it is enough that it is remembered by then."""
 
-    database: Database
-    tasks: TaskStore
+    def __init__(self, database: Database, tasks: TaskStore) -> None:
+        self.database = database
+        self.tasks = tasks
+        self._remembering = Gathering(self._remember_all, REMEMBER_BATCH, 0.0)
 
-    async def create(self, request: Any) -> Any:
+    async def create(self, request: Any, put_together: PutTogether) -> Any:
+        """`put_together` puts tasks along with those of other calls."""
         parent = names.check_queue(request.parent)
         if not 1 <= len(request.requests) <= CREATE_MAX:
             raise invalid(
@@ -50,15 +58,20 @@ class Operations:
                 raise invalid(f"requests[{place}].parent is {names.shown(each.parent)}; it must be {parent!r} as well.")
         name = names.operation_name(parent, request.request_id or str(uuid4()))
         digest = _digest(request)
-        async with self.database.transaction() as connection:
-            if (known := await _begin(connection, name, digest, bool(request.request_id))) is not None:
-                return known
-            operation, created = await self._create(connection, parent, request, name)
-            await _remember(connection, name, operation)
+        if not request.request_id:
+            operation, created = await self._create(put_together, parent, request, name)
+            await self._remembering.add((name, digest, operation.SerializeToString()))
+        else:
+            async with self.database.transaction() as connection:
+                if (known := await _begin(connection, name, digest, may_be_known=True)) is not None:
+                    return known
+                put = partial(self.tasks.put, within=connection)
+                operation, created = await self._create(put, parent, request, name)
+                await _remember(connection, name, operation)
         count_created(parent, created)
         return operation
 
-    async def _create(self, connection: Connection, parent: str, request: Any, name: str) -> tuple[Any, int]:
+    async def _create(self, put: PutTogether, parent: str, request: Any, name: str) -> tuple[Any, int]:
         """The operation, and how many tasks it made."""
         outcomes: dict[int, Refusal] = {}
         tasks: dict[int, NewTask] = {}
@@ -67,18 +80,34 @@ class Operations:
                 tasks[place] = new_task(parent, each.task)
             except Refusal as no:
                 outcomes[place] = no
-        added = await self.tasks.put(list(tasks.values()), within=connection) if tasks else []
-        response = _CreateResponse()
+        added = await put(list(tasks.values())) if tasks else []
+        response, now = _CreateResponse(), None
         for (place, task), outcome in zip(tasks.items(), added, strict=True):
             if isinstance(outcome, Refusal):
                 outcomes[place] = outcome
             else:
+                now = outcome
                 response.tasks.append(shown_new_task(task, outcome, request.requests[place].response_view))
         if len(outcomes) == len(request.requests) and (missing := _queue_missing(outcomes)):
             raise missing
-        now = await connection.fetchval("select payonce.due_now()")
+        if now is None:
+            now = await self.database.engine.fetchval("select payonce.due_now()")
         metadata = _CreateMetadata(state=_CREATED_IN_PART if outcomes else _SUCCEEDED)
         return _done(name, metadata, outcomes, len(request.requests), now, response), len(response.tasks)
+
+    async def _remember_all(self, operations: Sequence[tuple[str, bytes, bytes]]) -> Sequence[None]:
+        names, digests, done = zip(*operations, strict=True)
+        await self.database.engine.execute(
+            """
+            insert into cloudtasks.operations (name, digest, operation)
+            select * from unnest($1::text[], $2::bytea[], $3::bytea[])
+            """,
+            names, digests, done,
+        )  # fmt: skip
+        return [None] * len(operations)
+
+    async def drained(self) -> None:
+        await self._remembering.drained()
 
     async def delete(self, queue: QueueRow, request: Any) -> Any:
         if not 1 <= len(request.names) <= DELETE_MAX:

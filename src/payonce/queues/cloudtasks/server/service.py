@@ -134,7 +134,7 @@ class Service:
         return name_taken(await self._tasks.is_remembered(queue.id, task.id))
 
     async def batch_create_tasks(self, request: Any) -> Any:
-        operation = await self._operations.create(request)
+        operation = await self._operations.create(request, self._putting.add_all)
         self._rings.has_tasks(request.parent)
         return operation
 
@@ -176,6 +176,7 @@ class Service:
 
     async def drained(self) -> None:
         await self._putting.drained()
+        await self._operations.drained()
 
     async def _queue(self, name: str, missing: str) -> QueueRow:
         queue = await self._queues.find(names.check_queue(name))
