@@ -25,6 +25,7 @@ from payonce.service import Service
 from payonce.settings import Settings, load_settings
 from payonce.testing import OpenStage, ScratchDatabase
 from payonce.web import build_web
+from payonce.web.guard import BODY_MAX_BYTES
 from tests.cloudtasks import pushing
 from tests.web.asking import Answer, asked
 
@@ -57,6 +58,12 @@ async def test_a_process_of_one_role_answers_at_the_bare_path_too(settings: Sett
             assert (answer.status, answer.json) == (401, {"outcome": "unauthorized"}), path
         assert (await asked(web, "GET", "/healthz", [b""], {})).status == 200
         assert (await asked(web, "GET", "/tally/worker/", [b""], {})).status == 405
+
+
+async def test_a_door_is_guarded_as_everything_is(settings: Settings) -> None:
+    async with web_of(settings, "tally.worker") as web:
+        assert "trace-id" in (await posted(web, "/tally/worker/")).headers
+        assert (await asked(web, "POST", "/tally/worker/", [b"x" * BODY_MAX_BYTES, b"x"], {})).status == 413
 
 
 async def test_a_process_of_several_roles_of_a_service_answers_at_the_long_path_alone(

@@ -7,7 +7,7 @@ from typing import Final
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute, Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from payonce.app import SERVICES, App
 from payonce.console.mounting import CONSOLE, console, ways_in
@@ -40,8 +40,21 @@ GUARD_MARGIN_S: Final = 5.0
 FOR_ALL: Final = (Depends(refuse_unknown_query),)
 
 
+class _Web(FastAPI):
+    """With doors that are found by their path alone: the layers before the routes cost more than what a door does."""
+
+    doors: Mapping[str, ASGIApp] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        door = self.doors.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
+        if door is not None:
+            await door(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
+
+
 def build_web(app: App) -> FastAPI:
-    web = FastAPI(
+    web = _Web(
         title="payonce",
         # A page of documents would load its scripts from elsewhere.
         docs_url=None,
@@ -55,6 +68,7 @@ def build_web(app: App) -> FastAPI:
     doors = [] if pushes is None else pushes.doors()
     slow = {path: pushed.answers_within_s + GUARD_MARGIN_S for pushed, _ in doors for path in pushed.paths}
     web.add_middleware(Guard, answer_limits_s=slow)
+    web.doors = {path: Guard(door, answer_limits_s=slow) for pushed, door in doors for path in pushed.paths}
     web.state.desk = app
     web.state.attempts = Attempts()
     web.include_router(health_routes(app))
@@ -66,7 +80,8 @@ def build_web(app: App) -> FastAPI:
     web.router.routes[:0] = [
         route for service in SERVICES if service.short_routes is not None for route in service.short_routes()
     ]
-    # First: a process of one role answers under the bare paths, whatever else answers there in a process of all.
+    # First: a process of one role answers under the bare paths, whatever else answers there in a process of all. What
+    # is posted does not come to these routes, but whatever else is asked of a door is told that it takes posts.
     web.router.routes[:0] = [
         Route(path, door, methods=["POST"], include_in_schema=False) for pushed, door in doors for path in pushed.paths
     ]
