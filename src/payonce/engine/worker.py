@@ -290,6 +290,8 @@ class QueueServer:
     async def _give_up(self, run: Run, work: Work, step: Step) -> Settlement | None:
         """Parks, or lets the policy's handler end the business object; never while money may be under way."""
         claim, reason, ending = run.claim, step.reason, step.ending
+        # There is no second call of what gives up.
+        work.leave_company()
         try:
             match await work.give_up(reason or ""):
                 case Ending.PARKED:

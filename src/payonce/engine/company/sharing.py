@@ -27,6 +27,10 @@ from payonce.kit.redact import redact
 MOST: Final = 64
 """Runs of one transaction: what it has locked, others wait for."""
 
+PATIENCE_S: Final = 5.0
+"""For a run that neither asks nor ends. Those beside it are as old as it is, and the limit that ends it would end them
+too."""
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Deed = Callable[[Connection, Sequence[Item]], Awaitable[Sequence[Result]]]
@@ -245,7 +249,11 @@ class _Shared:
 
     async def _all_wait(self) -> bool:
         """False when all have ended."""
-        await self._quiet.wait()
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await self._quiet.wait()
+        except TimeoutError:
+            raise Apart("one run keeps the others waiting") from None
         self._quiet.clear()
         self._check()
         if not self._asked and self._behind:
