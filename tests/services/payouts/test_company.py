@@ -1,0 +1,179 @@
+"""Many payouts at once through a worker whose runs share transactions: each is paid as its order demands, once."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any, Final
+
+from payonce.engine import brakes
+from payonce.kit.money import Amount
+from payonce.services.payouts import wallet_limits
+from payonce.services.payouts.accumulating import batch_client, look_for_batches
+from payonce.services.payouts.intake import Asked
+from payonce.services.payouts.model import ETH, Payout, State
+from payonce.services.payouts.receiving import receive
+from payonce.testing import OpenStage, eventually
+from payonce.testing.faults import Fault, FaultPlan, Odds
+from tests.engine.company.company_stage import Counted, counted
+from tests.services.payouts.hostpay_stage import (
+    BTC_CLIENT,
+    HANDLERS,
+    PATIENCE_S,
+    House,
+    eth,
+    open_house,
+    usdt,
+)
+from tests.services.payouts.payouts_stage import TO_BTC
+
+OTHER_CLIENT: Final = "1BoatSLRHtKNngkdXEeobR76b53LETtpyT"
+RUNS: Final = 8
+PRICE: Final = "100"
+"""0.04 ETH."""
+
+
+async def order(house: House, number: int, price: str = PRICE, to: str = OTHER_CLIENT) -> Payout:
+    direct = to.startswith("0x")
+    asked = Asked(
+        f"pay-{number}", 7_000_000_000 + number, f"-100{number}", to, None, False, "eth" if direct else "btc",
+        "eth" if direct else "btc", usdt(price), usdt("0"), usdt(price),
+    )  # fmt: skip
+    async with house.s.begin() as tx:
+        return (await receive(tx, asked)).payout
+
+
+@asynccontextmanager
+async def company(stage: OpenStage, *also: Any, **how: Any) -> AsyncIterator[House]:
+    async with open_house(stage, **how) as house:
+        house.worker = await house.another_worker(*HANDLERS, *also)
+        assert any(server.company is not None for server in house.worker._servers)
+        yield house
+
+
+async def run(house: House, patience_s: float = PATIENCE_S) -> Counted:
+    """As House.run, with a worker that takes all that is due at once."""
+    running = asyncio.create_task(house.worker.run())
+
+    async def drain() -> None:
+        house.clock.now = await house.s.clock.now()
+        for door in (house.node, house.desk):
+            await door.deliver()
+        await house.bridge.carry(house.simulator)
+        await eventually(house.s.clock.idle, 60.0, "nothing is due")
+
+    with counted() as found:
+        await house.s.clock.run_to(await house.s.clock.now() + timedelta(seconds=patience_s), drain)
+        await house.worker.stop()
+        await running
+    house.worker = await house.another_worker(*HANDLERS, batch_client, look_for_batches)
+    return found
+
+
+async def states(house: House, payouts: list[Payout]) -> Counter[State]:
+    return Counter([await house.state(payout) for payout in payouts])
+
+
+async def nonces_are_whole(house: House) -> None:
+    """Neither gaps nor two owners."""
+    rows = await house.s.owner.fetch("select nonce from payouts.wallet_payments order by nonce")
+    assert [row["nonce"] for row in rows] == list(range(len(rows)))
+    assert sorted(each.transaction.nonce for each in house.transfers()) == list(range(len(rows)))
+
+
+async def test_payouts_of_all_kinds_end_as_their_orders_demand(stage: OpenStage) -> None:
+    async with company(stage, batch_client, look_for_batches) as house:
+        house.changenow.set_range(TO_BTC, Decimal("0.001"), Decimal("0.05"))
+        plain = [await order(house, number) for number in range(14)]
+        direct = [await order(house, 20 + number, to=f"0x{number + 1:040x}") for number in range(3)]
+        split = [await order(house, 30 + number, "200") for number in range(3)]
+        small = [await order(house, 40 + number, "2.00", to=BTC_CLIENT) for number in range(4)]
+        payouts = [*plain, *direct, *split, *small]
+        shared = await run(house)
+        await house.sound(*payouts)
+        await nonces_are_whole(house)
+        paid = Counter(each.amount.to_text() for each in house.transfers())
+        small_paid = sum((each.amount for each in house.transfers() if each.amount < eth("0.03")), Amount.zero(ETH))
+        to_clients = {each.transaction.to for each in house.transfers()} & {f"0x{n + 1:040x}" for n in range(3)}
+    assert paid[eth("0.04").to_text()] == len(plain) + len(direct) + 2 * len(split), paid
+    assert small_paid == eth("0.0032"), "four of 0.0008, in batches that the exchange takes"
+    assert len(to_clients) == len(direct)
+    assert shared.committed >= 10
+
+
+async def test_nothing_parts_where_nothing_is_odd(stage: OpenStage) -> None:
+    """Else every payout would be done twice, and be right all the same."""
+    async with company(stage) as house:
+        payouts = [await order(house, number) for number in range(RUNS)]
+        shared = await run(house)
+        await house.sound(*payouts)
+        await nonces_are_whole(house)
+        calls = await house.s.owner.fetchval("select count(*) from payonce.job_logs where status = 'success'")
+    assert shared.parted == 0
+    assert shared.committed < calls, "they shared"
+
+
+async def test_of_those_that_pass_each_alone_no_more_pass_than_the_day_allows(stage: OpenStage) -> None:
+    async with company(stage) as house:
+        async with house.s.begin() as tx:
+            await wallet_limits.set_wallet_limit(tx, ETH, "ann", per_day=eth("0.12"))
+        payouts = [await order(house, number) for number in range(RUNS)]
+        shared = await run(house)
+        assert await states(house, payouts) == {State.FINISHED: 3, State.HELD: RUNS - 3}
+        await house.sound()
+        await nonces_are_whole(house)
+    assert shared.parted > 0, "else the limit was not met in company, and the test tried nothing"
+
+
+async def test_no_more_leave_within_a_window_than_a_limit_allows(stage: OpenStage) -> None:
+    async with company(stage) as house:
+        async with house.s.begin() as tx:
+            await brakes.set_limit(tx, eth("0.12"), "ann", window_s=86_400, vendor="evm")
+        payouts = [await order(house, number) for number in range(RUNS)]
+        shared = await run(house)
+        assert await states(house, payouts) == {State.FINISHED: 3, State.SWAPPED: RUNS - 3}
+        assert len(house.transfers()) == 3
+        await nonces_are_whole(house)
+    assert shared.parted > 0
+
+
+async def test_what_is_frozen_is_not_paid_beside_what_is_not(stage: OpenStage) -> None:
+    async with company(stage) as house:
+        payouts = [await order(house, number) for number in range(RUNS)]
+        async with house.s.begin() as tx:
+            frozen = await brakes.freeze(tx, by="ann", reason="court order", tenant=payouts[3].closed_channel_id)
+        await run(house)
+        others = [*payouts[:3], *payouts[4:]]
+        assert await states(house, others) == {State.FINISHED: len(others)}
+        assert await house.state(payouts[3]) is not State.FINISHED
+        assert len(house.transfers()) == len(others)
+        async with house.s.begin() as tx:
+            await brakes.lift(tx, frozen.id, "ann", "the order was lifted")
+        await run(house)
+        await house.sound(*payouts)
+        await nonces_are_whole(house)
+
+
+async def test_the_same_message_twice_at_once_pays_once(stage: OpenStage) -> None:
+    async with company(stage) as house:
+        payouts = [await house.waiting_for_hostpay(number) for number in range(4)]
+        for payout in payouts:
+            await house.tell_again(payout)
+        await run(house)
+        await house.sound(*payouts)
+        await nonces_are_whole(house)
+        assert len(house.transfers()) == len(payouts)
+
+
+async def test_on_a_bad_day_each_is_paid_once_all_the_same(stage: OpenStage) -> None:
+    """Answers are lost, late or refused for some of those that share a transaction, and not for others."""
+    weights = Odds(0.2).without(Fault.WRONG_ANSWER, Fault.DUPLICATE).weights
+    doors = {"at_node": FaultPlan(12, 0.2, weights), "at_exchange": FaultPlan(11, 0.2, weights)}
+    async with company(stage, **doors) as house:
+        payouts = [await order(house, number) for number in range(RUNS)]
+        await run(house, timedelta(hours=6).total_seconds())
+        await house.sound(*payouts)
+        await nonces_are_whole(house)
+        assert len(house.transfers()) == RUNS
