@@ -36,6 +36,11 @@ class Table:
     sharing: Sharing
     alone: list[int] = field(default_factory=list)
     """Who did its part again, by itself."""
+    room_alone: int = 100
+    """How many do so at once. Those that lock rows crosswise take the server a second to tell from each other."""
+
+    def __post_init__(self) -> None:
+        self._alone = asyncio.Semaphore(self.room_alone)
 
     async def together(self, *bodies: Body, alone: bool = True) -> list[Any]:
         """What each came to, all begun in the same moment; in company first and, like a worker's run, alone then."""
@@ -53,7 +58,7 @@ class Table:
         else:
             return came_to
         self.alone.append(number)
-        async with fenced_transaction(self.s.database, let_in) as connection:
+        async with self._alone, fenced_transaction(self.s.database, let_in) as connection:
             assert connection is not None
             return await body(connection)
 
@@ -62,7 +67,7 @@ class Table:
 
 
 @asynccontextmanager
-async def open_table(stage: OpenStage, rows: int = 2) -> AsyncIterator[Table]:
+async def open_table(stage: OpenStage, rows: int = 2, **how: Any) -> AsyncIterator[Table]:
     async with stage() as s:
         await s.owner.execute(
             f"""
@@ -72,7 +77,7 @@ async def open_table(stage: OpenStage, rows: int = 2) -> AsyncIterator[Table]:
             grant all on rows, notes to payonce_service;
             """
         )
-        yield Table(s, Sharing(s.database))
+        yield Table(s, Sharing(s.database), **how)
 
 
 def noting(text: str) -> Body:
