@@ -47,13 +47,14 @@ class Asking:
         turn: list[Question] = []
         try:
             while self._waiting:
-                turn, self._waiting = self._waiting[:MOST], self._waiting[MOST:]
                 try:
                     async with self._pool.acquire() as connection:
+                        turn, self._waiting = self._waiting[:MOST], self._waiting[MOST:]
                         for sql, questions in grouped(turn).items():
                             await self._put(connection, sql, questions)
                 except Exception as error:
-                    _fail(turn, error)
+                    _fail([*turn, *self._waiting], error)
+                    self._waiting = []
         finally:
             self._turn = None
             _fail([*turn, *self._waiting], asyncpg.InterfaceError("the process stops"))

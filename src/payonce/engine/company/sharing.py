@@ -78,13 +78,21 @@ class Sharing:
     async def _take_turns(self) -> None:
         try:
             while self._waiting:
-                members = [self._waiting.popleft() for _ in range(min(MOST, len(self._waiting)))]
-                if shared := [member for member in members if not member.begun.done()]:
-                    await _Shared(shared).take_place(self._database)
+                try:
+                    async with self._database.shared.acquire() as connection:
+                        # Only now: those that came while there was no connection are in.
+                        members = [self._waiting.popleft() for _ in range(min(MOST, len(self._waiting)))]
+                        await _Shared(members).take_place(self._database, connection)
+                except Exception as error:
+                    self._part(error)
         finally:
             self._task = None
-            for member in self._waiting:
-                member.undo(Apart("the process stops"))
+            self._part(Apart("the process stops"))
+
+    def _part(self, error: Exception) -> None:
+        """Of those that wait for a connection none comes."""
+        while self._waiting:
+            self._waiting.popleft().undo(Apart(f"{type(error).__name__}: {error}"))
 
 
 class Member:
@@ -201,9 +209,9 @@ class _Shared:
     def has_company(self) -> bool:
         return len(self._members) > 1
 
-    async def take_place(self, database: Database) -> None:
+    async def take_place(self, database: Database, connection: Connection) -> None:
         try:
-            async with database.shared.acquire() as connection, settled_transaction(database, connection):
+            async with settled_transaction(database, connection):
                 self._begin()
                 while await self._all_wait():
                     await self._answer(connection)
