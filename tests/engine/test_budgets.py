@@ -44,7 +44,7 @@ def sleeping(monkeypatch: pytest.MonkeyPatch, during: Any = None) -> list[float]
         if during is not None:
             await during()
 
-    monkeypatch.setattr(budgets, "asyncio", SimpleNamespace(sleep=sleep, timeout=asyncio.timeout))
+    monkeypatch.setattr(budgets, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
     return slept
 
 

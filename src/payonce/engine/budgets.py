@@ -8,10 +8,11 @@ alone makes up for it, so that a process which dies with turns in hand takes not
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from itertools import zip_longest
 from typing import Final
 
 from payonce.engine.database import Connection, Database
@@ -36,10 +37,6 @@ TELL_LIMIT_S: Final = 1.0
 LATE_LEAST_S, LATE_MAX_S, LATE_SHARE = 0.15, 1.0, 0.12
 PACE_KEPT_S: Final = 5.0
 """The store's quickest answer counts for so long, and once more: no process stands still that long and asks on."""
-SPARE_S: Final = 0.05
-"""Turns that were taken along are good for so long: a third of what any call may be late by."""
-SPARE_REST_S: Final = 1.0
-"""Where turns are scarce none are taken along for so long."""
 
 log = get_logger(__name__)
 
@@ -89,7 +86,7 @@ class SharedBudget:
         self._wait_max_s = wait_max_s
         self._is_declared = False
         self._pace = _Pace()
-        self._spare = _Spare()
+        self._gathered = _Gathered(database, name)
 
     async def wait_turn(self, cost: int = 1) -> None:
         """Returns when the call may go out. Raises NotSent when its turn would come too late: only turns that were held
@@ -98,7 +95,7 @@ class SharedBudget:
             raise Invalid(f"cost is {cost}; a call against budget {self.name} costs 1 to its burst of {self._burst}")
         began_at = time.monotonic()
         left_s = self._wait_max_s
-        while not self._spare.take(cost) and not await self._has_turn(cost, left_s):
+        while not await self._has_turn(cost, left_s):
             left_s = self._wait_max_s - (time.monotonic() - began_at)
             if left_s <= 0:
                 raise self._refused(f"a turn of budget {self.name} went by while this process could not use it")
@@ -110,7 +107,6 @@ class SharedBudget:
         if not 0 <= seconds < math.inf:
             raise Invalid(f"a penalty of {seconds} s for budget {self.name}; it must be 0 s or more")
         rest_s = min(seconds, PENALTY_MAX_S)
-        self._spare.drop()
         BUDGET_PENALTIES.labels(self.name).inc()
         log.warning("budget_penalised", budget=self.name, seconds=rest_s)
         try:
@@ -125,7 +121,10 @@ class SharedBudget:
         """Waits for a turn; False when it cannot be used any more."""
         async with self._asking():
             await self._declare()
-            turn = await self._with_more(cost) or await take_turn(self._database, self.name, cost, wait_max_s)
+            if cost == 1:
+                turn = await self._gathered.turn(wait_max_s)
+            else:
+                turn = await take_turn(self._database, self.name, cost, wait_max_s)
         if not turn.given:
             raise self._refused(f"budget {self.name} has its next turn in {turn.wait_s:.1f} s")
         usual_s = self._pace.after(turn.comes_at - turn.wait_s)
@@ -138,20 +137,6 @@ class SharedBudget:
                     return False
             usual_s += self._pace.after(asked_at)
         return time.monotonic() - turn.comes_at <= late_max_s(self._rate_per_s, usual_s)
-
-    async def _with_more(self, cost: int) -> Turn | None:
-        """A turn, and along with it those for the calls that will follow at once if all goes on as it did lately. None
-        when there is no need of them, or when they cannot all be used now."""
-        more = min(self._spare.wanted(), self._burst - cost)
-        if more < 1:
-            return None
-        with self._spare.coming(), suppress(Invalid):
-            turn = await take_turn(self._database, self.name, cost + more, 0.0)
-            if turn.given:
-                self._spare.put(more, turn.comes_at)
-                return turn
-        self._spare.rest()
-        return None
 
     @asynccontextmanager
     async def _asking(self) -> AsyncIterator[None]:
@@ -195,47 +180,52 @@ class _Pace:
         return min(self._before_s, self._lately_s)
 
 
-class _Spare:
-    """Turns that were taken along, and how many are needed in the time for which they are good. What is left of them
-    then lapses: no more are taken than were needed just before, so that little is lost to others."""
+class _Gathered:
+    """Asks for all that want a turn in the same moment at once: each gets the turn that it would have got had they
+    asked one after the other, and the row is written, and locked, once."""
 
-    def __init__(self) -> None:
-        self._left, self._until = 0, -math.inf
-        self._since, self._before, self._lately = -math.inf, 0, 0
-        self._resting_until = -math.inf
-        self._is_coming = False
+    def __init__(self, database: Database, name: str) -> None:
+        self._database = database
+        self._name = name
+        self._waiting: list[tuple[float, asyncio.Future[Turn]]] = []
+        self._asking: asyncio.Task[None] | None = None
 
-    def take(self, cost: int) -> bool:
-        now = time.monotonic()
-        if (passed_s := now - self._since) >= SPARE_S:
-            self._before = self._lately if passed_s < 2 * SPARE_S else 0
-            self._since, self._lately = now, 0
-        self._lately += cost
-        if cost > self._left or now >= self._until:
-            return False
-        self._left -= cost
-        return True
+    async def turn(self, wait_max_s: float) -> Turn:
+        turn: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
+        self._waiting.append((wait_max_s, turn))
+        if self._asking is None:
+            self._asking = asyncio.create_task(self._ask())
+        return await turn
 
-    def wanted(self) -> int:
-        """None while others are under way: two who ask at once need no more than one."""
-        return 0 if self._is_coming or time.monotonic() < self._resting_until else self._before
-
-    @contextmanager
-    def coming(self) -> Iterator[None]:
-        self._is_coming = True
+    async def _ask(self) -> None:
+        asked: list[tuple[float, asyncio.Future[Turn]]] = []
         try:
-            yield
+            while self._waiting:
+                asked, self._waiting = self._waiting, []
+                try:
+                    await self._give(asked)
+                except Exception as error:
+                    _refuse(asked, error)
         finally:
-            self._is_coming = False
+            self._asking = None
+            _refuse([*asked, *self._waiting], OSError("the process stops"))
 
-    def put(self, count: int, asked_at: float) -> None:
-        self._left, self._until = count, asked_at + SPARE_S
+    async def _give(self, asked: list[tuple[float, asyncio.Future[Turn]]]) -> None:
+        # One whose caller went away would only lapse.
+        asked = [each for each in asked if not each[1].done()]
+        if not asked:
+            return
+        given = await take_turns(self._database, self._name, len(asked), min(wait_s for wait_s, _ in asked))
+        for (wait_max_s, turn), each in zip_longest(asked, given):
+            found = each or await take_turn(self._database, self._name, 1, wait_max_s)
+            if not turn.done():
+                turn.set_result(found)
 
-    def drop(self) -> None:
-        self._left = 0
 
-    def rest(self) -> None:
-        self._resting_until = time.monotonic() + SPARE_REST_S
+def _refuse(asked: list[tuple[float, asyncio.Future[Turn]]], error: Exception) -> None:
+    for _, turn in asked:
+        if not turn.done():
+            turn.set_exception(error)
 
 
 def late_max_s(rate_per_s: float, usual_s: float = 0.0) -> float:
@@ -283,6 +273,39 @@ async def take_turn(database: Database, name: str, cost: int, wait_max_s: float)
             return await _next_turn(connection, name, cost)
     wait_s = (row["at"] - row["asked_at"]).total_seconds()
     return Turn(True, row["at"], wait_s, asked_at + wait_s)
+
+
+async def take_turns(database: Database, name: str, count: int, wait_max_s: float) -> list[Turn]:
+    """As many of the next turns, of a cost of 1 each, as come within the wait."""
+    if count == 1:
+        return []
+    async with database.engine.acquire() as connection:
+        asked_at = time.monotonic()
+        row = await connection.fetchrow(
+            """
+            with mine as (
+                select name, rate_per_s, burst, greatest(arrival_at, payonce.due_now()) as paid_for,
+                    payonce.due_now() as now
+                from payonce.budgets where name = $1 for update
+            ), due as (
+                select *, extract(epoch from paid_for - now)::float8 as ahead_s from mine
+            ), given as (
+                -- A microsecond, in which the store counts, decides nothing.
+                select *, least($2::float8, floor(burst + ($3 - ahead_s + 1e-6) * rate_per_s)) as count from due
+            )
+            update payonce.budgets b
+            set arrival_at = given.paid_for + make_interval(secs => given.count / given.rate_per_s)
+            from given where b.name = given.name and given.count >= 1
+            returning given.count::integer as count, given.ahead_s, given.rate_per_s, given.burst, given.now
+            """,
+            name, float(count), wait_max_s,
+        )  # fmt: skip
+    if row is None:
+        return []
+    waits_s = [
+        max(0.0, row["ahead_s"] + (number - row["burst"]) / row["rate_per_s"]) for number in range(1, row["count"] + 1)
+    ]
+    return [Turn(True, row["now"] + timedelta(seconds=wait_s), wait_s, asked_at + wait_s) for wait_s in waits_s]
 
 
 async def penalise(database: Database, name: str, seconds: float) -> None:
