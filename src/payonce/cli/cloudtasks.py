@@ -7,7 +7,7 @@ import typer
 
 from payonce.cli.errors import EXIT_INTERRUPTED
 from payonce.cli.output import JsonOption, command_settings, loop_factory, run_async, show
-from payonce.cli.serve import die_with, first_signal
+from payonce.cli.serve import die_with, first_signal, leave_what_is_loaded
 from payonce.kit.outcomes import Unavailable
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ async def _serve(
             open_server(database, bell, host, port, name_lock_s=lock_s, grace_s=settings.grace_s) as server,
             telling(database, server.loops, host, http_port, settings.metrics) as url,
         ):
+            leave_what_is_loaded()
             log.info("cloudtasks_listening", address=server.address, http=url)
             if not as_json:
                 lines = connect_lines(server.address)

@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import gc
 import os
 import signal
 from contextlib import AsyncExitStack
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 PR_SET_PDEATHSIG: Final = 1
 """From linux/prctl.h."""
+GARBAGE_AFTER: Final = 20_000
+"""New objects after which the youngest are looked through; Python's own 700 are those of a single request."""
 
 PortOption = Annotated[
     int | None, typer.Option("--port", help="Port for HTTP; 0 takes any free one.", min=0, max=65535)
@@ -77,6 +80,7 @@ async def _serve(settings: "Settings", roles: list[str], port: int | None, as_js
         if listens_on is not None:
             tell_where(app.resources, settings, roles, listens_on)
             await _tell_the_way_in(app, settings.host, listens_on, as_json)
+        leave_what_is_loaded()
         app.start()
         log.info("worker_started", roles=roles, process=app.process_name)
         signalled = await _until_told(app, told)
@@ -158,6 +162,14 @@ def first_signal() -> "asyncio.Future[signal.Signals]":
     for each in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(each, receive, each)
     return told
+
+
+def leave_what_is_loaded() -> None:
+    """For a process that serves. What is there by now stays to the end, so that the collector need not look through it
+    again and again; and it waits for more to have come: a sixth of a busy role's time was its, measured."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GARBAGE_AFTER, 20, 20)
 
 
 def die_with(parent: int) -> None:

@@ -8,7 +8,7 @@ import typer
 
 from payonce.cli.errors import EXIT_INTERRUPTED
 from payonce.cli.output import JsonOption, command_settings, loop_factory, run_async, show
-from payonce.cli.serve import die_with, first_signal
+from payonce.cli.serve import die_with, first_signal, leave_what_is_loaded
 from payonce.kit.outcomes import Invalid
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ async def _serve(
             "GATEWAY_API_KEY": SIMULATED_KEY, "GATEWAY_URL": gateway_url,
             "GATEWAY_WEBHOOK_SECRET": secrets[0].reveal(),
         }  # fmt: skip
+        leave_what_is_loaded()
         log.info("simulators_listening", exchange=exchange_url, chain=chain_url, gateway=gateway_url)
         if not as_json:
             print("\n".join(f"export {name}={value}" for name, value in environment.items()), flush=True)
