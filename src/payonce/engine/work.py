@@ -229,8 +229,9 @@ def handles(policy: Policy, action: str | None = None, *, in_company: bool = Fal
     """Declares a function as the handler of a queue's messages, or of one action among them.
 
     `in_company`: under load its runs share transactions and send their statements together. For handlers that lock what
-    they decide by, and whose transactions wait for nothing but the database. When something goes wrong in company, the
-    function is called once more for each of them, alone.
+    they decide by, and whose transactions wait for nothing but the database. Statements that lock or change rows are to
+    give their ids: who does not say which rows it changes parts from those who have locked some of the same table. When
+    something goes wrong in company, the function is called once more for each of them, alone.
     """
 
     def declare(function: Function) -> Handler:

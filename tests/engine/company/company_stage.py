@@ -17,7 +17,9 @@ from payonce.testing import OpenStage, Stage
 Body = Callable[[Connection], Awaitable[Any]]
 
 LOCKED = "select id, n from rows where id = $1 for update"
-WRITE = "update rows set n = $2 where id = $1"
+WRITE = "update rows set n = $2 where id = $1 returning id"
+WRITE_SOME = "update rows set n = $2 where id = $1"
+"""Does not say which."""
 
 
 async def let_in(_: Connection) -> bool:

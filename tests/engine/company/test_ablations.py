@@ -105,6 +105,10 @@ ABLATIONS: Ablations = {
         patched(_Shared, "_lock_of", lambda self, shape, row: one_for_all(shape, row)),
         [test_locks.test_nor_where_some_say_who_it_is_and_some_do_not],
     ),
+    "the meeting of those who lock and those who change": (
+        patched(sharing, "_meet", lambda *_: None),
+        [test_locks.test_a_change_that_does_not_say_of_what_parts_them_too],
+    ),
     "the fence": (
         patched(PostgresQueue, "settle_within", settled_anyway),
         [test_runs.test_a_lost_lease_writes_nothing_and_troubles_nobody],

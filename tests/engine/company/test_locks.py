@@ -6,7 +6,7 @@ from typing import Any
 from payonce.engine.company.sharing import Member
 from payonce.engine.database import Connection
 from payonce.testing import OpenStage
-from tests.engine.company.company_stage import LOCKED, WRITE, adding, counted, notes, noting, open_table
+from tests.engine.company.company_stage import LOCKED, WRITE, WRITE_SOME, adding, counted, notes, noting, open_table
 
 RUNS = 12
 
@@ -27,7 +27,7 @@ async def test_nor_where_the_row_does_not_say_who_it_is(stage: OpenStage) -> Non
             async def adds(connection: Connection) -> None:
                 n = await connection.fetchval("select n from rows where id = $1 for no key update", row)
                 await connection.execute("select 1")
-                await connection.execute(WRITE, row, n + 1)
+                await connection.execute(WRITE_SOME, row, n + 1)
 
             return adds
 
@@ -39,11 +39,12 @@ async def test_nor_where_the_row_does_not_say_who_it_is(stage: OpenStage) -> Non
 
 async def test_nor_where_some_say_who_it_is_and_some_do_not(stage: OpenStage) -> None:
     async with open_table(stage) as table:
+        write = "insert into rows (id, n) values ($1, $2) on conflict (id) do update set n = excluded.n"
 
         async def add_unnamed(connection: Connection) -> None:
             n = await connection.fetchval("select n from rows where id = $1 for update", 1)
             await connection.execute("select 1")
-            await connection.execute(WRITE, 1, n + 1)
+            await connection.execute(write, 1, n + 1)
 
         with counted() as count:
             await table.together(*[adding(1), add_unnamed] * RUNS)
@@ -93,7 +94,7 @@ async def test_what_one_changed_another_waits_for(stage: OpenStage) -> None:
             await connection.fetchval("update rows set n = n + 1 where id = 1 returning id")
             await connection.execute("select 1")
             await connection.execute("select 2")
-            await connection.execute("update rows set n = n + 1 where id = 1")
+            await connection.execute("update rows set n = n + 1 where id = 1 returning id")
 
         async def adds_later(connection: Connection) -> int:
             await connection.execute("select 0")
@@ -123,6 +124,33 @@ async def test_a_change_of_what_another_has_parts_them(stage: OpenStage) -> None
             assert await table.rows() == [0, 0]
             assert (count.committed, count.parted) == (0, 1), name
             await table.s.owner.execute("drop table rows, notes")
+
+
+async def test_a_change_that_does_not_say_of_what_parts_them_too(stage: OpenStage) -> None:
+    """Whoever comes first: one that has locked a row, or one that has changed some."""
+
+    async def changes(connection: Connection) -> None:
+        await connection.execute("update rows set n = n + 1 where id = 1")
+        await connection.execute("select 2")
+        await connection.execute("update rows set n = n * 2 where id = 1")
+
+    async def changes_later(connection: Connection) -> None:
+        await connection.execute("select 0")
+        await changes(connection)
+
+    async def adds_later(connection: Connection) -> None:
+        await connection.execute("select 0")
+        await adding(1)(connection)
+
+    async with open_table(stage) as table:
+        for bodies in ((adding(1), changes_later), (changes, adds_later)):
+            with counted() as count:
+                await table.together(*bodies, alone=False)
+            assert (count.committed, count.parted) == (0, 1)
+            assert await table.rows() == [0, 0]
+        with counted() as count:
+            await table.together(changes, changes_later, noting("a"))
+        assert (count.committed, count.parted) == (1, 0), "nobody has decided by it"
 
 
 async def test_locks_by_arguments_are_waited_for(stage: OpenStage) -> None:

@@ -64,14 +64,16 @@ async def test_more_than_fit_into_one_make_up_the_next(stage: OpenStage) -> None
 
 async def test_nobody_returns_before_the_commit(stage: OpenStage) -> None:
     async with open_table(stage) as table:
-        goes_on = asyncio.Event()
+        there, goes_on = asyncio.Event(), asyncio.Event()
 
         async def slow(connection: Connection) -> None:
-            await goes_on.wait()
             await noting("slow")(connection)
+            there.set()
+            await goes_on.wait()
 
         quick = asyncio.create_task(table.one(0, noting("quick")))
         others = asyncio.create_task(table.one(1, slow))
+        await there.wait()
         await asyncio.wait([quick], timeout=0.1)
         assert not quick.done()
         assert await notes(table.s) == []

@@ -129,9 +129,9 @@ def test_a_text_tells_what_it_locks_and_changes() -> None:
     assert told("select n from b where id = $1 for share") == (False, False, "b", False)
     assert told("select n from b where note = 'for update'") == (False, False, "b", False)
     assert told("select n from (select * from b for update) c") == (False, False, "c", False)
-    assert told("update b set n = 1 where id = $1 returning id") == (False, True, "", False)
+    assert told("update b set n = 1 where id = $1 returning id") == (False, True, "b", False)
     assert told("insert into b (id) values ($1) returning id") == (False, True, "", False)
-    assert told("delete from b where id = $1 returning id") == (False, True, "", False)
+    assert told("delete from b where id = $1 returning id") == (False, True, "b", False)
     assert told("select pg_advisory_xact_lock($1)") == (False, False, "", True)
     assert told("lock table b") == (False, False, "", False)
 

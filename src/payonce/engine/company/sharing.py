@@ -203,6 +203,9 @@ class _Shared:
         """Who waits for a row, in the order of asking."""
         self._named: dict[str, bool] = {}
         """Of each table, whether its rows are locked by their ids."""
+        self._lockers: dict[str, set[Member]] = {}
+        self._changers: dict[str, set[Member]] = {}
+        """Of each table, who has changed rows of it without saying which."""
         self._error: Apart | None = None
 
     @property
@@ -239,6 +242,8 @@ class _Shared:
         self._check()
         for lock in member.locks:
             self._pass_on(lock)
+        for members in (*self._lockers.values(), *self._changers.values()):
+            members.discard(member)
         self._rest()
 
     def fail(self, error: BaseException) -> None:
@@ -320,8 +325,15 @@ class _Shared:
             for row in answer:
                 if (name := row.get("id")) is not None and not self._holds(member, name):
                     raise Apart("one run changed a row that another has")
+            if shape.table and (not shape.answers or any("id" not in row for row in answer)):
+                _meet(member, shape.table, self._changers, self._lockers)
             return True
-        return not shape.locks or all(self._takes(member, question, self._lock_of(shape, row)) for row in answer)
+        if not (shape.locks and answer):
+            return True
+        takes = all(self._takes(member, question, self._lock_of(shape, row)) for row in answer)
+        if takes:
+            _meet(member, shape.table, self._lockers, self._changers)
+        return takes
 
     def _lock_of(self, shape: Shape, row: Any) -> Lock:
         named = "id" in row
@@ -368,6 +380,13 @@ class _Shared:
             member.undo(why)
         for _, question in (*self._asked, *(each for waiting in self._behind.values() for each in waiting)):
             refuse(question.answer, why)
+
+
+def _meet(member: Member, table: str, ours: dict[str, set[Member]], theirs: dict[str, set[Member]]) -> None:
+    """Between those who lock rows of a table and those who change rows of it and do not say which."""
+    if not theirs.get(table, set()) <= {member}:
+        raise Apart(f"rows of {table} are locked by one run, and another may have changed them")
+    ours.setdefault(table, set()).add(member)
 
 
 def refuse(future: "asyncio.Future[Any]", error: Exception) -> None:

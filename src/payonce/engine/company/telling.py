@@ -31,7 +31,7 @@ class Shape(NamedTuple):
     changes: bool
     """It changes the rows it gives."""
     table: str
-    """Of rows that it reads: whose they are, or a part of their names."""
+    """Whose rows it reads or changes, or a part of their names. Nobody else has what is only inserted."""
     locks_arguments: bool
     """It takes a lock by what it is given, not by rows; a session that has it gets it again."""
 
@@ -55,7 +55,8 @@ def shape_of(sql: str, arguments: int) -> Shape:
         return Shape(True, _with_asker(sql, end, arguments), locks, False, table, by_arguments)
     answers = any(word == "returning" for _, word in rest)
     told_apart = _with_asker(sql, len(sql.rstrip()), arguments) if answers else None
-    return Shape(answers, told_apart, False, True, "", by_arguments)
+    table = "" if names[verb] == "insert" else _following(names[verb:], "from" if names[verb] == "delete" else "update")
+    return Shape(answers, told_apart, False, True, table, by_arguments)
 
 
 def _with_asker(sql: str, place: int, arguments: int) -> str:

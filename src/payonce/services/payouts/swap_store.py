@@ -174,7 +174,10 @@ async def replace(tx: Tx, swap: Swap, reason: str) -> Swap:
 async def trigger(tx: Tx, swap: Swap) -> None:
     """Hostpay is told of it: from now on nothing of ours replaces it."""
     await tx.execute(
-        "update payouts.swaps set triggered_at = coalesce(triggered_at, payonce.due_now()) where id = $1 and active",
+        """
+        update payouts.swaps set triggered_at = coalesce(triggered_at, payonce.due_now())
+        where id = $1 and active returning id
+        """,
         swap.id,
     )
 
