@@ -11,9 +11,12 @@ ASKER: Final = "asker__"
 """The last column of every row: whose answer it belongs to."""
 
 _WORDS: Final = re.compile(
-    r"'(?:[^']|'')*'|\"[^\"]*\"|--[^\n]*|/\*.*?\*/|\bis(?:\s+not)?\s+distinct\s+from\b|[()]|[a-z_][a-z0-9_.$]*",
+    r"""'(?:[^']|'')*'|"[^"]*"|--[^\n]*|/\*.*?\*/"""
+    r"|\bis(?:\s+not)?\s+distinct\s+from\b|\bwithin\s+group\b|\bas\s+[a-z_][a-z0-9_]*"
+    r"|[()]|[a-z_][a-z0-9_.$]*",
     re.IGNORECASE | re.DOTALL,
 )
+"""Also what looks like one of the words below and is none, as a whole."""
 _ENDS_A_LIST: Final = frozenset({"from", "where", "group", "having", "window", "order", "limit", "offset", "for"})
 _JOINS_LISTS: Final = frozenset({"union", "intersect", "except"})
 _CHANGES: Final = frozenset({"insert", "update", "delete", "merge"})
@@ -52,16 +55,18 @@ def shape_of(sql: str, arguments: int) -> Shape:
         if any(word in _JOINS_LISTS for _, word in rest):
             return Shape(True, None, locks, False, table, by_arguments)
         end = next((start for start, word in rest if word in _ENDS_A_LIST), len(sql.rstrip()))
-        return Shape(True, _with_asker(sql, end, arguments), locks, False, table, by_arguments)
+        bare = not sql[words[verb][0] + len("select") : end].strip()
+        return Shape(True, _with_asker(sql, end, arguments, bare), locks, False, table, by_arguments)
     answers = any(word == "returning" for _, word in rest)
     told_apart = _with_asker(sql, len(sql.rstrip()), arguments) if answers else None
     table = "" if names[verb] == "insert" else _following(names[verb:], "from" if names[verb] == "delete" else "update")
     return Shape(answers, told_apart, False, True, table, by_arguments)
 
 
-def _with_asker(sql: str, place: int, arguments: int) -> str:
+def _with_asker(sql: str, place: int, arguments: int, bare: bool = False) -> str:
+    """`bare`: there is no column yet."""
     # On a line of its own: what stands before may end with a comment.
-    return f"{sql[:place].rstrip()}\n, ${arguments + 1}::int as {ASKER} {sql[place:]}"
+    return f"{sql[:place].rstrip()}\n{'' if bare else ','} ${arguments + 1}::int as {ASKER} {sql[place:]}"
 
 
 def _outer_words(sql: str) -> list[tuple[int, str]]:

@@ -1,0 +1,90 @@
+"""Every statement that runs in company may send can be sent for many askers: it gives what it gave, and one column."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import asyncpg
+
+import payonce
+from payonce.engine.company.telling import ASKER, shape_of
+from payonce.engine.database import Connection
+from payonce.testing import OpenStage
+from tests.conformance.wire import on_the_wire
+from tests.services.payouts.test_company import company, order, run
+
+SOURCE: Final = Path(payonce.__file__).parent
+FOLDERS: Final = (
+    "services/payouts", "engine/effects", "engine/brakes", "engine/webhooks", "engine/outbox", "engine/ledger",
+    "engine/quarantine", "engine/audit", "queues/postgres", "queues/cloudtasks", "queues/redis",
+)  # fmt: skip
+FILES: Final = (
+    "engine/leases.py",
+    "engine/declared.py",
+    "engine/idempotency.py",
+    "engine/joblog.py",
+    "engine/inbox.py",
+)
+VERBS: Final = ("select ", "select\n", "insert ", "update ", "delete ", "with ")
+LEAST_TEXTS: Final = 150
+LEAST_SENT: Final = 40
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """What looks like a statement in the sources, with where it stands."""
+    paths = [path for folder in FOLDERS for path in sorted((SOURCE / folder).rglob("*.py"))]
+    for path in [*paths, *(SOURCE / name for name in FILES)]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            text = node.value if isinstance(node, ast.Constant) else None
+            if isinstance(text, str) and text.strip().lower().startswith(VERBS):
+                yield f"{path.relative_to(SOURCE)}:{getattr(node, 'lineno', 0)}", text
+
+
+async def told_apart_is_right(connection: Connection, sql: str) -> bool:
+    """Whether it is a statement at all; fails where it is one and cannot be told apart."""
+    try:
+        plain = await connection.prepare(sql)
+    except asyncpg.PostgresError:
+        return False
+    shape = shape_of(sql, len(plain.get_parameters()))
+    columns = [each.name for each in plain.get_attributes()]
+    assert shape.answers or not columns, f"its rows would be lost: {sql}"
+    if shape.told_apart is not None:
+        told = await connection.prepare(shape.told_apart)
+        assert [each.name for each in told.get_attributes()] == [*columns, ASKER], sql
+        assert len(told.get_parameters()) == len(plain.get_parameters()) + 1, sql
+    return True
+
+
+async def test_every_statement_of_the_sources_is_told_apart_rightly(stage: OpenStage) -> None:
+    checked = 0
+    async with stage() as s, s.database.work.acquire() as connection:
+        for where, sql in texts():
+            try:
+                checked += await told_apart_is_right(connection, sql)
+            except asyncpg.PostgresError as error:
+                raise AssertionError(f"{where}: {error}") from error
+    assert checked >= LEAST_TEXTS, checked
+
+
+async def test_every_statement_that_payouts_send_in_company_is_told_apart_rightly(stage: OpenStage) -> None:
+    """Also those that are put together on the way."""
+    sent: set[str] = set()
+
+    def see(statement: str) -> str:
+        if ASKER not in statement and statement.strip().lower().startswith(VERBS):
+            sent.add(statement)
+        return statement
+
+    async with company(stage) as house:
+        with on_the_wire(see):
+            await order(house, 1)
+            await order(house, 2, to=f"0x{1:040x}")
+            await run(house)
+            await order(house, 3)
+            await run(house)
+        async with house.s.database.work.acquire() as connection:
+            # What only the owner may do is the test's own.
+            checked = [await told_apart_is_right(connection, sql) for sql in sorted(sent)]
+    assert sum(checked) >= LEAST_SENT, sum(checked)
