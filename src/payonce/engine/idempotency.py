@@ -71,7 +71,8 @@ async def first_ids(connection: Connection, messages: Sequence[Message], inserte
         [message.queue for message in repeated],
         [message.idempotency_key for message in repeated],
     )
-    first = {(queue, key): message_id for queue, key, message_id in found}
+    # By name: a row of an answer to several runs has a column more.
+    first = {(row["queue"], row["key"]): row["message_id"] for row in found}
     return [
         message.id if message.id in inserted else first.get((message.queue, message.idempotency_key), message.id)
         for message in messages
