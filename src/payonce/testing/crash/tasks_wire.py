@@ -4,8 +4,7 @@ Google's client, the server's surface, its sender and the doors are those of pro
 a gRPC channel runs threads of its own, and a process with threads cannot be forked for every point.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 import grpc
@@ -21,6 +20,7 @@ from payonce.kit.http.target import parse_url
 from payonce.kit.http.transport import Outgoing
 from payonce.queues.cloudtasks.server.service import Service
 from payonce.queues.cloudtasks.server.surface import handlers_of
+from payonce.queues.cloudtasks.server.wire import Replied
 
 ANSWER_MAX_BYTES: Final = 64 * 1024
 INSTALLATION: Final = "explored"
@@ -124,41 +124,26 @@ class Context:
 
 
 class ToDoors:
-    """The sender's HTTP session, as far as it uses one; its requests go to applications by their whole address."""
+    """The sender's wire; its requests go to applications by their whole address."""
 
     def __init__(self, doors: Mapping[str, Application], carry: Carry) -> None:
         self._doors = doors
         self._carry = carry
 
-    @asynccontextmanager
-    async def request(
-        self, method: str, url: str, *, data: bytes | None, headers: Any, allow_redirects: bool
-    ) -> AsyncIterator["Answered"]:
-        yield await self._carry(False, lambda: self._answered(method, url, data, headers))
+    async def exchange(self, method: str, url: str, headers: Sequence[tuple[str, str]], body: bytes) -> Replied:
+        reply: Replied = await self._carry(False, lambda: self._answered(method, url, headers, body))
+        return reply
 
-    async def _answered(self, method: str, url: str, data: bytes | None, headers: Any) -> "Answered":
+    async def _answered(self, method: str, url: str, headers: Sequence[tuple[str, str]], body: bytes) -> Replied:
         if url not in self._doors:
             raise OSError(f"nobody listens at {url}")
         transport = InProcessTransport(self._doors[url], allow_private=True, resolve=None)
         attempt = Attempt(ANSWER_MAX_BYTES)
         try:
-            await transport.exchange(Outgoing(method, parse_url(url), list(headers.items()), data), attempt)
-            said, body = attempt.finish()
+            await transport.exchange(Outgoing(method, parse_url(url), list(headers), body or None), attempt)
+            said, _ = attempt.finish()
         except Broken as error:
             raise OSError(error.reason) from error
         finally:
             await transport.close()
-        return Answered(attempt.status, said, body)
-
-
-class Answered:
-    """A response, as far as the sender looks at one."""
-
-    def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
-        self.status = status
-        self.headers = headers
-        self.content = self
-        self._body = body
-
-    async def read(self, limit: int) -> bytes:
-        return self._body[:limit]
+        return Replied(attempt.status, said.get("Retry-After"))
