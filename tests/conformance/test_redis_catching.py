@@ -12,8 +12,8 @@ from payonce.embedded.redis import RedisServer
 from payonce.engine.model import Ending, Message, Settlement, State
 from payonce.engine.policy import Policy
 from payonce.engine.process import Worker
+from payonce.engine.runs import Run
 from payonce.engine.work import Work, handles
-from payonce.engine.worker import Run
 from payonce.kit.outcomes import QueueAway
 from payonce.queues.redis import RedisQueue, pull, scripts
 from payonce.queues.redis import waiting as waiting_module

@@ -24,8 +24,9 @@ from payonce.engine.brakes.freezing import LOOK_S
 from payonce.engine.effects import Findable, Keyed, Sending
 from payonce.engine.model import Message, State
 from payonce.engine.process import Worker
+from payonce.engine.runs import Gate
 from payonce.engine.work import Work, handles
-from payonce.engine.worker import Gate, QueueServer
+from payonce.engine.worker import QueueServer
 from payonce.kit.outcomes import Held, Invalid, Unavailable
 from payonce.testing import OpenStage, eventually
 from tests.engine.brakes_stage import PAY, PayCoins, PayEuros, Till, euros, open_till

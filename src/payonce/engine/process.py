@@ -11,10 +11,11 @@ from payonce.engine.effects.send import IntentCheck, outcomes_written
 from payonce.engine.metrics import REAPED, UPKEEP
 from payonce.engine.policy import Policy
 from payonce.engine.queue import PullQueue
+from payonce.engine.runs import Gate, Run
 from payonce.engine.transaction import RingingFeed
 from payonce.engine.upkeep import Task
 from payonce.engine.work import Handler
-from payonce.engine.worker import FLUSH_LOOK_S, LEASE_MARGIN, Bound, Gate, QueueServer, Run
+from payonce.engine.worker import FLUSH_LOOK_S, LEASE_MARGIN, Bound, QueueServer
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid
 from payonce.kit.redact import redact
@@ -66,6 +67,10 @@ class Worker:
         other; no background tasks. False when there was none."""
         servers = [server for server in self._servers if among is None or server.policy.queue in among]
         return any([await server.step() for server in servers])
+
+    async def step_together(self) -> bool:
+        """As `step`, with as many of each queue at once as it may run."""
+        return any([await server.step_together() for server in self._servers])
 
     async def reap(self) -> int:
         """One sweep by hand: what dead claimers held is free again."""

@@ -19,6 +19,7 @@ from payonce.engine.effects.send import IntentCheck
 from payonce.engine.model import SCHEMA_VERSION, Answer, Claim, Ending, Settlement, schema_version
 from payonce.engine.policy import RELEASE_DELAY_S, Ended, Policy, Step, next_step
 from payonce.engine.queue import POLL_S, Exchange, PullQueue
+from payonce.engine.runs import Gate, Run
 from payonce.engine.transaction import Reader, RingingFeed
 from payonce.engine.work import Work
 from payonce.kit.log import get_logger
@@ -38,34 +39,6 @@ LEASE_MARGIN: Final = 0.1
 Bound = Callable[[Work], Awaitable[None]]
 
 log = get_logger(__name__)
-
-
-@dataclass(eq=False, slots=True)
-class Run:
-    """One claimed message in this process. Deadlines count from before the claim was sent."""
-
-    claim: Claim
-    renewed_at: float
-    started_at: float
-    task: asyncio.Task[None] | None = None
-    cancelled_because: str | None = None
-    cancelled_at: float = 0.0
-    lost: bool = False
-    """Its lease ended, as far as this process can tell."""
-    passed_on: bool = False
-    """The store says that it is somebody else's: there is nothing left to settle."""
-
-
-@dataclass
-class Gate:
-    """Closed while a suspected message runs alone, and for good when the process stops."""
-
-    stopping: bool = False
-    closed: bool = False
-
-    @property
-    def open(self) -> bool:
-        return not (self.stopping or self.closed)
 
 
 @dataclass
@@ -181,10 +154,24 @@ class QueueServer:
         run = Run(claim, sent_at, sent_at)
         self.runs[id(run)] = run
         await self._run(run)
+        await self._settle_all()
+        return True
+
+    async def step_together(self) -> bool:
+        """The same with as many as may run at once, in company where the queue has that, begun as by serve(). What
+        has to run alone is taken when there is nothing else."""
+        await self._turn()
+        tasks = [run.task for run in self.runs.values() if run.task is not None]
+        if not (tasks or self.ended):
+            return await self.step()
+        await asyncio.gather(*tasks)
+        await self._settle_all()
+        return True
+
+    async def _settle_all(self) -> None:
         while self.ended:
             batch, self.ended = self.ended, []
             self._count(batch, await self.queue.exchange(batch, 0))
-        return True
 
     def start(self, claim: Claim, leased_at: float, started_at: float) -> Run:
         run = Run(claim, leased_at, started_at)

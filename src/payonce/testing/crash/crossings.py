@@ -23,7 +23,8 @@ PLUMBING: Final = (
     "asyncio", "asyncpg", "contextlib", "functools", "payonce.engine.database", "payonce.engine.transaction",
     "payonce.queues.redis.lines", "payonce.queues.redis.store", "redis", "payonce.testing.crash.redis_crossings",
     "payonce.kit", "payonce.testing.crash.child", "payonce.testing.crash.crossings", "google", "grpc",
-    "payonce.testing.crash.on_cloudtasks", "payonce.testing.crash.tasks_wire",
+    "payonce.testing.crash.on_cloudtasks", "payonce.testing.crash.tasks_wire", "payonce.testing.crash.company",
+    "payonce.engine.company",
 )  # fmt: skip
 """Modules that carry other modules' statements and requests: a crossing is named for whoever wanted it."""
 NOBODY: Final = "-"
@@ -34,17 +35,26 @@ Answer = TypeVar("Answer")
 in_hand: ContextVar[str] = ContextVar("in_hand", default=NOBODY)
 """The message that is being worked on, by a name that is the same in every run."""
 
+
+def of_one() -> tuple[str, str] | None:
+    """A crossing is that of the message in hand."""
+    return None
+
+
+whose: Callable[[], tuple[str, str] | None] = of_one
+"""The messages and the site of a crossing that is made for several at once; None when this one is not."""
 _explorer: ChildEnd | None = None
 _asleep_s = 0.0
 
 
-def report_to(explorer: ChildEnd) -> None:
-    """From now on every crossing of this process asks the explorer first."""
+def report_to(explorer: ChildEnd, slower: float = 1.0) -> None:
+    """From now on every crossing of this process asks the explorer first. Its clock goes slower by that factor: what
+    takes a process long only because it is explored must not look long to it."""
     global _explorer
     _explorer = explorer
     awake = time.monotonic
     # A stopped process finds its own clock gone on when it wakes; here it slept for milliseconds, and is told how long.
-    time.monotonic = lambda: awake() + _asleep_s
+    time.monotonic = lambda: awake() / slower + _asleep_s
 
 
 async def learn_types(connection: PlainConnection) -> None:
@@ -59,7 +69,8 @@ async def learn_types(connection: PlainConnection) -> None:
 async def cross(way: Way, reads: bool, act: Callable[[], Awaitable[Answer]]) -> Answer:
     """Acts, unless the explorer wants the process to end or to stand still first."""
     assert _explorer is not None, "a crossing before report_to()"
-    _explorer.send(At(in_hand.get(), site(), way, reads))
+    message, wanted_by = whose() or (in_hand.get(), site())
+    _explorer.send(At(message, wanted_by, way, reads))
     verdict = _explorer.receive()
     assert isinstance(verdict, Verdict), f"a verdict was wanted, not {verdict}"
     if verdict.stop:

@@ -39,7 +39,7 @@ from payonce.queues.cloudtasks.server.tokens import KEY_KEPT_S, TokenMaker
 from payonce.queues.cloudtasks.sync import sync
 from payonce.queues.postgres import PostgresAdmin, PostgresFeed, PostgresQueue
 from payonce.testing.clock import Clock
-from payonce.testing.crash.backend import Look, Parts, Yard
+from payonce.testing.crash.backend import Look, Parts, Yard, step
 from payonce.testing.crash.backend import Place as Ours
 from payonce.testing.crash.crossings import cross
 from payonce.testing.crash.model import Violation
@@ -113,15 +113,17 @@ class Carrier:
         self.queues: dict[str, CloudTasksQueue] = {}
         self._no_run = asyncio.Event()
         self._no_run.set()
+        self._at_doors = 0
+        """Requests under way: a run begins when all of them wait for one."""
         doors = {_address(pushed): self._answering_in_order(door) for pushed, door in cloud.doors()}
-        session: Any = ToDoors(doors, _dispatch)
-        self._dispatcher = Dispatcher(database, bell, Sender(session, tokens))
+        wire: Any = ToDoors(doors, self._dispatch)
+        self._dispatcher = Dispatcher(database, bell, Sender(wire, tokens))
 
-    def bring(self, pushed: Pushed) -> Callable[[Worker], Awaitable[bool]]:
-        async def step(worker: Worker) -> bool:
+    def bring(self, pushed: Pushed) -> Callable[[Worker, int], Awaitable[bool]]:
+        async def bring_and_run(worker: Worker, together: int) -> bool:
             box: Any = self.queues[pushed.queue]._box
             name = CONFIG.place.queue(pushed.there)
-            sending = asyncio.create_task(self._dispatcher.step(name))
+            sending = asyncio.create_task(self._dispatcher.step(name, together))
             try:
                 while not sending.done():
                     arrival = asyncio.create_task(box.rung.wait())
@@ -129,20 +131,35 @@ class Carrier:
                     arrival.cancel()
                     if box.rung.is_set():
                         box.rung.clear()
-                        await self._run(worker)
+                        if box._waiting and len(box._waiting) + len(box._resting) >= self._at_doors:
+                            await self._run(worker, together)
                 return await sending
             finally:
                 sending.cancel()
                 await asyncio.gather(sending, return_exceptions=True)
 
-        return step
+        return bring_and_run
 
-    async def _run(self, worker: Worker) -> None:
+    async def _run(self, worker: Worker, together: int) -> None:
         self._no_run.clear()
         try:
-            await worker.step()
+            await step(worker, together)
         finally:
             self._no_run.set()
+
+    async def _dispatch(self, reads: bool, act: Callable[[], Awaitable[Any]]) -> Any:
+        self._at_doors += 1
+        try:
+            return await cross(Way.DOOR, reads, act)
+        finally:
+            self._at_doors -= 1
+            self._ring()
+
+    def _ring(self) -> None:
+        """One less to wait for."""
+        for queue in self.queues.values():
+            box: Any = queue._box
+            box.rung.set()
 
     def _answering_in_order(self, door: Application) -> Application:
         """Behind the last statement of the run, or the two would cross in an order that nobody decides."""
@@ -263,10 +280,6 @@ async def _at_once(reads: bool, act: Callable[[], Awaitable[Any]]) -> Any:
 
 async def _call(reads: bool, act: Callable[[], Awaitable[Any]]) -> Any:
     return await cross(Way.TASKS, reads, act)
-
-
-async def _dispatch(reads: bool, act: Callable[[], Awaitable[Any]]) -> Any:
-    return await cross(Way.DOOR, reads, act)
 
 
 _LOOK: Final = """

@@ -68,7 +68,7 @@ class Running:
 
 
 class Dispatcher:
-    """Sends the due tasks of every queue. `run` does so until told to stop; `step` sends one and settles it."""
+    """Sends the due tasks of every queue. `run` does so until told to stop; `step` sends a few and settles them."""
 
     def __init__(self, database: Database, bell: Bell, sender: Sender, grace_s: float = DRAIN_S) -> None:
         self._queues = QueueStore(database)
@@ -83,16 +83,18 @@ class Dispatcher:
         self._rung = asyncio.Event()
         self._is_stopping = False
 
-    async def step(self, of_queue: str | None = None) -> bool:
-        """One task, from claim to settlement, with nothing in the background. False when nothing is due."""
+    async def step(self, of_queue: str | None = None, most: int = 1) -> bool:
+        """One task, or so many of one queue at once, from claim to settlement, with nothing in the background. False
+        when nothing is due."""
         for queue in await self._queues.live():
             if of_queue not in (None, queue.name):
                 continue
-            claims = await self._tasks.claim({queue: True}, 1, LEASE_S)
-            for claim in claims.tasks:
-                answer = await self._send(claim, _deadline_of(claim))
-                await self._settle([ending_of(claim, answer)])
-                await self._watch(claim, answer)
+            claims = (await self._tasks.claim({queue: True}, most, LEASE_S)).tasks
+            if claims:
+                answers = await asyncio.gather(*(self._send(claim, _deadline_of(claim)) for claim in claims))
+                await self._settle([ending_of(claim, answer) for claim, answer in zip(claims, answers, strict=True)])
+                for claim, answer in zip(claims, answers, strict=True):
+                    await self._watch(claim, answer)
                 return True
         return False
 

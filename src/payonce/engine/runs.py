@@ -1,0 +1,34 @@
+"""What a worker has in hand, and whether it may take more."""
+
+import asyncio
+from dataclasses import dataclass
+
+from payonce.engine.model import Claim
+
+
+@dataclass(eq=False, slots=True)
+class Run:
+    """One claimed message in this process. Deadlines count from before the claim was sent."""
+
+    claim: Claim
+    renewed_at: float
+    started_at: float
+    task: asyncio.Task[None] | None = None
+    cancelled_because: str | None = None
+    cancelled_at: float = 0.0
+    lost: bool = False
+    """Its lease ended, as far as this process can tell."""
+    passed_on: bool = False
+    """The store says that it is somebody else's: there is nothing left to settle."""
+
+
+@dataclass
+class Gate:
+    """Closed while a suspected message runs alone, and for good when the process stops."""
+
+    stopping: bool = False
+    closed: bool = False
+
+    @property
+    def open(self) -> bool:
+        return not (self.stopping or self.closed)
