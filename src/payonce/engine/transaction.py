@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
-from payonce.engine.company import Apart, Company, Deed, Item, Member, Result
+from payonce.engine.company import Apart, Company, Deed, Item, Result, gathered
 from payonce.engine.database import Connection, Database, settled_transaction
 from payonce.engine.declared import pause_loudly
 from payonce.engine.ledger import Posting, PostingId, post
@@ -82,12 +82,9 @@ class Tx:
 
     async def gather(self, deed: Deed[Item, Result], item: Item, lock: object = None) -> Result:
         """Does something that is cheaper for many at once, with all that share this transaction and are about to do the
-        same; alone, for itself. `lock` is the id of the row that it changes, if it does."""
+        same; alone, for itself. `lock` is the id of the row that it changes, if others may want it."""
         with self._noticing_errors():
-            if isinstance(self._connection, Member):
-                return await self._connection.gather(deed, item, lock)
-            [result] = await deed(self._connection, [item])
-        return result
+            return await gathered(self._connection, deed, item, lock)
 
     async def post(self, posting: Posting) -> PostingId:
         """Writes into the books, if and only if this transaction commits."""

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from payonce.engine.company import sharing
+from payonce.engine.company import locks, sharing
+from payonce.engine.company.locks import Locks
 from payonce.engine.company.sharing import Member, _Shared
 from payonce.queues.postgres import PostgresQueue
 from payonce.testing import OpenStage
@@ -25,7 +26,7 @@ async def settled_anyway(self: PostgresQueue, connection: Any, settlement: Any) 
     return await settle_within(self, connection, settlement) or "1"
 
 
-def holds_everything(self: _Shared, member: Member, lock: object) -> bool:
+def holds_everything(self: Locks, run: object, lock: object) -> bool:
     return True
 
 
@@ -92,7 +93,7 @@ def one_for_all(shape: Any, row: Any) -> Any:
 
 ABLATIONS: Ablations = {
     "the locks between runs": (
-        patched(_Shared, "_holds", holds_everything),
+        patched(Locks, "_holds", holds_everything),
         [
             test_locks.test_no_update_is_lost_between_those_who_lock_what_they_read,
             test_locks.test_nor_where_the_row_does_not_say_who_it_is,
@@ -102,11 +103,11 @@ ABLATIONS: Ablations = {
         ],
     ),
     "one way of locking a table": (
-        patched(_Shared, "_lock_of", lambda self, shape, row: one_for_all(shape, row)),
+        patched(Locks, "_lock_of", lambda self, shape, row: one_for_all(shape, row)),
         [test_locks.test_nor_where_some_say_who_it_is_and_some_do_not],
     ),
     "the meeting of those who lock and those who change": (
-        patched(sharing, "_meet", lambda *_: None),
+        patched(locks, "_meet", lambda *_: None),
         [test_locks.test_a_change_that_does_not_say_of_what_parts_them_too],
     ),
     "the fence": (

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from payonce.engine.company.sharing import _Shared
+from payonce.engine.company.locks import Locks
 from payonce.engine.database import Connection
 from payonce.kit.outcomes import Retry
 from payonce.testing import OpenStage
@@ -126,7 +126,7 @@ async def test_what_runs_leave_is_what_some_order_of_them_leaves_for_long(stage:
 
 
 async def test_a_lock_that_is_not_kept_is_found(stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_Shared, "_holds", lambda *_: True)
+    monkeypatch.setattr(Locks, "_holds", lambda *_: True)
     async with open_table(stage, rows=ROWS, room_alone=1) as table:
         with pytest.raises(AssertionError, match="seed"):
             await walk_all(table, range(WALKS))

@@ -5,6 +5,7 @@ from typing import Any, Final, NamedTuple
 
 import asyncpg
 
+from payonce.engine.company.deeds import Deed, Item, Result
 from payonce.engine.company.telling import Answer, ask, ask_once
 from payonce.engine.database import Connection
 
@@ -13,8 +14,8 @@ MOST: Final = 100
 
 
 class Question(NamedTuple):
-    what: Any
-    """A statement; in a shared transaction also something that is done for many."""
+    what: str | Deed[Any, Any]
+    """A statement, or something that is done for many."""
     arguments: tuple[Any, ...]
     answer: "asyncio.Future[Answer]"
 
@@ -29,11 +30,7 @@ class Asking:
         self._turn: asyncio.Task[None] | None = None
 
     async def fetch(self, sql: str, *arguments: Any) -> Answer:
-        question = Question(sql, arguments, asyncio.get_running_loop().create_future())
-        self._waiting.append(question)
-        if self._turn is None:
-            self._turn = asyncio.create_task(self._take_turns())
-        return await question.answer
+        return await self._asked(Question(sql, arguments, asyncio.get_running_loop().create_future()))
 
     async def fetchrow(self, sql: str, *arguments: Any) -> Any:
         rows = await self.fetch(sql, *arguments)
@@ -43,6 +40,19 @@ class Asking:
         rows = await self.fetch(sql, *arguments)
         return rows[0][0] if rows else None
 
+    async def gather(self, deed: Deed[Item, Result], item: Item) -> Result:
+        """What many do at once in a way of its own, in a transaction of its own."""
+        question = Question(deed, (item,), asyncio.get_running_loop().create_future())
+        [result] = await self._asked(question)
+        done: Result = result
+        return done
+
+    async def _asked(self, question: Question) -> Answer:
+        self._waiting.append(question)
+        if self._turn is None:
+            self._turn = asyncio.create_task(self._take_turns())
+        return await question.answer
+
     async def _take_turns(self) -> None:
         turn: list[Question] = []
         try:
@@ -50,8 +60,8 @@ class Asking:
                 try:
                     async with self._pool.acquire() as connection:
                         turn, self._waiting = self._waiting[:MOST], self._waiting[MOST:]
-                        for sql, questions in grouped(turn).items():
-                            await self._put(connection, sql, questions)
+                        for what, questions in grouped(turn).items():
+                            await self._put(connection, what, questions)
                 except Exception as error:
                     _fail([*turn, *self._waiting], error)
                     self._waiting = []
@@ -59,26 +69,31 @@ class Asking:
             self._turn = None
             _fail([*turn, *self._waiting], asyncpg.InterfaceError("the process stops"))
 
-    async def _put(self, connection: Connection, sql: str, questions: list[Question]) -> None:
+    async def _put(self, connection: Connection, what: str | Deed[Any, Any], questions: list[Question]) -> None:
+        askers = [question.arguments for question in questions]
         try:
-            ask_all = ask_once if sql.lstrip().startswith("select") else ask
-            answers = await ask_all(connection, sql, [question.arguments for question in questions])
+            if not isinstance(what, str):
+                answers = [[result] for result in await what(connection, [item for (item,) in askers])]
+            elif what.lstrip().startswith("select"):
+                answers = await ask_once(connection, what, askers)
+            else:
+                answers = await ask(connection, what, askers)
         except Exception as error:
             if len(questions) == 1:
                 _fail(questions, error)
                 return
             # None of them has happened. Which one it was must not be the others' trouble.
             for question in questions:
-                await self._put(connection, sql, [question])
+                await self._put(connection, what, [question])
             return
         for question, answer in zip(questions, answers, strict=True):
             if not question.answer.done():
                 question.answer.set_result(answer)
 
 
-def grouped(questions: list[Question]) -> dict[Any, list[Question]]:
+def grouped(questions: list[Question]) -> dict[str | Deed[Any, Any], list[Question]]:
     """By statement, the one first that was asked first."""
-    found: dict[Any, list[Question]] = {}
+    found: dict[str | Deed[Any, Any], list[Question]] = {}
     for question in questions:
         found.setdefault(question.what, []).append(question)
     return found

@@ -3,23 +3,22 @@
 Each run writes its part as if it had a transaction of its own. When all of them wait for an answer, the same statements
 of several are sent at once; when all have ended, one commit ends them. If anything goes wrong in one of them, all is
 undone, and each does its part again, alone.
-
-Row locks keep transactions apart, not runs of one. So a row that one run has locked is kept from the others here: who
-asks for it waits until that run has ended its part, and asks again then, as PostgreSQL would have it.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Final, NoReturn, TypeVar, cast
+from typing import Any, Final, NoReturn, cast
 
 import asyncpg
 
 from payonce.engine import metrics
 from payonce.engine.company.apart import Apart
 from payonce.engine.company.asking import Question, grouped
-from payonce.engine.company.telling import Answer, Shape, ask, shape_of
+from payonce.engine.company.deeds import Deed, Item, Result
+from payonce.engine.company.locks import Asked, Lock, Locks
+from payonce.engine.company.telling import Answer, ask, shape_of
 from payonce.engine.database import Connection, Database, Fence, settled_transaction
 from payonce.kit.log import get_logger
 from payonce.kit.redact import redact
@@ -31,12 +30,6 @@ PATIENCE_S: Final = 5.0
 """For a run that neither asks nor ends. Those beside it are as old as it is, and the limit that ends it would end them
 too."""
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-Deed = Callable[[Connection, Sequence[Item]], Awaitable[Sequence[Result]]]
-"""Something that is done for many in fewer statements than for each; the result of each, in order."""
-Lock = object
-"""The id of a row; of one without, its table: it stands for all of them."""
 
 log = get_logger(__name__)
 
@@ -100,8 +93,6 @@ class Member:
 
     def __init__(self) -> None:
         self.begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.locks: list[Lock] = []
-        """What it keeps the others from."""
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._shared: _Shared | None = None
         self._asks = False
@@ -129,7 +120,7 @@ class Member:
         await self.fetch(sql, *arguments)
         return ""
 
-    async def gather(self, deed: "Deed[Item, Result]", item: Item, lock: Lock = None) -> Result:
+    async def gather(self, deed: Deed[Item, Result], item: Item, lock: Lock = None) -> Result:
         """What several of them do at once in a way of its own, instead of each statement by itself. `lock` is the id of
         the row that it changes, if it does."""
         rows: list[Any] = await self._asked(deed, (item, lock))
@@ -146,7 +137,7 @@ class Member:
     def __getattr__(self, name: str) -> NoReturn:
         raise Apart(f"{name} of a connection is for one run alone")
 
-    async def _asked(self, what: "str | Deed[Any, Any]", arguments: tuple[Any, ...]) -> Answer:
+    async def _asked(self, what: str | Deed[Any, Any], arguments: tuple[Any, ...]) -> Answer:
         assert self._shared is not None
         if self._asks:
             raise asyncpg.InterfaceError("a run of a shared transaction asks one thing after the other")
@@ -194,18 +185,11 @@ class Member:
 class _Shared:
     def __init__(self, members: list[Member]) -> None:
         self._members = members
-        self._asked: list[tuple[Member, Question]] = []
+        self._asked: list[Asked] = []
         self._at_work = 0
         """Who neither waits for an answer nor has ended."""
         self._quiet = asyncio.Event()
-        self._holders: dict[Lock, Member] = {}
-        self._behind: dict[Lock, deque[tuple[Member, Question]]] = {}
-        """Who waits for a row, in the order of asking."""
-        self._named: dict[str, bool] = {}
-        """Of each table, whether its rows are locked by their ids."""
-        self._lockers: dict[str, set[Member]] = {}
-        self._changers: dict[str, set[Member]] = {}
-        """Of each table, who has changed rows of it without saying which."""
+        self._locks = Locks()
         self._error: Apart | None = None
 
     @property
@@ -240,10 +224,7 @@ class _Shared:
 
     def leave(self, member: Member) -> None:
         self._check()
-        for lock in member.locks:
-            self._pass_on(lock)
-        for members in (*self._lockers.values(), *self._changers.values()):
-            members.discard(member)
+        self._asked += self._locks.let_go(member)
         self._rest()
 
     def fail(self, error: BaseException) -> None:
@@ -269,7 +250,7 @@ class _Shared:
             raise Apart("one run keeps the others waiting") from None
         self._quiet.clear()
         self._check()
-        if not self._asked and self._behind:
+        if not self._asked and self._locks.waiting:
             raise Apart("runs wait for rows of each other")
         return bool(self._asked)
 
@@ -288,9 +269,7 @@ class _Shared:
             if not question.answer.done():
                 question.answer.set_result(answer)
 
-    async def _answers(
-        self, connection: Connection, asked: list[tuple[Member, Question]]
-    ) -> list[tuple[Question, Answer]]:
+    async def _answers(self, connection: Connection, asked: list[Asked]) -> list[tuple[Question, Answer]]:
         """Of those who may go on."""
         whose = {id(question): member for member, question in asked}
         answered: list[tuple[Question, Answer]] = []
@@ -301,73 +280,24 @@ class _Shared:
             shape = shape_of(sql, len(questions[0].arguments))
             free = [
                 each for each in questions
-                if not shape.locks_arguments or self._takes(whose[id(each)], each, (sql, each.arguments))
+                if not shape.locks_arguments or self._locks.take(whose[id(each)], each, (sql, each.arguments))
             ]  # fmt: skip
             answers = await ask(connection, sql, [question.arguments for question in free]) if free else []
             for question, answer in zip(free, answers, strict=True):
-                if self._may_have(whose[id(question)], question, shape, answer):
+                if self._locks.may_have(whose[id(question)], question, shape, answer):
                     answered.append((question, answer))
         return answered
 
     async def _done(
-        self, connection: Connection, deed: Deed[Any, Any], asked: list[tuple[Member, Question]]
+        self, connection: Connection, deed: Deed[Any, Any], asked: list[Asked]
     ) -> list[tuple[Question, Answer]]:
         free = []
         for member, question in asked:
             _, lock = question.arguments
-            if lock is None or self._takes(member, question, lock):
+            if lock is None or self._locks.take(member, question, lock):
                 free.append(question)
         results = await deed(connection, [question.arguments[0] for question in free]) if free else []
         return [(question, [result]) for question, result in zip(free, results, strict=True)]
-
-    def _may_have(self, member: Member, question: Question, shape: Shape, answer: Answer) -> bool:
-        if shape.changes:
-            for row in answer:
-                if (name := row.get("id")) is not None and not self._holds(member, name):
-                    raise Apart("one run changed a row that another has")
-            if shape.table and (not shape.answers or any("id" not in row for row in answer)):
-                _meet(member, shape.table, self._changers, self._lockers)
-            return True
-        if not (shape.locks and answer):
-            return True
-        takes = all(self._takes(member, question, self._lock_of(shape, row)) for row in answer)
-        if takes:
-            _meet(member, shape.table, self._lockers, self._changers)
-        return takes
-
-    def _lock_of(self, shape: Shape, row: Any) -> Lock:
-        named = "id" in row
-        if self._named.setdefault(shape.table, named) != named:
-            # These two would not see each other.
-            raise Apart(f"rows of {shape.table} are locked with their ids and without")
-        return row["id"] if named else shape.table
-
-    def _holds(self, member: Member, lock: Lock) -> bool:
-        holder = self._holders.get(lock)
-        if holder is None:
-            self._holders[lock] = member
-            member.locks.append(lock)
-            return True
-        return holder is member
-
-    def _takes(self, member: Member, question: Question, lock: Lock) -> bool:
-        """Whether it may go on; if not, it asks again when it is its turn."""
-        if self._holds(member, lock):
-            return True
-        self._behind.setdefault(lock, deque()).append((member, question))
-        return False
-
-    def _pass_on(self, lock: Lock) -> None:
-        waiting = self._behind.get(lock)
-        if not waiting:
-            del self._holders[lock]
-            return
-        following, question = waiting.popleft()
-        if not waiting:
-            del self._behind[lock]
-        self._holders[lock] = following
-        following.locks.append(lock)
-        self._asked.append((following, question))
 
     def _undo(self, error: BaseException) -> None:
         self.fail(error)
@@ -378,15 +308,8 @@ class _Shared:
             metrics.SHARING_RUNS.labels("parted").inc(len(self._members))
         for member in self._members:
             member.undo(why)
-        for _, question in (*self._asked, *(each for waiting in self._behind.values() for each in waiting)):
+        for _, question in (*self._asked, *self._locks.waiting):
             refuse(question.answer, why)
-
-
-def _meet(member: Member, table: str, ours: dict[str, set[Member]], theirs: dict[str, set[Member]]) -> None:
-    """Between those who lock rows of a table and those who change rows of it and do not say which."""
-    if not theirs.get(table, set()) <= {member}:
-        raise Apart(f"rows of {table} are locked by one run, and another may have changed them")
-    ours.setdefault(table, set()).add(member)
 
 
 def refuse(future: "asyncio.Future[Any]", error: Exception) -> None:

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import asyncpg
 
-from payonce.engine.company import Asking
+from payonce.engine.company import Asking, gathered
 from payonce.engine.database import Connection, is_transient
 from payonce.engine.effects.declaration import Effect, Findable, Keyed, Safety
 from payonce.engine.effects.model import (
@@ -22,6 +22,7 @@ from payonce.engine.effects.model import (
     kept_reference,
     state_after,
 )  # fmt: skip
+from payonce.engine.effects.sets import New, Performed, insert_all, record_all
 from payonce.engine.model import Claim, clean_text
 from payonce.engine.outbox.kept import wake_kept
 from payonce.engine.rows import MESSAGE_STARTS_OVER
@@ -84,35 +85,15 @@ async def insert(
 ) -> Stored | None:  # fmt: skip
     """A new effect with its first try. None when another run was quicker; Retry while its scope is taken."""
     safety = effect.safety
+    new = New(
+        new_id(), effect.kind, key, generation, effect.version, type(safety).__name__.lower(), scope, request,
+        claim.message.id, claim.message.trace, effect.timeout_s,
+        safety.valid_for_s if isinstance(safety, Keyed) else None, service, claim.message.lane,
+        None if amount is None else amount.asset.code, None if amount is None else amount.asset.exponent,
+        None if amount is None else amount.minor, _horizon_s(safety), claim.token,
+    )  # fmt: skip
     try:
-        row = await connection.fetchrow(
-            """
-            with made as (
-                insert into payonce.effects (
-                    id, kind, key, generation, version, safety, scope, request, message_id, trace_id, first_attempt_at,
-                    sent_until, busy_until, key_valid_until, service, tenant, asset, exponent, amount_minor, horizon_s)
-                select $1, $2, $3, $4, $5, $6, $7, $8::text::json, $9, $10, payonce.due_now(),
-                    payonce.due_now() + make_interval(secs => $11::float8),
-                    payonce.due_now() + make_interval(secs => $11::float8),
-                    payonce.due_now() + make_interval(secs => $12::float8), $13, $14, $15, $16, $17,
-                    $18
-                where not exists (
-                    select from payonce.effects where scope = $7 and state in ('intended', 'unknown', 'review'))
-                on conflict (kind, key, generation) do nothing
-                returning *, payonce.due_now() as now
-            ), told as (
-                insert into payonce.effect_attempts (effect_id, attempt, event, message_id, token)
-                select id, attempt, $20, $9, $19 from made
-            )
-            select * from made
-            """,
-            new_id(), effect.kind, key, generation, effect.version, type(safety).__name__.lower(), scope, request,
-            claim.message.id, claim.message.trace, effect.timeout_s,
-            safety.valid_for_s if isinstance(safety, Keyed) else None,
-            service, claim.message.lane, None if amount is None else amount.asset.code,
-            None if amount is None else amount.asset.exponent, None if amount is None else amount.minor,
-            _horizon_s(safety), claim.token, Event.STARTED,
-        )  # fmt: skip
+        row = await gathered(connection, insert_all, new)
     except asyncpg.UniqueViolationError as error:
         raise Retry(f"another effect of {scope} is open") from error
     if row is None and scope is not None:
@@ -236,26 +217,12 @@ async def record_plain(
     anything else, or when the vendor's answer cannot be kept: `record` has to look."""
     if result.event is not Event.PERFORMED:
         return None
+    performed = Performed(
+        effect_id, attempt, result.outcome, kept_reference(result.vendor_ref), redacted(result.detail),
+        None if claim is None else claim.message.id, None if claim is None else claim.token,
+    )  # fmt: skip
     try:
-        row = await source.fetchrow(
-            """
-            with ended as (
-                update payonce.effects
-                set state = 'performed', revision = revision + 1, updated_at = payonce.due_now(),
-                    outcome = $3::text::json, vendor_ref = coalesce($4, vendor_ref), busy_until = null
-                where id = $1 and attempt = $2 and state = 'intended'
-                returning *, payonce.due_now() as now
-            ), told as (
-                insert into payonce.effect_attempts (
-                    effect_id, attempt, event, detail, outcome, vendor_ref, message_id, token)
-                select id, attempt, $5, $6, $3::text::json, $4, $7, $8 from ended
-            )
-            select * from ended
-            """,
-            effect_id, attempt, result.outcome, kept_reference(result.vendor_ref), result.event,
-            redacted(result.detail), None if claim is None else claim.message.id,
-            None if claim is None else claim.token,
-        )  # fmt: skip
+        row = await gathered(source, record_all, performed)
     except asyncpg.PostgresError as error:
         if is_transient(error):
             raise

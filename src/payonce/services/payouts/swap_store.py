@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any, NamedTuple
 
+from payonce.engine.database import Connection
 from payonce.engine.transaction import Reader, Tx
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Retry
@@ -261,17 +263,43 @@ async def _update(
     """Compare-and-set, as with payouts."""
     if after not in SWAP_TRANSITIONS[swap.state]:
         raise AssertionError(f"a swap does not go from {swap.state} to {after}")
-    row = await tx.fetchrow(
-        """
-        update payouts.swaps
-        set state = $3, active = $4, cn_api_id = coalesce($5, cn_api_id), payin_address = coalesce($6, payin_address),
-            payin_extra_id = coalesce($7, payin_extra_id), reason = coalesce($8, reason),
-            valid_until = coalesce($9, valid_until), updated_at = payonce.due_now()
-        where id = $1 and state = $2 returning *
-        """,
-        swap.id, swap.state, after, after not in REPLACED, cn_api_id, payin_address, payin_extra_id, reason,
-        valid_until,
+    change = _Change(
+        swap.id, swap.state, after, after not in REPLACED, cn_api_id, payin_address, payin_extra_id, reason, valid_until
     )  # fmt: skip
+    row = await tx.gather(_change_all, change, swap.id)
     if row is None:
         raise Retry(f"swap {swap.id} is no longer {swap.state}")
     return swap_from(row)
+
+
+class _Change(NamedTuple):
+    id: str
+    before: SwapState
+    after: SwapState
+    active: bool
+    cn_api_id: str | None
+    payin_address: str | None
+    payin_extra_id: str | None
+    reason: str | None
+    valid_until: datetime | None
+
+
+async def _change_all(connection: Connection, changes: Sequence[_Change]) -> list[Any]:
+    """The row of each as it is now; None for one that was no longer as it was read."""
+    rows = await connection.fetch(
+        """
+        update payouts.swaps s
+        set state = changed.after, active = changed.active, cn_api_id = coalesce(changed.cn_api_id, s.cn_api_id),
+            payin_address = coalesce(changed.payin_address, s.payin_address),
+            payin_extra_id = coalesce(changed.payin_extra_id, s.payin_extra_id),
+            reason = coalesce(changed.reason, s.reason), valid_until = coalesce(changed.valid_until, s.valid_until),
+            updated_at = payonce.due_now()
+        from unnest($1::text[], $2::text[], $3::text[], $4::boolean[], $5::text[], $6::text[], $7::text[], $8::text[],
+                    $9::timestamptz[])
+            as changed (id, before, after, active, cn_api_id, payin_address, payin_extra_id, reason, valid_until)
+        where s.id = changed.id and s.state = changed.before returning s.*
+        """,
+        *map(list, zip(*changes, strict=True)),
+    )
+    found = {row["id"]: row for row in rows}
+    return [found.get(change.id) for change in changes]
