@@ -7,9 +7,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from payonce.kit.http import HttpClient, sockets
+from payonce.kit.http import HttpClient
 from payonce.kit.http.connection import HEAD_MAX_BYTES
-from payonce.kit.outcomes import Unknown
+from payonce.kit.http.sockets import SocketTransport
+from payonce.kit.outcomes import NotSent, Unknown
 from payonce.testing.eventually import eventually
 
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -70,7 +71,10 @@ async def spoken_to(speaker: Speaker, **options: object) -> AsyncIterator[HttpCl
         ((b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + PLAIN), 1),
         ((OK + b"Connection: close\r\nContent-Length: 5\r\n\r\nhello",), 2),
         ((b"HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\nhello",), 2),
+        ((OK + b"Connection: Upgrade, keep-alive\r\nUpgrade: h2\r\nContent-Length: 5\r\n\r\nhello",), 1),
         ((PLAIN + PLAIN,), 2),
+        ((PLAIN + b"H",), 2),
+        ((OK + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\nX: y\r\n\r\n" + PLAIN,), 2),
         ((PLAIN + b"and more that nobody asked for",), 2),
         ((OK + b"Connection: close\r\nContent-Length: 5\r\n\r\nhello" + PLAIN,), 2),
     ],
@@ -101,6 +105,14 @@ async def test_an_answer_without_a_length_ends_with_its_connection() -> None:
         (b"HTTP/1.1 100 Continue\r\n\r\n", "dropped before an answer"),
         (OK + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\nhello", NO_HTTP),
         (OK + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello!", NO_HTTP),
+        (b"HTTP/1.1 100 Continue\r\nContent-Length: 3\r\n\r\nhel" + PLAIN, NO_HTTP),
+        (OK + b"Content-Length: -1\r\n\r\nhello", NO_HTTP),
+        (OK + b"Content-Length: 5, 5\r\n\r\nhello", NO_HTTP),
+        (OK + b"Content-Length : 5\r\n\r\nhello", NO_HTTP),
+        (OK + b"Transfer-Encoding: chunked, identity\r\n\r\n5\r\nhello\r\n0\r\n\r\n", CUT),
+        (OK + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\nContent-Length: 9\r\n\r\n", NO_HTTP),
+        (OK + b"X: a\r\n Content-Length: 5\r\n\r\nhello", NO_HTTP),
+        (OK + b"Transfer-Encoding: chunked\r\n\r\n5 \nhello\r\n0\r\n\r\n", NO_HTTP),
         (b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n", NO_HTTP),
         (OK + b"X: " + b"y" * 2 * HEAD_MAX_BYTES, NO_HTTP),
         (OK + b"X: y\r\n" * HEAD_MAX_BYTES, NO_HTTP),
@@ -120,6 +132,18 @@ async def test_the_length_that_head_tells_of_is_not_waited_for() -> None:
         for _ in range(2):
             found = await client.request("HEAD", "/x")
             assert (found.status, found.body, found.headers["Content-Length"]) == (200, b"", "5")
+
+
+@pytest.mark.parametrize("status", [204, 304])
+@pytest.mark.parametrize(("after", "connections"), [(b"", 1), (b"hello", 2)])
+async def test_an_answer_that_can_have_no_body_has_none(status: int, after: bytes, connections: int) -> None:
+    """Whatever length it tells of: what comes after it is no part of it, nor the answer to the next request."""
+    speaker = Speaker(b"HTTP/1.1 %d Nothing\r\nContent-Length: 5\r\n\r\n" % status + after)
+    async with spoken_to(speaker, timeout_s=5) as client:
+        for _ in range(2):
+            found = await client.request("GET", "/x")
+            assert (found.status, found.body) == (status, b"")
+    assert speaker.connections == connections
 
 
 async def test_the_length_of_what_is_sent_is_said_where_a_body_could_be() -> None:
@@ -153,10 +177,12 @@ async def test_a_kept_connection_that_stirs_is_not_used_again(unasked: bytes) ->
     assert speaker.connections == 2
 
 
-async def test_an_idle_connection_is_closed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sockets, "IDLE_MAX_S", 0.05)
+async def test_an_idle_connection_is_closed_in_time() -> None:
     speaker = Speaker(PLAIN)
-    async with spoken_to(speaker) as client:
+    transport = SocketTransport(
+        connect_timeout_s=5, connections_max=1, allow_private=True, resolve=None, tls=None, idle_max_s=0.05
+    )
+    async with spoken_to(speaker, transport=transport) as client:
         await client.request("GET", "/x")
         await eventually(lambda: speaker.gone == 1)
         await client.request("GET", "/x")
@@ -189,6 +215,56 @@ async def test_a_client_that_is_closed_leaves_nobody_waiting() -> None:
         await client.close()
         with pytest.raises(Unknown, match="dropped before an answer"):
             await waiting
+
+
+async def test_what_waits_for_a_connection_is_not_sent_by_a_client_that_is_closed() -> None:
+    looked_up, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slowly(host: str, port: int) -> Sequence[str]:
+        looked_up.set()
+        await go_on.wait()
+        return ["127.0.0.1"]
+
+    speaker = Speaker(PLAIN)
+    server = await asyncio.start_server(speaker, "127.0.0.1", 0)
+    url = f"http://vendor.example:{server.sockets[0].getsockname()[1]}"
+    async with HttpClient("vendor", url, allow_private=True, resolve=slowly) as client:
+        waiting = asyncio.create_task(client.request("POST", "/x"))
+        await looked_up.wait()
+        await client.close()
+        go_on.set()
+        with pytest.raises(NotSent, match="the client was closed"):
+            await waiting
+    server.close()
+    await server.wait_closed()
+    assert not speaker.requests
+
+
+async def test_an_early_answer_to_a_long_request_ends_the_connection() -> None:
+    """What has not left yet would be read as the beginning of the next request."""
+    connections = 0
+
+    async def hasty(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(PLAIN)
+            await asyncio.sleep(0.2)
+            await reader.read()
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(hasty, "127.0.0.1", 0, limit=1_024)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with HttpClient("vendor", url, allow_private=True) as client:
+        for _ in range(2):
+            assert (await client.request("POST", "/x", body=b"z" * 16_000_000)).body == b"hello"
+    assert connections == 2
+    server.close()
+    await server.wait_closed()
 
 
 async def test_more_requests_than_connections_take_turns() -> None:

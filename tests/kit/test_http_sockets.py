@@ -148,6 +148,12 @@ async def test_a_certificate_of_strangers_is_not_sent_to_and_a_known_one_is(tmp_
         trusting = ssl.create_default_context(cafile=str(tmp_path / "certificate.pem"))
         async with client_of(port, "https", tls=trusting) as client:
             assert (await client.request("POST", "/x")).status == 200
+        # It is good for the address, and this is a name.
+        url = f"https://other.example:{port}"
+        async with HttpClient("vendor", url, allow_private=True, tls=trusting, resolve=Names(["127.0.0.1"])) as client:
+            with pytest.raises(NotSent, match="certificate was not accepted: Hostname mismatch"):
+                await client.request("POST", "/x")
+    assert len(seen.requests) == 1
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "OPTIONS", "POST", "PATCH"])

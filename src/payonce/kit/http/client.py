@@ -20,6 +20,7 @@ import msgspec
 from multidict import CIMultiDict
 
 from payonce import __version__
+from payonce.kit.http.connection import is_name
 from payonce.kit.http.failures import BodyTooLarge, Broken, Unsendable
 from payonce.kit.http.inprocess import Application, InProcessTransport
 from payonce.kit.http.response import Attempt, Response
@@ -37,7 +38,6 @@ DEFAULT_CONNECTIONS_MAX: Final = 100
 REQUEST_MAX_BYTES: Final = 16 * 1024 * 1024
 
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-_HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _HEADER_VALUE: Final = re.compile(r"[\x20-\x7e\t]*")
 # A caller who sets these describes another message than the one sent, or another host than the one checked.
 _OURS: Final = frozenset({"host", "content-length", "transfer-encoding", "connection", "accept-encoding"})
@@ -182,7 +182,7 @@ class HttpClient:
 def _checked_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
     """Errors name the header and never show its value."""
     for name, value in headers.items():
-        if not _HEADER_NAME.fullmatch(name):
+        if not is_name(name):
             raise Unsendable("a header's name holds characters that no header has")
         if name.lower() in _OURS:
             raise Unsendable(f"the header {name} is set by the client itself")

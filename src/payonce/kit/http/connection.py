@@ -1,11 +1,13 @@
 """One connection to a server: HTTP/1.1, one request at a time, and whether another may follow."""
 
 import asyncio
+import re
+from functools import lru_cache
 from typing import Any, Final
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
-from payonce.kit.http.failures import BodyTooLarge, Broken
+from payonce.kit.http.failures import BodyTooLarge, Broken, Unsendable
 from payonce.kit.http.response import Attempt
 from payonce.kit.http.transport import Outgoing
 
@@ -15,6 +17,8 @@ FRAMING_MAX: Final = 8
 WITHOUT_LENGTH: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 """A request of these has no body unless it says so; of any other the length is said, also of none."""
 INTERIM: Final = range(100, 200)
+NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+NAMES_KEPT: Final = 1_000
 DROPPED: Final = "the connection dropped before an answer"
 NO_HTTP: Final = "the answer was not HTTP"
 
@@ -34,18 +38,17 @@ class Connection(asyncio.Protocol):
         self._headers: list[tuple[str, str]] = []
         self._chunks: list[bytes] = []
         self._is_begun = self._is_complete = self._may_go_on = self._is_spoilt = False
-        self._ends_with_connection = False
         self._received_bytes = self._body_bytes = 0
 
-    async def exchange(self, outgoing: Outgoing, attempt: Attempt) -> None:
-        """Sends, and tells the attempt what comes back. Raises Broken, or what the attempt does; after that, as after a
-        cancellation, the connection is of no use any more."""
+    async def exchange(self, request: bytes, method: str, attempt: Attempt) -> None:
+        """Sends, and tells the attempt what comes back. Raises Broken, or what the attempt does; after that, as after
+        a cancellation, the connection is of no use any more."""
         if not self.is_open:
             raise Broken(DROPPED)
-        self._expect(attempt, outgoing.method)
+        self._expect(attempt, method)
         self._end = asyncio.get_running_loop().create_future()
         try:
-            self._transport.write(_written(outgoing))
+            self._transport.write(request)
             await self._end
         finally:
             self._end = None
@@ -66,9 +69,10 @@ class Connection(asyncio.Protocol):
         self._transport = transport
 
     def connection_lost(self, problem: Exception | None) -> None:
+        told = self._attempt.headers
         if not self._status:
             self._finish(Broken(DROPPED))
-        elif self._ends_with_connection and problem is None:
+        elif problem is None and "Content-Length" not in told and "Transfer-Encoding" not in told:
             self._finish()
         else:
             self._finish(Broken("the answer was cut short"))
@@ -119,14 +123,13 @@ class Connection(asyncio.Protocol):
         if self._status and not self._is_begun:
             self._is_begun = True
             self._attempt.begin(self._status, self._headers)
-            headers = self._attempt.headers
-            self._ends_with_connection = "Content-Length" not in headers and "Transfer-Encoding" not in headers
         for chunk in self._chunks:
             self._body_bytes += len(chunk)
             if self._has_body:
                 self._attempt.feed(chunk)
         self._chunks.clear()
-        if self._is_complete or (self._is_begun and not self._has_body):
+        is_enough = (self._is_begun and not self._has_body) or (self._body_bytes and not self._attempt.wants_body)
+        if self._is_complete or is_enough:
             self._finish()
         elif self._received_bytes > HEAD_MAX_BYTES + FRAMING_MAX * self._body_bytes:
             raise Broken(NO_HTTP)
@@ -140,12 +143,26 @@ class Connection(asyncio.Protocol):
             self._end.set_exception(failure)
 
 
-def _written(outgoing: Outgoing) -> bytes:
-    """Every part was checked before: nothing in it can end a line."""
+def written(outgoing: Outgoing) -> bytes:
+    """As it goes over the wire. Its parts were checked before; that each is a line and a line alone is looked at once
+    more: whatever ends one too early begins a header, or a request, of somebody else's."""
     target, body = outgoing.target, outgoing.body
     place = f"{target.path}?{target.query}" if target.query else target.path
-    lines = [f"{outgoing.method} {place} HTTP/1.1", f"Host: {target.origin.partition('://')[2]}"]
+    lines = [f"{outgoing.method} {place} HTTP/1.1", f"Host: {target.authority}"]
     lines += [f"{name}: {value}" for name, value in outgoing.headers]
     if body is not None or outgoing.method not in WITHOUT_LENGTH:
         lines.append(f"Content-Length: {len(body or b'')}")
-    return "\r\n".join([*lines, "", ""]).encode("ascii") + (body or b"")
+    head = "\r\n".join([*lines, "", ""])
+    ends = len(lines) + 1
+    if (
+        head.count("\r") != ends or head.count("\n") != ends or "\0" in head or lines[0].count(" ") != 2
+        or not all(is_name(name) for name, _ in outgoing.headers)
+    ):  # fmt: skip
+        raise Unsendable("the request has a part that would not be a line of its own")
+    return head.encode() + (body or b"")
+
+
+@lru_cache(maxsize=NAMES_KEPT)
+def is_name(text: str) -> bool:
+    """Whether a header can have it."""
+    return NAME.fullmatch(text) is not None

@@ -4,7 +4,7 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 import msgspec
 from multidict import CIMultiDict, CIMultiDictProxy
@@ -75,6 +75,9 @@ class Response:
 
 class Attempt:
     """One request on its way: a transport tells it what happens, the client judges by what it was told."""
+
+    wants_body: ClassVar = True
+    """Without it nobody waits for the rest of a body that has begun."""
 
     def __init__(self, body_max_bytes: int) -> None:
         self.may_have_left = False

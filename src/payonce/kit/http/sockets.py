@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from aiohappyeyeballs import start_connection
 
-from payonce.kit.http.connection import Connection
+from payonce.kit.http.connection import Connection, written
 from payonce.kit.http.failures import Broken
 from payonce.kit.http.response import Attempt
 from payonce.kit.http.target import Target, judge
@@ -34,35 +34,47 @@ class SocketTransport:
         allow_private: bool,
         resolve: Resolve | None,
         tls: ssl.SSLContext | None,
+        idle_max_s: float = IDLE_MAX_S,
     ) -> None:
         self._connect_timeout_s = connect_timeout_s
         self._allow_private = allow_private
         self._resolve = resolve or _resolve_by_system
         self._tls = tls
+        self._idle_max_s = idle_max_s
         self._free = asyncio.Semaphore(connections_max)
         self._kept: dict[Place, list[Connection]] = {}
         """Idle ones; the one that was used last stands last."""
         self._busy: set[Connection] = set()
+        self._is_closed = False
         self._sweep: asyncio.TimerHandle | None = None
 
     async def exchange(self, outgoing: Outgoing, attempt: Attempt) -> None:
-        target = outgoing.target
+        request, target = written(outgoing), outgoing.target
         place = (target.scheme, target.host, target.port)
-        connection = await self._connection(target, place)
+        if not self._free.locked() and (connection := self._take(place)) is not None:
+            await self._free.acquire()
+        else:
+            connection = await self._waited_for(target, place)
+        if self._is_closed:
+            self._free.release()
+            connection.abort()
+            raise Broken("the client was closed")
         attempt.may_have_left = True
         self._busy.add(connection)
         try:
             # Never a second time on another connection, whatever becomes of this one.
-            await connection.exchange(outgoing, attempt)
+            await connection.exchange(request, outgoing.method, attempt)
         finally:
             self._busy.discard(connection)
             self._free.release()
-            if connection.is_reusable:
+            if connection.is_reusable and not self._is_closed:
                 self._keep(connection, place)
             else:
                 connection.abort()
 
     async def close(self) -> None:
+        """Also for those who wait for a connection: what has not been sent is not sent any more."""
+        self._is_closed = True
         if self._sweep is not None:
             self._sweep.cancel()
         for connection in [*self._busy, *(each for kept in self._kept.values() for each in kept)]:
@@ -71,11 +83,8 @@ class SocketTransport:
         # Sockets are closed when the loop comes round.
         await asyncio.sleep(0)
 
-    async def _connection(self, target: Target, place: Place) -> Connection:
+    async def _waited_for(self, target: Target, place: Place) -> Connection:
         """One that stands, counted among those in use."""
-        if not self._free.locked() and (kept := self._take(place)) is not None:
-            await self._free.acquire()
-            return kept
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 await self._free.acquire()
@@ -93,7 +102,7 @@ class SocketTransport:
         kept = self._kept.get(place, [])
         while kept:
             connection = kept.pop()
-            if connection.is_open and time.monotonic() - connection.idle_since < IDLE_MAX_S:
+            if connection.is_open and time.monotonic() - connection.idle_since < self._idle_max_s:
                 return connection
             connection.abort()
         return None
@@ -102,11 +111,11 @@ class SocketTransport:
         connection.idle_since = time.monotonic()
         self._kept.setdefault(place, []).append(connection)
         if self._sweep is None:
-            self._sweep = asyncio.get_running_loop().call_later(IDLE_MAX_S, self._close_idle)
+            self._sweep = asyncio.get_running_loop().call_later(self._idle_max_s, self._close_idle)
 
     def _close_idle(self) -> None:
         self._sweep = None
-        before = time.monotonic() - IDLE_MAX_S
+        before = time.monotonic() - self._idle_max_s
         for place, kept in list(self._kept.items()):
             for connection in [each for each in kept if each.idle_since <= before or not each.is_open]:
                 kept.remove(connection)
@@ -114,7 +123,7 @@ class SocketTransport:
             if not kept:
                 del self._kept[place]
         if self._kept:
-            self._sweep = asyncio.get_running_loop().call_later(IDLE_MAX_S, self._close_idle)
+            self._sweep = asyncio.get_running_loop().call_later(self._idle_max_s, self._close_idle)
 
     async def _connect(self, target: Target) -> Connection:
         """To the addresses that were judged and to nothing else."""

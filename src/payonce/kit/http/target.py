@@ -52,9 +52,12 @@ class Target:
 
     @property
     def origin(self) -> str:
+        return f"{self.scheme}://{self.authority}"
+
+    @property
+    def authority(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        port = "" if self.port == _DEFAULT_PORTS[self.scheme] else f":{self.port}"
-        return f"{self.scheme}://{host}{port}"
+        return host if self.port == _DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
 
     def at(self, path: str, query: Query | None) -> "Target":
         """The same place with `path` appended, which can lead neither to another host nor up out of this one's path."""

@@ -1,9 +1,8 @@
 """The seam below the client: one request handed to whatever carries it."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from payonce.kit.http.addresses import Address
 from payonce.kit.http.failures import Broken
@@ -14,8 +13,7 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 """From a host name and a port to its addresses; OSError when there are none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outgoing:
+class Outgoing(NamedTuple):
     """A request whose every part has been checked. No repr of headers or body: they hold the credentials."""
 
     method: str

@@ -1,7 +1,7 @@
 """One attempt: the HTTP request of a task with Google's headers, and what its answer means.
 
-Not by `payonce.kit.http`: a task names its own method, headers and address, on this machine too, and gets up to half an
-hour; and the guards of that client would be paid for with every dispatch.
+Over the connections of `payonce.kit.http` and not by its client: a task names its own headers and address, on this
+machine too, and gets up to half an hour; and the guards of that client would be paid for with every dispatch.
 """
 
 import asyncio
@@ -14,13 +14,14 @@ from typing import Any, Final
 
 import grpc
 
+from payonce.kit.http.failures import Broken
 from payonce.kit.redact import redact
 from payonce.queues.cloudtasks.server.arithmetic import counts_as_execution, is_success, next_wait_s
 from payonce.queues.cloudtasks.server.queues import RetryPb, retrying_of
 from payonce.queues.cloudtasks.server.task_store import Claim, Ending
 from payonce.queues.cloudtasks.server.tasks import METHODS, USER_AGENT, HttpRequestPb, code_of
 from payonce.queues.cloudtasks.server.tokens import TokenMaker
-from payonce.queues.cloudtasks.server.wire import NoAnswer, Wire
+from payonce.queues.cloudtasks.server.wire import Wire
 
 REASON_MAX_LENGTH: Final = 300
 _OURS: Final = ("host", "content-length", "transfer-encoding", "connection", "user-agent")
@@ -52,7 +53,7 @@ class Sender:
         try:
             yield cls(wire, tokens)
         finally:
-            wire.close()
+            await wire.close()
 
     async def send(self, claim: Claim, deadline: asyncio.Timeout) -> Answer:
         """Exactly one request; redirects are answers like others."""
@@ -61,7 +62,7 @@ class Sender:
         try:
             async with deadline:
                 return await self._exchange(claim, request, began_at)
-        except (NoAnswer, OSError, ValueError) as error:
+        except (Broken, OSError, ValueError) as error:
             if deadline.expired():
                 return late_answer(claim)
             said = redact(f"{type(error).__name__}: {error}")[:REASON_MAX_LENGTH].replace("\0", " ")
