@@ -11,6 +11,7 @@ from asyncpg import Record
 from google.cloud import tasks_v2
 from yarl import URL
 
+from payonce.kit.http.connection import is_name
 from payonce.queues.cloudtasks.server import names
 from payonce.queues.cloudtasks.server.queues import retrying_of, write_time
 from payonce.queues.cloudtasks.server.refusals import Refusal, invalid, unimplemented
@@ -114,7 +115,7 @@ def _checked_request(request: Any) -> Any:
     if size >= HEADERS_MAX_BYTES:
         raise invalid(f"HttpRequest.headers have {size} bytes; they must have less than {HEADERS_MAX_BYTES}.")
     for name, value in request.headers.items():
-        if not name or any(character in name + value for character in "\r\n\0") or ":" in name:
+        if not is_name(name) or any(character in value for character in "\r\n\0"):
             raise invalid(f"HttpRequest.headers has {names.shown(name)}, which cannot be a line of a header.")
     for name in [each for each in request.headers if each.lower() == "user-agent"]:
         del request.headers[name]
