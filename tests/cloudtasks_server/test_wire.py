@@ -19,6 +19,9 @@ from tests.kit.test_http_sockets import self_signed
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 CLOSE = b"<close>"
 STALL = b"<stall>"
+BETWEEN_PARTS_S = 0.02
+NOTICED_S = 0.05
+"""Within it a client on the same machine hears that a connection is gone."""
 
 
 @dataclass
@@ -48,7 +51,7 @@ class Peer:
                     writer.write(part)
                     await writer.drain()
                     # Each part is to be a read of its own.
-                    await asyncio.sleep(0.02)
+                    await asyncio.sleep(BETWEEN_PARTS_S)
             await reader.read()
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
@@ -96,7 +99,7 @@ async def test_a_connection_that_the_peer_has_closed_is_not_written_to() -> None
     async with playing([OK, CLOSE], [OK]) as (peer, wire):
         await asked(wire, peer)
         await eventually(lambda: not peer.open, 20, "the peer has closed")
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(NOTICED_S)
         assert await asked(wire, peer) == Replied(200, None)
         assert peer.connections == 2
 
