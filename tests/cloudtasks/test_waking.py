@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
@@ -15,6 +15,7 @@ from payonce.testing import OpenStage
 from tests.cloudtasks.desk import NOBODY, PLACE, QUEUE, pushed
 
 ADDRESS = "http://127.0.0.1:9"
+AGAIN_S = 0.05
 
 
 @asynccontextmanager
@@ -64,5 +65,7 @@ async def _listens(listener: Bell, ringer: Bell) -> None:
     async with asyncio.timeout(20):
         while not mark.is_set():
             ringer.ring(["mark"])
-            await asyncio.sleep(0.05)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(AGAIN_S):
+                    await mark.wait()
     listener.unsubscribe("mark", mark)
