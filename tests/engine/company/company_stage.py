@@ -124,6 +124,17 @@ def counted() -> Iterator[Counted]:
     )
 
 
+async def turns_of_the_loop() -> None:
+    """What needs no answer of the server has happened then."""
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+
+def parted() -> float:
+    """So far."""
+    return _count("parted")
+
+
 def _count(outcome: str) -> float:
     return float(metrics.SHARED_TRANSACTIONS.labels(outcome)._value.get())
 

@@ -8,7 +8,7 @@ import pytest
 from payonce.engine.company.apart import Apart
 from payonce.engine.database import Connection
 from payonce.testing import OpenStage
-from tests.engine.company.company_stage import Table, counted, notes, noting, open_table
+from tests.engine.company.company_stage import Table, counted, notes, noting, open_table, turns_of_the_loop
 
 
 async def cancelled_at(table: Table, body: Any, moment: asyncio.Event) -> list[Any]:
@@ -48,7 +48,7 @@ async def test_one_that_is_cancelled_behind_its_part_undoes_all_while_others_are
         others = asyncio.create_task(table.one(0, slow))
         ended = asyncio.create_task(table.one(1, noting("ended")))
         await there.wait()
-        await asyncio.sleep(0.05)
+        await turns_of_the_loop()
         ended.cancel()
         with pytest.raises(asyncio.CancelledError):
             await ended
@@ -63,7 +63,7 @@ async def test_one_that_is_cancelled_before_it_began_is_not_waited_for(stage: Op
         pool = table.s.database.shared
         taken = [await pool.acquire() for _ in range(pool.get_max_size())]
         tasks = [asyncio.create_task(table.one(number, noting(str(number)))) for number in range(3)]
-        await asyncio.sleep(0.05)
+        await turns_of_the_loop()
         tasks[1].cancel()
         await asyncio.wait([tasks[1]])
         for connection in taken:
@@ -79,7 +79,7 @@ async def test_a_transaction_of_nobody_is_no_trouble(stage: OpenStage) -> None:
         pool = table.s.database.shared
         taken = [await pool.acquire() for _ in range(pool.get_max_size())]
         task = asyncio.create_task(table.one(0, noting("0")))
-        await asyncio.sleep(0.05)
+        await turns_of_the_loop()
         task.cancel()
         await asyncio.wait([task])
         for connection in taken:

@@ -20,6 +20,7 @@ from tests.engine.company.company_stage import (
     notes,
     noting,
     open_table,
+    parted,
     session_of,
     turned_away,
 )
@@ -109,19 +110,17 @@ async def test_a_statement_that_fails_undoes_all(stage: OpenStage) -> None:
 async def test_what_one_made_of_the_others_is_not_taken_for_its_own(stage: OpenStage) -> None:
     """It saw what was undone, and says no because of it, after that."""
     async with open_table(stage, rows=1) as table:
-        undone = asyncio.Event()
+        before = parted()
 
         async def fails(connection: Connection) -> None:
             await connection.execute(WRITE, 1, 7)
             await connection.execute("select 2")
-            undone.set()
             raise Retry("not now")
 
         async def decides(connection: Connection) -> int:
             await connection.execute("select 1")
             n: int = await connection.fetchval("select n from rows where id = 1")
-            await undone.wait()
-            await asyncio.sleep(0.05)
+            await eventually(lambda: parted() > before)
             if n:
                 raise Refused("there is no room")
             return n
