@@ -1,12 +1,13 @@
 """Commits in company on every kind of queue: PostgreSQL's, one in Redis, one that a task service brings."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from payonce.embedded.redis import RedisServer
 from payonce.engine.company import Company
@@ -35,7 +36,7 @@ class Place:
     queue: PullQueue
     claims: list[Claim]
     owner: Any
-    pass_on: Callable[[Claim], Any]
+    pass_on: Callable[[Claim], Awaitable[Claim]]
     """Gives the message to somebody else."""
 
     async def run(self, handler: Callable[[Work], Any]) -> list[Work | BaseException]:
@@ -75,8 +76,9 @@ async def in_postgres(scratch: ScratchDatabase, _: pytest.FixtureRequest) -> Asy
         await s.feed.put(messages())
         claims = list((await queue.exchange([], RUNS)).claims)
 
-        async def pass_on(claim: Claim) -> None:
+        async def pass_on(claim: Claim) -> Claim:
             await s.owner.execute("update payonce.messages set token = token + 1 where id = $1", claim.message.id)
+            return structs.replace(claim, token=claim.token + 1)
 
         yield Place(s.database, s.feed, queue, claims, s.owner, pass_on)
 
@@ -92,13 +94,14 @@ async def in_redis(scratch: ScratchDatabase, request: pytest.FixtureRequest) -> 
         await backend.feed.put(messages())
         claims = list((await queue.exchange([], RUNS)).claims)
 
-        async def pass_on(claim: Claim) -> None:
+        async def pass_on(claim: Claim) -> Claim:
             others = [each for each in claims if each is not claim]
             await backend.time.advance_leases(DO.lease_s / 2)
             await queue.extend(others)
             await backend.time.advance_leases(DO.lease_s / 2 + 1)
             assert await queue.reap() == 1
-            assert len((await queue.exchange([], 1)).claims) == 1
+            [taken_over] = (await queue.exchange([], 1)).claims
+            return taken_over
 
         yield Place(database, backend.feed, queue, claims, owner, pass_on)
 
@@ -113,8 +116,9 @@ async def pushed(scratch: ScratchDatabase, _: pytest.FixtureRequest) -> AsyncIte
             ids = await runs.put(*({"number": number} for number in range(RUNS)))
             claims = [(await runs.begin(message_id))[0] for message_id in ids]
 
-            async def pass_on(claim: Claim) -> None:
+            async def pass_on(claim: Claim) -> Claim:
                 await s.owner.execute("update payonce.outbox set holder = holder + 1 where id = $1", claim.message.id)
+                return structs.replace(claim, token=claim.token + 1)
 
             yield Place(s.database, s.feed, runs.queue, claims, s.owner, pass_on)
 
@@ -164,3 +168,13 @@ async def test_one_that_is_stale_writes_nothing_and_the_others_go_on(place: Plac
     assert isinstance(works[3], Stale)
     assert await place.written() == [number for number in range(RUNS) if number != stale]
     assert (count.committed, count.parted) == (1, 0)
+
+
+async def test_of_two_runs_of_one_message_the_one_of_before_writes_nothing(place: Place) -> None:
+    """A process that stood still may have both: the one whose lease ended, and the one that came after it."""
+    place.claims.append(await place.pass_on(place.claims[3]))
+    works = await place.run(write)
+    assert isinstance(works[3], Stale)
+    assert [type(work) for work in works].count(Stale) == 1
+    assert await place.written() == list(range(RUNS))
+    assert await place.logged() == RUNS

@@ -300,8 +300,9 @@ class CloudTasksQueue:
                 None if end.reason is None else told(end.reason),
                 end.ending is Ending.FAILED or self.policy.log == "all",
             )]  # fmt: skip
-        settled = {row["id"]: row["xact_id"] for row in await self._settle_rows(connection, ends)}
-        return [settled.get(end.id) for end in ends]
+        # By token too: of a message that was taken over, the run of before may be among them.
+        settled = {(row["id"], row["token"]): row["xact_id"] for row in await self._settle_rows(connection, ends)}
+        return [settled.get((end.id, end.token)) for end in ends]
 
     async def hold_within(self, connection: Connection, claim: Claim) -> bool:
         held = await connection.fetchval(HOLD, RELAY, claim.message.id, claim.token, self.policy.lease_s)

@@ -93,7 +93,7 @@ SETTLE: Final = f"""
         select * from unnest($2::uuid[], $3::bigint[], $4::text[], $5::float8[], $6::text[], $7::boolean[])
             as said (id, token, ending, delay_s, reason, anew)
     ), mine as (
-        select entry.id, said.ending, said.delay_s, said.reason, said.anew
+        select entry.id, said.token, said.ending, said.delay_s, said.reason, said.anew
         from said cross join lateral (
             select entry.id from payonce.outbox entry
             where entry.relay = $1 and entry.id = said.id and entry.holder = said.token and entry.state <> 'parked'
@@ -141,7 +141,7 @@ SETTLE: Final = f"""
         ) ended
         where mine.ending <> 'released' and (mine.ending <> 'success' or $9)
     )
-    select mine.id, pg_current_xact_id()::text as xact_id from mine"""
+    select mine.id, mine.token, pg_current_xact_id()::text as xact_id from mine"""
 
 # The end of one run in its own transaction, which is what nearly all come to. Planned anew with each call, as the
 # planner likes it for SETTLE in a handler's session, that one takes 0.8 ms longer.
