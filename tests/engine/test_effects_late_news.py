@@ -6,6 +6,7 @@ from contextlib import suppress
 import pytest
 
 from payonce.engine.brakes import Done, ReviewAnswer, answering, ask
+from payonce.engine.company import Asking
 from payonce.engine.effects import (
     Answer,
     Blind,
@@ -27,7 +28,7 @@ from payonce.engine.work import Handler, Work, handles
 from payonce.kit.outcomes import Retry, Unknown
 from payonce.testing import OpenStage, Stage
 from tests.engine.bank import Order, open_branch
-from tests.engine.effects_stage import HORIZON_S, TIMEOUT_S, Desk, Pay, Receipt, Vendor, open_desk
+from tests.engine.effects_stage import HORIZON_S, TIMEOUT_S, VALID_FOR_S, Desk, Pay, Receipt, Vendor, open_desk
 from tests.engine.test_effects_giving_up import effect_states, paying, put, step, why_it_waits
 from tests.locks import waits_or_ended
 
@@ -230,3 +231,24 @@ async def test_a_run_that_knows_the_end_of_its_effects_gives_up(stage: OpenStage
         await put(s, ONCE)
         await step(s, fail_afterwards)
         assert "ZeroDivisionError" in await why_it_waits(s, State.PARKED)
+
+
+async def test_answers_of_two_tries_that_come_in_the_same_moment_are_held_against_each_other(stage: OpenStage) -> None:
+    def said(number: str) -> Result:
+        return Result(Event.PERFORMED, outcome=encode(Receipt(number, "p-1:1"), Receipt, "it"), vendor_ref=number)
+
+    async with open_desk(stage, Keyed(VALID_FOR_S), "not sent") as desk:
+        work, asking = await desk.claim(), Asking(desk.s.database.shared)
+        with pytest.raises(Retry):
+            await desk.pay(work)
+        await desk.stop_in_the_vendor(work, "stop before")
+        effect_id = await desk.s.owner.fetchval("select id from payonce.effects where state = 'intended'")
+        late, newest = await asyncio.gather(
+            store.record_plain(asking, effect_id, 1, said("n-1")), store.record_plain(asking, effect_id, 2, said("n-2"))
+        )
+        assert newest is not None
+        assert late is None, "nobody has looked whether both may be true"
+        assert (await desk.events()).count("performed") == 1
+        async with desk.s.database.transaction() as connection:
+            await store.record(connection, effect_id, 1, said("n-1"))
+        assert await desk.state() == [(1, "review")]

@@ -97,11 +97,12 @@ async def record_all(connection: Connection, performed: Sequence[Performed]) -> 
                 effect_id, attempt, event, detail, outcome, vendor_ref, message_id, token)
             select said.id, said.attempt, $8, said.detail, said.outcome::json, said.vendor_ref, said.message_id,
                 said.token
-            from ended join said on said.id = ended.id
+            from ended join said on said.id = ended.id and said.attempt = ended.attempt
         )
         select * from ended
         """,
         *map(list, zip(*performed, strict=True)), Event.PERFORMED,
     )  # fmt: skip
-    ended = {row["id"]: row for row in rows}
-    return [ended.get(each.id) for each in performed]
+    # By attempt too: what an earlier try came to may be among them, and has to be held against this one.
+    ended = {(row["id"], row["attempt"]): row for row in rows}
+    return [ended.get((each.id, each.attempt)) for each in performed]
