@@ -7,12 +7,14 @@ import asyncpg
 import pytest
 
 from payonce.engine.model import Lease
+from payonce.kit.outcomes import Retry
 from payonce.services.payouts import wallet_store
 from payonce.services.payouts.hostpay import pay_swap
 from payonce.services.payouts.hostpay_follow import follow_payment
 from payonce.services.payouts.model import State, SwapState
 from payonce.services.payouts.wallet import LEASE_TTL_S, HostWallet
 from payonce.testing import OpenStage
+from payonce.testing.faults import Fault, Script
 from payonce.vendors.evm.chain import Fate
 from payonce.vendors.evm.client import EvmClient
 from payonce.vendors.evm.port import ETH, Payment, Signed, Taken
@@ -164,3 +166,13 @@ async def test_a_late_run_does_not_take_a_final_payment_back_to_sent(stage: Open
         assert row["block_number"] is not None
         await house.run()
         await house.sound(payout)
+
+
+async def test_who_looks_at_the_chain_while_another_does_hears_the_same(stage: OpenStage) -> None:
+    """Also that it does not answer: one after the other, they would wait for as many time-outs."""
+    async with open_house(stage, Script([Fault.TIMEOUT_BEFORE])) as house:
+        host = HostWallet(house.wallet, house.s.database, "process-2")
+        looks = await asyncio.gather(*(host.market(ETH) for _ in range(5)), return_exceptions=True)
+        assert [type(each) for each in looks] == [Retry] * 5
+        found = await host.market(ETH)
+        assert await host.market(ETH) is found

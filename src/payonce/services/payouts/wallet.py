@@ -49,8 +49,7 @@ class HostWallet:
         self._leased_at = 0.0
         self._asking = asyncio.Lock()
         self._market_s = market_s
-        self._markets: dict[Asset, tuple[float, Market]] = {}
-        self._looking = asyncio.Lock()
+        self._looks: dict[Asset, tuple[float, asyncio.Task[Market]]] = {}
         self.take = wallet_store.taker(wallet)
 
     async def lease(self) -> Lease:
@@ -81,12 +80,13 @@ class HostWallet:
         await wallet_store.note_waiting(self._database, swap, why)
 
     async def market(self, asset: Asset) -> Market:
-        """Of a few seconds ago at most."""
-        async with self._looking:
-            known = self._markets.get(asset)
-            if known is None or time.monotonic() >= known[0] + self._market_s:
-                known = self._markets[asset] = time.monotonic(), await self._look(asset)
-            return known[1]
+        """Of a few seconds ago at most. Who comes while somebody looks hears the same, also that nobody answers: one
+        after the other, many would wait for all their time-outs."""
+        known = self._looks.get(asset)
+        if known is None or time.monotonic() >= known[0] + self._market_s or _has_failed(known[1]):
+            known = self._looks[asset] = time.monotonic(), asyncio.create_task(self._look(asset))
+        # Who goes away takes nothing from the others.
+        return await asyncio.shield(known[1])
 
     async def _look(self, asset: Asset) -> Market:
         found = await answered(self.wallet.market(asset))
@@ -100,6 +100,10 @@ class HostWallet:
             told = await wallet_store.tell_of_nonce(connection, self.wallet, nonce, why)
         if told:
             log.error("wallet_nonce", wallet=self.wallet.address, nonce=nonce, why=why)
+
+
+def _has_failed(look: asyncio.Task[Market]) -> bool:
+    return look.done() and (look.cancelled() or look.exception() is not None)
 
 
 async def answered(question: Awaitable[Anything]) -> Anything:
