@@ -129,6 +129,16 @@ async def test_the_signature_is_over_the_raw_bytes(door: OpenDoor) -> None:
         assert (await at.post(padded)).status == 200
 
 
+async def test_a_query_is_refused_as_on_every_route(door: OpenDoor) -> None:
+    async with door() as at:
+        body = await at.body()
+        headers = {"x_webhook_signature": signed(body, at.key)}
+        answer = await at.ask("POST", "/?test=1", body=body, headers=headers)
+        assert answer.status == 422
+        assert [each["where"] for each in answer.json["errors"]] == ["query.test"]
+        assert await at.count() == (0, 0, 0)
+
+
 async def test_a_time_that_is_far_from_ours_is_400(door: OpenDoor) -> None:
     async with door() as at, Clock.open(at.ask.scratch.owner_url) as clock:
         # It stands still: what is too early would not be so a few seconds later.
