@@ -310,3 +310,18 @@ async def test_nothing_is_left_running(stage: OpenStage) -> None:
         assert table.sharing._task is None
         async with table.sharing.join(let_in):
             pass
+
+
+async def test_a_session_that_stayed_read_only_is_left_behind(stage: OpenStage) -> None:
+    """It began while the database was so, and those that do their part alone have others."""
+
+    async def stay_read_only(connection: Connection) -> None:
+        await connection.execute("set session characteristics as transaction read only")
+
+    async with open_table(stage) as table:
+        await table.together(stay_read_only)
+        await table.together(noting("a"), noting("b"))
+        assert table.alone == [0, 1]
+        await table.together(noting("c"), noting("d"))
+        assert table.alone == [0, 1]
+        assert await notes(table.s) == ["a", "b", "c", "d"]

@@ -210,6 +210,8 @@ class _Shared:
             self._undo(error)
             if not isinstance(error, Exception):
                 raise
+            # Nobody else sees it: alone they have other sessions.
+            await database.leave_read_only_sessions(error)
 
     def _begin(self) -> None:
         self._members = [member for member in self._members if member.begin(self)]
