@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from payonce.testing import OpenStage
 
@@ -28,8 +29,13 @@ def patched(target: object, name: str, replacement: Any) -> Ablation:
     return patching
 
 
-def cases(ablations: Ablations) -> list[tuple[str, int]]:
-    return [(name, number) for name, (_, checks) in ablations.items() for number in range(len(checks))]
+def cases(ablations: Ablations) -> list[ParameterSet]:
+    """For each safeguard the first test that misses it; the others with --full."""
+    return [
+        pytest.param(name, number, marks=[pytest.mark.full] if number else [])
+        for name, (_, checks) in ablations.items()
+        for number in range(len(checks))
+    ]
 
 
 async def missed(ablations: Ablations, name: str, number: int, stage: OpenStage, *also: type[Exception]) -> None:

@@ -75,6 +75,7 @@ def test_missing_peer_is_left_out_with_one_sentence(servers: Servers, monkeypatc
     assert report.ratios.keys() == {"postgres", "redis"}
 
 
+@pytest.mark.full
 def test_a_system_of_one_backend_may_be_asked_of_both(servers: Servers) -> None:
     report = queues.run(BOTH, True, [OURS_TRANSACTIONAL], servers, lambda line: None, sizes=TINY)
     assert report.errors == []

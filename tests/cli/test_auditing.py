@@ -159,6 +159,7 @@ def test_a_rewritten_note_is_found(payonce: Payonce, database: ScratchDatabase) 
     assert [finding["check"] for finding in ended.json["findings"]] == ["changed note"]
 
 
+@pytest.mark.full
 def test_a_running_process_seals_and_anchors(payonce: Payonce, database: ScratchDatabase, tmp_path: Path) -> None:
     anchor = tmp_path / "heads"
     write_notes(database, "a")

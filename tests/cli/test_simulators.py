@@ -9,6 +9,7 @@ import urllib.request
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
+import pytest
 from standardwebhooks.webhooks import Webhook
 
 from tests.cli.conftest import PATIENCE_S, Payonce
@@ -57,6 +58,7 @@ def asked(url: str, document: object = None, **headers: str) -> Any:
         return json.load(answer)
 
 
+@pytest.mark.full
 def test_the_books_outlive_the_process_and_the_gateway_tells_of_what_is_in_them(payonce: Payonce) -> None:
     told: list[tuple[dict[str, str], bytes]] = []
 

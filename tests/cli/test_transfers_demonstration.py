@@ -61,6 +61,7 @@ def test_the_orders_repeat_with_their_seed_and_hold_every_kind() -> None:
     assert len({order.id for order in orders}) == 500
 
 
+@pytest.mark.full
 def test_without_addresses_the_banks_are_simulated_and_their_books_outlive_the_worker(
     payonce: Payonce, database: ScratchDatabase, tmp_path: Path
 ) -> None:

@@ -171,7 +171,10 @@ WAITS_IN_VAIN = "the look at what had begun before"
 
 @pytest.mark.parametrize(
     ("name", "number"),
-    [pytest.param(*each, marks=pytest.mark.full if each[0] == WAITS_IN_VAIN else ()) for each in cases(ABLATIONS)],
+    [
+        pytest.param(*each.values, marks=pytest.mark.full if each.values[0] == WAITS_IN_VAIN else each.marks)
+        for each in cases(ABLATIONS)
+    ],
 )
 async def test_without_it_the_named_test_fails(stage: OpenStage, name: str, number: int) -> None:
     await missed(ABLATIONS, name, number, stage)

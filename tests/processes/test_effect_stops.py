@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import msgspec
+import pytest
 from aiohttp import web
 
 from payonce.engine.effects import Answer, answer_review, reviews
@@ -151,6 +152,7 @@ async def test_a_process_stopped_between_intent_and_send_sends_nothing_when_it_w
         assert found["unfenced"] == found["blind"] == ["review"]
 
 
+@pytest.mark.full
 async def test_a_process_that_wakes_up_at_the_vendors_door_changes_nothing_where_that_is_promised(desk: Desk) -> None:
     """The remaining window: it had looked at its deadline, and then stood still. What is sent then, only a vendor's
     key, its fence or its memory can stop; what none of them stops is not sent a second time by anybody else."""
@@ -167,6 +169,7 @@ async def test_a_process_that_wakes_up_at_the_vendors_door_changes_nothing_where
         assert (await states(desk))["harmless"] == ["abandoned", "performed"]
 
 
+@pytest.mark.full
 async def test_a_persons_send_again_without_a_fence_is_the_window_that_remains(desk: Desk) -> None:
     """Documented, and noticed: the second outcome contradicts the first and opens a review."""
     async with open_bank() as bank:
