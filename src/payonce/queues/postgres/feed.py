@@ -102,10 +102,13 @@ class PostgresFeed:
         unknown = {message.queue for message in messages} - self._lanes_by_queue.keys()
         if unknown:
             found = await connection.fetch(
-                "select name, coalesce((policy->>'lanes')::boolean, false) from payonce.queues where name = any($1)",
+                """
+                select name, coalesce((policy->>'lanes')::boolean, false) as lanes
+                from payonce.queues where name = any($1)
+                """,
                 list(unknown),
             )
-            self._lanes_by_queue.update(dict(map(tuple, found)))
+            self._lanes_by_queue.update({row["name"]: row["lanes"] for row in found})
             if missing := unknown - self._lanes_by_queue.keys():
                 raise Invalid(f"there is no queue {min(missing)!r}; declare its policy and start its service first")
 
