@@ -98,6 +98,7 @@ async def test_every_page_fits_its_window_and_the_browser_has_nothing_to_complai
 
 
 @pytest.mark.parametrize("half", [0, 1])
+@pytest.mark.full
 async def test_every_page_can_be_read_without_scripts(
     stage: OpenStage, served: OpenServed, browser: Browser, half: int
 ) -> None:

@@ -87,6 +87,7 @@ async def test_a_held_payout_is_found_given_a_new_address_and_goes_on(stage: Ope
         assert await house.state(payout) is State.FINISHED
 
 
+@pytest.mark.full
 async def test_what_is_typed_with_a_decision_is_what_is_decided(stage: OpenStage, browser: Browser) -> None:
     async with open_site(stage) as (house, console), console.person(browser) as person:
         page = person.page
@@ -130,6 +131,7 @@ async def test_what_is_typed_with_a_decision_is_what_is_decided(stage: OpenStage
         assert (changed.wallet_address, changed.extra_id) == (XRP_ELSEWHERE, None)
 
 
+@pytest.mark.full
 async def test_who_waits_below_the_minimum_is_found_from_the_list(stage: OpenStage, browser: Browser) -> None:
     async with open_site(stage) as (house, console), console.person(browser) as person:
         house.changenow.set_range(TO_BTC, Decimal("0.01"), None)

@@ -50,6 +50,7 @@ def test_the_first_command_starts_and_migrates_a_private_server(private_payonce:
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.full
 def test_the_demonstration_accounts_for_every_message_and_leaves_nothing_behind(
     private_payonce: Payonce, data_dir: Path
 ) -> None:

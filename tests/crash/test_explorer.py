@@ -173,6 +173,7 @@ def test_a_safeguard_that_is_taken_out_is_missed(postgres: ScratchServer, name: 
     assert caught.at is not None, f"without {name} the explorer finds nothing"
 
 
+@pytest.mark.full
 def test_an_ablation_that_takes_nothing_out_is_told(postgres: ScratchServer) -> None:
     idle = Ablation("nothing", lambda: None, "receipt", Mode.AFTER)
     report = explore([RECEIPT], every=5, server=postgres, ablations=[idle])

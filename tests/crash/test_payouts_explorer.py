@@ -41,7 +41,7 @@ def stand() -> OnCloudTasks:
         # The task service forgets what it has while a run of it dies in its commit.
         "payout-lost @ payout-lost engine.work:Work.commit #6 @ before",
         # Two parts of one payout and another one share the record of what they are about to send, and none hears of it.
-        "payouts-together @ a+c engine.effects.send:Run.intent #2 @ after",
+        pytest.param("payouts-together @ a+c engine.effects.send:Run.intent #2 @ after", marks=pytest.mark.full),
         # Three runs wait for one commit while another process does all of it.
         pytest.param("payouts-together @ a+b+c engine.work:Work.commit #3 @ stopped", marks=pytest.mark.full),
     ],

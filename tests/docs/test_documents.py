@@ -120,6 +120,7 @@ def test_the_first_service_survives_its_bad_days(pytester: pytest.Pytester) -> N
     ran.assert_outcomes(passed=2)
 
 
+@pytest.mark.full
 def test_the_scenario_of_the_crash_page_survives_every_crash(pytester: pytest.Pytester) -> None:
     [example] = python_blocks("crash-explorer.md")
     pytester.makepyfile(example)

@@ -71,6 +71,7 @@ def held() -> Iterator[list[int]]:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.full
 def test_a_process_for_each_role_pays_as_the_page_says(servers: Servers, held: list[int], tmp_path: Path) -> None:
     """The page's own lines, on ports that are free here; from the webhook to the bytes that the wallet signs."""
     script = "\n".join([*sh_blocks(HERE), "wait"])

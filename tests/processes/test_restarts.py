@@ -29,6 +29,7 @@ async def test_a_stopped_and_a_killed_server_lose_and_double_nothing(
     assert all(worker.running for worker in workers), "recovered, and not by being replaced"
 
 
+@pytest.mark.full
 async def test_healthy_runs_are_not_parked_for_outages_of_the_database(
     desk_at_own_server: Desk, own_server: OwnServer
 ) -> None:

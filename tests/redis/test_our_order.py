@@ -117,7 +117,7 @@ OUR_PATHS = (
 )
 
 
-LONG_PATHS = ("refill of what is parked",)
+LONG_PATHS = ("refill of what is parked", "refill")
 
 
 @pytest.mark.parametrize(

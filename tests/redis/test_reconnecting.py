@@ -76,6 +76,7 @@ async def test_an_idle_worker_is_woken_by_a_put_after_the_server_came_back(desk:
     assert worker.running
 
 
+@pytest.mark.full
 async def test_a_worker_without_a_server_does_not_knock_all_the_time(desk: RedisDesk) -> None:
     async with Door.open(desk.server.port) as door:
         worker = await desk.worker(redis_url=door.url)

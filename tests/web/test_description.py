@@ -32,6 +32,8 @@ from tests.web.test_operating import ALL, QUEUE, in_review, parked
 EXAMPLES, EXAMPLES_FULL = 4, 50
 """Per operation and kind of data: bounded, and the same every time."""
 TAGS = ("health", "queues", "logs", "effects", "approvals", "webhooks", "deliveries", "transfers", "payouts")
+SHORT_RUN = ("queues", "effects", "payouts")
+"""What is tried out without --full."""
 OF_BILLING = (
     "auth", "plans", "subscriptions", "invoices", "entitlements", "usage", "payment events", "test clocks", "payments",
     "billing ops",
@@ -99,7 +101,9 @@ async def test_no_page_is_fetched_from_elsewhere(web: OpenWeb) -> None:
         assert [(await ask.get(path)).status for path in ("/docs", "/redoc")] == [404, 404]
 
 
-@pytest.mark.parametrize("tag", TAGS)
+@pytest.mark.parametrize(
+    "tag", [pytest.param(tag, marks=[] if tag in SHORT_RUN else [pytest.mark.full]) for tag in TAGS]
+)
 async def test_generated_requests_are_answered_as_described(
     web: OpenWeb, stage: OpenStage, tag: str, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config
 ) -> None:

@@ -75,6 +75,7 @@ async def waiting_for(owner: asyncpg.Connection, table: str) -> bool:
     )
 
 
+@pytest.mark.full
 async def test_killed_between_the_transfer_and_its_answer_leaves_neither(
     web: OpenWeb, processes: Processes, scratch: ScratchDatabase
 ) -> None:
@@ -124,6 +125,7 @@ async def test_killed_after_the_commit_gives_the_same_answer_to_the_next_try(
         await owner.close()
 
 
+@pytest.mark.full
 async def test_two_servers_carry_one_order_out_once(
     web: OpenWeb, processes: Processes, scratch: ScratchDatabase
 ) -> None:

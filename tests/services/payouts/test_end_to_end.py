@@ -147,6 +147,7 @@ async def traced(name: str) -> tuple[int | None, int]:
     return process.returncode, len(msgspec.json.decode(told)["entries"])
 
 
+@pytest.mark.full
 async def test_a_payout_is_traced_by_the_names_that_its_callers_have_for_it(
     database: ScratchDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
