@@ -28,9 +28,7 @@ PLAN: Final = "enterprise-v1"
 """Without a limit: what is measured is counting, not refusing."""
 CONNECTIONS: Final = 32
 WARM_UP: Final = 200
-START_S: Final = 60.0
 LIMIT_S: Final = 180.0
-LOOK_S: Final = 0.1
 
 
 class UsageSizes(msgspec.Struct, frozen=True):

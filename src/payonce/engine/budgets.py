@@ -215,7 +215,9 @@ class _Gathered:
         asked = [each for each in asked if not each[1].done()]
         if not asked:
             return
-        given = await take_turns(self._database, self._name, len(asked), min(wait_s for wait_s, _ in asked))
+        given: list[Turn] = []
+        if len(asked) > 1:
+            given = await take_turns(self._database, self._name, len(asked), min(wait_s for wait_s, _ in asked))
         for (wait_max_s, turn), each in zip_longest(asked, given):
             found = each or await take_turn(self._database, self._name, 1, wait_max_s)
             if not turn.done():
@@ -277,8 +279,6 @@ async def take_turn(database: Database, name: str, cost: int, wait_max_s: float)
 
 async def take_turns(database: Database, name: str, count: int, wait_max_s: float) -> list[Turn]:
     """As many of the next turns, of a cost of 1 each, as come within the wait."""
-    if count == 1:
-        return []
     async with database.engine.acquire() as connection:
         asked_at = time.monotonic()
         row = await connection.fetchrow(

@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL: two pools, checked at the start, and the transaction that handlers write in."""
+"""Connections to PostgreSQL: three pools, checked at the start, and the transaction that handlers write in."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
@@ -39,7 +39,7 @@ SHARED_PLANNER: Final = {"enable_bitmapscan": "off", "enable_seqscan": "off", "p
 """What runs do in company is sent for many at once, over few connections. Their statements find rows by their keys, and
 planning costs more than carrying them out; a plan that was made for an empty table must not read all of a full one."""
 STATEMENTS_KEPT: Final = 1_000
-"""Prepared statements of a connection. With the driver's 100 a handler's own were prepared again and again."""
+"""Prepared statements of a connection: more than a process has. The driver would keep 100."""
 
 Connection = asyncpg.Connection | PoolConnectionProxy
 Fence = Callable[[Connection], Awaitable[object]]

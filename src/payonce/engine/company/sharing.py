@@ -1,4 +1,4 @@
-"""A transaction that several runs share, and what keeps them from each other in it.
+"""A transaction that several runs share.
 
 Each run writes its part as if it had a transaction of its own. When all of them wait for an answer, the same statements
 of several are sent at once; when all have ended, one commit ends them. If anything goes wrong in one of them, all is
@@ -29,7 +29,6 @@ MOST: Final = 64
 PATIENCE_S: Final = 5.0
 """For a run that neither asks nor ends. Those beside it are as old as it is, and the limit that ends it would end them
 too."""
-
 
 log = get_logger(__name__)
 
