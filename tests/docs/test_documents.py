@@ -45,7 +45,8 @@ def test_the_first_handler_of_the_quick_start_runs(tmp_path: Path, capsys: pytes
         asyncio.run(names["main"](folder))  # type: ignore[operator]
     finally:
         embedded.reset(folder)
-    assert capsys.readouterr().out.startswith("1 greeting")
+    # A busy machine may have its worker say that it was slow.
+    assert capsys.readouterr().out.splitlines()[-1].startswith("1 greeting")
 
 
 def test_the_example_of_the_testing_page_passes(pytester: pytest.Pytester) -> None:

@@ -113,7 +113,7 @@ turning_up_before_the_intent = (
     test_effects_generations.test_a_generation_that_turns_up_before_the_intent_keeps_the_next_one_back
 )
 
-LIVE_CLAIM = r"token = \$2 and state = 'leased' and lease_until > payonce\.lease_now\(\)"
+LIVE_CLAIM = r"token = \$2 and lease_until > payonce\.lease_now\(\)"
 
 ABLATIONS: Ablations = {
     "the intent on record": (

@@ -17,6 +17,7 @@ from payonce.engine.transaction import Tx, begin
 from payonce.kit.outcomes import Invalid, NotSent, Unavailable
 from payonce.testing import OpenStage
 from tests.engine.outbox_stage import BACKOFF_S, NAME, TERMS, Broker, Desk, open_desk
+from tests.plans import index_entries_read
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -266,3 +267,23 @@ def test_every_answer_leads_to_a_state_that_may_follow_a_lease(
     assert (decided.to is None) == (isinstance(answer, Delivered) and not keeps)
     assert decided.to is not State.PARKED or isinstance(answer, Refusal)
     assert decided.to is not State.WAITING or DELAY_LEAST_S <= decided.delay_s <= DELAY_MAX_S
+
+
+async def test_entries_are_found_among_many_by_plans_of_an_empty_table(stage: OpenStage) -> None:
+    """Claimed, put off, handed over and recorded, beside thousands that wait for later."""
+    at_once, others, read_max = 10, 3_000, 12
+
+    async def hand_over(desk: Desk) -> None:
+        ids = await desk.put(at_once)
+        desk.broker.faults = {number: NotNow("busy", 0.0) for number in ids}
+        await desk.step()
+        desk.broker.faults = {}
+        await desk.s.clock.advance(BACKOFF_S)
+        await desk.step()
+        assert set(ids) <= desk.broker.times().keys()
+
+    async with open_desk(stage) as desk:
+        await hand_over(desk)
+        await desk.put(others, delay_s=86_400)
+        read = await index_entries_read(desk.s, "outbox", lambda: hand_over(desk))
+        assert read <= at_once * read_max, f"{read} entries of indexes were read for {at_once} messages"

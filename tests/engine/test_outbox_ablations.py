@@ -41,17 +41,19 @@ ABLATIONS: Ablations = {
         ],
     ),
     "the token": (
-        taking(r"entry\.token = said\.token and", "", "said.reason"),
+        taking(r"entry\.token = \$3", "$3::bigint is not null", "entry.lease_until is not null"),
         [test_outbox_fences.test_a_stale_refusal_parks_nothing_that_a_successor_holds],
     ),
     "the whole fence": (
         taking(
-            r"entry\.token = said\.token and entry\.state = 'leased'", "entry.token <> said.token - 1", "said.reason"
+            r"entry\.token = \$3 and entry\.lease_until is not null",
+            "entry.token <> $3 - 1",
+            "entry.lease_until is not null",
         ),
         [test_outbox_fences.test_a_stale_relay_changes_nothing],
     ),
     "the lease": (
-        taking(r"state = 'waiting' and suspect", "state in ('waiting', 'leased') and suspect", "as forgotten"),
+        taking(r"state = 'waiting' and suspect", "state in ('waiting', 'leased') and suspect", "with due as"),
         [
             test_outbox_fences.test_relays_at_once_never_deliver_the_same_within_the_lease,
             test_outbox_fences.test_a_batch_in_flight_is_left_alone_by_others,
@@ -82,11 +84,11 @@ ABLATIONS: Ablations = {
         [test_outbox.test_an_entry_for_a_relay_that_nobody_declared_is_refused],
     ),
     "the due time": (
-        taking(r"and try_at <= payonce\.due_now\(\)", "", "as forgotten"),
+        taking(r"and try_at <= payonce\.due_now\(\)", "", "with due as"),
         [test_outbox.test_nothing_is_delivered_before_it_falls_due],
     ),
     "the pause": (
-        taking(r"where name = \$1 and paused", "where false", "as forgotten"),
+        taking(r"where name = \$1 and paused", "where false", "with due as"),
         [test_outbox_operators.test_a_paused_relay_delivers_nothing_and_loses_nothing],
     ),
     "the comparison of a kept entry's attempts": (

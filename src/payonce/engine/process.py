@@ -273,4 +273,4 @@ def _bound_by_queue(handlers: Sequence[Handler], resources: Sequence[object]) ->
 
 def _tell(event: str, server: QueueServer, error: Exception) -> None:
     level = log.warning if is_transient(error) else log.error
-    level(event, queue=server.policy.queue, error=redact(str(error)))
+    level(event, queue=server.policy.queue, error=redact(f"{type(error).__name__}: {error}"))

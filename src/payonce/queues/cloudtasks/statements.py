@@ -8,9 +8,13 @@ from payonce.engine.rows import MESSAGE_COLUMNS
 SUSPICIOUS: Final = 2
 """So many processes may die on a message in company; then it runs alone, and if one dies again it is parked."""
 
-_BEGUN_COLUMNS: Final = ", ".join(
-    f"begun.{name.strip()}" for name in MESSAGE_COLUMNS.split(",") if name.strip() != "id"
+_ENTRY_COLUMNS: Final = ", ".join(
+    f"entry.{name.strip()}" for name in MESSAGE_COLUMNS.split(",") if name.strip() not in ("id", "queue")
 )
+_CRASHED: Final = "entry.run_crashes + case when entry.held_until <= payonce.lease_now() then 1 else 0 end"
+
+# Rows are found one by one in a lateral subquery and changed by an array of their ids: a join, if it was planned while
+# the table was empty, walks the whole relay for each of them.
 
 # $2 ids in order, $3 which delivery of each came, $4 the runs' token, $5 their lease, $6 the queue, $7 the worker,
 # $8 true for what runs alone, $9 how early a message may come. A row that somebody else has locked is being settled or
@@ -19,7 +23,7 @@ BEGIN: Final = f"""
     with paused as (
         select coalesce((select paused from payonce.queues where name = $6), false) as paused
     ), found as (
-        select entry.id, entry.crashed, entry.died_alone, entry.first, entry.due_in_s,
+        select entry.*,
             case when entry.queue <> $6 then 'elsewhere'
                  when entry.over then 'over'
                  when entry.state = 'parked' then 'parked'
@@ -31,11 +35,12 @@ BEGIN: Final = f"""
                  when entry.crashed >= {SUSPICIOUS} and not $8 then 'suspect'
                  else 'begun' end as verdict
         from unnest($2::uuid[], $3::integer[]) as asked (id, delivery) cross join paused cross join lateral (
-            select entry.id, entry.queue, entry.state, entry.delivery,
+            select entry.id, entry.queue, entry.state, entry.delivery, {_ENTRY_COLUMNS},
                 entry.holder is not null and entry.held_until > payonce.lease_now() as held,
-                entry.run_crashes + case when entry.held_until <= payonce.lease_now() then 1 else 0 end as crashed,
+                {_CRASHED} as crashed,
                 coalesce(entry.running_alone and entry.held_until <= payonce.lease_now(), false) as died_alone,
                 entry.first_attempt_at is null and entry.token <= 1 as first,
+                coalesce(entry.first_attempt_at, payonce.due_now()) as first_attempt_at,
                 extract(epoch from entry.ready_at - payonce.due_now())::float8 as due_in_s,
                 exists (select from payonce.inbox known
                         where known.consumer = '{CONSUMER_PREFIX}' || entry.queue and known.id = entry.id::text) as over
@@ -45,27 +50,26 @@ BEGIN: Final = f"""
     ), begun as (
         update payonce.outbox entry
         set holder = $4, held_until = payonce.lease_now() + make_interval(secs => $5::float8),
-            worker = $7, begun_at = payonce.due_now(), running_alone = false, run_crashes = found.crashed,
+            worker = $7, begun_at = payonce.due_now(), running_alone = false, run_crashes = {_CRASHED},
             first_attempt_at = coalesce(entry.first_attempt_at, payonce.due_now())
-        from found where entry.relay = $1 and entry.id = found.id and found.verdict = 'begun'
-        returning entry.*
+        where entry.relay = $1 and entry.id = any(array(select id from found where verdict = 'begun'))
     ), known as (
         update payonce.outbox entry
-        set run_crashes = found.crashed, holder = null, held_until = null,
+        set run_crashes = {_CRASHED}, holder = null, held_until = null,
             last_error = 'process ' || coalesce(entry.worker, '?') || ' died or stopped: its lease ended'
-        from found where entry.relay = $1 and entry.id = found.id and found.verdict = 'suspect'
+        where entry.relay = $1 and entry.id = any(array(select id from found where verdict = 'suspect'))
           and entry.holder is not null
     ), parked as (
         update payonce.outbox entry
         set state = 'parked', token = entry.token + 1, lease_until = null, try_at = payonce.due_now(), refusals = 0,
-            suspect = false, holder = null, held_until = null, running_alone = false, run_crashes = found.crashed,
+            suspect = false, holder = null, held_until = null, running_alone = false, run_crashes = {_CRASHED},
             last_error = 'process ' || coalesce(entry.worker, '?')
                 || ' died or stopped: its lease ended while this message ran alone'
-        from found where entry.relay = $1 and entry.id = found.id and found.verdict = 'died alone'
+        where entry.relay = $1 and entry.id = any(array(select id from found where verdict = 'died alone'))
         returning entry.*
     ), over as (
-        delete from payonce.outbox entry using found
-        where entry.relay = $1 and entry.id = found.id and found.verdict = 'over'
+        delete from payonce.outbox entry
+        where entry.relay = $1 and entry.id = any(array(select id from found where verdict = 'over'))
     ), logged as (
         insert into payonce.job_logs (queue, message_id, correlation_id, idempotency_key, trace_id, status, attempts,
                                       last_error, action, worker, started_at, created_at, updated_at)
@@ -73,9 +77,7 @@ BEGIN: Final = f"""
                begun_at, payonce.due_now(), payonce.due_now()
         from parked
     )
-    select found.id, found.verdict, found.first, found.due_in_s, found.crashed, begun.first_attempt_at,
-           begun.begun_at, {_BEGUN_COLUMNS}
-    from found left join begun on begun.id = found.id"""
+    select *, payonce.due_now() as begun_at from found"""
 
 # What is to be told of ids that BEGIN left out.
 ABSENT: Final = """
@@ -180,12 +182,13 @@ EXTEND: Final = """
         ) entry
     ), extended as (
         update payonce.outbox entry set held_until = payonce.lease_now() + make_interval(secs => $4::float8)
-        from mine where entry.relay = $1 and entry.id = mine.id
+        where entry.relay = $1 and entry.id = any(array(select id from mine))
     )
-    select asked.id, asked.token from asked
-    where not exists (
-        select from payonce.outbox entry
-        where entry.relay = $1 and entry.id = asked.id and entry.holder = asked.token)"""
+    select asked.id, asked.token from asked left join lateral (
+        select entry.id from payonce.outbox entry
+        where entry.relay = $1 and entry.id = asked.id and entry.holder = asked.token limit 1
+    ) entry on true
+    where entry.id is null"""
 
 MARK_ALONE: Final = """
     update payonce.outbox set running_alone = true where relay = $1 and id = $2 and holder = $3 returning true"""
@@ -193,7 +196,7 @@ MARK_ALONE: Final = """
 FREE: Final = """
     update payonce.outbox entry set holder = null, held_until = null
     from unnest($2::uuid[], $3::bigint[]) as begun (id, token)
-    where entry.relay = $1 and entry.id = begun.id and entry.holder = begun.token
+    where entry.relay = $1 and entry.id = any($2::uuid[]) and entry.id = begun.id and entry.holder = begun.token
     returning entry.id"""
 
 ENDED: Final = """

@@ -96,6 +96,9 @@ SETTLE_AND_CLAIM_LANES: Final = f"""
         (select case when allowed = 0 then $9 when (select count(*) from lanes) < allowed then null
                 else (select max(lane) from lanes) end from allowance)"""
 
+# Here and below: a message that is claimed is found by its id, and has a lease. By the state that goes with it, a plan
+# of an empty table would find the index of all that are claimed, and walk it.
+
 # $3 endings, $4 reasons, $5 delays. A run that ended in order clears the suspicion of crashing; a release is no run.
 # The time of a release, up to when the message is ready again, does not age it: a brake may hold it for longer than its
 # policy tries, and the first trouble after that must not be its last.
@@ -104,9 +107,11 @@ SETTLE_OTHERS: Final = f"""
         select m.id, s.ending, s.reason, s.delay_s
         from unnest($1::uuid[], $2::bigint[], $3::text[], $4::text[], $5::float8[])
             as s (id, token, ending, reason, delay_s)
-        join payonce.messages m on m.id = s.id and m.token = s.token and m.state = 'leased'
+        cross join lateral (
+            select m.id from payonce.messages m
+            where m.id = s.id and m.token = s.token and m.lease_until is not null for update
+        ) m
         where s.ending <> 'success'
-        order by m.id for update of m
     ), back as (
         update payonce.messages m
         set state = case when mine.ending = 'parked' then 'parked'
@@ -139,7 +144,7 @@ SETTLE_OTHERS: Final = f"""
 # The fence of a business transaction: with it the row is ours until commit, or there is nothing to commit.
 SETTLE_WITHIN: Final = f"""
     with gone as (
-        delete from payonce.messages m where m.id = $1 and m.token = $2 and m.state = 'leased'
+        delete from payonce.messages m where m.id = $1 and m.token = $2 and m.lease_until is not null
         returning m.id, m.queue, m.correlation_id, m.idempotency_key, m.trace_id, m.attempts, m.action, m.worker,
                   m.claimed_at
     ), logged as (
@@ -152,7 +157,7 @@ SETTLE_WITHIN: Final = f"""
 
 HOLD_WITHIN: Final = """
     update payonce.messages set lease_until = payonce.lease_now() + make_interval(secs => $3::float8)
-    where id = $1 and token = $2 and state = 'leased' and lease_until > payonce.lease_now()
+    where id = $1 and token = $2 and lease_until > payonce.lease_now()
     returning true"""
 
 # SKIP LOCKED: a row that an open commit() holds needs no renewal and must not hold up the others.
@@ -161,16 +166,19 @@ EXTEND: Final = """
     with asked as (
         select * from unnest($1::uuid[], $2::bigint[]) as asked (id, token)
     ), mine as (
-        select m.id from asked
-        join payonce.messages m on m.id = asked.id and m.token = asked.token and m.state = 'leased'
-        order by m.id for update of m skip locked
+        select m.id from asked cross join lateral (
+            select m.id from payonce.messages m
+            where m.id = asked.id and m.token = asked.token and m.lease_until is not null for update skip locked
+        ) m
     ), extended as (
         update payonce.messages m set lease_until = payonce.lease_now() + make_interval(secs => $3::float8)
         from mine where m.id = mine.id
     )
-    select asked.id, asked.token from asked
-    where not exists (
-        select from payonce.messages m where m.id = asked.id and m.token = asked.token and m.state = 'leased')"""
+    select asked.id, asked.token from asked left join lateral (
+        select m.id from payonce.messages m
+        where m.id = asked.id and m.token = asked.token and m.lease_until is not null limit 1
+    ) m on true
+    where m.id is null"""
 
 GIVE_BACK: Final = """
     with orphaned as (
@@ -194,7 +202,7 @@ DEAD: Final = """
 REAP: Final = f"""
     with dead as (
         select id, worker, running_alone from payonce.messages
-        where id = any($1) and state = 'leased' and lease_until <= payonce.lease_now()
+        where id = any($1) and lease_until <= payonce.lease_now()
         order by id for update skip locked
     ), reaped as (
         update payonce.messages m
