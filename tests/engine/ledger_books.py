@@ -71,3 +71,13 @@ async def unprotected(scratch: ScratchDatabase) -> AsyncIterator[asyncpg.Connect
         yield connection
     finally:
         await connection.close()
+
+
+async def plant(owner: asyncpg.Connection, function: str, sound: str, broken: str) -> None:
+    """Makes a function of the database say something else."""
+    source = await owner.fetchval(
+        "select pg_get_functiondef(oid) from pg_proc where pronamespace = 'payonce'::regnamespace and proname = $1",
+        function,
+    )
+    assert source.count(sound) == 1, f"payonce.{function} no longer says {sound}"
+    await owner.execute(source.replace(sound, broken))

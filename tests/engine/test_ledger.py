@@ -222,7 +222,11 @@ async def test_the_service_role_changes_no_table_of_the_ledger(stage: OpenStage)
 
 async def test_the_service_role_may_call_nothing_but_the_guarded_doors(stage: OpenStage) -> None:
     async with stage() as s:
-        for call in ("rebase_ledger()", "move_guarded('{}', '{}')", "check_lines('{}', '{}', '{}', '{}')"):
+        calls = (
+            "rebase_ledger()", "move_guarded('{}', '{}')", "check_lines('{}', '{}', '{}', '{}')",
+            "check_postings('{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}')",
+        )  # fmt: skip
+        for call in calls:
             with pytest.raises(asyncpg.InsufficientPrivilegeError):
                 await s.database.work.execute(f"select payonce.{call}")
 

@@ -33,6 +33,7 @@ from payonce.kit.ids import new_id
 from payonce.kit.money import Amount, Asset
 from payonce.kit.outcomes import Invalid
 from payonce.testing import ScratchServer, Stage, open_stage
+from tests.engine.ledger_books import plant
 
 EXAMPLES, EXAMPLES_FULL = 25, 600
 STEPS = 20
@@ -237,12 +238,3 @@ FOUND = (AssertionError, Invalid, asyncpg.PostgresError, pytest.fail.Exception, 
 def test_a_planted_bug_is_found(postgres: ScratchServer, bug: str) -> None:
     with pytest.raises(FOUND):
         compare(postgres, EXAMPLES, [Phase.generate], PLANTED[bug])
-
-
-async def plant(owner: asyncpg.Connection, function: str, sound: str, broken: str) -> None:
-    source = await owner.fetchval(
-        "select pg_get_functiondef(oid) from pg_proc where pronamespace = 'payonce'::regnamespace and proname = $1",
-        function,
-    )
-    assert source.count(sound) == 1, f"payonce.{function} no longer says {sound}"
-    await owner.execute(source.replace(sound, broken))

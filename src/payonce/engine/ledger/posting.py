@@ -1,11 +1,13 @@
 """Writing into the books, always in the transaction of the business rows that it belongs to."""
 
 import json
-from typing import Protocol
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
+from payonce.engine.company import gathered
 from payonce.engine.database import Connection
 from payonce.engine.ledger.model import Account, Overdrawn, Posting, PostingId
 from payonce.kit.money import Amount, Asset
@@ -24,20 +26,55 @@ async def post(within: Connection | OpenTransaction, posting: Posting, trace_id:
 
     Accounts are opened by their first posting. Guarded ones are locked, in the order of their ids, until the
     transaction ends; two postings of one transaction lock one after the other, so what belongs together is one posting.
-    After a refusal (Invalid, Overdrawn) the transaction cannot go on, so nothing of it is written.
+    After a refusal (Invalid, Overdrawn) the transaction cannot go on, so nothing of it is written. Runs that share a
+    transaction post in one call.
     """
     connection = _inside_a_transaction(within)
-    lines, assets = posting.lines, [line.amount.asset for line in posting.lines]
     try:
-        posting_id = await connection.fetchval(
-            "select payonce.post($1, $2, $3, $4, $5, $6, $7, $8, $9)",
-            posting.key, posting.reference.kind, posting.reference.id, posting.trace_id or trace_id, posting.text,
-            [line.path for line in lines], [asset.code for asset in assets], [asset.exponent for asset in assets],
-            [line.amount.minor for line in lines],
-        )  # fmt: skip
+        return await gathered(connection, post_all, Entry(posting, posting.trace_id or trace_id))
     except asyncpg.PostgresError as error:
         raise _refusal(error) from error
-    return PostingId(posting_id)
+
+
+class Entry(NamedTuple):
+    posting: Posting
+    trace_id: str | None
+
+
+async def post_all(connection: Connection, entries: Sequence[Entry]) -> list[PostingId]:
+    """Each is judged as if those before it were written."""
+    if len(entries) == 1:
+        # For one, the function for many takes longer.
+        return [await _post_one(connection, *entries[0])]
+    places: dict[tuple[str, Asset], int] = {}
+    lines = [
+        (number, places.setdefault((line.path, line.amount.asset), len(places) + 1), line.amount.minor)
+        for number, entry in enumerate(entries, 1)
+        for line in entry.posting.lines
+    ]
+    ids: list[PostingId] = await connection.fetchval(
+        "select payonce.post_all($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+        *map(list, zip(*map(_head, entries), strict=True)),
+        [path for path, _ in places], [asset.code for _, asset in places], [asset.exponent for _, asset in places],
+        *map(list, zip(*lines, strict=True)),
+    )  # fmt: skip
+    return ids
+
+
+def _head(entry: Entry) -> tuple[str, str, str, str | None, str]:
+    posting, trace_id = entry
+    return posting.key, posting.reference.kind, posting.reference.id, trace_id, posting.text
+
+
+async def _post_one(connection: Connection, posting: Posting, trace_id: str | None) -> PostingId:
+    lines, assets = posting.lines, [line.amount.asset for line in posting.lines]
+    posting_id: PostingId = await connection.fetchval(
+        "select payonce.post($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+        posting.key, posting.reference.kind, posting.reference.id, trace_id, posting.text,
+        [line.path for line in lines], [asset.code for asset in assets], [asset.exponent for asset in assets],
+        [line.amount.minor for line in lines],
+    )  # fmt: skip
+    return posting_id
 
 
 async def declare(within: Connection | OpenTransaction, *accounts: Account) -> None:
