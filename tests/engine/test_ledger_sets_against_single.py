@@ -16,7 +16,7 @@ from payonce.testing import OpenStage, Stage
 from tests.engine.ledger_books import findings, plant
 from tests.engine.ledger_sets import everything_written, write_set
 
-WALKS, WALKS_FULL = 20, 400
+WALKS, WALKS_FULL = 20, 200
 SETS = 8
 ASSETS = (Asset("ETH", 18), Asset("ETH", 8), Asset("USDT", 6))
 PATHS = ("wallet", "clients", "fees")
@@ -127,6 +127,7 @@ async def test_sets_write_and_refuse_what_single_ones_do(stage: OpenStage) -> No
 
 
 @pytest.mark.full
+@pytest.mark.timeout(600)
 async def test_sets_write_and_refuse_what_single_ones_do_for_long(stage: OpenStage) -> None:
     async with stage() as s:
         await walk_all(s, range(WALKS, WALKS_FULL))
