@@ -1,19 +1,22 @@
 """Each safeguard of runs in company is taken out, and a test must miss it."""
 
 import asyncio
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import asyncpg
 import pytest
 
-from payonce.engine.company import locks, sharing
+from payonce.engine.company import lateral, locks, sharing
 from payonce.engine.company.locks import Locks
 from payonce.engine.company.sharing import Member, _Shared
+from payonce.engine.database import PlainConnection
 from payonce.queues.postgres import PostgresQueue
 from payonce.testing import OpenStage
 from tests.ablations import Ablations, cases, missed, patched
-from tests.engine.company import test_cancelling, test_locks, test_runs, test_sharing
+from tests.engine.company import test_cancelling, test_lateral, test_locks, test_runs, test_sharing
 
 SOON_S = 1.0
 """What waits for ever without its safeguard."""
@@ -91,6 +94,18 @@ def one_for_all(shape: Any, row: Any) -> Any:
     return row.get("id", shape.table)
 
 
+async def changes_nothing(*_: Any) -> bool:
+    return False
+
+
+@contextmanager
+def known_anew(target: Any, name: str, replacement: Any) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lateral, "_known", {})
+        patch.setattr(target, name, replacement)
+        yield
+
+
 ABLATIONS: Ablations = {
     "the locks between runs": (
         patched(Locks, "_holds", holds_everything),
@@ -142,9 +157,27 @@ ABLATIONS: Ablations = {
         patched(sharing, "MOST", 10_000),
         [test_sharing.test_more_than_fit_into_one_make_up_the_next],
     ),
+    "the look at what is called": (
+        lambda: known_anew(lateral, "_may_change", changes_nothing),
+        [
+            test_lateral.test_what_changes_something_is_done_for_one_after_the_other,
+            test_lateral.test_it_is_also_done_for_each_of_those_who_ask_the_same,
+        ],
+    ),
+    "the look at strange strings and names": (
+        lambda: known_anew(lateral, "_STRANGE", re.compile("(?!)")),
+        [
+            test_lateral.test_what_looks_like_an_argument_and_is_none_stays,
+            test_lateral.test_what_changes_something_is_done_for_one_after_the_other,
+        ],
+    ),
+    "the transaction of a trial": (
+        lambda: known_anew(PlainConnection, "is_in_transaction", lambda self: False),
+        [test_lateral.test_what_has_no_form_is_answered_all_the_same],
+    ),
 }
 
 
 @pytest.mark.parametrize(("name", "number"), cases(ABLATIONS))
 async def test_a_missing_safeguard_is_noticed(stage: OpenStage, name: str, number: int) -> None:
-    await missed(ABLATIONS, name, number, stage)
+    await missed(ABLATIONS, name, number, stage, asyncpg.InFailedSQLTransactionError)

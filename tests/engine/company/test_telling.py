@@ -2,6 +2,9 @@
 
 from typing import Any
 
+import pytest
+
+from payonce.engine.company import lateral
 from payonce.engine.company.telling import ASKER, ask, shape_of
 from payonce.engine.database import Connection
 from payonce.testing import OpenStage
@@ -79,7 +82,12 @@ async def fill(connection: Connection) -> None:
     await connection.execute("insert into rows (id, n) select g, g % 3 from generate_series(1, 10) g")
 
 
-async def test_each_asker_gets_what_it_would_get_alone(stage: OpenStage) -> None:
+@pytest.mark.parametrize("types", [lateral._TYPES, frozenset()], ids=["for all", "for each"])
+async def test_each_asker_gets_what_it_would_get_alone(
+    stage: OpenStage, monkeypatch: pytest.MonkeyPatch, types: frozenset[str]
+) -> None:
+    monkeypatch.setattr(lateral, "_known", {})
+    monkeypatch.setattr(lateral, "_TYPES", types)
     async with open_table(stage, rows=0) as table, table.s.database.shared.acquire() as connection:
         await fill(connection)
         for name, (sql, numbers) in (READS | WRITES).items():

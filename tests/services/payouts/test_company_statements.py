@@ -1,13 +1,15 @@
 """Every statement that runs in company may send can be sent for many askers: it gives what it gave, and one column."""
 
 import ast
+import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import asyncpg
 
 import payonce
+from payonce.engine.company import lateral
 from payonce.engine.company.telling import ASKER, shape_of
 from payonce.engine.database import Connection
 from payonce.testing import OpenStage
@@ -29,6 +31,7 @@ FILES: Final = (
 VERBS: Final = ("select ", "select\n", "insert ", "update ", "delete ", "with ")
 LEAST_TEXTS: Final = 150
 LEAST_SENT: Final = 40
+LEAST_FOR_ALL: Final = 80
 
 
 def texts() -> Iterator[tuple[str, str]]:
@@ -54,6 +57,11 @@ async def told_apart_is_right(connection: Connection, sql: str) -> bool:
         told = await connection.prepare(shape.told_apart)
         assert [each.name for each in told.get_attributes()] == [*columns, ASKER], sql
         assert len(told.get_parameters()) == len(plain.get_parameters()) + 1, sql
+    for_all = (await lateral.known(connection, sql)).for_all
+    if for_all is not None:
+        told = await connection.prepare(for_all)
+        assert [each.name for each in told.get_attributes()] == [*columns, ASKER], sql
+        assert len(told.get_parameters()) == len(plain.get_parameters()), sql
     return True
 
 
@@ -88,3 +96,59 @@ async def test_every_statement_that_payouts_send_in_company_is_told_apart_rightl
             # What only the owner may do is the test's own.
             checked = [await told_apart_is_right(connection, sql) for sql in sorted(sent)]
     assert sum(checked) >= LEAST_SENT, sum(checked)
+
+
+async def test_rows_are_found_for_many_as_for_one(stage: OpenStage) -> None:
+    """By the same plan for one asker after the other, whatever the tables held when it was made."""
+    async with company(stage) as house, house.s.database.shared.acquire() as connection:
+        checked = await plans_are_alike(connection)
+        assert checked >= LEAST_FOR_ALL, checked
+        for number in range(8):
+            await order(house, number)
+        await run(house)
+        await house.s.owner.execute("analyze")
+        assert await plans_are_alike(connection) == checked
+
+
+async def test_views_only_read(stage: OpenStage) -> None:
+    """Nobody looks at what they call when a statement reads from them."""
+    async with stage() as s:
+        views = await s.owner.fetch(
+            "select viewname, definition from pg_views where schemaname not in ('pg_catalog', 'information_schema')"
+        )
+        assert views
+        for name, definition in views:
+            assert (await lateral.known(s.owner, definition)).only_reads, name
+
+
+async def plans_are_alike(connection: Connection) -> int:
+    checked = 0
+    for where, sql in texts():
+        try:
+            for_all = (await lateral.known(connection, sql)).for_all
+        except asyncpg.PostgresError:
+            continue
+        if for_all is not None:
+            one, many = await planned(connection, sql), await planned(connection, for_all)
+            assert many["Node Type"] == "Nested Loop", where
+            askers, found = many["Plans"]
+            assert askers["Alias"] == "asking__", where
+            below = found["Plans"] if found["Node Type"] == "Subquery Scan" else []
+            assert steps(one) in [steps(each) for each in (found, *below)], where
+            checked += 1
+    return checked
+
+
+async def planned(connection: Connection, sql: str) -> dict[str, Any]:
+    arguments = ", ".join("null" for _ in (await connection.prepare(sql)).get_parameters())
+    await connection.execute(f"prepare planned as {sql}")
+    explained = json.loads(await connection.fetchval(f"explain (format json) execute planned ({arguments})"))
+    await connection.execute("deallocate planned")
+    plan: dict[str, Any] = explained[0]["Plan"]
+    return plan
+
+
+def steps(plan: dict[str, Any]) -> list[Any]:
+    """What is done, by which index, to what."""
+    names = [plan.get(name) for name in ("Node Type", "Index Name", "Relation Name")]
+    return [*names, *(steps(each) for each in plan.get("Plans", ()))]

@@ -5,10 +5,10 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
+from payonce.engine.company import lateral
 from payonce.engine.database import Connection
 
-ASKER: Final = "asker__"
-"""The last column of every row: whose answer it belongs to."""
+ASKER: Final = lateral.ASKER
 
 _WORDS: Final = re.compile(
     r"""'(?:[^']|'')*'|"[^"]*"|--[^\n]*|/\*.*?\*/"""
@@ -92,17 +92,20 @@ Answer = list[Any]
 
 
 async def ask_once(connection: Connection, sql: str, askers: list[tuple[Any, ...]]) -> list[Answer]:
-    """As `ask`, for what only reads: who asks the same gets the same answer."""
+    """As `ask`; where it only reads, who asks the same gets the same answer."""
     try:
         different = list(dict.fromkeys(askers))
     except TypeError:
+        different = askers
+    if len(different) == len(askers) or not (await lateral.known(connection, sql)).only_reads:
         return await ask(connection, sql, askers)
     found = dict(zip(different, await ask(connection, sql, different), strict=True))
     return [found[asker] for asker in askers]
 
 
 async def ask(connection: Connection, sql: str, askers: list[tuple[Any, ...]]) -> list[Answer]:
-    """One statement for each of these arguments, sent at once and answered in order; the rows of each."""
+    """One statement for each of these arguments, or for all of them, sent at once and answered in order; the rows of
+    each."""
     if len(askers) == 1:
         return [await connection.fetch(sql, *askers[0])]
     shape = shape_of(sql, len(askers[0]))
@@ -111,9 +114,15 @@ async def ask(connection: Connection, sql: str, askers: list[tuple[Any, ...]]) -
         return [[] for _ in askers]
     if shape.told_apart is None:
         return [await connection.fetch(sql, *arguments) for arguments in askers]
-    answers: list[Answer] = [[] for _ in askers]
-    for row in await connection.fetchmany(
-        shape.told_apart, [(*arguments, number) for number, arguments in enumerate(askers)]
-    ):
-        answers[row[-1]].append(row)
+    if (for_all := (await lateral.known(connection, sql)).for_all) is not None:
+        return _told_apart(await connection.fetch(for_all, *map(list, zip(*askers, strict=True))), len(askers), 1)
+    numbered = [(*arguments, number) for number, arguments in enumerate(askers)]
+    return _told_apart(await connection.fetchmany(shape.told_apart, numbered), len(askers), 0)
+
+
+def _told_apart(rows: list[Any], askers: int, first: int) -> list[Answer]:
+    """`first` is the number of the first asker."""
+    answers: list[Answer] = [[] for _ in range(askers)]
+    for row in rows:
+        answers[row[-1] - first].append(row)
     return answers

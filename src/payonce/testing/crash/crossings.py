@@ -186,6 +186,8 @@ _LOCKS: Final = re.compile(r"\bfor\s+(no\s+key\s+update|update|key\s+share|share
 _CALLS: Final = re.compile(r"([a-z_][a-z0-9_.]*)\s*\(")
 _WORDS: Final = frozenset(
     {"select", "from", "where", "and", "or", "not", "in", "any", "all", "exists", "over", "values"}
+    # What a statement that reads for many askers is made with.
+    | {"lateral", "asking__"}
 )
 _READING: Final = frozenset(
     {"payonce.due_now", "payonce.lease_now", "array", "array_agg", "coalesce", "count", "date_trunc", "extract"}
