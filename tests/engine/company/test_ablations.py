@@ -9,14 +9,14 @@ from typing import Any
 import asyncpg
 import pytest
 
-from payonce.engine.company import lateral, locks, sharing
+from payonce.engine.company import asking, lateral, locks, sharing
 from payonce.engine.company.locks import Locks
 from payonce.engine.company.sharing import Member, _Shared
 from payonce.engine.database import PlainConnection
 from payonce.queues.postgres import PostgresQueue
 from payonce.testing import OpenStage
 from tests.ablations import Ablations, cases, missed, patched
-from tests.engine.company import test_cancelling, test_lateral, test_locks, test_runs, test_sharing
+from tests.engine.company import test_asking, test_cancelling, test_lateral, test_locks, test_runs, test_sharing
 
 SOON_S = 1.0
 """What waits for ever without its safeguard."""
@@ -170,6 +170,10 @@ ABLATIONS: Ablations = {
             test_lateral.test_what_looks_like_an_argument_and_is_none_stays,
             test_lateral.test_what_changes_something_is_done_for_one_after_the_other,
         ],
+    ),
+    "the way of those that are not sent at once": (
+        patched(asking, "is_sent_at_once", lambda *_: True),
+        [test_asking.test_nor_are_they_done_again_where_each_is_sent_by_itself],
     ),
     "the transaction of a trial": (
         lambda: known_anew(PlainConnection, "is_in_transaction", lambda self: False),

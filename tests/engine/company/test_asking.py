@@ -8,6 +8,7 @@ import asyncpg
 import pytest
 
 from payonce.engine.company.asking import MOST, Asking
+from payonce.engine.company.telling import shape_of
 from payonce.testing import OpenStage, eventually
 from tests.conformance.wire import on_the_wire
 from tests.engine.company.company_stage import end_session, notes, open_table
@@ -66,6 +67,19 @@ async def test_one_that_fails_does_not_trouble_the_others(stage: OpenStage) -> N
         assert await notes(table.s) == ["a", "b", "c"]
     assert [str(each) if isinstance(each, str | int) else type(each).__name__ for each in answers] == [
         "a", "NotNullViolationError", "b", "UniqueViolationError", "c", "1",
+    ]  # fmt: skip
+
+
+async def test_nor_are_they_done_again_where_each_is_sent_by_itself(stage: OpenStage) -> None:
+    async with open_table(stage) as table:
+        asking = Asking(table.s.database.shared)
+        note_and_more = f"with noted as ({NOTE}) select note from noted union all select 'more'"
+        assert shape_of(note_and_more, 1).told_apart is None
+        asked = [asking.fetchval(note_and_more, text) for text in ("a", None, "b")]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        assert await notes(table.s) == ["a", "b"]
+    assert [each if isinstance(each, str) else type(each).__name__ for each in answers] == [
+        "a", "NotNullViolationError", "b",
     ]  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 import asyncpg
 
 from payonce.engine.company.deeds import Deed, Item, Result
-from payonce.engine.company.telling import Answer, ask, ask_once
+from payonce.engine.company.telling import Answer, ask, ask_once, is_sent_at_once
 from payonce.engine.database import Connection
 
 MOST: Final = 100
@@ -71,6 +71,10 @@ class Asking:
 
     async def _put(self, connection: Connection, what: str | Deed[Any, Any], questions: list[Question]) -> None:
         askers = [question.arguments for question in questions]
+        if len(askers) > 1 and isinstance(what, str) and not is_sent_at_once(what, len(askers[0])):
+            # Those before one that fails have happened, and must not be asked for again.
+            await self._put_each(connection, what, questions)
+            return
         try:
             if not isinstance(what, str):
                 answers = [[result] for result in await what(connection, [item for (item,) in askers])]
@@ -83,12 +87,15 @@ class Asking:
                 _fail(questions, error)
                 return
             # None of them has happened. Which one it was must not be the others' trouble.
-            for question in questions:
-                await self._put(connection, what, [question])
+            await self._put_each(connection, what, questions)
             return
         for question, answer in zip(questions, answers, strict=True):
             if not question.answer.done():
                 question.answer.set_result(answer)
+
+    async def _put_each(self, connection: Connection, what: str | Deed[Any, Any], questions: list[Question]) -> None:
+        for question in questions:
+            await self._put(connection, what, [question])
 
 
 def grouped(questions: list[Question]) -> dict[str | Deed[Any, Any], list[Question]]:

@@ -88,6 +88,12 @@ def _following(names: list[str], word: str) -> str:
     return names[places[0] + 1] if places else ""
 
 
+def is_sent_at_once(sql: str, arguments: int) -> bool:
+    """For all askers, so that outside of a transaction it happens for all of them or for none."""
+    shape = shape_of(sql, arguments)
+    return not shape.answers or shape.told_apart is not None
+
+
 Answer = list[Any]
 
 
