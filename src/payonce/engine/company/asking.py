@@ -1,6 +1,7 @@
 """Statements outside of transactions, those of many runs at once."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from typing import Any, Final, NamedTuple
 
 import asyncpg
@@ -20,7 +21,22 @@ class Question(NamedTuple):
     answer: "asyncio.Future[Answer]"
 
 
-class Asking:
+class Fetching(ABC):
+    """What is asked as a connection is."""
+
+    @abstractmethod
+    async def fetch(self, sql: str, *arguments: Any) -> Answer: ...
+
+    async def fetchrow(self, sql: str, *arguments: Any) -> Any:
+        rows = await self.fetch(sql, *arguments)
+        return rows[0] if rows else None
+
+    async def fetchval(self, sql: str, *arguments: Any) -> Any:
+        rows = await self.fetch(sql, *arguments)
+        return rows[0][0] if rows else None
+
+
+class Asking(Fetching):
     """Sends what many ask in the same moment, or while the last turn was under way, in one go for each statement. Each
     statement commits by itself."""
 
@@ -31,14 +47,6 @@ class Asking:
 
     async def fetch(self, sql: str, *arguments: Any) -> Answer:
         return await self._asked(Question(sql, arguments, asyncio.get_running_loop().create_future()))
-
-    async def fetchrow(self, sql: str, *arguments: Any) -> Any:
-        rows = await self.fetch(sql, *arguments)
-        return rows[0] if rows else None
-
-    async def fetchval(self, sql: str, *arguments: Any) -> Any:
-        rows = await self.fetch(sql, *arguments)
-        return rows[0][0] if rows else None
 
     async def gather(self, deed: Deed[Item, Result], item: Item) -> Result:
         """What many do at once in a way of its own, in a transaction of its own."""

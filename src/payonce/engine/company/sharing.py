@@ -15,7 +15,7 @@ import asyncpg
 
 from payonce.engine import metrics
 from payonce.engine.company.apart import Apart
-from payonce.engine.company.asking import Question, grouped
+from payonce.engine.company.asking import Fetching, Question, grouped
 from payonce.engine.company.deeds import Deed, Item, Result
 from payonce.engine.company.locks import Asked, Lock, Locks
 from payonce.engine.company.telling import Answer, ask, shape_of
@@ -87,7 +87,7 @@ class Sharing:
             self._waiting.popleft().undo(Apart(f"{type(error).__name__}: {error}"))
 
 
-class Member:
+class Member(Fetching):
     """One run's part of a shared transaction, given to it in place of a connection."""
 
     def __init__(self) -> None:
@@ -106,14 +106,6 @@ class Member:
 
     async def fetch(self, sql: str, *arguments: Any) -> Answer:
         return await self._asked(sql, arguments)
-
-    async def fetchrow(self, sql: str, *arguments: Any) -> Any:
-        rows = await self.fetch(sql, *arguments)
-        return rows[0] if rows else None
-
-    async def fetchval(self, sql: str, *arguments: Any) -> Any:
-        rows = await self.fetch(sql, *arguments)
-        return rows[0][0] if rows else None
 
     async def execute(self, sql: str, *arguments: Any) -> str:
         await self.fetch(sql, *arguments)
