@@ -13,10 +13,12 @@ from payonce.queues.cloudtasks import statements
 from payonce.queues.cloudtasks.queue import CloudTasksQueue
 from payonce.queues.cloudtasks.refill import Keeper
 from payonce.services.payouts import earlier, hostpay, sending, swap_store
-from payonce.services.payouts.model import ETH, Payout, Swap, SwapState
+from payonce.services.payouts.model import ETH, Payout, SwapState
 from payonce.services.payouts.requoting import swap_anew
+from payonce.services.payouts.swap_reading import Seen
 from payonce.services.payouts.tokens.codec import TokenCodec
-from payonce.services.payouts.wallet import HostWallet, PayDeposit, PayRequest, Sent
+from payonce.services.payouts.wallet import HostWallet, PayDeposit, Sent
+from payonce.services.payouts.wallet_store import PayRequest
 from payonce.testing.crash.ablations import (
     DAMAGE,
     Ablation,
@@ -108,9 +110,10 @@ def replaced_although_hostpay_was_told() -> None:
     """A swap whose payment is in doubt gives way to another one, which is paid; and nobody asks about the earlier."""
     pay = hostpay._pay
 
-    async def replace_what_is_in_doubt(work: Work, host: HostWallet, swap: Swap) -> None:
+    async def replace_what_is_in_doubt(work: Work, host: HostWallet, seen: Seen) -> None:
+        swap = seen.swap
         if swap.state is not SwapState.PAYING:
-            await pay(work, host, swap)
+            await pay(work, host, seen)
             return
         async with work.commit() as tx:
             await swap_store.advance(tx, swap, SwapState.RETURNED, reason="in doubt")

@@ -7,15 +7,17 @@ import pytest
 from payonce.engine.audit import notes
 from payonce.engine.brakes import Approval, Done, ask, grant, set_threshold
 from payonce.engine.model import Message
+from payonce.engine.transaction import Reader
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Invalid, Stale
-from payonce.services.payouts import books, swapper
+from payonce.services.payouts import books, swap_reading
 from payonce.services.payouts.decisions import ACTION, Decision, Verdict, deciding
 from payonce.services.payouts.keeping import CURRENCIES
 from payonce.services.payouts.model import ETH, USDT, Hold, State
 from payonce.services.payouts.policies import KEEPING, SWAP, SWAPPED
 from payonce.services.payouts.receiving import Taken
 from payonce.services.payouts.story import carried, open_verdicts
+from payonce.services.payouts.swap_reading import Seen
 from payonce.testing import OpenStage
 from tests.services.payouts.payouts_stage import BTC_CLIENT, TO_BTC, Office, eth, open_office, usdt
 
@@ -120,13 +122,16 @@ async def test_a_run_that_had_read_the_old_address_orders_nothing_for_it(
     async with open_office(stage) as office:
         taken = await priced(office, payout_currency=coin, payout_network=coin, wallet_address=old)
 
-        async def is_kept_a_moment_later(*_: object) -> bool:
+        see = swap_reading.see_part
+
+        async def seen_a_moment_before(read: Reader, unique_id: str, part: int) -> Seen | None:
+            seen = await see(read, unique_id, part)
             if (await office.payout(taken)).wallet_address == old:
                 await decide(office, taken, Verdict.HOLD)
                 await decide(office, taken, Verdict.READDRESS, address=new)
-            return False
+            return seen
 
-        monkeypatch.setattr(swapper, "_is_kept", is_kept_a_moment_later)
+        monkeypatch.setattr(swap_reading, "see_part", seen_a_moment_before)
         await office.run()
         assert await office.state(taken) is State.SWAPPED
         await went_elsewhere(office, taken, new)

@@ -48,7 +48,8 @@ async def again(office: Office, taken: Taken, kinds: Sequence[str], put: int = 7
                 await sending.send_estimate(tx, payout, number)
             if kind == "estimated":
                 dear = Estimate(PRICING, Decimal(97), Decimal(5), Decimal(1), Decimal("0.1"))
-                await sending.send_estimated(tx, asked, payout, number, dear)
+                now = int((await office.s.clock.now()).timestamp())
+                await sending.send_estimated(tx, asked, payout, number, dear, now)
             for swap in swaps:
                 if kind == "swap":
                     await sending.send_swap(tx, payout, swap, number)

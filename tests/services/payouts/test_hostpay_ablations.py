@@ -121,7 +121,7 @@ ABLATIONS: Ablations = {
         [test_hostpay_nonces.test_a_nonce_that_somebody_else_waits_with_is_neither_taken_nor_passed_over],
     ),
     "the row before the send": (
-        patched(wallet_store, "open_hostpay", no_row),
+        lambda: without(r"on s.id = taken.swap_id", "on false", within="split_payout_hostpay"),
         [test_hostpay_writers.test_row_nonce_and_bytes_are_on_record_before_the_first_byte_leaves],
     ),
     "the look whether it waits": (

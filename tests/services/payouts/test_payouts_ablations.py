@@ -49,7 +49,7 @@ async def post_nothing(tx: Tx, posting: object) -> None:
     return None
 
 
-async def tell_what_is_created(tx: Tx, payouts: list[Payout]) -> None:
+async def tell_what_is_created(tx: Tx, payouts: list[Payout], *_: object) -> None:
     """Hostpay hears of each exchange as it comes, whatever becomes of the others."""
     for payout in payouts:
         for swap in await swap_store.active_swaps(tx, payout.id):

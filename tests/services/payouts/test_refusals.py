@@ -254,7 +254,8 @@ async def test_what_the_fees_eat_up_is_held(stage: OpenStage) -> None:
                 payout_network="btc", adjusted_amount_usdt=Decimal(97),
             )  # fmt: skip
             eaten = Estimate(PRICING, Decimal(97), Decimal(0), Decimal(97), Decimal(0))
-            await sending.send_estimated(tx, asked, taken.payout, 0, eaten)
+            now = int((await office.s.clock.now()).timestamp())
+            await sending.send_estimated(tx, asked, taken.payout, 0, eaten, now)
         await office.drain()
         payout = await office.payout(taken)
         assert (payout.state, payout.hold) == (State.HELD, Hold.NO_VALUE)

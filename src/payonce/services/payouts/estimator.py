@@ -27,7 +27,7 @@ async def price_payout(work: Work, changenow: ChangeNow) -> None:
     asked = await fields_of(work, hops.EstimateRequest)
     if asked is None:
         return
-    payout = await _payout(work)
+    payout, asked_at_s = await _payout(work)
     if payout is not None and payout.state is not State.RECEIVED:
         return
     try:
@@ -38,13 +38,15 @@ async def price_payout(work: Work, changenow: ChangeNow) -> None:
         await _refused(work, payout, no)
         return
     async with work.commit() as tx:
-        await sending.send_estimated(tx, asked, payout, number_of(work, "put", sending.FIRST), found)
+        put = number_of(work, "put", sending.FIRST)
+        await sending.send_estimated(tx, asked, payout, put, found, asked_at_s)
 
 
-async def _payout(work: Work) -> Payout | None:
-    """None for a caller that keeps its payouts itself."""
+async def _payout(work: Work) -> tuple[Payout | None, int]:
+    """And when it was looked up. None for a caller that keeps its payouts itself."""
     correlation_id = work.message.correlation_id
-    return None if correlation_id is None else await store.find(work.read, correlation_id)
+    found = None if correlation_id is None else await store.find_now(work.read, correlation_id)
+    return found or (None, 0)
 
 
 async def _is_kept_or_put_back(work: Work, payout: Payout, changenow: ChangeNow) -> bool:

@@ -8,10 +8,21 @@ from payonce.engine.transaction import Tx
 from payonce.engine.work import Work, handles
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Held, Invalid, Retry
-from payonce.services.payouts import earlier, pausing, swap_store, wallet_limits, wallet_store
-from payonce.services.payouts.model import ETH, ETH_NETWORK, ETH_TICKER, UNDER_WAY, Hold, State, Swap, SwapState
+from payonce.services.payouts import earlier, pausing, swap_reading, swap_store, wallet_limits, wallet_store
+from payonce.services.payouts.model import (
+    ETH,
+    ETH_NETWORK,
+    ETH_TICKER,
+    UNDER_WAY,
+    Hold,
+    Payout,
+    State,
+    Swap,
+    SwapState,
+)  # fmt: skip
 from payonce.services.payouts.policies import FOLLOW, HOSTPAY
 from payonce.services.payouts.requoting import lapse_and_keep, lapse_and_swap_anew
+from payonce.services.payouts.swap_reading import Seen
 from payonce.services.payouts.tokens import hops
 from payonce.services.payouts.wallet import HostWallet, PayDeposit
 from payonce.vendors.changenow.port import ChangeNow, Code, Exchange, ExchangeRefused, Status, same_amount
@@ -35,14 +46,15 @@ async def pay_swap(work: Work, changenow: ChangeNow, host: HostWallet) -> None:
     except Invalid as no:
         async with work.commit(rejected=str(no)):
             return
-    swap = await swap_store.swap_of_exchange(work.read, asked.unique_id, asked.cn_api_id)
-    if swap is None:
+    seen = await swap_reading.see_exchange(work.read, asked.unique_id, asked.cn_api_id)
+    if seen is None:
         await _refuse_stranger(work, asked)
         return
+    swap = seen.swap
     match swap.state:
         case SwapState.CREATED:
             try:
-                wanted = await _may_be_paid(work, changenow, host, asked, swap)
+                wanted = await _may_be_paid(work, changenow, host, asked, seen)
             except ExchangeRefused as no:
                 await _not_told(work, swap, no)
                 return
@@ -56,40 +68,42 @@ async def pay_swap(work: Work, changenow: ChangeNow, host: HostWallet) -> None:
             return
         case _:
             return
-    await _pay(work, host, swap)
+    await _pay(work, host, seen)
 
 
-async def _pay(work: Work, host: HostWallet, swap: Swap) -> None:
-    lease = await host.lease()
+async def _pay(work: Work, host: HostWallet, seen: Seen) -> None:
+    lease, swap = await host.lease(), seen.swap
     effect = PayDeposit(host, work.read, swap)
-    effect.tenants = await swap_store.lanes_of(work.read, swap.id)
+    effect.tenants = seen.lanes
 
     async def intent(tx: Tx) -> None:
         """Everything that must be on record before the first byte leaves."""
-        await _still_to_be_paid(tx, swap)
-        await swap_store.advance(tx, swap, SwapState.PAYING)
+        carried = await _still_to_be_paid(tx, swap)
+        await swap_store.advance(tx, swap, SwapState.PAYING, carried=carried)
         # Last, since all payments wait for the wallet's row.
-        signed = await effect.sign(tx, lease)
+        await effect.sign(tx, lease)
         # Behind its lock: of two payments that pass each alone, the second sees the first.
         if why := await wallet_limits.exceeded(tx, swap):
             raise Retry(why, after_s=0.0)
-        await wallet_store.open_hostpay(tx, swap, ETH_TICKER, ETH_NETWORK, signed)
 
     await work.effect(effect, key=f"{swap.id}/pay", scope=swap.scope, intent=intent)
     metrics.WALLET_PAYMENTS.labels(swap.amount.asset.code, "sent").inc()
     async with work.commit() as tx:
-        await wallet_store.note_hostpay(tx, swap, "sent")
+        await wallet_store.note_sent(tx, swap)
         await send_follow(tx, work, swap)
 
 
-async def _still_to_be_paid(tx: Tx, swap: Swap) -> None:
+async def _still_to_be_paid(tx: Tx, swap: Swap) -> list[Payout]:
     """The questions to exchange and chain took their time: a person may have stopped it since. From here to the end of
-    the transaction nobody can."""
-    for payout in await swap_store.payouts_of(tx, swap.id):
+    the transaction nobody can. The payouts that it carries, locked; whether the swap is still as it was read, the move
+    that follows tells."""
+    carried = await swap_store.payouts_of(tx, swap.id)
+    for payout in carried:
         if payout.state not in UNDER_WAY:
             raise Retry(f"payout {payout.id} is {payout.state} since this moment", after_s=0.0)
-    if (current := await swap_store.locked_swap(tx, swap.id)).state is not SwapState.CREATED:
-        raise Retry(f"swap {swap.id} is {current.state} since this moment", after_s=0.0)
+    if swap.state is not SwapState.CREATED:
+        raise Retry(f"swap {swap.id} is {swap.state}, and no payment of it is on record", after_s=0.0)
+    return carried
 
 
 async def send_follow(tx: Tx, work: Work, swap: Swap, *, delay_s: float = 0.0, **known: str | int) -> None:
@@ -102,24 +116,25 @@ async def send_follow(tx: Tx, work: Work, swap: Swap, *, delay_s: float = 0.0, *
     )  # fmt: skip
 
 
-async def _may_be_paid(work: Work, changenow: ChangeNow, host: HostWallet, asked: hops.HostPay, swap: Swap) -> bool:
+async def _may_be_paid(work: Work, changenow: ChangeNow, host: HostWallet, asked: hops.HostPay, seen: Seen) -> bool:
     """Whether everything that is known agrees that this deposit is wanted. If not, the message has been settled."""
+    swap = seen.swap
     if (wrong := _differs(asked, swap, host.wallet.address)) is not None:
         await _keep(work, swap, Hold.MISMATCH, wrong)
         return False
-    if kept := await _kept(work, swap):
-        why = f"payout {kept} was given to a person before it was paid"
+    if seen.kept is not None:
+        why = f"payout {seen.kept} was given to a person before it was paid"
         async with work.commit(rejected=why) as tx:
             await lapse_and_swap_anew(tx, swap, why)
         return False
-    if why := await earlier.paid_after_all(work, changenow, host, swap):
+    if seen.has_earlier and (why := await earlier.paid_after_all(work, changenow, host, swap)):
         await _keep(work, swap, Hold.MISMATCH, why, State.REVIEW)
         return False
     if not swap.direct:
         exchange = await changenow.exchange(asked.cn_api_id)
         if exchange is None:
             raise Retry(f"the exchange does not know {asked.cn_api_id} yet")
-        if not await _waits_for_us(work, swap, exchange):
+        if not await _waits_for_us(work, seen, exchange):
             return False
     if why := await wallet_limits.exceeded(work.read, swap):
         async with work.commit(rejected=why) as tx:
@@ -136,8 +151,8 @@ async def _not_told(work: Work, swap: Swap, no: ExchangeRefused) -> None:
     await pausing.pause_and_put_back(work, no.reason)
 
 
-async def _waits_for_us(work: Work, swap: Swap, exchange: Exchange) -> bool:
-    status = exchange.status
+async def _waits_for_us(work: Work, seen: Seen, exchange: Exchange) -> bool:
+    swap, status = seen.swap, exchange.status
     if status in TOO_LATE:
         async with work.commit(rejected=f"exchange {exchange.id} is {status}") as tx:
             await lapse_and_swap_anew(tx, swap, f"exchange {exchange.id} was {status} before it was paid")
@@ -156,9 +171,8 @@ async def _waits_for_us(work: Work, swap: Swap, exchange: Exchange) -> bool:
         why = f"exchange {exchange.id} asks for another amount or address than it did when it was made"
         await _keep(work, swap, Hold.MISMATCH, why)
         return False
-    left_s = await swap_store.valid_for_s(work.read, swap)
-    if left_s is not None and left_s < PAID_IN_WITHIN_S:
-        why = f"exchange {exchange.id} is valid for {left_s:.0f} s, and a deposit needs {PAID_IN_WITHIN_S:.0f}"
+    if seen.left_s is not None and seen.left_s < PAID_IN_WITHIN_S:
+        why = f"exchange {exchange.id} is valid for {seen.left_s:.0f} s, and a deposit needs {PAID_IN_WITHIN_S:.0f}"
         async with work.commit(rejected=why) as tx:
             await lapse_and_swap_anew(tx, swap, why)
         return False
@@ -213,17 +227,6 @@ async def _nonce_is_free(host: HostWallet, market: Market, nonce: int) -> None:
 def _observe(balance: Amount, *, low: bool) -> None:
     metrics.WALLET_BALANCE.labels(balance.asset.code).set(float(balance.to_decimal()))
     metrics.WALLET_LOW.labels(balance.asset.code).set(int(low))
-
-
-async def _kept(work: Work, swap: Swap) -> str | None:
-    found: str | None = await work.read.fetchval(
-        """
-        select p.id from payouts.payouts p join payouts.shares h on h.payout_id = p.id
-        where h.swap_id = $1 and p.state in ('held', 'review') limit 1
-        """,
-        swap.id,
-    )
-    return found
 
 
 async def _keep(work: Work, swap: Swap, hold: Hold, why: str, as_state: State = State.HELD) -> None:

@@ -16,7 +16,7 @@ from payonce.services.payouts.policies import FOLLOW, HOSTPAY
 from payonce.services.payouts.reading import number_of
 from payonce.services.payouts.requoting import keep_priced, swap_anew
 from payonce.services.payouts.wallet import BumpPayment, HostWallet, answered
-from payonce.services.payouts.wallet_store import Attempt, PaymentState, WalletPayment
+from payonce.services.payouts.wallet_store import Attempt, PaymentState, WalletPayment, Way
 from payonce.vendors.changenow.port import ChangeNow, Code, Exchange, ExchangeRefused, Status
 from payonce.vendors.evm.port import Incoming, Receipt
 
@@ -51,11 +51,12 @@ TELLING: Final = {
 @handles(FOLLOW, in_company=True)
 async def follow_payment(work: Work, changenow: ChangeNow, host: HostWallet) -> None:
     """Look once at where a payment stands; what is not at its end is looked at again later."""
-    swap = await swap_store.swap(work.read, str(work.message.payload.get("swap_id")))
+    way = await wallet_store.way_of(work.read, str(work.message.payload.get("swap_id")))
+    swap = way.swap
     try:
         match swap.state:
             case SwapState.PAYING:
-                await _follow_on_chain(work, changenow, host, swap)
+                await _follow_on_chain(work, changenow, host, way)
             case SwapState.PAID_IN if {"returned_by", "written_off_by"} & work.message.payload.keys():
                 await _follow_word(work, changenow, host, swap)
             case SwapState.PAID_IN:
@@ -64,13 +65,12 @@ async def follow_payment(work: Work, changenow: ChangeNow, host: HostWallet) -> 
         await _not_told(work, swap, no)
 
 
-async def _follow_on_chain(work: Work, changenow: ChangeNow, host: HostWallet, swap: Swap) -> None:
-    paid = await wallet_store.payment_of(work.read, swap.id)
+async def _follow_on_chain(work: Work, changenow: ChangeNow, host: HostWallet, way: Way) -> None:
+    swap, paid, attempts = way.swap, way.paid, way.attempts
     if paid is None:
         raise Retry(f"no payment of {swap.id} is on record yet")
     if paid.state is not PaymentState.SIGNED:
         return
-    attempts = await wallet_store.attempts_of(work.read, swap.id)
     if attempts[0].number > 1:
         # Of a bump whose answer was lost: its end must be known before this message can end.
         bump = BumpPayment(host, work.read, paid, attempts[0].number, attempts[0].signed.fees)
@@ -192,8 +192,7 @@ async def _in_vain(tx: Tx, swap: Swap, why: str) -> None:
 
 
 async def _settle(tx: Tx, swap: Swap, state: PaymentState, receipt: Receipt | None) -> None:
-    await wallet_store.settle(tx, swap.id, state, receipt)
-    await wallet_store.note_hostpay(tx, swap, state, receipt=receipt)
+    await wallet_store.settle(tx, swap, state, receipt)
     metrics.WALLET_PAYMENTS.labels(swap.amount.asset.code, state).inc()
 
 
@@ -291,9 +290,7 @@ async def _not_told(work: Work, swap: Swap, no: ExchangeRefused) -> None:
 
 async def _record_finished(work: Work, swap: Swap) -> None:
     async with work.commit() as tx:
-        finished = await swap_store.finish(tx, swap)
-        if back := await refunds.counted_of(tx, finished.id):
-            await tx.post(books.sent_back_and_finished(swap, back))
+        await swap_store.finish(tx, swap)
 
 
 async def _take_back(work: Work, host: HostWallet, swap: Swap, exchange: Exchange) -> None:

@@ -189,6 +189,18 @@ class Payout(msgspec.Struct, frozen=True, kw_only=True):
         return self.held_from or self.state
 
 
+class Lead(msgspec.Struct, frozen=True):
+    """What messages say of the payout that a swap runs under. Nothing of it ever changes."""
+
+    id: str
+    user_id: int
+    closed_channel_id: str
+
+    @property
+    def lane(self) -> str:
+        return self.closed_channel_id
+
+
 class Swap(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     unique_id: str

@@ -6,7 +6,8 @@ from typing import Final
 from payonce.engine.transaction import Tx
 from payonce.engine.work import Work, handles
 from payonce.kit.money import DIGITS_MAX, Amount
-from payonce.services.payouts import books, sending, store, swap_store
+from payonce.kit.outcomes import Retry
+from payonce.services.payouts import books, sending, store, swap_reading, swap_store
 from payonce.services.payouts.counting import counted
 from payonce.services.payouts.model import (
     ETH_NETWORK,
@@ -23,6 +24,7 @@ from payonce.services.payouts.model import (
 from payonce.services.payouts.policies import ESTIMATED, SWAPPED
 from payonce.services.payouts.pricing import market_value
 from payonce.services.payouts.reading import fields_of, number_of
+from payonce.services.payouts.swap_reading import Part
 from payonce.services.payouts.terms import Terms
 from payonce.services.payouts.tokens import hops
 
@@ -43,10 +45,13 @@ async def value_payout(work: Work, terms: Terms) -> None:
     if work.message.correlation_id is None:
         async with work.commit(rejected="whose estimate it is nobody here knows: its payout is kept elsewhere"):
             return
-    payout = await store.payout(work.read, work.message.correlation_id)
+    known = await store.find_now(work.read, work.message.correlation_id)
+    if known is None:
+        raise Retry(f"there is no payout {work.message.correlation_id!r}")
+    payout, now_s = known
     if payout.state is not State.RECEIVED:
         return
-    if (age_s := await _age_s(work)) > ESTIMATE_MAX_AGE_S:
+    if (age_s := _age_s(work, now_s)) > ESTIMATE_MAX_AGE_S:
         await _ask_anew(work, payout, age_s)
         return
     value = market_value(
@@ -61,11 +66,10 @@ async def value_payout(work: Work, terms: Terms) -> None:
         await _price(work, payout, value, terms)
 
 
-async def _age_s(work: Work) -> int:
+def _age_s(work: Work, now_s: int) -> int:
     """Of the estimate. One whose sender does not say when it was made is as old as its message."""
     put_at = work.message.created_at
-    now = int(await work.read.fetchval("select floor(extract(epoch from payonce.due_now()))::bigint"))
-    return now - number_of(work, "estimated_at", now if put_at is None else int(put_at.timestamp()))
+    return now_s - number_of(work, "estimated_at", now_s if put_at is None else int(put_at.timestamp()))
 
 
 async def _ask_anew(work: Work, payout: Payout, age_s: int) -> None:
@@ -81,10 +85,7 @@ async def _price(work: Work, payout: Payout, value: Amount, terms: Terms) -> Non
         priced = await store.move(tx, payout, State.PRICED, value=value)
         await tx.post(books.priced(payout, value))
         await _keep_request(tx, payout, value, terms.host_wallet)
-        await tx.execute(
-            "insert into payouts.parts (payout_id, part, amount_minor) values ($1, 1, $2)", payout.id, value.minor
-        )
-        swap = await swap_store.begin_swap(tx, priced, 1, [(payout.id, 1, value)])
+        swap = await swap_store.begin_swap(tx, priced, 1, [(payout.id, 1, value)], first=True)
         await sending.send_swap(tx, priced, swap)
 
 
@@ -104,38 +105,29 @@ async def record_swap(work: Work) -> None:
 async def _record(work: Work, swap: Swap, made: hops.SwapResponse) -> None:
     async with work.commit() as tx:
         payouts = await swap_store.payouts_of(tx, swap.id)
-        if (await swap_store.locked_swap(tx, swap.id)).state is not SwapState.CREATED:
+        # Behind their locks: nobody gives the swap up from here on.
+        parts = await swap_reading.parts_of(tx, payouts)
+        if SwapState.CREATED not in [part.state for part in parts if part.swap_id == swap.id]:
             return
         await _keep_swap(tx, swap, made)
-        await tell_hostpay(tx, payouts)
+        await tell_hostpay(tx, payouts, parts, swap)
 
 
-async def tell_hostpay(tx: Tx, payouts: list[Payout]) -> None:
-    """Of these payouts' swaps, all at once or none: what is only half created, or with a person, is not paid."""
-    swaps = {swap.id: swap for payout in payouts for swap in await swap_store.active_swaps(tx, payout.id)}
-    if any(payout.held_from is not None for payout in payouts) or not await _all_queued(tx, list(swaps)):
+async def tell_hostpay(tx: Tx, payouts: list[Payout], parts: list[Part], queued: Swap) -> None:
+    """Of these payouts' swaps, all at once or none: what is only half created, or with a person, is not paid. `queued`
+    is on record since this moment."""
+    carriers = {part.swap.id: part for part in parts if part.swap is not None}
+    if any(payout.held_from is not None for payout in payouts) or any(part.swap is None for part in parts):
         return
-    if any([await sending.parts_without_swap(tx, payout.id) for payout in payouts]):
+    if not all(carrier.queued or swap_id == queued.id for swap_id, carrier in carriers.items()):
         return
-    for swap in swaps.values():
-        if swap.triggered_at is None:
-            lead = await store.payout_by_unique_id(tx, swap.unique_id)
-            await swap_store.trigger(tx, swap)
-            await sending.send_hostpay(tx, lead, swap)
+    for carrier in carriers.values():
+        assert carrier.swap is not None and carrier.lead is not None
+        if carrier.swap.triggered_at is None:
+            await swap_store.trigger(tx, carrier.swap)
+            await sending.send_hostpay(tx, carrier.lead, carrier.swap)
     for payout in payouts:
-        await swap_store.follow(tx, payout)
-
-
-async def _all_queued(tx: Tx, swap_ids: list[str]) -> bool:
-    queued: bool = await tx.fetchval(
-        """
-        select count(*) = cardinality($1::text[]) from payouts.swaps s
-        join payouts.split_payout_que q on q.unique_id = s.unique_id and q.cn_api_id = s.cn_api_id
-        where s.id = any($1::text[])
-        """,
-        swap_ids,
-    )
-    return queued
+        await swap_store.follow(tx, payout, [part.state for part in parts if part.payout_id == payout.id])
 
 
 async def _keep_request(tx: Tx, payout: Payout, value: Amount, refund_address: str) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 from payonce.engine.transaction import Reader, Tx
 from payonce.kit.money import Amount
 from payonce.services.payouts import store, swap_store
-from payonce.services.payouts.model import ETH, ETH_NETWORK, ETH_TICKER, Payout, State, Swap, SwapState
+from payonce.services.payouts.model import ETH, ETH_NETWORK, ETH_TICKER, Lead, Payout, State, Swap, SwapState
 from payonce.services.payouts.policies import ESTIMATE, ESTIMATED, FOLLOW, HOSTPAY, SWAP, SWAPPED
 from payonce.services.payouts.tokens import hops
 from payonce.vendors.changenow.port import Estimate
@@ -26,8 +26,11 @@ async def send_estimate(tx: Tx, payout: Payout, put: int = FIRST) -> None:
     await tx.send(ESTIMATE, payload, key=key, correlation_id=payout.id, lane=payout.lane)
 
 
-async def send_estimated(tx: Tx, asked: hops.EstimateRequest, payout: Payout | None, put: int, found: Estimate) -> None:
-    """Also for a caller of the estimator whose payout is not on record here: then nothing but the fields says whose."""
+async def send_estimated(
+    tx: Tx, asked: hops.EstimateRequest, payout: Payout | None, put: int, found: Estimate, asked_at_s: int
+) -> None:  # fmt: skip
+    """Also for a caller of the estimator whose payout is not on record here: then nothing but the fields says whose.
+    `asked_at_s` is no later than the rate, so that nobody takes it for a newer one."""
     answer = hops.EstimateResponse(
         user_id=asked.user_id, closed_channel_id=asked.closed_channel_id, wallet_address=asked.wallet_address,
         payout_currency=asked.payout_currency, payout_network=asked.payout_network,
@@ -37,8 +40,7 @@ async def send_estimated(tx: Tx, asked: hops.EstimateRequest, payout: Payout | N
     if payout is None:
         await tx.send(ESTIMATED, hops.plain(answer))
         return
-    at = await tx.fetchval("select floor(extract(epoch from payonce.due_now()))::bigint")
-    payload = {**hops.plain(answer), "payout_id": payout.id, "put": put, "estimated_at": at}
+    payload = {**hops.plain(answer), "payout_id": payout.id, "put": put, "estimated_at": asked_at_s}
     key = f"estimated:{payout.id}:{put}"
     await tx.send(ESTIMATED, payload, key=key, correlation_id=payout.id, lane=payout.lane)
 
@@ -54,7 +56,9 @@ async def send_swap(tx: Tx, lead: Payout, swap: Swap, put: int = FIRST, delay_s:
     await tx.send(SWAP, payload, key=key, correlation_id=lead.id, lane=lead.lane, delay_s=delay_s)
 
 
-async def send_swapped(tx: Tx, lead: Payout, swap: Swap, put: int, made: Made, refund_address: str) -> None:
+async def send_swapped(
+    tx: Tx, lead: Payout | Lead, swap: Swap, put: int, made: Made, refund_address: str
+) -> None:  # fmt: skip
     answer = hops.SwapResponse(
         unique_id=swap.unique_id, user_id=lead.user_id, closed_channel_id=lead.closed_channel_id, cn_api_id=made.id,
         from_currency=made.pair.from_currency, to_currency=made.pair.to_currency, from_network=made.pair.from_network,
@@ -67,7 +71,7 @@ async def send_swapped(tx: Tx, lead: Payout, swap: Swap, put: int, made: Made, r
     await tx.send(SWAPPED, payload, key=key, correlation_id=lead.id, lane=lead.lane)
 
 
-async def send_hostpay(tx: Tx, lead: Payout, swap: Swap, put: int = FIRST) -> None:
+async def send_hostpay(tx: Tx, lead: Payout | Lead, swap: Swap, put: int = FIRST) -> None:
     assert swap.cn_api_id is not None and swap.payin_address is not None
     asked = hops.HostPay(
         unique_id=swap.unique_id, cn_api_id=swap.cn_api_id, from_currency=ETH_TICKER, from_network=ETH_NETWORK,

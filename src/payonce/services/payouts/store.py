@@ -47,6 +47,15 @@ async def find(read: Reader | Tx, payout_id: str) -> Payout | None:
     return None if row is None else payout_from(row)
 
 
+async def find_now(read: Reader, payout_id: str) -> tuple[Payout, int] | None:
+    """With what time it is by the store, in whole seconds."""
+    row = await read.fetchrow(
+        "select *, floor(extract(epoch from payonce.due_now()))::bigint as now_s from payouts.payouts where id = $1",
+        payout_id,
+    )
+    return None if row is None else (payout_from(row), row["now_s"])
+
+
 async def payout_by_unique_id(read: Reader | Tx, unique_id: str) -> Payout:
     row = await read.fetchrow("select * from payouts.payouts where unique_id = $1", unique_id)
     if row is None:

@@ -74,18 +74,6 @@ async def active_swaps(read: Reader | Tx, payout_id: str) -> list[Swap]:
     return [swap_from(row) for row in rows]
 
 
-async def lanes_of(read: Reader | Tx, swap_id: str) -> list[str]:
-    """The channels whose payouts it carries. Whom a swap serves never changes, so this may be read before a commit."""
-    rows = await read.fetch(
-        """
-        select distinct p.closed_channel_id from payouts.shares h join payouts.payouts p on p.id = h.payout_id
-        where h.swap_id = $1 order by 1
-        """,
-        swap_id,
-    )
-    return [row["closed_channel_id"] for row in rows]
-
-
 async def count_parts(read: Reader | Tx, payout_id: str) -> int:
     """Also those whose swap was given up: what an active swap carries may be a part of the payout alone."""
     count: int = await read.fetchval("select count(*) from payouts.parts where payout_id = $1", payout_id)
@@ -117,52 +105,85 @@ async def payouts_of(tx: Tx, swap_id: str) -> list[Payout]:
     return [payout_from(row) for row in rows]
 
 
-async def begin_swap(tx: Tx, lead: Payout, part: int, shares: Sequence[tuple[str, int, Amount]]) -> Swap:
-    """A swap that is to be created, under the lead's name, for these parts of payouts. That a part has no other is the
-    table's promise, not this function's."""
+async def begin_swap(
+    tx: Tx, lead: Payout, part: int, shares: Sequence[tuple[str, int, Amount]], *, first: bool = False
+) -> Swap:  # fmt: skip
+    """A swap that is to be created, under the lead's name, for these parts of payouts; `first`: these parts begin with
+    it. That a part has no other is the table's promise, not this function's."""
     amount = Amount.total((share for _, _, share in shares), ETH)
-    row = await tx.fetchrow(
+    beginning = _Beginning(
+        lead.unique_id, part, lead.payout_currency, lead.payout_network, lead.wallet_address, lead.extra_id,
+        amount.minor, lead.is_direct, first, [(payout_id, number, share.minor) for payout_id, number, share in shares],
+    )  # fmt: skip
+    return swap_from(await tx.gather(_begin_all, beginning))
+
+
+class _Beginning(NamedTuple):
+    unique_id: str
+    part: int
+    currency: str
+    network: str
+    address: str
+    extra_id: str | None
+    amount_minor: int
+    direct: bool
+    first: bool
+    shares: list[tuple[str, int, int]]
+
+
+async def _begin_all(connection: Connection, beginnings: Sequence[_Beginning]) -> list[Any]:
+    """The row of each. Nobody but the transaction sees what it adds, so nothing is locked."""
+    shares = [
+        (begun.unique_id, begun.part, begun.first, *share) for begun in beginnings for share in begun.shares
+    ]  # fmt: skip
+    rows = await connection.fetch(
         """
+        with new as (
+            select new.*, new.unique_id::text || '/' || new.part || '/' || r.round as id, r.round
+            from unnest($1::char(16)[], $2::int[], $3::text[], $4::text[], $5::text[], $6::text[], $7::numeric[],
+                        $8::boolean[])
+                as new (unique_id, part, currency, network, address, extra_id, amount_minor, direct)
+            cross join lateral (
+                select coalesce(max(round), 0) + 1 as round from payouts.swaps s
+                where s.unique_id = new.unique_id and s.part = new.part) r
+        ), share as (
+            select * from unnest($9::char(16)[], $10::int[], $11::boolean[], $12::text[], $13::int[], $14::numeric[])
+                as share (unique_id, swap_part, first, payout_id, part, amount_minor)
+        ), parted as (
+            insert into payouts.parts (payout_id, part, amount_minor)
+            select payout_id, part, amount_minor from share where first
+        ), shared as (
+            insert into payouts.shares (swap_id, payout_id, part, amount_minor)
+            select new.id, share.payout_id, share.part, share.amount_minor
+            from share join new on new.unique_id = share.unique_id and new.part = share.swap_part
+        )
         insert into payouts.swaps
             (id, unique_id, part, round, currency, network, address, extra_id, amount_minor, direct)
-        select $1 || '/' || $2::int || '/' || r.round, $1, $2::int, r.round, $3, $4, $5, $6, $7, $8
-        from (select coalesce(max(round), 0) + 1 as round from payouts.swaps where unique_id = $1 and part = $2::int) r
+        select id, unique_id, part, round, currency, network, address, extra_id, amount_minor, direct from new
         returning *
         """,
-        lead.unique_id, part, lead.payout_currency, lead.payout_network, lead.wallet_address, lead.extra_id,
-        amount.minor, lead.is_direct,
+        *map(list, zip(*(begun[:8] for begun in beginnings), strict=True)), *map(list, zip(*shares, strict=True)),
     )  # fmt: skip
-    begun = swap_from(row)
-    for payout_id, number, share in shares:
-        await tx.execute(
-            "insert into payouts.shares (swap_id, payout_id, part, amount_minor) values ($1, $2, $3, $4)",
-            begun.id, payout_id, number, share.minor,
-        )  # fmt: skip
-    return begun
+    found = {(row["unique_id"], row["part"]): row for row in rows}
+    return [found[begun.unique_id, begun.part] for begun in beginnings]
 
 
 async def record_made(tx: Tx, swap: Swap, made: Made) -> Swap:
     """The exchange exists. Its payouts follow when `split_payout_que` has it."""
-    return await _update(
+    row = await _change(
         tx, swap, SwapState.CREATED, cn_api_id=made.id, payin_address=made.payin_address,
         payin_extra_id=made.payin_extra_id, valid_until=made.valid_until,
     )  # fmt: skip
-
-
-async def valid_for_s(read: Reader | Tx, swap: Swap) -> float | None:
-    """How long the exchange still takes the deposit, by its word; None when it gave none."""
-    seconds: float | None = await read.fetchval(
-        "select extract(epoch from valid_until - payonce.due_now())::float8 from payouts.swaps where id = $1", swap.id
-    )
-    return seconds
+    return swap_from(row)
 
 
 async def record_direct(tx: Tx, swap: Swap) -> Swap:
     """No exchange is needed: the wallet pays the client."""
-    return await _update(
+    row = await _change(
         tx, swap, SwapState.CREATED, cn_api_id=f"{DIRECT}-{swap.id}", payin_address=swap.address,
         payin_extra_id=swap.extra_id,
     )  # fmt: skip
+    return swap_from(row)
 
 
 async def replace(tx: Tx, swap: Swap, reason: str) -> Swap:
@@ -175,42 +196,41 @@ async def replace(tx: Tx, swap: Swap, reason: str) -> Swap:
 
 async def trigger(tx: Tx, swap: Swap) -> None:
     """Hostpay is told of it: from now on nothing of ours replaces it."""
-    await tx.execute(
+    told = await tx.fetchval(
         """
         update payouts.swaps set triggered_at = coalesce(triggered_at, payonce.due_now())
-        where id = $1 and active returning id
+        where id = $1 and state = $2 and active returning id
         """,
-        swap.id,
-    )
+        swap.id, swap.state,
+    )  # fmt: skip
+    if told is None:
+        raise Retry(f"swap {swap.id} is no longer {swap.state}", after_s=0.0)
 
 
-async def advance(tx: Tx, swap: Swap, after: SwapState, *, reason: str | None = None) -> Swap:
+async def advance(
+    tx: Tx, swap: Swap, after: SwapState, *, reason: str | None = None, carried: list[Payout] | None = None
+) -> Swap:  # fmt: skip
     """Moves the swap, and the payouts it carries as far as all their parts have come. What a person has stays with
-    them, and only where it goes on from is moved."""
+    them, and only where it goes on from is moved. `carried` are those payouts, from whoever has locked them already."""
     # Payouts are locked before their swaps, everywhere.
-    carried = await payouts_of(tx, swap.id)
-    moved = await _update(tx, swap, after, reason=reason)
+    carried = await payouts_of(tx, swap.id) if carried is None else carried
+    row = await _change(tx, swap, after, reason=reason)
     if after not in REPLACED:
+        # Read with the swap, behind the payouts' locks: before those, another part may have been on its way.
+        beside = [word.partition(" ") for word in row["beside"]]
         for payout in carried:
-            await follow(tx, payout)
-    return moved
+            others = [SwapState(state) if state else None for state, _, whose in beside if whose == payout.id]
+            await follow(tx, payout, [after, *others])
+    return swap_from(row)
 
 
-async def follow(tx: Tx, payout: Payout) -> None:
-    """Moves a payout to where its swaps stand."""
-    rows = await tx.fetch(
-        """
-        select s.state from payouts.parts p
-        left join payouts.shares h on h.payout_id = p.payout_id and h.part = p.part and h.active
-        left join payouts.swaps s on s.id = h.swap_id
-        where p.payout_id = $1
-        """,
-        payout.id,
-    )
-    if any(row["state"] is None for row in rows):
+async def follow(tx: Tx, payout: Payout, parts: Sequence[SwapState | None]) -> None:
+    """Moves a payout to where the swaps of its parts stand; None for a part that has none."""
+    states = [state for state in parts if state is not None]
+    if len(states) < len(parts):
         # A part of it waits for another swap: until then the others say nothing about the whole.
         return
-    wanted = state_by(SwapState(row["state"]) for row in rows)
+    wanted = state_by(states)
     if payout.held_from is not None:
         await _move_beneath(tx, payout, wanted)
     elif wanted is not payout.state:
@@ -218,10 +238,21 @@ async def follow(tx: Tx, payout: Payout) -> None:
 
 
 async def finish(tx: Tx, swap: Swap) -> Swap:
-    """The client has it: every share is in the books, once."""
+    """The client has it: every share is in the books, once, and as a gain what came back of the deposit all the
+    same."""
     moved = await advance(tx, swap, SwapState.FINISHED)
-    for share in await shares_of(tx, swap.id):
-        await tx.post(books.finished(swap, share))
+    rows = await tx.fetch(
+        """
+        select h.*, (select coalesce(sum(r.counted_minor), 0) from payouts.refunds r where r.swap_id = h.swap_id)
+            as back_minor
+        from payouts.shares h where h.swap_id = $1 order by h.payout_id, h.part
+        """,
+        swap.id,
+    )
+    for row in rows:
+        await tx.post(books.finished(swap, share_from(row)))
+    if back := int(rows[0]["back_minor"]):
+        await tx.post(books.sent_back_and_finished(swap, Amount(back, ETH)))
     return moved
 
 
@@ -256,11 +287,11 @@ async def _move_beneath(tx: Tx, payout: Payout, wanted: State) -> None:
         )  # fmt: skip
 
 
-async def _update(
+async def _change(
     tx: Tx, swap: Swap, after: SwapState, *, cn_api_id: str | None = None, payin_address: str | None = None,
     payin_extra_id: str | None = None, valid_until: datetime | None = None, reason: str | None = None,
-) -> Swap:  # fmt: skip
-    """Compare-and-set, as with payouts."""
+) -> Any:  # fmt: skip
+    """Compare-and-set, as with payouts. The row as it is now."""
     if after not in SWAP_TRANSITIONS[swap.state]:
         raise AssertionError(f"a swap does not go from {swap.state} to {after}")
     change = _Change(
@@ -268,8 +299,8 @@ async def _update(
     )  # fmt: skip
     row = await tx.gather(_change_all, change, swap.id)
     if row is None:
-        raise Retry(f"swap {swap.id} is no longer {swap.state}")
-    return swap_from(row)
+        raise Retry(f"swap {swap.id} is no longer {swap.state}", after_s=0.0)
+    return row
 
 
 class _Change(NamedTuple):
@@ -285,7 +316,8 @@ class _Change(NamedTuple):
 
 
 async def _change_all(connection: Connection, changes: Sequence[_Change]) -> list[Any]:
-    """The row of each as it is now; None for one that was no longer as it was read."""
+    """The row of each as it is now; None for one that was no longer as it was read. `beside`: of the payouts that it
+    carries, the parts that others carry, each as the state of its swap, if it has one, and the payout's id."""
     rows = await connection.fetch(
         """
         update payouts.swaps s
@@ -297,7 +329,13 @@ async def _change_all(connection: Connection, changes: Sequence[_Change]) -> lis
         from unnest($1::text[], $2::text[], $3::text[], $4::boolean[], $5::text[], $6::text[], $7::text[], $8::text[],
                     $9::timestamptz[])
             as changed (id, before, after, active, cn_api_id, payin_address, payin_extra_id, reason, valid_until)
-        where s.id = changed.id and s.state = changed.before returning s.*
+        where s.id = changed.id and s.state = changed.before
+        returning s.*, array(
+            select coalesce(other.state, '') || ' ' || p.payout_id from payouts.parts p
+            left join payouts.shares h on h.payout_id = p.payout_id and h.part = p.part and h.active
+            left join payouts.swaps other on other.id = h.swap_id
+            where p.payout_id = any(array(select payout_id from payouts.shares where swap_id = s.id))
+              and h.swap_id is distinct from s.id) as beside
         """,
         *map(list, zip(*changes, strict=True)),
     )

@@ -8,7 +8,7 @@ from typing import Final
 from payonce.engine.transaction import Tx
 from payonce.engine.work import Work, handles
 from payonce.kit.outcomes import Refused, Retry
-from payonce.services.payouts import accumulating, minimums, pausing, sending, store, swap_store
+from payonce.services.payouts import accumulating, minimums, pausing, sending, store, swap_reading, swap_store
 from payonce.services.payouts.effects import CreateSwap, code_of, pair_of
 from payonce.services.payouts.estimator import TRIES_OF_AN_INACTIVE_PAIR
 from payonce.services.payouts.model import (
@@ -24,6 +24,7 @@ from payonce.services.payouts.model import (
 )  # fmt: skip
 from payonce.services.payouts.policies import SWAP
 from payonce.services.payouts.reading import fields_of, number_of
+from payonce.services.payouts.swap_reading import Seen
 from payonce.services.payouts.terms import Terms
 from payonce.services.payouts.tokens import hops
 from payonce.services.payouts.wallet import HostWallet
@@ -39,17 +40,18 @@ async def create_swap(work: Work, changenow: ChangeNow, terms: Terms, host: Host
     asked = await fields_of(work, hops.SwapRequest)
     if asked is None:
         return
-    swap = await swap_store.active_swap(work.read, asked.unique_id, number_of(work, "part", 1))
-    if swap is None or swap.triggered_at is not None or swap.state not in (SwapState.CREATING, SwapState.CREATED):
+    seen = await swap_reading.see_part(work.read, asked.unique_id, number_of(work, "part", 1))
+    if seen is None or not _is_wanted(seen.swap):
         return
-    if await _is_kept(work, swap) and await work.open_effect() is None:
+    if seen.kept is not None and await work.open_effect() is None:
         # Whoever lets it go on puts a message of its own.
         return
+    swap = seen.swap
     if swap.direct:
-        await _pay_directly(work, swap, terms, host)
+        await _pay_directly(work, seen, terms, host)
         return
     effect = CreateSwap(changenow, swap, terms.host_wallet)
-    effect.tenants = await swap_store.lanes_of(work.read, swap.id)
+    effect.tenants = seen.lanes
     try:
         made = await work.effect(
             effect, key=swap.id, scope=swap.scope,
@@ -59,25 +61,17 @@ async def create_swap(work: Work, changenow: ChangeNow, terms: Terms, host: Host
         await _refused(work, changenow, swap, no)
         return
     async with work.commit() as tx:
-        current = await swap_store.locked_swap(tx, swap.id)
-        if current.state is SwapState.CREATING:
-            current = await swap_store.record_made(tx, current, made)
+        if swap.state is SwapState.CREATING:
+            current = await swap_store.record_made(tx, swap, made)
+        else:
+            current = await swap_store.locked_swap(tx, swap.id)
         if current.state is SwapState.CREATED:
-            lead = await store.payout_by_unique_id(tx, swap.unique_id)
-            await sending.send_swapped(
-                tx, lead, current, number_of(work, "put", sending.FIRST), made, terms.host_wallet
-            )
+            put = number_of(work, "put", sending.FIRST)
+            await sending.send_swapped(tx, seen.lead, current, put, made, terms.host_wallet)
 
 
-async def _is_kept(work: Work, swap: Swap) -> bool:
-    kept: bool = await work.read.fetchval(
-        """
-        select exists (select from payouts.shares h join payouts.payouts p on p.id = h.payout_id
-            where h.swap_id = $1 and p.held_from is not null)
-        """,
-        swap.id,
-    )
-    return kept
+def _is_wanted(swap: Swap) -> bool:
+    return swap.triggered_at is None and swap.state in (SwapState.CREATING, SwapState.CREATED)
 
 
 async def _begin(tx: Tx, swap: Swap) -> Swap:
@@ -92,8 +86,9 @@ async def _begin(tx: Tx, swap: Swap) -> Swap:
     return current
 
 
-async def _pay_directly(work: Work, swap: Swap, terms: Terms, host: HostWallet) -> None:
+async def _pay_directly(work: Work, seen: Seen, terms: Terms, host: HostWallet) -> None:
     """The client gets the coin that the wallet pays: there is nothing to change, and the exchange is not asked."""
+    swap = seen.swap
     if swap.state is SwapState.CREATING and (no := await _not_worth_its_gas(swap, host)):
         async with work.commit(rejected=no.reason) as tx:
             current = await _begin(tx, swap)
@@ -111,8 +106,8 @@ async def _pay_directly(work: Work, swap: Swap, terms: Terms, host: HostWallet) 
             payout_address=swap.address, payout_extra_id=swap.extra_id, refund_address=terms.host_wallet,
             flow=FLOW, type=TYPE,
         )  # fmt: skip
-        lead = await store.payout_by_unique_id(tx, swap.unique_id)
-        await sending.send_swapped(tx, lead, current, number_of(work, "put", sending.FIRST), made, terms.host_wallet)
+        put = number_of(work, "put", sending.FIRST)
+        await sending.send_swapped(tx, seen.lead, current, put, made, terms.host_wallet)
 
 
 async def _not_worth_its_gas(swap: Swap, host: HostWallet) -> "No | None":

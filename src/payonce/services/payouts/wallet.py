@@ -2,13 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Final, TypeVar
 
 import msgspec
 
 from payonce.engine import leases
-from payonce.engine.database import Database
+from payonce.engine.database import Connection, Database
 from payonce.engine.effects import Effect, Rebroadcast
 from payonce.engine.model import Lease
 from payonce.engine.transaction import Reader, Tx
@@ -18,7 +18,7 @@ from payonce.kit.outcomes import Held, NotSent, Retry, Stale, Unknown
 from payonce.services.payouts import wallet_store
 from payonce.services.payouts.model import Swap
 from payonce.services.payouts.policies import VENDOR_TIMEOUT_S
-from payonce.services.payouts.wallet_store import Attempt, WalletPayment
+from payonce.services.payouts.wallet_store import Attempt, PayRequest, WalletPayment
 from payonce.vendors.evm.port import Fees, Market, Payment, Signed, Taken, Wallet
 
 LEASE_TTL_S: Final = 5.0
@@ -71,7 +71,7 @@ class HostWallet:
     async def fence(self, tx: Tx, lease: Lease) -> None:
         """Nobody takes the wallet over until this transaction has ended."""
         try:
-            await leases.fence(tx.connection, lease)
+            await tx.gather(_fence_all, lease)
         except Stale as error:
             self._lease = None
             raise Held(str(error), LEASE_TTL_S) from error
@@ -102,6 +102,13 @@ class HostWallet:
             log.error("wallet_nonce", wallet=self.wallet.address, nonce=nonce, why=why)
 
 
+async def _fence_all(connection: Connection, held: Sequence[Lease]) -> list[None]:
+    """Payments that leave together have one lease: it is asked for once."""
+    for lease in dict.fromkeys(held):
+        await leases.fence(connection, lease)
+    return [None for _ in held]
+
+
 def _has_failed(look: asyncio.Task[Market]) -> bool:
     return look.done() and (look.cancelled() or look.exception() is not None)
 
@@ -112,16 +119,6 @@ async def answered(question: Awaitable[Anything]) -> Anything:
         return await question
     except (NotSent, Unknown) as silence:
         raise Retry(f"the chain did not answer: {silence.reason}") from silence
-
-
-class PayRequest(msgspec.Struct, frozen=True):
-    """What is to be paid, and what the chain asked for it. The bytes are in the wallet's own table."""
-
-    swap_id: str
-    payment: Payment
-    fees: Fees
-    next_nonce: int
-    pending_nonce: int
 
 
 class Sent(msgspec.Struct, frozen=True):
@@ -144,6 +141,7 @@ class PayDeposit(Effect[PayRequest, Sent]):
         self.read = read
         self.swap = swap
         self.prepared: PayRequest | None = None
+        self.signed: Signed | None = None
 
     async def prepare(self) -> PayRequest:
         market = await self.host.market(self.swap.amount.asset)
@@ -152,18 +150,18 @@ class PayDeposit(Effect[PayRequest, Sent]):
         self.prepared = PayRequest(self.swap.id, payment, market.fees, market.next_nonce, market.pending_nonce)
         return self.prepared
 
-    async def sign(self, tx: Tx, lease: Lease) -> Signed:
+    async def sign(self, tx: Tx, lease: Lease) -> None:
         """Within the intent: the fence, the nonce and the bytes are on record with the request, or nothing is."""
         asked = self.prepared
         assert asked is not None
         await self.host.fence(tx, lease)
-        taking = wallet_store.Taking(
-            self.swap.id, asked.payment, asked.fees, asked.next_nonce, asked.pending_nonce
-        )  # fmt: skip
-        return await tx.gather(self.host.take, taking)
+        self.signed = await tx.gather(self.host.take, asked)
 
     async def perform(self, request: PayRequest) -> Sent:
-        newest = (await wallet_store.attempts_of(self.read, request.swap_id))[0].signed
+        """Right behind the intent, with the bytes that it put on record; a further try looks them up."""
+        newest, self.signed = self.signed, None
+        if newest is None:
+            newest = (await wallet_store.attempts_of(self.read, request.swap_id))[0].signed
         taken = await self.host.wallet.broadcast(newest)
         return Sent(self.host.wallet.address, newest.nonce, newest.hash, taken)
 
@@ -205,7 +203,7 @@ class BumpPayment(Effect[BumpRequest, Sent]):
         await self.host.fence(tx, lease)
         signed = self.host.wallet.sign(self.paid.payment, self.paid.nonce, self.fees)
         await wallet_store.add_attempt(tx, self.paid, before, signed)
-        await wallet_store.note_hostpay(tx, swap, "sent", tx_hash=signed.hash)
+        await wallet_store.note_sent(tx, swap, tx_hash=signed.hash)
 
     async def perform(self, request: BumpRequest) -> Sent:
         attempts = await wallet_store.attempts_of(self.read, request.swap_id)

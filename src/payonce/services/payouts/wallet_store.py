@@ -12,7 +12,7 @@ from payonce.engine.database import Connection, Database
 from payonce.engine.transaction import Reader, Tx
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Held, Retry
-from payonce.services.payouts.model import ETH, Swap
+from payonce.services.payouts.model import ETH, ETH_NETWORK, ETH_TICKER, Swap, swap_from
 from payonce.vendors.evm.port import Fees, Payment, Receipt, Signed, Wallet
 
 ATTEMPTS_MAX: Final = 100
@@ -47,8 +47,19 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     age_s: float
 
 
-class Taking(msgspec.Struct, frozen=True):
-    """A payment that needs a nonce, by what the chain said a moment ago."""
+class Way(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a swap has come."""
+
+    swap: Swap
+    paid: WalletPayment | None
+    """None where nothing is signed, and no longer looked up when it is in a final block."""
+    attempts: list[Attempt]
+    """The newest first."""
+
+
+class PayRequest(msgspec.Struct, frozen=True):
+    """What is to be paid, by what the chain said a moment ago; it needs a nonce. The bytes are in the wallet's own
+    table."""
 
     swap_id: str
     payment: Payment
@@ -57,7 +68,7 @@ class Taking(msgspec.Struct, frozen=True):
     pending_nonce: int
 
 
-def taker(wallet: Wallet) -> Deed[Taking, Signed]:
+def taker(wallet: Wallet) -> Deed[PayRequest, Signed]:
     """Gives each payment the next nonce, and puts its bytes on record, all in this transaction or not at all. The
     wallet's row is locked to its end, so nonces have neither gaps nor two owners; every payment of the wallet waits
     meanwhile.
@@ -65,24 +76,24 @@ def taker(wallet: Wallet) -> Deed[Taking, Signed]:
     Nonces that are used in a block and not by us are passed over. One that a transaction of somebody else only waits
     with is not: it may never be used, and whatever is signed behind it would wait for ever."""
 
-    async def take(connection: Connection, takings: Sequence[Taking]) -> list[Signed]:
-        newest = max(takings, key=lambda taking: taking.next_nonce)
+    async def take(connection: Connection, requests: Sequence[PayRequest]) -> list[Signed]:
+        newest = max(requests, key=lambda request: request.next_nonce)
         counted = await _lock(connection, wallet, newest.next_nonce)
-        nonces = await _free_nonces(connection, wallet.address, newest.next_nonce, len(takings))
-        if max(taking.pending_nonce for taking in takings) > nonces[0]:
+        nonces = await _free_nonces(connection, wallet.address, newest.next_nonce, len(requests))
+        if max(request.pending_nonce for request in requests) > nonces[0]:
             raise Held(
                 f"a transaction that is not ours waits with nonce {nonces[0]} of {wallet.address}", FOREIGN_LOOK_S
             )
         signed = [
-            wallet.sign(taking.payment, nonce, taking.fees) for taking, nonce in zip(takings, nonces, strict=True)
+            wallet.sign(request.payment, nonce, request.fees) for request, nonce in zip(requests, nonces, strict=True)
         ]
-        for taking, nonce in zip(takings, nonces, strict=True):
+        for request, nonce in zip(requests, nonces, strict=True):
             if nonce < counted:
-                text = f"nonce {nonce} was never used, and payments behind it waited: {taking.swap_id} takes it"
+                text = f"nonce {nonce} was never used, and payments behind it waited: {request.swap_id} takes it"
                 await note(
                     connection, "payouts.nonces", wallet.address, text, actor="payouts", severity=Severity.WARNING
                 )  # fmt: skip
-        await _keep_payments(connection, wallet.address, list(zip(takings, signed, strict=True)))
+        await _keep_payments(connection, wallet.address, list(zip(requests, signed, strict=True)))
         return signed
 
     return take
@@ -106,18 +117,24 @@ async def _lock(connection: Connection, wallet: Wallet, next_nonce: int) -> int:
     raise Retry(f"the wallet {wallet.address} is being taken off the record")
 
 
-async def _keep_payments(connection: Connection, wallet: str, taken: Sequence[tuple[Taking, Signed]]) -> None:
+async def _keep_payments(connection: Connection, wallet: str, taken: Sequence[tuple[PayRequest, Signed]]) -> None:
     """One statement: for as long as it takes, the wallet is locked."""
-    amounts = [taking.payment.amount for taking, _ in taken]
+    amounts = [request.payment.amount for request, _ in taken]
     signed = [each for _, each in taken]
     fees = [each.fees for each in signed]
     await connection.execute(
         """
         with taken as (
             select * from unnest($2::text[], $3::bigint[], $4::text[], $5::text[], $6::integer[], $7::numeric[],
-                $8::text[], $9::text[], $10::numeric[], $11::numeric[], $12::bigint[])
+                $8::text[], $9::text[], $10::numeric[], $11::numeric[], $12::bigint[], $15::numeric[])
             as taken (swap_id, nonce, to_address, asset, exponent, amount_minor, hash, raw, max_fee, priority_fee,
-                      gas_limit)
+                      gas_limit, amount)
+        ), shown as (
+            -- The row that callers of before look at, written before anything is sent.
+            insert into payouts.split_payout_hostpay
+                (unique_id, cn_api_id, from_currency, from_network, from_amount, payin_address, tx_hash, tx_status)
+            select s.unique_id, s.cn_api_id, $13, $14, taken.amount, taken.to_address, taken.hash, 'signed'
+            from taken join payouts.swaps s on s.id = taken.swap_id
         ), paid as (
             insert into payouts.wallet_payments (swap_id, wallet, nonce, to_address, asset, exponent, amount_minor)
             select swap_id, $1, nonce, to_address, asset, exponent, amount_minor from taken
@@ -128,11 +145,12 @@ async def _keep_payments(connection: Connection, wallet: str, taken: Sequence[tu
         update payouts.wallets set next_nonce = greatest(next_nonce, (select max(nonce) + 1 from taken))
         where address = $1
         """,
-        wallet, [taking.swap_id for taking, _ in taken], [each.nonce for each in signed],
-        [taking.payment.to for taking, _ in taken], [amount.asset.code for amount in amounts],
+        wallet, [request.swap_id for request, _ in taken], [each.nonce for each in signed],
+        [request.payment.to for request, _ in taken], [amount.asset.code for amount in amounts],
         [amount.asset.exponent for amount in amounts], [amount.minor for amount in amounts],
         [each.hash for each in signed], [each.raw for each in signed], [each.max_fee for each in fees],
-        [each.priority_fee for each in fees], [each.gas_limit for each in fees],
+        [each.priority_fee for each in fees], [each.gas_limit for each in fees], ETH_TICKER, ETH_NETWORK,
+        [amount.to_decimal() for amount in amounts],
     )  # fmt: skip
 
 
@@ -194,15 +212,31 @@ async def add_attempt(tx: Tx, paid: WalletPayment, before: Attempt, signed: Sign
     await _keep_attempt(tx, paid.wallet, signed, before.number + 1)
 
 
-async def payment_of(read: Reader | Tx, swap_id: str) -> WalletPayment | None:
-    row = await read.fetchrow("select * from payouts.wallet_payments where swap_id = $1", swap_id)
-    if row is None:
-        return None
-    return WalletPayment(
-        swap_id=row["swap_id"], wallet=row["wallet"], nonce=row["nonce"],
-        payment=Payment(row["to_address"], str(int(row["amount_minor"])), row["asset"], row["exponent"]),
-        state=PaymentState(row["state"]),
+async def way_of(read: Reader, swap_id: str) -> Way:
+    """Where a swap stands; while it is being paid, with its payment."""
+    rows = await read.fetch(
+        """
+        select s.*, p.wallet, p.nonce, p.to_address, p.asset, p.exponent, p.amount_minor as paid_minor,
+            p.state as payment_state, a.attempt, a.hash, a.raw, a.max_fee, a.priority_fee, a.gas_limit,
+            extract(epoch from payonce.due_now() - a.created_at)::float8 as age_s
+        from payouts.swaps s left join payouts.wallet_payments p on p.swap_id = s.id and s.state = 'paying'
+        left join payouts.wallet_attempts a on a.wallet = p.wallet and a.nonce = p.nonce
+        where s.id = $1 order by a.attempt desc
+        """,
+        swap_id,
+    )
+    if not rows:
+        raise Retry(f"there is no swap {swap_id!r}")
+    [row, *_] = rows
+    swap = swap_from(row)
+    if row["payment_state"] is None:
+        return Way(swap=swap, paid=None, attempts=[])
+    paid = WalletPayment(
+        swap_id=swap.id, wallet=row["wallet"], nonce=row["nonce"],
+        payment=Payment(row["to_address"], str(int(row["paid_minor"])), row["asset"], row["exponent"]),
+        state=PaymentState(row["payment_state"]),
     )  # fmt: skip
+    return Way(swap=swap, paid=paid, attempts=[_attempt(row) for row in rows])
 
 
 async def attempts_of(read: Reader | Tx, swap_id: str) -> list[Attempt]:
@@ -218,17 +252,25 @@ async def attempts_of(read: Reader | Tx, swap_id: str) -> list[Attempt]:
     return [_attempt(row) for row in rows]
 
 
-async def settle(tx: Tx, swap_id: str, state: PaymentState, receipt: Receipt | None) -> None:
-    """How it ended on the chain; once."""
+async def settle(tx: Tx, swap: Swap, state: PaymentState, receipt: Receipt | None) -> None:
+    """How it ended on the chain, also for callers of before; once."""
     settled = await tx.fetchval(
         """
+        with shown as (
+            update payouts.split_payout_hostpay
+            set tx_status = $2, tx_hash = coalesce($6, tx_hash), gas_used = coalesce($7, gas_used),
+                block_number = coalesce($8, block_number), is_complete = $9, updated_at = payonce.due_now()
+            where unique_id = $4 and cn_api_id = $5 and tx_status in ('signed', 'sent')
+        )
         update payouts.wallet_payments set state = $2, fee_minor = $3, updated_at = payonce.due_now()
         where swap_id = $1 and state = 'signed' returning true
         """,
-        swap_id, state, None if receipt is None else receipt.fee.minor,
+        swap.id, state, None if receipt is None else receipt.fee.minor, swap.unique_id, swap.cn_api_id,
+        receipt and receipt.hash, receipt and receipt.gas_used, receipt and receipt.block_number,
+        state is PaymentState.FINAL,
     )  # fmt: skip
     if settled is None:
-        raise Retry(f"the payment of {swap_id} has ended already")
+        raise Retry(f"the payment of {swap.id} has ended already")
 
 
 class Pressure(msgspec.Struct, frozen=True):
@@ -277,32 +319,16 @@ async def note_waiting(database: Database, swap: Swap, why: str | None) -> None:
     )
 
 
-async def open_hostpay(tx: Tx, swap: Swap, currency: str, network: str, signed: Signed) -> None:
-    """The row that callers of before look at, written before anything is sent."""
-    await tx.execute(
-        """
-        insert into payouts.split_payout_hostpay
-            (unique_id, cn_api_id, from_currency, from_network, from_amount, payin_address, tx_hash, tx_status)
-        values ($1, $2, $3, $4, $5, $6, $7, 'signed')
-        """,
-        swap.unique_id, swap.cn_api_id, currency, network, swap.amount.to_decimal(), swap.payin_address, signed.hash,
-    )  # fmt: skip
-
-
-async def note_hostpay(
-    tx: Tx, swap: Swap, status: str, *, tx_hash: str | None = None, receipt: Receipt | None = None
-) -> None:  # fmt: skip
-    """Where a payment stands, for callers of before. What has ended stays as it ended: a run that sends the bytes once
-    more may come after the one that saw them final."""
+async def note_sent(tx: Tx, swap: Swap, *, tx_hash: str | None = None) -> None:
+    """That a payment is on its way, for callers of before. What has ended stays as it ended: a run that sends the bytes
+    once more may come after the one that saw them final."""
     await tx.execute(
         """
         update payouts.split_payout_hostpay
-        set tx_status = $3, tx_hash = coalesce($4, tx_hash), gas_used = coalesce($5, gas_used),
-            block_number = coalesce($6, block_number), is_complete = $7, updated_at = payonce.due_now()
+        set tx_status = 'sent', tx_hash = coalesce($3, tx_hash), updated_at = payonce.due_now()
         where unique_id = $1 and cn_api_id = $2 and tx_status in ('signed', 'sent')
         """,
-        swap.unique_id, swap.cn_api_id, status, tx_hash or (receipt and receipt.hash),
-        receipt and receipt.gas_used, receipt and receipt.block_number, status == PaymentState.FINAL,
+        swap.unique_id, swap.cn_api_id, tx_hash,
     )  # fmt: skip
 
 
