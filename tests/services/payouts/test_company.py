@@ -8,10 +8,13 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Any, Final
 
+import pytest
+
 from payonce.engine import brakes
 from payonce.kit.money import Amount
-from payonce.services.payouts import wallet_limits
+from payonce.services.payouts import hostpay, wallet_limits
 from payonce.services.payouts.accumulating import batch_client, look_for_batches
+from payonce.services.payouts.hostpay import pay_swap
 from payonce.services.payouts.intake import Asked
 from payonce.services.payouts.model import ETH, Payout, State
 from payonce.services.payouts.receiving import receive
@@ -34,6 +37,8 @@ OTHER_CLIENT: Final = "1BoatSLRHtKNngkdXEeobR76b53LETtpyT"
 RUNS: Final = 8
 PRICE: Final = "100"
 """0.04 ETH."""
+FOR_THREE: Final = eth("0.14")
+"""Three times that, and their gas."""
 
 
 async def order(house: House, number: int, price: str = PRICE, to: str = OTHER_CLIENT) -> Payout:
@@ -127,6 +132,43 @@ async def test_of_those_that_pass_each_alone_no_more_pass_than_the_day_allows(st
         await house.sound()
         await nonces_are_whole(house)
     assert shared.parted > 0, "else the limit was not met in company, and the test tried nothing"
+
+
+async def for_three(house: House, payouts: list[Payout]) -> None:
+    """Three of them are paid, and the others when the wallet is filled up; each once."""
+    assert await states(house, payouts) == {State.FINISHED: 3, State.SWAPPED: RUNS - 3}
+    assert await house.s.owner.fetchval("select count(*) from payouts.wallet_payments") == 3
+    house.chain.arrive(house.wallet.address, eth("5"), "top-up")
+    await house.run()
+    assert await states(house, payouts) == {State.FINISHED: RUNS}
+    assert len(house.transfers()) == RUNS
+    await nonces_are_whole(house)
+
+
+async def test_of_those_that_each_find_enough_no_more_are_signed_than_the_wallet_can_pay(stage: OpenStage) -> None:
+    async with company(stage, opening=FOR_THREE) as house:
+        payouts = [await order(house, number) for number in range(RUNS)]
+        shared = await run(house)
+        await for_three(house, payouts)
+    assert shared.parted > 0, "else they did not come together, and the test tried nothing"
+
+
+async def test_so_it_is_where_each_has_a_transaction_of_its_own(stage: OpenStage) -> None:
+    async with open_house(stage, opening=FOR_THREE) as house:
+        payouts = [await house.waiting_for_hostpay(number) for number in range(RUNS)]
+        workers = [await house.another_worker(pay_swap) for _ in payouts]
+        looking, looked = asyncio.Barrier(RUNS), hostpay._has_funds
+
+        async def look_together(*about: Any) -> None:
+            await looked(*about)
+            await looking.wait()
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(hostpay, "_has_funds", look_together)
+            await asyncio.gather(*(worker.step() for worker in workers))
+        assert await house.s.owner.fetchval("select count(*) from payouts.wallet_payments") == 3
+        await house.run()
+        await for_three(house, payouts)
 
 
 async def test_no_more_leave_within_a_window_than_a_limit_allows(stage: OpenStage) -> None:

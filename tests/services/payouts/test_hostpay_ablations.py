@@ -16,6 +16,7 @@ from payonce.vendors.evm import client
 from tests.ablations import Ablations, cases, given, missed, patched
 from tests.conformance.wire import without
 from tests.services.payouts import (
+    test_company,
     test_hostpay,
     test_hostpay_chain,
     test_hostpay_clearances,
@@ -119,6 +120,13 @@ ABLATIONS: Ablations = {
     "the look whose nonce waits": (
         no_look_at_nonces,
         [test_hostpay_nonces.test_a_nonce_that_somebody_else_waits_with_is_neither_taken_nor_passed_over],
+    ),
+    "the funds behind the wallet's lock": (
+        patched(wallet_store, "_check_funds", lambda *_: None),
+        [
+            test_company.test_of_those_that_each_find_enough_no_more_are_signed_than_the_wallet_can_pay,
+            test_company.test_so_it_is_where_each_has_a_transaction_of_its_own,
+        ],
     ),
     "the row before the send": (
         lambda: without(r"on s.id = taken.swap_id", "on false", within="split_payout_hostpay"),

@@ -193,7 +193,8 @@ def _differs(asked: hops.HostPay, swap: Swap, wallet: str) -> str | None:
 
 
 async def _has_funds(work: Work, host: HostWallet, swap: Swap) -> None:
-    """Before a nonce is taken: one that cannot be paid for would hold up all that stand behind it."""
+    """Before a nonce is taken: one that cannot be paid for would hold up all that stand behind it. Those that look in
+    the same moment find the same funds; whoever takes the nonces counts once more, behind the wallet's lock."""
     market = await host.market(swap.amount.asset)
     pressure = await wallet_store.pressure_on(work.read, host.wallet.address, swap, market.next_nonce)
     await _nonce_is_free(host, market, pressure.nonce)

@@ -147,7 +147,9 @@ class PayDeposit(Effect[PayRequest, Sent]):
         market = await self.host.market(self.swap.amount.asset)
         assert self.swap.payin_address is not None
         payment = Payment.of(self.swap.payin_address, self.swap.amount)
-        self.prepared = PayRequest(self.swap.id, payment, market.fees, market.next_nonce, market.pending_nonce)
+        self.prepared = PayRequest(
+            self.swap.id, payment, market.fees, market.next_nonce, market.pending_nonce, market.balance.to_minor_text()
+        )  # fmt: skip
         return self.prepared
 
     async def sign(self, tx: Tx, lease: Lease) -> None:

@@ -66,6 +66,8 @@ class PayRequest(msgspec.Struct, frozen=True):
     fees: Fees
     next_nonce: int
     pending_nonce: int
+    balance: str = "0"
+    """What the wallet had, in minor units. Requests of before do not say it; none of them is signed any more."""
 
 
 def taker(wallet: Wallet) -> Deed[PayRequest, Signed]:
@@ -74,16 +76,18 @@ def taker(wallet: Wallet) -> Deed[PayRequest, Signed]:
     meanwhile.
 
     Nonces that are used in a block and not by us are passed over. One that a transaction of somebody else only waits
-    with is not: it may never be used, and whatever is signed behind it would wait for ever."""
+    with is not: it may never be used, and whatever is signed behind it would wait for ever. Neither is anything signed
+    that the wallet cannot pay for: of several that were looked at one by one, each may have found the same ether."""
 
     async def take(connection: Connection, requests: Sequence[PayRequest]) -> list[Signed]:
         newest = max(requests, key=lambda request: request.next_nonce)
         counted = await _lock(connection, wallet, newest.next_nonce)
-        nonces = await _free_nonces(connection, wallet.address, newest.next_nonce, len(requests))
+        nonces, in_flight = await _free_nonces(connection, wallet.address, newest.next_nonce, len(requests))
         if max(request.pending_nonce for request in requests) > nonces[0]:
             raise Held(
                 f"a transaction that is not ours waits with nonce {nonces[0]} of {wallet.address}", FOREIGN_LOOK_S
             )
+        _check_funds(wallet.address, requests, in_flight)
         signed = [
             wallet.sign(request.payment, nonce, request.fees) for request, nonce in zip(requests, nonces, strict=True)
         ]
@@ -97,6 +101,15 @@ def taker(wallet: Wallet) -> Deed[PayRequest, Signed]:
         return signed
 
     return take
+
+
+def _check_funds(wallet: str, requests: Sequence[PayRequest], in_flight: Amount) -> None:
+    """Each on top of those before it, and of all that is signed."""
+    needed = in_flight
+    for request in requests:
+        needed += request.payment.amount + request.fees.most
+        if Amount.from_minor(request.balance, needed.asset) < needed:
+            raise Retry(f"since this moment the wallet {wallet} has not enough left for {request.swap_id}", after_s=0.0)
 
 
 async def _lock(connection: Connection, wallet: Wallet, next_nonce: int) -> int:
@@ -167,18 +180,29 @@ async def free_nonce(read: Reader | Tx, wallet: str, next_nonce: int) -> int:
     return nonce
 
 
-async def _free_nonces(connection: Connection, wallet: str, next_nonce: int, count: int) -> list[int]:
-    """So many of the lowest ones."""
+_FLYING: Final = """
+    select coalesce(sum(amount_minor), 0) from payouts.wallet_payments
+    where wallet = $1 and asset = $3 and exponent = $4 and state = 'signed'"""
+_GAS: Final = """
+    select coalesce(sum(most.minor), 0) from payouts.wallet_payments p cross join lateral (
+        select max(a.max_fee * a.gas_limit) as minor from payouts.wallet_attempts a
+        where a.wallet = p.wallet and a.nonce = p.nonce) most
+    where p.wallet = $1 and p.state = 'signed'"""
+"""What a wallet has signed and the balance may still show, and its gas at worst."""
+
+
+async def _free_nonces(connection: Connection, wallet: str, next_nonce: int, count: int) -> tuple[list[int], Amount]:
+    """So many of the lowest ones; and what is in flight, with its gas."""
     rows = await connection.fetch(
-        """
-        select c.nonce from generate_series($2::bigint, $3 + greatest($2::bigint, (
+        f"""
+        select c.nonce, ({_FLYING}) + ({_GAS}) as minor from generate_series($2::bigint, $5 + greatest($2::bigint, (
             select max(p.nonce) + 1 from payouts.wallet_payments p where p.wallet = $1))) as c (nonce)
         where not exists (select from payouts.wallet_payments q where q.wallet = $1 and q.nonce = c.nonce)
-        order by c.nonce limit $3
+        order by c.nonce limit $5
         """,
-        wallet, next_nonce, count,
+        wallet, next_nonce, ETH.code, ETH.exponent, count,
     )  # fmt: skip
-    return [row["nonce"] for row in rows]
+    return [row["nonce"] for row in rows], Amount(int(rows[0]["minor"]), ETH)
 
 
 async def tell_of_nonce(connection: Connection, wallet: Wallet, nonce: int, why: str) -> bool:
@@ -294,12 +318,7 @@ async def pressure_on(read: Reader, wallet: str, swap: Swap, next_nonce: int) ->
     row = await read.fetchrow(
         f"""
         select ({_FREE_NONCE}) as nonce,
-            (select coalesce(sum(amount_minor), 0) from payouts.wallet_payments
-             where wallet = $1 and asset = $3 and exponent = $4 and state = 'signed') as flying,
-            (select coalesce(sum(most.minor), 0) from payouts.wallet_payments p cross join lateral (
-                 select max(a.max_fee * a.gas_limit) as minor from payouts.wallet_attempts a
-                 where a.wallet = p.wallet and a.nonce = p.nonce) most
-             where p.wallet = $1 and p.state = 'signed') as gas,
+            ({_FLYING}) as flying, ({_GAS}) as gas,
             (select low_balance_minor from payouts.wallet_limits where asset = $3 and exponent = $4) as low,
             array(select id from payouts.swaps
                   where state = 'created' and waits_for is not null order by id limit 2) as waiting
