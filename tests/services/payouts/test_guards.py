@@ -1,5 +1,10 @@
 """What the store itself refuses, whatever the code above it believes."""
 
+import asyncio
+from decimal import Decimal
+from functools import partial
+from typing import Final
+
 import asyncpg
 import pytest
 
@@ -9,8 +14,12 @@ from payonce.services.payouts.intake import unique_id_of
 from payonce.services.payouts.model import Hold, State, SwapState
 from payonce.services.payouts.policies import SWAPPED
 from payonce.services.payouts.receiving import Collision
-from payonce.testing import OpenStage
-from tests.services.payouts.payouts_stage import open_office
+from payonce.testing import OpenStage, eventually
+from tests.services.payouts.payouts_stage import TO_BTC, open_office
+
+WAITING: Final = """
+    select exists (select from pg_locks l join pg_stat_activity a using (pid)
+        where not l.granted and a.datname = current_database())"""
 
 
 async def test_a_payout_that_has_moved_on_is_not_moved_by_a_stale_read(stage: OpenStage) -> None:
@@ -34,6 +43,40 @@ async def test_a_swap_that_has_moved_on_is_not_moved_by_a_stale_read(stage: Open
         with pytest.raises(Retry, match="no longer created"):
             async with office.s.begin() as tx:
                 await swap_store.advance(tx, swap, SwapState.PAYING)
+
+
+async def test_hostpay_is_not_told_of_a_swap_that_has_moved_on(stage: OpenStage) -> None:
+    async with open_office(stage) as office:
+        taken = await office.order()
+        await office.run()
+        [swap] = await office.swaps(taken)
+        await office.pay(swap)
+        with pytest.raises(Retry, match="no longer created"):
+            async with office.s.begin() as tx:
+                await swap_store.trigger(tx, swap)
+
+
+async def test_of_two_parts_that_move_at_once_the_later_sees_the_earlier(stage: OpenStage) -> None:
+    """While it waits for the payout, the other part moves: what it read before that is not how things stand."""
+    async with open_office(stage) as office:
+        office.changenow.set_range(TO_BTC, Decimal("0.001"), Decimal("0.03"))
+        taken = await office.order()
+        await office.run()
+        async with office.s.begin() as tx:
+            first, second = [
+                await swap_store.advance(tx, swap, SwapState.PAYING) for swap in await office.swaps(taken)
+            ]  # fmt: skip
+
+        async def pay_second() -> None:
+            async with office.s.begin() as tx:
+                await swap_store.advance(tx, second, SwapState.PAID_IN)
+
+        async with office.s.begin() as tx:
+            await swap_store.advance(tx, first, SwapState.PAID_IN)
+            behind = asyncio.create_task(pay_second())
+            await eventually(partial(office.s.owner.fetchval, WAITING), what="the second waits for the first")
+        await behind
+        assert await office.state(taken) is State.PAID_IN
 
 
 async def test_a_move_that_the_table_does_not_have_is_a_bug(stage: OpenStage) -> None:

@@ -21,7 +21,7 @@ from payonce.services.payouts import (
     swap_store,
     swapper,
 )
-from payonce.services.payouts.model import Payout
+from payonce.services.payouts.model import Payout, Swap, SwapState, swap_from
 from payonce.testing import OpenStage, Stage
 from payonce.vendors.changenow.port import Code
 from tests.ablations import Ablations, cases, given, missed, patched
@@ -55,6 +55,24 @@ async def tell_what_is_created(tx: Tx, payouts: list[Payout], *_: object) -> Non
         for swap in await swap_store.active_swaps(tx, payout.id):
             if swap.cn_api_id is not None and swap.triggered_at is None:
                 await sending.send_hostpay(tx, payout, swap)
+
+
+async def advance_by_an_earlier_look(tx: Tx, swap: Swap, after: SwapState) -> Swap:
+    """Reads how the other parts stand before it has the payouts."""
+    rows = await tx.fetch(
+        """
+        select h.payout_id, other.state from payouts.shares mine
+        join payouts.shares h on h.payout_id = mine.payout_id and h.active
+        join payouts.swaps other on other.id = h.swap_id where mine.swap_id = $1 and other.id <> $1
+        """,
+        swap.id,
+    )
+    carried = await swap_store.payouts_of(tx, swap.id)
+    moved = await swap_store._change(tx, swap, after)
+    for payout in carried:
+        others = [SwapState(row["state"]) for row in rows if row["payout_id"] == payout.id]
+        await swap_store.follow(tx, payout, [after, *others])
+    return swap_from(moved)
 
 
 def always_other(_: object) -> Code:
@@ -104,6 +122,18 @@ ABLATIONS: Ablations = {
     "the state of a swap": (
         lambda: without(r"and s\.state = changed\.before", "", within="payouts.swaps"),
         [test_guards.test_a_swap_that_has_moved_on_is_not_moved_by_a_stale_read],
+    ),
+    "the state of a swap that hostpay is told of": (
+        lambda: without(r"and state = \$2 and active", "and $2::text <> ''", within="triggered_at"),
+        [test_guards.test_hostpay_is_not_told_of_a_swap_that_has_moved_on],
+    ),
+    "the look at the other parts": (
+        lambda: without(r"and h.swap_id is distinct from s.id", "and false", within="payouts.parts"),
+        [test_refusals.test_what_is_too_large_for_one_swap_is_split],
+    ),
+    "the look at the other parts behind the lock": (
+        patched(swap_store, "advance", advance_by_an_earlier_look),
+        [test_guards.test_of_two_parts_that_move_at_once_the_later_sees_the_earlier],
     ),
     "waiting for every part": (
         patched(orchestrator, "tell_hostpay", tell_what_is_created),

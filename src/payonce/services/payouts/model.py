@@ -237,6 +237,11 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     amount: Amount
 
 
+_STATES: Final = {state.value: state for state in State}
+_SWAP_STATES: Final = {state.value: state for state in SwapState}
+"""Rows are read more often than anything else is done here, and an enum's own look-up is ten times slower."""
+
+
 def payout_from(row: Any) -> Payout:
     return Payout(
         id=row["id"], unique_id=row["unique_id"], payment_id=row["payment_id"], natural_key=row["natural_key"],
@@ -246,7 +251,7 @@ def payout_from(row: Any) -> Payout:
         price=Amount(int(row["price_minor"]), USDT), fee=Amount(int(row["fee_minor"]), USDT),
         adjusted=Amount(int(row["adjusted_minor"]), USDT),
         value=None if row["value_minor"] is None else Amount(int(row["value_minor"]), ETH),
-        state=State(row["state"]), held_from=None if row["held_from"] is None else State(row["held_from"]),
+        state=_STATES[row["state"]], held_from=None if row["held_from"] is None else _STATES[row["held_from"]],
         hold=None if row["hold"] is None else Hold(row["hold"]), reason=row["reason"], puts=row["puts"],
         revision=row["revision"],
         trace_id=row["trace_id"], created_at=row["created_at"], updated_at=row["updated_at"],
@@ -257,7 +262,7 @@ def swap_from(row: Any) -> Swap:
     return Swap(
         id=row["id"], unique_id=row["unique_id"], part=row["part"], round=row["round"], currency=row["currency"],
         network=row["network"], address=row["address"], extra_id=row["extra_id"],
-        amount=Amount(int(row["amount_minor"]), ETH), direct=row["direct"], state=SwapState(row["state"]),
+        amount=Amount(int(row["amount_minor"]), ETH), direct=row["direct"], state=_SWAP_STATES[row["state"]],
         cn_api_id=row["cn_api_id"], payin_address=row["payin_address"], payin_extra_id=row["payin_extra_id"],
         valid_until=row["valid_until"], triggered_at=row["triggered_at"], reason=row["reason"],
         waits_for=row["waits_for"],
