@@ -14,6 +14,7 @@ from payonce.engine.company.telling import ASKER, shape_of
 from payonce.engine.database import Connection
 from payonce.testing import OpenStage
 from tests.conformance.wire import on_the_wire
+from tests.services.payouts.hostpay_stage import House
 from tests.services.payouts.test_company import company, order, run
 
 SOURCE: Final = Path(payonce.__file__).parent
@@ -32,6 +33,13 @@ VERBS: Final = ("select ", "select\n", "insert ", "update ", "delete ", "with ")
 LEAST_TEXTS: Final = 150
 LEAST_SENT: Final = 40
 LEAST_FOR_ALL: Final = 80
+TABLES: Final = frozenset({
+    "payouts", "parts", "swaps", "shares", "wallet_payments", "wallet_attempts", "split_payout_request",
+    "split_payout_que", "split_payout_hostpay",
+})  # fmt: skip
+"""Those that grow with every payout."""
+OF_FEW: Final = frozenset({"swaps_waiting"})
+"""Indexes that leave nearly all rows out: these may be read to their ends."""
 
 
 def texts() -> Iterator[tuple[str, str]]:
@@ -76,7 +84,7 @@ async def test_every_statement_of_the_sources_is_told_apart_rightly(stage: OpenS
     assert checked >= LEAST_TEXTS, checked
 
 
-async def test_every_statement_that_payouts_send_in_company_is_told_apart_rightly(stage: OpenStage) -> None:
+async def sent_in_company(house: House) -> list[str]:
     """Also those that are put together on the way."""
     sent: set[str] = set()
 
@@ -85,16 +93,21 @@ async def test_every_statement_that_payouts_send_in_company_is_told_apart_rightl
             sent.add(statement)
         return statement
 
+    with on_the_wire(see):
+        await order(house, 1)
+        await order(house, 2, to=f"0x{1:040x}")
+        await run(house)
+        await order(house, 3)
+        await run(house)
+    return sorted(sent)
+
+
+async def test_every_statement_that_payouts_send_in_company_is_told_apart_rightly(stage: OpenStage) -> None:
     async with company(stage) as house:
-        with on_the_wire(see):
-            await order(house, 1)
-            await order(house, 2, to=f"0x{1:040x}")
-            await run(house)
-            await order(house, 3)
-            await run(house)
+        sent = await sent_in_company(house)
         async with house.s.database.work.acquire() as connection:
             # What only the owner may do is the test's own.
-            checked = [await told_apart_is_right(connection, sql) for sql in sorted(sent)]
+            checked = [await told_apart_is_right(connection, sql) for sql in sent]
     assert sum(checked) >= LEAST_SENT, sum(checked)
 
 
@@ -152,3 +165,35 @@ def steps(plan: dict[str, Any]) -> list[Any]:
     """What is done, by which index, to what."""
     names = [plan.get(name) for name in ("Node Type", "Index Name", "Relation Name")]
     return [*names, *(steps(each) for each in plan.get("Plans", ()))]
+
+
+async def whole_tables(connection: Connection, sql: str, name: str) -> list[str] | None:
+    """The tables of payouts of which its plan reads all; None for what has no plan."""
+    try:
+        count = len((await connection.prepare(sql)).get_parameters())
+        await connection.execute(f"prepare {name} as {sql}")
+        arguments = f"({', '.join(['null'] * count)})" if count else ""
+        [[plan]] = await connection.fetch(f"explain (format json) execute {name}{arguments}")
+    except asyncpg.PostgresError:
+        return None
+    found = []
+
+    def look(node: Any) -> None:
+        table, few = node.get("Relation Name"), node.get("Index Name") in OF_FEW
+        if "Scan" in node["Node Type"] and table in TABLES and "Index Cond" not in node and not few:
+            found.append(table)
+        for each in node.get("Plans", ()):
+            look(each)
+
+    look(json.loads(plan)[0]["Plan"])
+    return found
+
+
+async def test_no_plan_that_is_made_for_empty_tables_reads_all_of_a_full_one(stage: OpenStage) -> None:
+    """A plan is made once for each connection, and the first payout may be the one that it is made for."""
+    async with company(stage) as house:
+        sent = await sent_in_company(house)
+        async with house.s.database.shared.acquire() as connection:
+            plans = {sql: await whole_tables(connection, sql, f"planned_{number}") for number, sql in enumerate(sent)}
+    assert not {sql: tables for sql, tables in plans.items() if tables}
+    assert sum(tables is not None for tables in plans.values()) >= LEAST_SENT

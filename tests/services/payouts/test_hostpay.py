@@ -58,9 +58,9 @@ async def test_a_message_that_comes_twice_at_any_time_changes_nothing(stage: Ope
         puts = iter(range(10, 500))
 
         async def tell_again() -> None:
-            swap = await swap_store.active_swap(house.s.read, payout.unique_id, 1)
-            if swap is not None and swap.triggered_at is not None and swap.state is not SwapState.FINISHED:
-                await house.tell_again(payout, next(puts))
+            for swap in await swap_store.active_swaps(house.s.read, payout.id):
+                if swap.triggered_at is not None and swap.state is not SwapState.FINISHED:
+                    await house.tell_again(payout, next(puts))
 
         house.hooks.append(tell_again)
         await house.run(1_200.0)

@@ -128,7 +128,7 @@ ABLATIONS: Ablations = {
         [test_guards.test_hostpay_is_not_told_of_a_swap_that_has_moved_on],
     ),
     "the look at the other parts": (
-        lambda: without(r"and h.swap_id is distinct from s.id", "and false", within="payouts.parts"),
+        lambda: without(r"and other.id is distinct from s.id", "and false", within="payouts.parts"),
         [test_refusals.test_what_is_too_large_for_one_swap_is_split],
     ),
     "the look at the other parts behind the lock": (

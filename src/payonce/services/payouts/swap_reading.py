@@ -28,7 +28,7 @@ _SEEN: Final = """
     select s.*, lead.id as lead_id, lead.user_id as lead_user_id, lead.closed_channel_id as lead_channel_id,
         served.lanes, served.kept, extract(epoch from s.valid_until - payonce.due_now())::float8 as left_s,
         exists (
-            select from payouts.shares mine join payouts.shares h on h.payout_id = mine.payout_id
+            select from payouts.shares mine join payouts.shares h on h.payout_id = mine.payout_id and not h.active
             join payouts.swaps other on other.id = h.swap_id
             where mine.swap_id = s.id and other.id <> s.id and other.state in ('lapsed', 'returned')) as has_earlier
     from payouts.swaps s join payouts.payouts lead on lead.unique_id = s.unique_id cross join lateral (
@@ -71,15 +71,16 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
 async def parts_of(tx: Tx, payouts: Sequence[Payout]) -> list[Part]:
     """All parts of these payouts, which are locked: nobody gives them other swaps until this transaction ends."""
+    # Looked up one by one: a join would be planned for an empty table, and read all of a full one.
     rows = await tx.fetch(
         """
-        select p.payout_id, q.cn_api_id is not null as queued, lead.id as lead_id, lead.user_id as lead_user_id,
-            lead.closed_channel_id as lead_channel_id, s.*
-        from payouts.parts p
-        left join payouts.shares h on h.payout_id = p.payout_id and h.part = p.part and h.active
-        left join payouts.swaps s on s.id = h.swap_id
-        left join payouts.payouts lead on lead.unique_id = s.unique_id
-        left join payouts.split_payout_que q on q.unique_id = s.unique_id and q.cn_api_id = s.cn_api_id
+        select p.payout_id, carrier.* from payouts.parts p left join lateral (
+            select s.*, lead.id as lead_id, lead.user_id as lead_user_id, lead.closed_channel_id as lead_channel_id,
+                exists (select from payouts.split_payout_que q
+                        where q.unique_id = s.unique_id and q.cn_api_id = s.cn_api_id) as queued
+            from payouts.shares h join payouts.swaps s on s.id = h.swap_id
+            join payouts.payouts lead on lead.unique_id = s.unique_id
+            where h.payout_id = p.payout_id and h.part = p.part and h.active limit 1) carrier on true
         where p.payout_id = any($1::text[]) order by p.payout_id, p.part
         """,
         [payout.id for payout in payouts],

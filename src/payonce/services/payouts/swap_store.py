@@ -28,13 +28,6 @@ from payonce.services.payouts.model import (
 from payonce.vendors.changenow.port import Swap as Made
 
 
-async def active_swap(read: Reader | Tx, unique_id: str, part: int) -> Swap | None:
-    row = await read.fetchrow(
-        "select * from payouts.swaps where unique_id = $1 and part = $2 and active", unique_id, part
-    )
-    return None if row is None else swap_from(row)
-
-
 async def swap(read: Reader | Tx, swap_id: str) -> Swap:
     row = await read.fetchrow("select * from payouts.swaps where id = $1", swap_id)
     if row is None:
@@ -317,7 +310,8 @@ class _Change(NamedTuple):
 
 async def _change_all(connection: Connection, changes: Sequence[_Change]) -> list[Any]:
     """The row of each as it is now; None for one that was no longer as it was read. `beside`: of the payouts that it
-    carries, the parts that others carry, each as the state of its swap, if it has one, and the payout's id."""
+    carries, the parts that others carry, each as the state of its swap, if it has one, and the payout's id; looked up
+    one by one, as a join would be planned for an empty table and read all of a full one."""
     rows = await connection.fetch(
         """
         update payouts.swaps s
@@ -332,10 +326,11 @@ async def _change_all(connection: Connection, changes: Sequence[_Change]) -> lis
         where s.id = changed.id and s.state = changed.before
         returning s.*, array(
             select coalesce(other.state, '') || ' ' || p.payout_id from payouts.parts p
-            left join payouts.shares h on h.payout_id = p.payout_id and h.part = p.part and h.active
-            left join payouts.swaps other on other.id = h.swap_id
+            left join lateral (
+                select o.id, o.state from payouts.shares h join payouts.swaps o on o.id = h.swap_id
+                where h.payout_id = p.payout_id and h.part = p.part and h.active limit 1) other on true
             where p.payout_id = any(array(select payout_id from payouts.shares where swap_id = s.id))
-              and h.swap_id is distinct from s.id) as beside
+              and other.id is distinct from s.id) as beside
         """,
         *map(list, zip(*changes, strict=True)),
     )

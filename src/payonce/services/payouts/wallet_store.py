@@ -197,7 +197,8 @@ async def _free_nonces(connection: Connection, wallet: str, next_nonce: int, cou
         f"""
         select c.nonce, ({_FLYING}) + ({_GAS}) as minor from generate_series($2::bigint, $5 + greatest($2::bigint, (
             select max(p.nonce) + 1 from payouts.wallet_payments p where p.wallet = $1))) as c (nonce)
-        where not exists (select from payouts.wallet_payments q where q.wallet = $1 and q.nonce = c.nonce)
+        where not exists (
+            select from payouts.wallet_payments q where q.wallet = $1 and q.nonce = c.nonce and q.nonce >= $2)
         order by c.nonce limit $5
         """,
         wallet, next_nonce, ETH.code, ETH.exponent, count,
@@ -287,11 +288,12 @@ async def settle(tx: Tx, swap: Swap, state: PaymentState, receipt: Receipt | Non
             where unique_id = $4 and cn_api_id = $5 and tx_status in ('signed', 'sent')
         )
         update payouts.wallet_payments set state = $2, fee_minor = $3, updated_at = payonce.due_now()
-        where swap_id = $1 and state = 'signed' returning true
+        where swap_id = $1 and state = $10 returning true
         """,
         swap.id, state, None if receipt is None else receipt.fee.minor, swap.unique_id, swap.cn_api_id,
         receipt and receipt.hash, receipt and receipt.gas_used, receipt and receipt.block_number,
-        state is PaymentState.FINAL,
+        # A parameter: the word itself would lead the planner to the index of all that is in flight.
+        state is PaymentState.FINAL, PaymentState.SIGNED,
     )  # fmt: skip
     if settled is None:
         raise Retry(f"the payment of {swap.id} has ended already")
