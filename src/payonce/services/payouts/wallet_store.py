@@ -171,7 +171,9 @@ _FREE_NONCE: Final = """
     select min(c.nonce) from (
         select $2::bigint as nonce
         union all select p.nonce + 1 from payouts.wallet_payments p where p.wallet = $1 and p.nonce >= $2) c
-    where not exists (select from payouts.wallet_payments q where q.wallet = $1 and q.nonce = c.nonce)"""
+    left join lateral (
+        select q.nonce from payouts.wallet_payments q where q.wallet = $1 and q.nonce = c.nonce limit 1) taken on true
+    where taken.nonce is null"""
 
 
 async def free_nonce(read: Reader | Tx, wallet: str, next_nonce: int) -> int:
@@ -197,8 +199,8 @@ async def _free_nonces(connection: Connection, wallet: str, next_nonce: int, cou
         f"""
         select c.nonce, ({_FLYING}) + ({_GAS}) as minor from generate_series($2::bigint, $5 + greatest($2::bigint, (
             select max(p.nonce) + 1 from payouts.wallet_payments p where p.wallet = $1))) as c (nonce)
-        where not exists (
-            select from payouts.wallet_payments q where q.wallet = $1 and q.nonce = c.nonce and q.nonce >= $2)
+        where not exists (select from payouts.wallet_payments q
+                          where q.wallet = $1 and q.nonce = c.nonce and q.nonce >= $2)
         order by c.nonce limit $5
         """,
         wallet, next_nonce, ETH.code, ETH.exponent, count,
