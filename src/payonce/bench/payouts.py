@@ -79,6 +79,11 @@ class Report(msgspec.Struct, frozen=True):
 
 
 TOGETHER: Final[Mapping[str, Sequence[str]]] = {"roles": tuple(ROLES)}
+IN_TWO: Final[Mapping[str, Sequence[str]]] = {
+    "orchestrator+estimator": ("payouts.orchestrator", "payouts.estimator"),
+    "swapper+hostpay": ("payouts.swapper", "payouts.hostpay"),
+}
+"""A process of Python has one core: on two, as many processes leave none idle."""
 APART: Final[Mapping[str, Sequence[str]]] = {role: (role,) for role in ROLES}
 
 
@@ -86,7 +91,7 @@ async def run(lend: Lend, superuser_url: str, sizes: Sizes, tell: Callable[[str]
     """`lend` gives an empty, migrated database for each measurement: each has a chain of its own, on which a wallet
     begins anew. The vendor is without faults."""
     rows = []
-    for name, layout in (("together", TOGETHER), ("apart", APART)):
+    for name, layout in (("together", TOGETHER), ("in-two", IN_TWO), ("apart", APART)):
         tell(f"{sizes.payouts} payouts, roles {name}")
         async with lend() as url:
             rows.append(await _measure(url, superuser_url, name, layout, sizes.payouts, None))
@@ -143,10 +148,9 @@ def _processes(
 ) -> Iterator[tuple[dict[str, Child], str]]:
     with ExitStack() as stack:
         ports = dict(zip((*layout, SERVER), stack.enter_context(held_ports(len(layout) + 1)), strict=True))
-        # A process of all roles answers below /payouts/<role>, one of a single role at the root.
-        alone = len(layout) > 1
+        # A process of several roles answers below /payouts/<role>, one of a single role at the root.
         addresses = {
-            ROLES[role]: f"http://127.0.0.1:{ports[each]}" + ("" if alone else f"/{role.replace('.', '/')}")
+            ROLES[role]: f"http://127.0.0.1:{ports[each]}" + (f"/{role.replace('.', '/')}" if len(roles) > 1 else "")
             for each, roles in layout.items()
             for role in roles
         }
