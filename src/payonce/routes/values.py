@@ -1,9 +1,11 @@
 """Values that requests carry, and how they are shown: names, amounts, moments."""
 
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Annotated, Any, Final
 
 from fastapi import Query
+from fastapi.exceptions import RequestValidationError
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
 
 from payonce.engine.model import EARLIEST_YEAR, LATEST_YEAR, NAME_MAX_LENGTH
@@ -62,3 +64,13 @@ class Money(BaseModel):
 
 Document = Any
 """JSON of a vendor or a payload, secrets hidden."""
+
+
+def no_such_parameters(names: Iterable[str], known: Iterable[str]) -> dict[str, str]:
+    """What is wrong with parameters that a route does not have, by name."""
+    there_are = ", ".join(sorted(known)) or "none"
+    return dict.fromkeys(sorted(names), f"there is no such parameter; there are: {there_are}")
+
+
+def wrong_query(wrong: Mapping[str, str]) -> RequestValidationError:
+    return RequestValidationError([{"type": "query", "loc": ("query", name), "msg": wrong[name]} for name in wrong])

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from typing import Any, Final, get_args, get_origin
 
 from fastapi.dependencies.models import Dependant
-from fastapi.exceptions import RequestValidationError
 from starlette.requests import Request
+
+from payonce.routes.values import no_such_parameters, wrong_query
 
 OPEN_ENDED: Final = frozenset({"/healthz", "/readyz", "/metrics"})
 """Probes and scrapers add parameters of their own."""
@@ -20,16 +21,13 @@ async def refuse_unknown_query(request: Request) -> None:
         return
     known = dict(_parameters(route.dependant))
     given = Counter(name for name, _ in request.query_params.multi_items())
-    wrong = {
-        name: f"there is no such parameter; there are: {', '.join(sorted(known)) or 'none'}"
-        for name in sorted(given.keys() - known)
-    } or {
+    wrong = no_such_parameters(given.keys() - known, known) or {
         name: "it is there more than once; give one value"
         for name, count in sorted(given.items())
         if count > 1 and not known[name]
     }
     if wrong:
-        raise RequestValidationError([{"type": "query", "loc": ("query", name), "msg": wrong[name]} for name in wrong])
+        raise wrong_query(wrong)
 
 
 def _parameters(dependant: Dependant) -> Iterator[tuple[str, bool]]:

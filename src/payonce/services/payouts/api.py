@@ -8,7 +8,6 @@ from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 from fastapi import APIRouter, Path, Query, Response
-from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field, StringConstraints
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
@@ -22,7 +21,7 @@ from payonce.routes.callers import Caller, require
 from payonce.routes.desk import AtDesk, Desk, desk_of, trace_of
 from payonce.routes.once import Once, moves_money
 from payonce.routes.problems import Problem, not_found, responses
-from payonce.routes.values import PAGE_DEFAULT, Asked, Limit, Moment, Note
+from payonce.routes.values import PAGE_DEFAULT, Asked, Limit, Moment, Note, no_such_parameters, wrong_query
 from payonce.services.payouts import looking, quoting, store, swap_store
 from payonce.services.payouts.addresses import MEMO_SHAPE
 from payonce.services.payouts.counting import counted
@@ -271,9 +270,8 @@ def _add_deciding(routes: APIRouter) -> None:
 
 def _refuse_query(request: Request) -> None:
     """As every route does; this one is found without what does so for the others."""
-    wrong = "there is no such parameter; there are: none"
-    if names := sorted(set(request.query_params)):
-        raise RequestValidationError([{"type": "query", "loc": ("query", name), "msg": wrong} for name in names])
+    if request.query_params:
+        raise wrong_query(no_such_parameters(set(request.query_params), ()))
 
 
 async def _take(desk: Desk, trace: str | None, asked: Any) -> Taken:
