@@ -109,9 +109,8 @@ class Amount:
         return Amount(value, asset)
 
     def to_decimal(self) -> Decimal:
-        """Built from its digits: arithmetic would round to the 28 digits of the decimal context."""
-        digits = tuple(int(digit) for digit in str(abs(self.minor)))
-        return Decimal((int(self.minor < 0), digits, -self.asset.exponent))
+        """Built from its text: arithmetic would round to the 28 digits of the decimal context."""
+        return Decimal(f"{self.minor}E{-self.asset.exponent}")
 
     def to_text(self) -> str:
         """Major units with all decimals of the asset; the form for JSON, as JSON numbers lose digits."""
