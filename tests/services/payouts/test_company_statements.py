@@ -197,3 +197,21 @@ async def test_no_plan_that_is_made_for_empty_tables_reads_all_of_a_full_one(sta
             plans = {sql: await whole_tables(connection, sql, f"planned_{number}") for number, sql in enumerate(sent)}
     assert not {sql: tables for sql, tables in plans.items() if tables}
     assert sum(tables is not None for tables in plans.values()) >= LEAST_SENT
+
+
+async def test_nor_does_one_for_tables_that_were_analysed_while_they_were_empty(stage: OpenStage) -> None:
+    """The planner then takes them for empty until they are analysed again. Of those that never were it expects more."""
+    async with company(stage) as house:
+        sent = await sent_in_company(house)
+    # Few payouts have an earlier round.
+    sent += [sql for where, sql in texts() if "payouts/earlier.py" in where]
+    async with stage() as s, s.database.shared.acquire() as connection:
+        await s.owner.execute("vacuum analyze")
+        reading = [sql for sql in sent if "payouts." in sql]
+        for_all = [(await lateral.known(connection, sql)).for_all for sql in reading]
+        plans = {
+            sql: await whole_tables(connection, sql, f"planned_{number}")
+            for number, sql in enumerate([*reading, *filter(None, for_all)])
+        }
+    assert not {sql: tables for sql, tables in plans.items() if tables}
+    assert sum(tables is not None for tables in plans.values()) >= LEAST_SENT

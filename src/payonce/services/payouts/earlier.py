@@ -28,8 +28,9 @@ async def paid_after_all(work: Work, changenow: ChangeNow, host: HostWallet, swa
     rows = await work.read.fetch(
         """
         select distinct s.id, s.cn_api_id, s.direct, p.state as payment from payouts.shares mine
-        join payouts.shares h on h.payout_id = mine.payout_id and not h.active
-        join payouts.swaps s on s.id = h.swap_id
+        cross join lateral (
+            select swap_id from payouts.shares where payout_id = mine.payout_id and not active offset 0) h
+        cross join lateral (select * from payouts.swaps where id = h.swap_id limit 1) s
         left join payouts.wallet_payments p on p.swap_id = s.id
         where mine.swap_id = $1 and s.id <> $1 and s.state in ('lapsed', 'returned') order by s.id
         """,

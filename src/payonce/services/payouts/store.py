@@ -121,7 +121,8 @@ async def _move_all(connection: Connection, moves: Sequence[_Move]) -> list[Any]
             hold = null, held_from = null, revision = p.revision + 1, updated_at = payonce.due_now()
         from unnest($1::text[], $2::text[], $3::text[], $4::numeric[], $5::text[])
             as moved (id, before, after, value_minor, reason)
-        where p.id = moved.id and p.state = moved.before returning p.*
+        -- Also by the array: planned for a table that was analysed while empty, the join alone reads all of a full one.
+        where p.id = any($1::text[]) and p.id = moved.id and p.state = moved.before returning p.*
         """,
         *map(list, zip(*moves, strict=True)),
     )

@@ -28,8 +28,10 @@ _SEEN: Final = """
     select s.*, lead.id as lead_id, lead.user_id as lead_user_id, lead.closed_channel_id as lead_channel_id,
         served.lanes, served.kept, extract(epoch from s.valid_until - payonce.due_now())::float8 as left_s,
         exists (
-            select from payouts.shares mine join payouts.shares h on h.payout_id = mine.payout_id and not h.active
-            join payouts.swaps other on other.id = h.swap_id
+            select from payouts.shares mine
+            cross join lateral (
+                select swap_id from payouts.shares where payout_id = mine.payout_id and not active offset 0) h
+            cross join lateral (select id, state from payouts.swaps where id = h.swap_id limit 1) other
             where mine.swap_id = s.id and other.id <> s.id and other.state in ('lapsed', 'returned')) as has_earlier
     from payouts.swaps s join payouts.payouts lead on lead.unique_id = s.unique_id cross join lateral (
         select array_agg(distinct p.closed_channel_id order by p.closed_channel_id) as lanes,
@@ -78,8 +80,9 @@ async def parts_of(tx: Tx, payouts: Sequence[Payout]) -> list[Part]:
             select s.*, lead.id as lead_id, lead.user_id as lead_user_id, lead.closed_channel_id as lead_channel_id,
                 exists (select from payouts.split_payout_que q
                         where q.unique_id = s.unique_id and q.cn_api_id = s.cn_api_id) as queued
-            from payouts.shares h join payouts.swaps s on s.id = h.swap_id
-            join payouts.payouts lead on lead.unique_id = s.unique_id
+            from payouts.shares h
+            cross join lateral (select * from payouts.swaps where id = h.swap_id limit 1) s
+            cross join lateral (select * from payouts.payouts where unique_id = s.unique_id limit 1) lead
             where h.payout_id = p.payout_id and h.part = p.part and h.active limit 1) carrier on true
         where p.payout_id = any($1::text[]) order by p.payout_id, p.part
         """,

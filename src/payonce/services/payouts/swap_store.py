@@ -323,11 +323,13 @@ async def _change_all(connection: Connection, changes: Sequence[_Change]) -> lis
         from unnest($1::text[], $2::text[], $3::text[], $4::boolean[], $5::text[], $6::text[], $7::text[], $8::text[],
                     $9::timestamptz[])
             as changed (id, before, after, active, cn_api_id, payin_address, payin_extra_id, reason, valid_until)
-        where s.id = changed.id and s.state = changed.before
+        -- Also by the array: planned for a table that was analysed while empty, the join alone reads all of a full one.
+        where s.id = any($1::text[]) and s.id = changed.id and s.state = changed.before
         returning s.*, array(
             select coalesce(other.state, '') || ' ' || p.payout_id from payouts.parts p
             left join lateral (
-                select o.id, o.state from payouts.shares h join payouts.swaps o on o.id = h.swap_id
+                select o.id, o.state from payouts.shares h cross join lateral (
+                    select id, state from payouts.swaps where id = h.swap_id limit 1) o
                 where h.payout_id = p.payout_id and h.part = p.part and h.active limit 1) other on true
             where p.payout_id = any(array(select payout_id from payouts.shares where swap_id = s.id))
               and other.id is distinct from s.id) as beside

@@ -143,11 +143,12 @@ async def _keep_payments(connection: Connection, wallet: str, taken: Sequence[tu
             as taken (swap_id, nonce, to_address, asset, exponent, amount_minor, hash, raw, max_fee, priority_fee,
                       gas_limit, amount)
         ), shown as (
-            -- The row that callers of before look at, written before anything is sent.
+            -- The row that callers of before look at, written before anything is sent. By the array too, for plans of
+            -- tables that were analysed while empty.
             insert into payouts.split_payout_hostpay
                 (unique_id, cn_api_id, from_currency, from_network, from_amount, payin_address, tx_hash, tx_status)
             select s.unique_id, s.cn_api_id, $13, $14, taken.amount, taken.to_address, taken.hash, 'signed'
-            from taken join payouts.swaps s on s.id = taken.swap_id
+            from taken join payouts.swaps s on s.id = taken.swap_id where s.id = any($2::text[])
         ), paid as (
             insert into payouts.wallet_payments (swap_id, wallet, nonce, to_address, asset, exponent, amount_minor)
             select swap_id, $1, nonce, to_address, asset, exponent, amount_minor from taken
