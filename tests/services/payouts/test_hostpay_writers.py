@@ -8,7 +8,8 @@ import pytest
 
 from payonce.engine.model import Lease
 from payonce.kit.outcomes import Retry
-from payonce.services.payouts import wallet_store
+from payonce.services.payouts import swap_store, wallet_store
+from payonce.services.payouts.decisions import Verdict
 from payonce.services.payouts.hostpay import pay_swap
 from payonce.services.payouts.hostpay_follow import follow_payment
 from payonce.services.payouts.model import State, SwapState
@@ -115,6 +116,21 @@ async def test_row_nonce_and_bytes_are_on_record_before_the_first_byte_leaves(st
         assert seen
         await house.run()
         await house.sound(payout)
+
+
+@pytest.mark.parametrize("held", [False, True])
+async def test_a_swap_whose_payment_is_not_on_record_is_looked_at_now_and_then(stage: OpenStage, held: bool) -> None:
+    """Nothing that hostpay does changes it: a person has to, and runs without a pause would help nobody."""
+    async with open_house(stage) as house:
+        payout = await house.waiting_for_hostpay()
+        async with house.s.begin() as tx:
+            await swap_store.advance(tx, await house.swap(payout), SwapState.PAYING)
+        if held:
+            await house.decide(payout, Verdict.HOLD)
+        await house.worker.step()
+        assert "the effect that pays it is not on record" in await house.job_errors()
+        assert await house.s.clock.idle()
+        assert await signed_so_far(house) == []
 
 
 async def test_a_swap_has_one_payment_and_a_payment_one_nonce(stage: OpenStage) -> None:

@@ -97,12 +97,13 @@ async def _still_to_be_paid(tx: Tx, swap: Swap) -> list[Payout]:
     """The questions to exchange and chain took their time: a person may have stopped it since. From here to the end of
     the transaction nobody can. The payouts that it carries, locked; whether the swap is still as it was read, the move
     that follows tells."""
+    if swap.state is not SwapState.CREATED:
+        # It was so at the first look, and will be at the next.
+        raise Retry(f"swap {swap.id} is {swap.state}, and the effect that pays it is not on record")
     carried = await swap_store.payouts_of(tx, swap.id)
     for payout in carried:
         if payout.state not in UNDER_WAY:
             raise Retry(f"payout {payout.id} is {payout.state} since this moment", after_s=0.0)
-    if swap.state is not SwapState.CREATED:
-        raise Retry(f"swap {swap.id} is {swap.state}, and no payment of it is on record", after_s=0.0)
     return carried
 
 
