@@ -90,8 +90,10 @@ async def record_all(connection: Connection, performed: Sequence[Performed]) -> 
             update payonce.effects e
             set state = 'performed', revision = e.revision + 1, updated_at = payonce.due_now(),
                 outcome = said.outcome::json, vendor_ref = coalesce(said.vendor_ref, e.vendor_ref), busy_until = null
-            -- The column as it is would lead the planner to the index of all open effects, to walk it for each.
-            from said where e.id = said.id and e.attempt = said.attempt and e.state || '' = 'intended'
+            -- The column as it is would lead the planner to the index of all open effects, to walk it for each; and the
+            -- join alone to all there are, where the table was analysed while empty.
+            from said where e.id = any($1::uuid[]) and e.id = said.id and e.attempt = said.attempt
+              and e.state || '' = 'intended'
             returning e.*, payonce.due_now() as now
         ), told as (
             insert into payonce.effect_attempts (
