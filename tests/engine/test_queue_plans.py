@@ -21,9 +21,11 @@ async def put_and_claim(s: Stage, queue: PostgresQueue, count: int) -> list[Sett
 
 
 async def lives(s: Stage, queue: PostgresQueue) -> None:
-    """A batch that is renewed, of which some end and some are put off, and one ends within a transaction."""
+    """A batch that is renewed, of which some end and some are put off, and one is alone and ends within a
+    transaction."""
     ends = await put_and_claim(s, queue, AT_ONCE)
     assert not await queue.extend([end.claim for end in ends])
+    assert await queue.mark_alone(ends[0].claim)
     half = AT_ONCE // 2
     put_off = [Settlement(end.claim, Ending.RETRY, "not yet", 60.0) for end in ends[half:]]
     async with s.database.engine.acquire() as connection, connection.transaction():

@@ -187,14 +187,7 @@ class PostgresQueue:
 
     async def mark_alone(self, claim: Claim) -> bool:
         async with self._database.engine.acquire() as connection:
-            return bool(await connection.fetchval(
-                """
-                update payonce.messages set running_alone = true
-                where id = $1 and token = $2 and state = 'leased'
-                returning true
-                """,
-                claim.message.id, claim.token,
-            ))  # fmt: skip
+            return bool(await connection.fetchval(statements.MARK_ALONE, claim.message.id, claim.token))
 
     async def extend(self, claims: Sequence[Claim]) -> list[Claim]:
         if not claims:

@@ -160,6 +160,11 @@ HOLD_WITHIN: Final = """
     where id = $1 and token = $2 and lease_until > payonce.lease_now()
     returning true"""
 
+MARK_ALONE: Final = """
+    update payonce.messages set running_alone = true
+    where id = $1 and token = $2 and lease_until is not null
+    returning true"""
+
 # SKIP LOCKED: a row that an open commit() holds needs no renewal and must not hold up the others.
 # Answers with the claims that are lost: gone or under another token.
 EXTEND: Final = """
