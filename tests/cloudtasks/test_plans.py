@@ -1,5 +1,9 @@
 """Statements that were planned while their tables were empty find a few rows among many as quickly as before."""
 
+from collections.abc import Awaitable, Callable
+
+import pytest
+
 from payonce.engine.model import Answer, Ending, Settlement
 from payonce.testing import OpenStage
 from tests.cloudtasks.desk import Runs, staged_runs
@@ -26,9 +30,21 @@ async def lives(runs: Runs) -> None:
     assert set((await runs.queue.exchange(ends, 0)).answers) == {Answer.SETTLED}
 
 
-async def test_runs_are_found_among_many_by_plans_of_an_empty_table(stage: OpenStage) -> None:
+async def lives_in_doubt(runs: Runs) -> None:
+    """A batch that was begun, and whose answer was lost."""
+    for number in await runs.put(*({} for _ in range(AT_ONCE))):
+        runs.bring(number)
+    claims = (await runs.queue.exchange([], AT_ONCE)).claims
+    runs.queue._doubtful = [(claim.message.id, claim.token) for claim in claims]
+    assert await runs.queue.give_back([]) == AT_ONCE
+
+
+@pytest.mark.parametrize("live", [lives, lives_in_doubt])
+async def test_runs_are_found_among_many_by_plans_of_an_empty_table(
+    stage: OpenStage, live: Callable[[Runs], Awaitable[None]]
+) -> None:
     async with staged_runs(stage) as runs:
-        await lives(runs)
+        await live(runs)
         await runs.put(*({} for _ in range(OTHERS)))
-        read = await index_entries_read(runs.s, "outbox", lambda: lives(runs))
+        read = await index_entries_read(runs.s, "outbox", lambda: live(runs))
         assert read <= AT_ONCE * READ_MAX, f"{read} entries of indexes were read for {AT_ONCE} messages"

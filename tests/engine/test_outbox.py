@@ -270,8 +270,8 @@ def test_every_answer_leads_to_a_state_that_may_follow_a_lease(
 
 
 async def test_entries_are_found_among_many_by_plans_of_an_empty_table(stage: OpenStage) -> None:
-    """Claimed, put off, handed over and recorded, beside thousands that wait for later."""
-    at_once, others, read_max = 10, 3_000, 12
+    """Claimed, put off, left by a relay that died, handed over and recorded, beside thousands that wait for later."""
+    at_once, others, read_max = 10, 3_000, 20
 
     async def hand_over(desk: Desk) -> None:
         ids = await desk.put(at_once)
@@ -279,6 +279,8 @@ async def test_entries_are_found_among_many_by_plans_of_an_empty_table(stage: Op
         await desk.step()
         desk.broker.faults = {}
         await desk.s.clock.advance(BACKOFF_S)
+        await desk.die()
+        await desk.let_lease_end()
         await desk.step()
         assert set(ids) <= desk.broker.times().keys()
 
