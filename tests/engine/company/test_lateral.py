@@ -26,6 +26,7 @@ ODD = {
     "a string with a quote": "select 'it''s $1' as said, id from rows where id = $1",
     "a string with a backslash": r"select e'it\'s $1' as said, id from rows where id = $1",
     "a string between dollars": "select $a$it's $1$a$ as said, id from rows where id = $1",
+    "a string between dollars with a number": "select $a1$it's $1$a1$ as said, id from rows where id = $1",
     "a name": 'select id as "$1" from rows where id = $1',
     "a name with a dollar": "select id as a$1 from rows where id = $1",
     "a comment": "select id -- it's $1\n from rows where id = $1 /* it's $1 */",

@@ -23,7 +23,7 @@ _PIECES: Final = re.compile(
     r"""|(?P<name>"[^"]*")|(?P<other>'(?:[^']|'')*'|\S)""",
     re.IGNORECASE | re.DOTALL,
 )
-_STRANGE: Final = re.compile(r"""\$[a-z_]*\$|"\s*\(""", re.IGNORECASE)
+_STRANGE: Final = re.compile(r"""\$(?:[^\W\d]\w*)?\$|"\s*\(""")
 """Strings between dollars, and calls by a name in quotes."""
 _BOUNDS: Final = frozenset({"limit", "offset", "fetch"})
 _TYPES: Final = frozenset(
