@@ -101,6 +101,14 @@ async def test_what_looks_like_an_argument_and_is_none_stays(stage: OpenStage) -
             assert names == [list((await connection.fetch(sql, 1))[0].keys())] * 2, name
 
 
+async def test_a_column_that_is_called_like_a_bound_is_none(stage: OpenStage) -> None:
+    async with opened(stage) as (_, connection):
+        for columns, rest, unbound in (("n as limit", "", True), ("n as offset", "", True), ("n", "limit 2", False)):
+            found = await form(connection, f"select {columns} from rows where id = $1 {rest}")
+            assert found
+            assert ("offset 0" in found) is unbound, columns
+
+
 async def test_what_has_no_form_is_answered_all_the_same(stage: OpenStage) -> None:
     """Also inside a transaction, which goes on."""
     async with opened(stage) as (_, connection), connection.transaction():

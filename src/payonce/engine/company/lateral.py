@@ -107,7 +107,7 @@ def _read(sql: str) -> _Text | None:
             done = piece.end()
         if text == "(" and before:
             calls.add(before.rpartition(".")[2])
-        bounded = bounded or (depth == 0 and text in _BOUNDS)
+        bounded = bounded or (depth == 0 and text in _BOUNDS and before != "as")
         depth += (text == "(") - (text == ")")
         before = text if piece["word"] else ""
     return _Text("".join([*found, sql[done:]]), frozenset(calls), bounded)
