@@ -24,7 +24,7 @@ READS = {
     "no columns": ("select from rows where id > $1 for update", [0, 8]),
     "an aggregate": ("select count(*), max(n) from rows where id <= $1", [0, 5]),
     "groups": ("select n, count(*) as c from rows where id > $1 group by n having count(*) > 0 order by 1", [0, 99]),
-    "distinct": ("select distinct n from rows where id > $1", [0, 1]),
+    "distinct": ("select distinct n from rows where id > $1 order by n", [0, 1]),
     "distinct on": ("select distinct on (n) n, id from rows where id > $1 order by n, id", [0, 3]),
     "order by place": ("select id, n from rows where id > $1 order by 2, 1 desc limit 3 offset 1", [0, 4]),
     "is distinct from": ("select id is distinct from $1 as other from rows order by id", [1, 2]),
