@@ -10,7 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from payonce.engine.model import DELAY_MAX_S, Message
-from payonce.engine.outbox import Delivered, Entry, NotNow, Refusal, State, Terms, declare_relays, put_out
+from payonce.engine.outbox import (
+    Delivered,
+    Entry,
+    NotNow,
+    Refusal,
+    State,
+    Terms,
+    declare_relays,
+    overdue_kept,
+    put_back,
+    put_out,
+)
 from payonce.engine.outbox.model import DELAY_LEAST_S, TRANSITIONS, Claimed, verdict
 from payonce.engine.policy import Exponential
 from payonce.engine.transaction import Tx, begin
@@ -288,4 +299,27 @@ async def test_entries_are_found_among_many_by_plans_of_an_empty_table(stage: Op
         await hand_over(desk)
         await desk.put(others, delay_s=86_400)
         read = await index_entries_read(desk.s, "outbox", lambda: hand_over(desk))
+        assert read <= at_once * read_max, f"{read} entries of indexes were read for {at_once} messages"
+
+
+async def test_what_the_other_side_lost_is_found_among_many_as_well(stage: OpenStage) -> None:
+    """Put back, beside thousands that are delivered and fall due later."""
+    at_once, others, read_max = 10, 3_000, 10
+
+    async def read_for_some(desk: Desk) -> int:
+        await desk.put(at_once)
+        while await desk.step():
+            pass
+        lost = await overdue_kept(desk.s.database, NAME, late_s=0.0, limit=at_once)
+
+        async def act() -> None:
+            assert await put_back(desk.s.database, NAME, lost) == at_once
+
+        return await index_entries_read(desk.s, "outbox", act)
+
+    async with open_desk(stage, replace(TERMS, keeps=True)) as desk:
+        await read_for_some(desk)
+        ids = await desk.put(others, delay_s=86_400)
+        await desk.s.owner.execute("update payonce.outbox set state = 'delivered' where id = any($1)", ids)
+        read = await read_for_some(desk)
         assert read <= at_once * read_max, f"{read} entries of indexes were read for {at_once} messages"

@@ -196,9 +196,12 @@ async def put_back(database: Database, relay: str, absent: Sequence[Kept]) -> in
             select entry.id, exists (select from payonce.inbox known
                 where known.consumer = '{CONSUMER_PREFIX}' || entry.queue and known.id = entry.id::text) as over
             from unnest($2::uuid[], $3::integer[], $4::timestamptz[]) as lost (id, attempts, ready_at)
-            join payonce.outbox entry on entry.relay = $1 and entry.id = lost.id and entry.state = 'delivered'
-                and entry.attempts = lost.attempts and entry.ready_at = lost.ready_at
-            for update of entry
+            cross join lateral (
+                select entry.id, entry.queue from payonce.outbox entry
+                where entry.relay = $1 and entry.id = lost.id and entry.state = 'delivered'
+                  and entry.attempts = lost.attempts and entry.ready_at = lost.ready_at
+                for update
+            ) entry
         ), gone as (
             delete from payonce.outbox where relay = $1 and id = any(array(select id from lost where over))
         )
