@@ -2,7 +2,21 @@
 
 from collections.abc import Awaitable, Callable
 
+import pytest
+
 from payonce.testing import Stage
+
+EMPTY = pytest.mark.parametrize("analysed", [False, True], ids=["never analysed", "analysed while empty"])
+"""Of the one the planner expects a few rows on each page, of the other none."""
+
+
+async def plan_while_empty(s: Stage, table: str, doing: Callable[[], Awaitable[object]], analysed: bool) -> None:
+    """Has a table of the engine stand as it does after its rows are gone, and the statements planned then."""
+    await doing()
+    if analysed:
+        await s.owner.execute(f"delete from payonce.{table}")
+        await s.owner.execute(f"analyze payonce.{table}")
+        await doing()
 
 
 async def index_entries_read(s: Stage, table: str, doing: Callable[[], Awaitable[object]]) -> int:

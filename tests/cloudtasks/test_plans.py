@@ -7,7 +7,7 @@ import pytest
 from payonce.engine.model import Answer, Ending, Settlement
 from payonce.testing import OpenStage
 from tests.cloudtasks.desk import Runs, staged_runs
-from tests.plans import index_entries_read
+from tests.plans import EMPTY, index_entries_read, plan_while_empty
 
 AT_ONCE = 20
 OTHERS = 3_000
@@ -39,12 +39,13 @@ async def lives_in_doubt(runs: Runs) -> None:
     assert await runs.queue.give_back([]) == AT_ONCE
 
 
+@EMPTY
 @pytest.mark.parametrize("live", [lives, lives_in_doubt])
 async def test_runs_are_found_among_many_by_plans_of_an_empty_table(
-    stage: OpenStage, live: Callable[[Runs], Awaitable[None]]
+    stage: OpenStage, live: Callable[[Runs], Awaitable[None]], analysed: bool
 ) -> None:
     async with staged_runs(stage) as runs:
-        await live(runs)
+        await plan_while_empty(runs.s, "outbox", lambda: live(runs), analysed)
         await runs.put(*({} for _ in range(OTHERS)))
         read = await index_entries_read(runs.s, "outbox", lambda: live(runs))
         assert read <= AT_ONCE * READ_MAX, f"{read} entries of indexes were read for {AT_ONCE} messages"

@@ -1,10 +1,12 @@
 """Statements that were planned while the queue was empty find a few messages among many as quickly as before."""
 
+import pytest
+
 from payonce.engine.model import Answer, Ending, Message, Settlement
 from payonce.engine.policy import Fixed, Policy
 from payonce.queues.postgres import PostgresQueue
 from payonce.testing import OpenStage, Stage
-from tests.plans import index_entries_read
+from tests.plans import EMPTY, index_entries_read, plan_while_empty
 
 POLICY = Policy("errands", max_attempts=5, backoff=Fixed(60), lease_s=30)
 AT_ONCE = 20
@@ -33,13 +35,32 @@ async def lives(s: Stage, queue: PostgresQueue) -> None:
     assert set((await queue.exchange([*ends[1:half], *put_off], 0)).answers) == {Answer.SETTLED}
 
 
-async def test_claims_are_found_among_many_by_plans_of_an_empty_table(stage: OpenStage) -> None:
+@EMPTY
+async def test_claims_are_found_among_many_by_plans_of_an_empty_table(stage: OpenStage, analysed: bool) -> None:
     async with stage() as s:
         await s.clock.freeze()
         queue = await s.queue(POLICY)
-        await lives(s, queue)
+        await plan_while_empty(s, "messages", lambda: lives(s, queue), analysed)
         await put_and_claim(s, queue, OTHERS)
         # Passes what these left in the index of the waiting, once for all.
         await put_and_claim(s, queue, 1)
         read = await index_entries_read(s, "messages", lambda: lives(s, queue))
         assert read <= AT_ONCE * READ_MAX, f"{read} entries of indexes were read for {AT_ONCE} messages"
+
+
+@pytest.mark.parametrize("ending", [Ending.SUCCESS, Ending.RETRY, Ending.FAILED])
+@pytest.mark.parametrize("stale_first", [True, False])
+async def test_of_two_runs_of_one_message_that_end_together_the_latest_counts(
+    stage: OpenStage, ending: Ending, stale_first: bool
+) -> None:
+    async with stage() as s:
+        await s.clock.freeze()
+        queue = await s.queue(POLICY)
+        [lost] = await put_and_claim(s, queue, 1)
+        await s.clock.advance_leases(POLICY.lease_s)
+        assert await queue.reap() == 1
+        [held] = (await queue.exchange([], 1)).claims
+        ends = [Settlement(lost.claim, Ending.PARKED, "too late"), Settlement(held, ending, "in time", 5.0)]
+        await queue.exchange(ends if stale_first else ends[::-1], 0)
+        rows = await s.owner.fetch("select state, last_error from payonce.messages")
+        assert [tuple(row) for row in rows] == ([("ready", "in time")] if ending is Ending.RETRY else [])

@@ -44,7 +44,7 @@ class PostgresQueue:
 
     async def exchange(self, settlements: Sequence[Settlement], limit: int) -> Exchange:
         # Everybody locks in this order, so that two batches with messages in common cannot deadlock.
-        ordered = sorted(settlements, key=_message_id)
+        ordered = sorted(settlements, key=_place)
         done = [settlement for settlement in ordered if settlement.ending is Ending.SUCCESS]
         others = [settlement for settlement in ordered if settlement.ending is not Ending.SUCCESS]
         async with self._database.engine.acquire() as connection:
@@ -271,5 +271,5 @@ class PostgresQueue:
         self._rung.set()
 
 
-def _message_id(settlement: Settlement) -> UUID:
-    return settlement.claim.message.id
+def _place(settlement: Settlement) -> tuple[UUID, int]:
+    return settlement.claim.message.id, settlement.claim.token

@@ -1,6 +1,10 @@
 """The statements of a queue's life. Each is one round trip; comments say which promise a line keeps.
 
-Settles lock in id order, so that two batches with messages in common cannot deadlock: the caller sorts them.
+Settles lock in id order, so that two batches with messages in common cannot deadlock: the caller sorts them, by id and
+then by token, of which a later one is greater.
+
+Rows are found one by one in a lateral subquery, and changed by an array of their ids: a join, if it was planned while
+the table was empty, walks all messages for each of them.
 """
 
 from typing import Final
@@ -12,12 +16,15 @@ _CLAIMED_COLUMNS: Final = """m.id, m.token, m.queue, m.action, m.correlation_id,
 _LOG_COLUMNS: Final = """queue, message_id, correlation_id, idempotency_key, trace_id, status, attempts, last_error,
         next_retry_at, action, worker, started_at, created_at, updated_at"""
 
+_PLACE: Final = "[width_bucket(m.id, $1::uuid[])]"
+"""Where the sorted ids have a message; the last place if it is there twice, where its latest claim is."""
+
 # Settles $1 (ids) with $2 (tokens); $3 says whether successes are logged. A lease_until says "leased" as the state does
 # (by constraint), but keeps the planner off the index of leased rows, which is full of dead entries under load.
 _SETTLE: Final = f"""
     gone as (
-        delete from payonce.messages m using unnest($1::uuid[], $2::bigint[]) as s (id, token)
-        where m.id = s.id and m.token = s.token and m.lease_until is not null
+        delete from payonce.messages m
+        where m.id = any($1::uuid[]) and m.token = ($2::bigint[]){_PLACE} and m.lease_until is not null
         returning m.id, m.queue, m.correlation_id, m.idempotency_key, m.trace_id, m.attempts, m.action, m.worker,
                   m.claimed_at
     ), logged as (
@@ -102,11 +109,10 @@ SETTLE_AND_CLAIM_LANES: Final = f"""
 # $3 endings, $4 reasons, $5 delays. A run that ended in order clears the suspicion of crashing; a release is no run.
 # The time of a release, up to when the message is ready again, does not age it: a brake may hold it for longer than its
 # policy tries, and the first trouble after that must not be its last.
+_ENDING, _REASON, _DELAY_S = f"($3::text[]){_PLACE}", f"($4::text[]){_PLACE}", f"($5::float8[]){_PLACE}"
 SETTLE_OTHERS: Final = f"""
     with mine as (
-        select m.id, s.ending, s.reason, s.delay_s
-        from unnest($1::uuid[], $2::bigint[], $3::text[], $4::text[], $5::float8[])
-            as s (id, token, ending, reason, delay_s)
+        select m.id, s.ending from unnest($1::uuid[], $2::bigint[], $3::text[]) as s (id, token, ending)
         cross join lateral (
             select m.id from payonce.messages m
             where m.id = s.id and m.token = s.token and m.lease_until is not null for update
@@ -114,22 +120,23 @@ SETTLE_OTHERS: Final = f"""
         where s.ending <> 'success'
     ), back as (
         update payonce.messages m
-        set state = case when mine.ending = 'parked' then 'parked'
-                         when mine.ending = 'released' and m.crashes >= 2 then 'alone' else 'ready' end,
-            ready_at = payonce.due_now() + make_interval(secs => mine.delay_s),
-            attempts = m.attempts + case mine.ending when 'released' then 0 else 1 end,
-            lease_until = null, running_alone = false, last_error = mine.reason,
-            crashes = case mine.ending when 'released' then m.crashes else 0 end,
-            first_attempt_at = case when mine.ending <> 'released' then m.first_attempt_at
+        set state = case when {_ENDING} = 'parked' then 'parked'
+                         when {_ENDING} = 'released' and m.crashes >= 2 then 'alone' else 'ready' end,
+            ready_at = payonce.due_now() + make_interval(secs => {_DELAY_S}),
+            attempts = m.attempts + case {_ENDING} when 'released' then 0 else 1 end,
+            lease_until = null, running_alone = false, last_error = {_REASON},
+            crashes = case {_ENDING} when 'released' then m.crashes else 0 end,
+            first_attempt_at = case when {_ENDING} <> 'released' then m.first_attempt_at
                 when m.attempts > 0 or m.crashes > 0
-                then m.first_attempt_at + (payonce.due_now() - m.claimed_at) + make_interval(secs => mine.delay_s) end
-        from mine where m.id = mine.id and mine.ending <> 'failed'
+                then m.first_attempt_at + (payonce.due_now() - m.claimed_at) + make_interval(secs => {_DELAY_S}) end
+        where m.id = any(array(select id from mine where ending <> 'failed'))
         returning m.id, m.queue, m.correlation_id, m.idempotency_key, m.trace_id, m.attempts, m.action, m.worker,
-                  m.claimed_at, m.ready_at, mine.ending, mine.reason
+                  m.claimed_at, m.ready_at, {_ENDING} as ending, {_REASON} as reason
     ), gone as (
-        delete from payonce.messages m using mine where m.id = mine.id and mine.ending = 'failed'
+        delete from payonce.messages m where m.id = any(array(select id from mine where ending = 'failed'))
         returning m.id, m.queue, m.correlation_id, m.idempotency_key, m.trace_id, m.attempts + 1 as attempts,
-                  m.action, m.worker, m.claimed_at, null::timestamptz as ready_at, mine.ending, mine.reason
+                  m.action, m.worker, m.claimed_at, null::timestamptz as ready_at, {_ENDING} as ending,
+                  {_REASON} as reason
     ), ended as (
         select * from back union all select * from gone
     ), logged as (
@@ -177,7 +184,7 @@ EXTEND: Final = """
         ) m
     ), extended as (
         update payonce.messages m set lease_until = payonce.lease_now() + make_interval(secs => $3::float8)
-        from mine where m.id = mine.id
+        where m.id = any(array(select id from mine))
     )
     select asked.id, asked.token from asked left join lateral (
         select m.id from payonce.messages m
@@ -194,7 +201,7 @@ GIVE_BACK: Final = """
     update payonce.messages m
     set state = case when m.crashes >= 2 then 'alone' else 'ready' end,
         token = m.token + 1, lease_until = null, running_alone = false
-    from orphaned where m.id = orphaned.id
+    where m.id = any(array(select id from orphaned))
     returning m.id"""
 
 ALIVE: Final = "select id from payonce.messages where id = any($1)"
@@ -206,17 +213,17 @@ DEAD: Final = """
 # The token grows, so that the late claimer finds itself stale. Dying alone parks; dying in company raises suspicion.
 REAP: Final = f"""
     with dead as (
-        select id, worker, running_alone from payonce.messages
+        select id from payonce.messages
         where id = any($1) and lease_until <= payonce.lease_now()
         order by id for update skip locked
     ), reaped as (
         update payonce.messages m
-        set state = case when dead.running_alone then 'parked' when m.crashes + 1 >= 2 then 'alone' else 'ready' end,
+        set state = case when m.running_alone then 'parked' when m.crashes + 1 >= 2 then 'alone' else 'ready' end,
             token = m.token + 1, crashes = m.crashes + 1, lease_until = null, running_alone = false,
             ready_at = payonce.due_now(),
-            last_error = 'worker ' || coalesce(dead.worker, '?') || ' died or stopped: its lease ended'
-                || case when dead.running_alone then ' while this message ran alone' else '' end
-        from dead where m.id = dead.id
+            last_error = 'worker ' || coalesce(m.worker, '?') || ' died or stopped: its lease ended'
+                || case when m.running_alone then ' while this message ran alone' else '' end
+        where m.id = any(array(select id from dead))
         returning m.*
     ), logged as (
         insert into payonce.job_logs ({_LOG_COLUMNS})
