@@ -10,8 +10,8 @@ FINDINGS_MAX: Final = 100
 
 
 WAY_OUT: Final = (
-    "the books were written past payonce.post: stop what posts to these accounts, find out who can write as the owner, "
-    "compare with a backup, and correct by a posting, never by hand"
+    "the books were written past payonce.post and payonce.post_all: stop what posts to these accounts, find out who "
+    "can write as the owner, compare with a backup, and correct by a posting, never by hand"
 )
 
 
