@@ -6,7 +6,7 @@ Adding a service is one folder with the rooms of its neighbours, and one line in
 import asyncio
 import os
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -17,7 +17,6 @@ from payonce.engine import brakes, webhooks
 from payonce.engine.audit.run import STATEMENT_LIMIT_S, Audit, Check, Report, Tell, checks_of, run_audit
 from payonce.engine.bell import Bell
 from payonce.engine.checks import SEND_CHECKS
-from payonce.engine.company import Company
 from payonce.engine.database import Database, connect
 from payonce.engine.janitors import run_janitors
 from payonce.engine.janitors.prune import add_partitions
@@ -29,7 +28,7 @@ from payonce.engine.process import Worker
 from payonce.engine.quarantine import notice_identity
 from payonce.engine.queue import Admin
 from payonce.engine.reconcile import StatementSource, register
-from payonce.engine.transaction import Done, Reader, Tx, begin, begin_together
+from payonce.engine.transaction import Reader, Tx, begin
 from payonce.engine.work import Handler
 from payonce.examples import tally, transfers
 from payonce.kit.ids import process_name
@@ -169,8 +168,6 @@ class App:
         self.feed = backend.feed
         self.admin = backend.admin
         self.read = Reader(database)
-        self.company = Company(database)
-        self.read_together = Reader(database, self.company)
         self.actions = {action.name: action for action in (declared(self.admin) for declared in ACTIONS)}
         self.running: Mapping[str, Running] = {}
         self.resources: Sequence[object] = ()
@@ -241,10 +238,6 @@ class App:
     def begin(self, trace_id: str | None = None) -> AbstractAsyncContextManager[Tx]:
         """A transaction outside any run: an HTTP request, a command."""
         return begin(self.database, self.feed, trace_id)
-
-    async def begin_together(self, deed: Callable[[Tx], Awaitable[Done]], trace_id: str | None = None) -> Done:
-        """As `begin`, with others of the same moment."""
-        return await begin_together(self.company, self.database, self.feed, deed, trace_id)
 
     async def audit(self, tell: Tell | None = None, *, statement_limit_s: float = STATEMENT_LIMIT_S) -> Report:
         """The books, the engine's rows and what every service promises."""

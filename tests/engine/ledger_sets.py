@@ -5,14 +5,14 @@ from typing import Any
 
 from payonce.engine.database import Connection
 from payonce.engine.ledger import Posting, PostingId
-from payonce.engine.ledger.posting import Entry, post_all
+from payonce.engine.ledger.posting import post_all
 from payonce.testing import Stage, eventually
 
 POST_ALL = "select payonce.post_all($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
 
 
 async def write_set(connection: Connection, *postings: Posting) -> list[PostingId]:
-    return await post_all(connection, [Entry(posting, posting.trace_id) for posting in postings])
+    return await post_all(connection, postings)
 
 
 async def set_posted(s: Stage, *postings: Posting) -> list[PostingId]:

@@ -6,7 +6,6 @@ from contextlib import suppress
 import pytest
 
 from payonce.engine.brakes import Done, ReviewAnswer, answering, ask
-from payonce.engine.company import Asking
 from payonce.engine.effects import (
     Answer,
     Blind,
@@ -238,13 +237,13 @@ async def test_answers_of_two_tries_that_come_in_the_same_moment_are_held_agains
         return Result(Event.PERFORMED, outcome=encode(Receipt(number, "p-1:1"), Receipt, "it"), vendor_ref=number)
 
     async with open_desk(stage, Keyed(VALID_FOR_S), "not sent") as desk:
-        work, asking = await desk.claim(), Asking(desk.s.database.shared)
+        work, pool = await desk.claim(), desk.s.database.work
         with pytest.raises(Retry):
             await desk.pay(work)
         await desk.stop_in_the_vendor(work, "stop before")
         effect_id = await desk.s.owner.fetchval("select id from payonce.effects where state = 'intended'")
         late, newest = await asyncio.gather(
-            store.record_plain(asking, effect_id, 1, said("n-1")), store.record_plain(asking, effect_id, 2, said("n-2"))
+            store.record_plain(pool, effect_id, 1, said("n-1")), store.record_plain(pool, effect_id, 2, said("n-2"))
         )
         assert newest is not None
         assert late is None, "nobody has looked whether both may be true"

@@ -7,8 +7,6 @@ from uuid import UUID
 import pytest
 
 from payonce.engine import idempotency
-from payonce.engine.company import Company
-from payonce.engine.database import Connection
 from payonce.engine.idempotency import Walk, expire_keys, forget_keys
 from payonce.engine.model import Ending, Message, Settlement
 from payonce.engine.policy import Policy
@@ -56,25 +54,6 @@ async def test_a_key_ends_its_retention_after_its_message_was_seen_gone(stage: O
         await s.clock.advance(1)
         assert await forget_keys(s.database) == 1
         assert await put(s, "k") != first
-
-
-async def test_runs_in_company_learn_which_keys_are_known(stage: OpenStage) -> None:
-    """Without one of them being in the others' way: what goes wrong in company is raised as Apart."""
-    async with stage() as s:
-        await opened(s)
-        first = [await put(s, key) for key in "kl"]
-        company = Company(s.database)
-
-        async def again(key: str) -> UUID:
-            async with company.ending.join(_free) as connection:
-                [known] = await s.feed.put([Message(queue=POLICY.queue, idempotency_key=key)], within=connection)
-            return known
-
-        assert await asyncio.gather(*map(again, "kl")) == first
-
-
-async def _free(connection: Connection) -> bool:
-    return True
 
 
 async def test_the_key_of_a_living_message_does_not_end(stage: OpenStage) -> None:

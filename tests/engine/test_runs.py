@@ -227,24 +227,3 @@ async def test_a_row_that_cannot_be_read_is_parked_and_its_neighbours_run(stage:
             await eventually(s.drained)
     assert sorted(handled) == [0, 1, 2, 3, 4]
     assert "cannot be read" in (found.last_error or "")
-
-
-async def test_a_step_together_runs_all_that_is_due_at_once_and_in_company(stage: OpenStage) -> None:
-    async with stage() as s:
-        commits: set[str] = set()
-        running = 0
-
-        @handles(ONCE, in_company=True)
-        async def count(work: Work) -> None:
-            nonlocal running
-            running += 1
-            async with work.commit() as tx:
-                assert running == 3, "nobody writes before all have begun"
-                commits.add(await tx.fetchval("select pg_current_xact_id()::text"))
-
-        worker = await s.worker(count)
-        await s.feed.put([Message(queue=ONCE.queue) for _ in range(3)])
-        assert await worker.step_together()
-        assert len(commits) == 1, "one transaction for all of them"
-        assert await s.owner.fetchval("select count(*) from payonce.messages") == 0
-        assert not await worker.step_together()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 BACKENDS: Final = ("postgres", "redis")
 VIOLATIONS_SHOWN: Final = 20
 TOLD_EVERY_S: Final = 30.0
-ON_TASKS: Final = frozenset({"payout", "payout-direct", "payout-lost", "payouts-together"})
+ON_TASKS: Final = frozenset({"payout", "payout-direct", "payout-lost", "payout-split"})
 """Brought by a task service."""
 OF_BILLING: Final = frozenset({"billing-trial", "billing-renewal", "billing-change"})
 WHEN_NAMED: Final = ON_TASKS | OF_BILLING
@@ -55,7 +55,7 @@ def crash(
       payonce crash --every 3
       payonce crash --backend redis
       payonce crash payout payout-direct payout-lost
-      payonce crash payouts-together --every 20
+      payonce crash payout --every 20
       payonce crash billing-trial billing-renewal billing-change
       payonce crash --only 'charge @ c-1 engine.work:Work.commit #1 @ after'
     """

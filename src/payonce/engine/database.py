@@ -34,10 +34,9 @@ also mark the dead entries they pass; the other scans visit them again every tim
 swings between 0 and millions would choose them. One plan serves all: planning anew cost 0.3 ms of every claim from a
 deep queue, measured."""
 
-SHARED_POOL_SIZE: Final = 4
-SHARED_PLANNER: Final = {"enable_bitmapscan": "off", "enable_seqscan": "off", "plan_cache_mode": "force_generic_plan"}
-"""What runs do in company is sent for many at once, over few connections. Their statements find rows by their keys, and
-planning costs more than carrying them out; a plan that was made for an empty table must not read all of a full one."""
+HANDLERS_PLANNER: Final = {"enable_seqscan": "off"}
+"""Handlers find rows by their keys. A plan that was made while a table was empty must not read all of a full one; a
+sequential scan stays possible where no index fits."""
 STATEMENTS_KEPT: Final = 1_000
 """Prepared statements of a connection: more than a process has. The driver would keep 100."""
 
@@ -74,11 +73,12 @@ class PlainConnection(asyncpg.Connection):
 
 @dataclass(frozen=True)
 class Database:
-    """`work` serves handlers, `shared` those that run in company, `engine` serves the engine itself."""
+    """`handlers` serves the runs of messages, `work` everybody else who reads and writes business rows (HTTP, console,
+    commands, janitors), `engine` the engine itself."""
 
     url: str
     work: asyncpg.Pool
-    shared: asyncpg.Pool
+    handlers: asyncpg.Pool
     engine: asyncpg.Pool
     settings: dict[str, str]
 
@@ -94,10 +94,10 @@ class Database:
             settings = await session_settings(url, shortest_lease_s, application_name)
         async with (
             _pool(url, settings, work_pool_size, connection_class) as work,
-            _pool(url, {**settings, **SHARED_PLANNER}, SHARED_POOL_SIZE, connection_class, 0) as shared,
+            _pool(url, {**settings, **HANDLERS_PLANNER}, work_pool_size, connection_class, 0) as handlers,
             _pool(url, {**settings, **ENGINE_PLANNER}, ENGINE_POOL_SIZE, connection_class) as engine,
         ):
-            yield cls(url, work, shared, engine, settings)
+            yield cls(url, work, handlers, engine, settings)
 
     async def check(self, known: Sequence[Migration]) -> None:
         """Refuses to serve on a database that is not the one this code was made for."""
@@ -120,7 +120,7 @@ class Database:
         if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
             await self.engine.expire_connections()
             await self.work.expire_connections()
-            await self.shared.expire_connections()
+            await self.handlers.expire_connections()
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
@@ -209,7 +209,7 @@ async def settled_transaction(database: Database, connection: Connection) -> Asy
 @asynccontextmanager
 async def fenced_transaction(database: Database, fence: Fence) -> AsyncIterator[Connection | None]:
     """A transaction that begins with a fence; None when that found nothing to hold, and nothing is to be written."""
-    async with database.work.acquire() as connection, settled_transaction(database, connection) as opened:
+    async with database.handlers.acquire() as connection, settled_transaction(database, connection) as opened:
         held = await fence(connection)
         opened.xact_id = held if isinstance(held, str) else None
         yield connection if held else None

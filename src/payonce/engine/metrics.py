@@ -64,11 +64,6 @@ RETRY_LATENCY_SECONDS = Histogram(
 )  # fmt: skip
 LEASE_CHANGES = Counter("payonce_lease_changes_total", "Named leases taken over.", ["name"], registry=REGISTRY)
 DB_WRITES = Counter("payonce_db_writes_total", "Groups of rows written.", ["table", "outcome"], registry=REGISTRY)
-SHARED_TRANSACTIONS = Counter(
-    "payonce_shared_transactions_total", "Transactions of runs in company: committed, or undone.",
-    ["outcome"], registry=REGISTRY,
-)  # fmt: skip
-SHARING_RUNS = Counter("payonce_sharing_runs_total", "Runs that took part in these.", ["outcome"], registry=REGISTRY)
 
 OBSERVED_TIMESTAMP_SECONDS = Gauge(
     "payonce_observed_timestamp_seconds", "When this process last read the gauges below from the store.",

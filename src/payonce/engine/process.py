@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Container, Sequence
 from typing import Final
 
-from payonce.engine.company import Company
 from payonce.engine.database import Database, is_transient
 from payonce.engine.effects.send import IntentCheck, outcomes_written
 from payonce.engine.metrics import REAPED, UPKEEP
@@ -53,9 +52,8 @@ class Worker:
             policy = _policy_of(queue_name, handlers)
             room = slots if policy.concurrency is None else min(slots, policy.concurrency)
             service = next(handler.service for handler in handlers if handler.policy.queue == queue_name)
-            company = Company(database) if _in_company(queue_name, handlers) else None
             self._servers.append(
-                QueueServer(open_queue(policy), bound, database, feed, self._gate, room, service, checks, company)
+                QueueServer(open_queue(policy), bound, database, feed, self._gate, room, service, checks)
             )
 
     @property
@@ -67,10 +65,6 @@ class Worker:
         other; no background tasks. False when there was none."""
         servers = [server for server in self._servers if among is None or server.policy.queue in among]
         return any([await server.step() for server in servers])
-
-    async def step_together(self) -> bool:
-        """As `step`, with as many of each queue at once as it may run."""
-        return any([await server.step_together() for server in self._servers])
 
     async def reap(self) -> int:
         """One sweep by hand: what dead claimers held is free again."""
@@ -254,10 +248,6 @@ def _policy_of(queue_name: str, handlers: Sequence[Handler]) -> Policy:
     if any(other != first for other in others):
         raise Invalid(f"queue {queue_name} is declared with two different policies; keep one in its policies.py")
     return first
-
-
-def _in_company(queue_name: str, handlers: Sequence[Handler]) -> bool:
-    return all(handler.in_company for handler in handlers if handler.policy.queue == queue_name)
 
 
 def _bound_by_queue(handlers: Sequence[Handler], resources: Sequence[object]) -> dict[str, dict[str | None, Bound]]:

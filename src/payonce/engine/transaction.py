@@ -1,23 +1,21 @@
 """What handlers and HTTP routes read and write through."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 from uuid import UUID
 
-from payonce.engine.company import Apart, Company, Deed, Item, Result, gathered
+import asyncpg
+
 from payonce.engine.database import Connection, Database, settled_transaction
 from payonce.engine.declared import pause_loudly
-from payonce.engine.ledger import Posting, PostingId, post
+from payonce.engine.ledger import Posting, PostingId, post, post_all
 from payonce.engine.model import Message
 from payonce.engine.outbox.entries import put_out
 from payonce.engine.outbox.model import EVENTS, wake_name
 from payonce.engine.policy import Policy
 from payonce.engine.queue import Feed
-
-Done = TypeVar("Done")
 
 
 class RingingFeed(Feed, Protocol):
@@ -29,8 +27,8 @@ class RingingFeed(Feed, Protocol):
 class Reader:
     """Autocommit reads: each call borrows a connection and gives it back. No transaction is held open."""
 
-    def __init__(self, database: Database, company: Company | None = None) -> None:
-        self._pool = database.work if company is None else company.asking
+    def __init__(self, database: Database, pool: asyncpg.Pool | None = None) -> None:
+        self._pool = database.work if pool is None else pool
 
     async def fetch(self, sql: str, *arguments: Any) -> list[Any]:
         rows: list[Any] = await self._pool.fetch(sql, *arguments)
@@ -80,16 +78,15 @@ class Tx:
         with self._noticing_errors():
             return await self._connection.fetchval(sql, *arguments)
 
-    async def gather(self, deed: Deed[Item, Result], item: Item, lock: object = None) -> Result:
-        """Does something that is cheaper for many at once, with all that share this transaction and are about to do the
-        same; alone, for itself. `lock` is the id of the row that it changes, if others may want it."""
-        with self._noticing_errors():
-            return await gathered(self._connection, deed, item, lock)
-
     async def post(self, posting: Posting) -> PostingId:
         """Writes into the books, if and only if this transaction commits."""
         with self._noticing_errors():
             return await post(self._connection, posting, self._trace_id)
+
+    async def post_all(self, postings: Sequence[Posting]) -> list[PostingId]:
+        """Writes several postings in one statement, each judged as if those before it were written."""
+        with self._noticing_errors():
+            return await post_all(self._connection, postings, self._trace_id)
 
     async def pause(self, queue: str, reason: str, by: str) -> bool:
         """Stops the runs of a queue that cannot go on until a person has seen to it, if and only if this transaction
@@ -138,8 +135,7 @@ class Tx:
             not_before=not_before,
             max_attempts=max_attempts,
         )
-        message_id = await self.gather(_Putting(self._feed), message)
-        self.sent_to.add(to.queue)
+        [message_id] = await self.send_all([message])
         return message_id
 
     async def send_all(self, messages: Sequence[Message]) -> list[UUID]:
@@ -182,16 +178,6 @@ class Tx:
         return message.id
 
 
-@dataclass(frozen=True)
-class _Putting:
-    """Messages of all that share a transaction are put at once."""
-
-    feed: Feed
-
-    async def __call__(self, connection: Connection, messages: Sequence[Message]) -> list[UUID]:
-        return await self.feed.put(messages, within=connection)
-
-
 @asynccontextmanager
 async def begin(database: Database, feed: RingingFeed, trace_id: str | None = None) -> AsyncIterator[Tx]:
     """A transaction outside any run: an HTTP request, a schedule."""
@@ -199,26 +185,3 @@ async def begin(database: Database, feed: RingingFeed, trace_id: str | None = No
         tx = Tx(connection, feed, trace_id)
         yield tx
     feed.ring(tx.sent_to)
-
-
-async def begin_together(
-    company: Company, database: Database, feed: RingingFeed, deed: Callable[[Tx], Awaitable[Done]],
-    trace_id: str | None = None,
-) -> Done:  # fmt: skip
-    """Does the deed in a transaction that others of the same moment share. If anything goes wrong in company it is
-    undone, and done again in a transaction of its own."""
-    try:
-        async with company.ending.join(_nothing_to_hold) as connection:
-            assert connection is not None
-            tx = Tx(connection, feed, trace_id)
-            done = await deed(tx)
-            await tx.check_alive()
-    except Apart:
-        async with begin(database, feed, trace_id) as tx:
-            return await deed(tx)
-    feed.ring(tx.sent_to)
-    return done
-
-
-async def _nothing_to_hold(connection: Connection) -> bool:
-    return True

@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, get_type_hints
 
-from payonce.engine.company import Company
 from payonce.engine.database import Connection, Database, fenced_transaction, settled_transaction
 from payonce.engine.declared import pause_loudly
 from payonce.engine.effects.declaration import Effect, Outcome, Request
@@ -34,7 +33,6 @@ class Work:
         "_called",
         "_checks",
         "_claim",
-        "_company",
         "_database",
         "_ended",
         "_feed",
@@ -54,10 +52,8 @@ class Work:
         read: Reader,
         service: str = "",
         checks: Sequence[IntentCheck] = (),
-        company: Company | None = None,
     ) -> None:
         self._claim = claim
-        self._company = company
         self._queue = queue
         self._database = database
         self._feed = feed
@@ -80,11 +76,6 @@ class Work:
     def settled_as(self) -> Ending | None:
         return None if self.settlement is None else self.settlement.ending
 
-    def leave_company(self) -> None:
-        """From here on it does everything alone."""
-        self._company = None
-        self.read = Reader(self._database)
-
     @asynccontextmanager
     async def commit(self, rejected: str | None = None) -> AsyncIterator[Tx]:
         """Fence, state, next messages, job log and acknowledgement in one commit; at most once per run.
@@ -98,10 +89,7 @@ class Work:
         def fence(connection: Connection) -> Awaitable[str | None]:
             return self._queue.settle_within(connection, settlement)
 
-        ending = (
-            fenced_transaction(self._database, fence) if self._company is None else self._company.ending.join(fence)
-        )
-        async with ending as connection:
+        async with fenced_transaction(self._database, fence) as connection:
             if connection is None:
                 raise Stale(f"message {self.message.id} of {self.message.queue} is no longer this run's to settle")
             tx = Tx(connection, self._feed, self.message.trace)
@@ -128,7 +116,7 @@ class Work:
                 "effect() after commit(): the message is settled, and nobody would find the effect again"
             )
         run = EffectRun(
-            self._claim, self._queue, self._database, self._feed, self.read, self._service, self._checks, self._company
+            self._claim, self._queue, self._database, self._feed, self.read, self._service, self._checks
         )  # fmt: skip
         self._called = True
         self._under_way.append(f"{effect.kind} {key}")
@@ -171,7 +159,7 @@ class Work:
         if not await has_loose_ends(self.read, message.id, since):
             return None
         async with (
-            self._database.work.acquire() as connection,
+            self._database.handlers.acquire() as connection,
             settled_transaction(self._database, connection) as opened,
         ):
             if not await self._queue.hold_within(connection, self._claim):
@@ -201,8 +189,6 @@ class Handler:
     """Parameters behind `work`, by name, with the type that the composition root must supply."""
     service: str = ""
     """Whose handler it is; the composition root says so."""
-    in_company: bool = False
-    """Its runs may share transactions with each other."""
 
     def bind(self, resources: Sequence[object]) -> Callable[[Work], Awaitable[None]]:
         """The function with its needs filled in by type."""
@@ -225,14 +211,8 @@ class Handler:
         return bound
 
 
-def handles(policy: Policy, action: str | None = None, *, in_company: bool = False) -> Callable[[Function], Handler]:
-    """Declares a function as the handler of a queue's messages, or of one action among them.
-
-    `in_company`: under load its runs share transactions and send their statements together. For handlers that lock what
-    they decide by, and whose transactions wait for nothing but the database. Statements that lock or change rows are to
-    give their ids: who does not say which rows it changes parts from those who have locked some of the same table. When
-    something goes wrong in company, the function is called once more for each of them, alone.
-    """
+def handles(policy: Policy, action: str | None = None) -> Callable[[Function], Handler]:
+    """Declares a function as the handler of a queue's messages, or of one action among them."""
 
     def declare(function: Function) -> Handler:
         if not inspect.iscoroutinefunction(function):
@@ -242,6 +222,6 @@ def handles(policy: Policy, action: str | None = None, *, in_company: bool = Fal
             raise Invalid(f"handler {function.__qualname__} must take the work as its first parameter")
         hints: dict[str, Any] = get_type_hints(function)
         needs = {name: hints.get(name, object) for name in parameters[1:]}
-        return Handler(policy, action, function, needs, in_company=in_company)
+        return Handler(policy, action, function, needs)
 
     return declare

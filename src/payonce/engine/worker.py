@@ -13,7 +13,6 @@ import asyncpg
 from msgspec import structs
 
 from payonce.engine import metrics
-from payonce.engine.company import Apart, Company
 from payonce.engine.database import Database, is_transient
 from payonce.engine.effects.send import IntentCheck
 from payonce.engine.model import SCHEMA_VERSION, Answer, Claim, Ending, Settlement, schema_version
@@ -54,10 +53,7 @@ class QueueServer:
     service: str = ""
     checks: Sequence[IntentCheck] = ()
     """Freezes and limits, asked before anything is sent to a vendor."""
-    company: Company | None = None
-    """What its runs share; None when each is by itself."""
     read: Reader = field(init=False)
-    read_in_company: Reader = field(init=False)
     runs: dict[int, Run] = field(default_factory=dict)
     ended: list[Settlement] = field(default_factory=list)
     durations_s: list[float] = field(default_factory=list)
@@ -68,8 +64,7 @@ class QueueServer:
     """Claims of messages that had waited for another attempt, as far as nobody was told of them."""
 
     def __post_init__(self) -> None:
-        self.read = Reader(self.database)
-        self.read_in_company = Reader(self.database, self.company)
+        self.read = Reader(self.database, self.database.handlers)
         # While the store settles and claims one half, the handlers of the other half run.
         self.claim_max = min(CLAIM_MAX, max(1, self.slots // 2))
 
@@ -157,17 +152,6 @@ class QueueServer:
         await self._settle_all()
         return True
 
-    async def step_together(self) -> bool:
-        """The same with as many as may run at once, in company where the queue has that, begun as by serve(). What
-        has to run alone is taken when there is nothing else."""
-        await self._turn()
-        tasks = [run.task for run in self.runs.values() if run.task is not None]
-        if not (tasks or self.ended):
-            return await self.step()
-        await asyncio.gather(*tasks)
-        await self._settle_all()
-        return True
-
     async def _settle_all(self) -> None:
         while self.ended:
             batch, self.ended = self.ended, []
@@ -176,7 +160,7 @@ class QueueServer:
     def start(self, claim: Claim, leased_at: float, started_at: float) -> Run:
         run = Run(claim, leased_at, started_at)
         self.runs[id(run)] = run
-        run.task = asyncio.create_task(self._run(run, self.company))
+        run.task = asyncio.create_task(self._run(run))
         return run
 
     async def run_alone(self, claim: Claim, sent_at: float, quiet: Callable[[], Awaitable[None]]) -> None:
@@ -200,9 +184,8 @@ class QueueServer:
             self.queue.wake()
             await asyncio.sleep(FLUSH_LOOK_S)
 
-    async def _run(self, run: Run, company: Company | None = None) -> None:
-        read = self.read if company is None else self.read_in_company
-        work = Work(run.claim, self.queue, self.database, self.feed, read, self.service, self.checks, company)
+    async def _run(self, run: Run) -> None:
+        work = Work(run.claim, self.queue, self.database, self.feed, self.read, self.service, self.checks)
         begun = time.monotonic()
         settlement = None
         try:
@@ -232,7 +215,7 @@ class QueueServer:
         if handler is None or (message.extra and schema_version(message) > SCHEMA_VERSION):
             return Ended(Ending.RELEASED, f"no handler here for action {message.action!r}")
         try:
-            await _with_or_without_company(handler, work)
+            await handler(work)
             if work.settled_as is None and (label := await work.open_effect()) is not None:
                 return Ended(Ending.RETRY, f"the handler returned although the end of {label} is not known")
             return SUCCEEDED
@@ -277,8 +260,6 @@ class QueueServer:
     async def _give_up(self, run: Run, work: Work, step: Step) -> Settlement | None:
         """Parks, or lets the policy's handler end the business object; never while money may be under way."""
         claim, reason, ending = run.claim, step.reason, step.ending
-        # There is no second call of what gives up.
-        work.leave_company()
         try:
             match await work.give_up(reason or ""):
                 case Ending.PARKED:
@@ -368,14 +349,6 @@ async def _first_of(
         done, left = turns, set()
         await asyncio.wait(done)
     return [turn.result() for turn in done], left
-
-
-async def _with_or_without_company(handler: Bound, work: Work) -> None:
-    try:
-        await handler(work)
-    except Apart:
-        work.leave_company()
-        await handler(work)
 
 
 def _store_now(run: Run) -> datetime:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from payonce.engine.company import Member
 from payonce.engine.model import Message, Settlement, message_from_wire, message_to_wire
 from payonce.engine.push import Arrived
 from payonce.engine.transaction import Tx
@@ -140,18 +139,6 @@ def forgotten_payouts_stay_forgotten() -> None:
     put(sending, "resume", nothing)
 
 
-def commits_what_failed() -> None:
-    """A run that fails in company leaves the transaction to the others, with what it has written so far in it."""
-
-    def fail(member: Member, error: BaseException) -> bool:
-        if member._shared is None or member._ended.done():
-            return False
-        member.leave()
-        return True
-
-    put(Member, "fail", fail)
-
-
 ABLATIONS: Final = (
     Ablation("the inbox", no_inbox, "payout-direct", Mode.BEFORE, near="TaskStore.settle"),
     Ablation("the run token", no_run_token, "payout-direct", Mode.STOPPED, near="what_is_wrong"),
@@ -171,8 +158,4 @@ ABLATIONS: Final = (
              "Work.commit"),
     Ablation("the putting back of payouts", forgotten_payouts_stay_forgotten, "payout-lost", Mode.AFTER,
              DAMAGE | STUCK),
-    Ablation("all or nothing in company", commits_what_failed, "payouts-together", Mode.BEFORE, near="engine.work"),
-    Ablation("the run token in company", no_run_token, "payouts-together", Mode.STOPPED, near="what_is_wrong"),
-    Ablation("the intent of a payment in company", sent_before_it_is_on_record, "payouts-together", Mode.BEFORE,
-             near="Run.intent"),
 )  # fmt: skip

@@ -1,6 +1,6 @@
 """What a route finds behind the counter: the store, the queues, and transactions in the trace of its request."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Annotated, Protocol, cast
 
@@ -10,7 +10,7 @@ from starlette.requests import Request
 from payonce.engine.brakes import Actions
 from payonce.engine.database import Database
 from payonce.engine.queue import Admin
-from payonce.engine.transaction import Done, Reader, Tx
+from payonce.engine.transaction import Reader, Tx
 
 
 class Desk(Protocol):
@@ -18,8 +18,6 @@ class Desk(Protocol):
 
     database: Database
     read: Reader
-    read_together: Reader
-    """For what is asked often and at once."""
     admin: Admin
     resources: Sequence[object]
     """What the services' roles of this process opened: vendors' clients, keys; empty in one that runs none."""
@@ -28,10 +26,6 @@ class Desk(Protocol):
     def actions(self) -> Actions: ...
 
     def begin(self, trace_id: str | None = None) -> AbstractAsyncContextManager[Tx]: ...
-
-    async def begin_together(self, deed: Callable[[Tx], Awaitable[Done]], trace_id: str | None = None) -> Done:
-        """For what comes often and at once: many share one commit."""
-        ...
 
 
 def desk_of(request: Request) -> Desk:

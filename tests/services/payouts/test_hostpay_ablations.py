@@ -16,7 +16,7 @@ from payonce.vendors.evm import client
 from tests.ablations import Ablations, cases, given, missed, patched
 from tests.conformance.wire import without
 from tests.services.payouts import (
-    test_company,
+    test_concurrent_payouts,
     test_hostpay,
     test_hostpay_chain,
     test_hostpay_clearances,
@@ -48,26 +48,19 @@ async def no_row(*_: Any) -> None:
     return None
 
 
-taker = wallet_store.taker
+sign_payment = wallet_store.sign_payment
 
 
-def taker_behind_what_waits(wallet: Any) -> Any:
+async def sign_behind_all_pending(tx: Any, wallet: Any, request: Any) -> Any:
     """Behind everything that waits, whoever signed it."""
-    take = taker(wallet)
-
-    async def take_all(connection: Any, takings: Any) -> Any:
-        return await take(
-            connection, [msgspec.structs.replace(each, next_nonce=each.pending_nonce) for each in takings]
-        )
-
-    return take_all
+    return await sign_payment(tx, wallet, msgspec.structs.replace(request, next_nonce=request.pending_nonce))
 
 
 @contextmanager
 def no_look_at_nonces() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hostpay, "_nonce_is_free", no_row)
-        patch.setattr(wallet_store, "taker", taker_behind_what_waits)
+        patch.setattr(wallet_store, "sign_payment", sign_behind_all_pending)
         yield
 
 
@@ -128,12 +121,15 @@ ABLATIONS: Ablations = {
     "the funds behind the wallet's lock": (
         patched(wallet_store, "_check_funds", lambda *_: None),
         [
-            test_company.test_of_those_that_each_find_enough_no_more_are_signed_than_the_wallet_can_pay,
-            test_company.test_so_it_is_where_each_has_a_transaction_of_its_own,
+            test_concurrent_payouts.test_no_more_payments_are_signed_than_the_wallet_can_pay,
         ],
     ),
     "the row before the send": (
-        lambda: without(r"on s.id = taken.swap_id", "on false", within="split_payout_hostpay"),
+        lambda: without(
+            r"from payouts.swaps where id = \$2",
+            "from payouts.swaps where $2::text is null",
+            within="split_payout_hostpay",
+        ),
         [test_hostpay_writers.test_row_nonce_and_bytes_are_on_record_before_the_first_byte_leaves],
     ),
     "the look whether it waits": (

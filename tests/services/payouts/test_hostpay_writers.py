@@ -144,7 +144,7 @@ async def test_a_swap_has_one_payment_and_a_payment_one_nonce(stage: OpenStage) 
         async def pay_again() -> None:
             async with house.s.begin() as tx:
                 asked = wallet_store.PayRequest(swap.id, payment, market.fees, 0, 0, market.balance.to_minor_text())
-                await tx.gather(wallet_store.taker(house.wallet), asked)
+                await wallet_store.sign_payment(tx, house.wallet, asked)
 
         with pytest.raises(asyncpg.UniqueViolationError, match="wallet_payments_pkey"):
             await pay_again()

@@ -13,7 +13,6 @@ from typing import Any, Final, Protocol, TypeVar
 from uuid import UUID
 
 from payonce.engine import metrics
-from payonce.engine.company import Company
 from payonce.engine.database import Connection, Database, fenced_transaction, is_transient
 from payonce.engine.effects import store
 from payonce.engine.effects.declaration import Effect, Happened, Outcome, Request, decode, encode
@@ -79,7 +78,6 @@ class Run:
     read: Reader
     service: str = ""
     checks: Sequence[IntentCheck] = ()
-    company: Company | None = None
 
     @property
     def tenant(self) -> str | None:
@@ -92,9 +90,7 @@ class Run:
         def fence(connection: Connection) -> Awaitable[bool]:
             return self.queue.hold_within(connection, self.claim)
 
-        company = self.company
-        intending = fenced_transaction(self.database, fence) if company is None else company.intending.join(fence)
-        async with intending as connection:
+        async with fenced_transaction(self.database, fence) as connection:
             if connection is None:
                 message = self.claim.message
                 raise Stale(f"message {message.id} of {message.queue} is no longer this run's; nothing was sent")
@@ -119,8 +115,7 @@ class Run:
 
     async def record(self, stored: Stored, result: Result) -> Stored:
         try:
-            source = self.database.work if self.company is None else self.company.asking
-            after = await store.record_plain(source, stored.id, stored.attempt, result, self.claim)
+            after = await store.record_plain(self.database.handlers, stored.id, stored.attempt, result, self.claim)
             if after is None:
                 async with self.database.transaction() as connection:
                     after = await store.record(connection, stored.id, stored.attempt, result, self.claim)

@@ -7,7 +7,6 @@ from uuid import UUID
 
 import asyncpg
 
-from payonce.engine.company import Asking, gathered
 from payonce.engine.database import Connection, is_transient
 from payonce.engine.effects.declaration import Effect, Findable, Keyed, Safety
 from payonce.engine.effects.model import (
@@ -93,7 +92,7 @@ async def insert(
         None if amount is None else amount.minor, _horizon_s(safety), claim.token,
     )  # fmt: skip
     try:
-        row = await gathered(connection, insert_all, new)
+        [row] = await insert_all(connection, [new])
     except asyncpg.UniqueViolationError as error:
         raise Retry(f"another effect of {scope} is open") from error
     if row is None and scope is not None:
@@ -211,7 +210,7 @@ async def _is_known(connection: Connection, effect_id: UUID, attempt: int, claim
 
 
 async def record_plain(
-    source: asyncpg.Pool | Asking, effect_id: UUID, attempt: int, result: Result, claim: Claim | None = None
+    pool: asyncpg.Pool, effect_id: UUID, attempt: int, result: Result, claim: Claim | None = None
 ) -> Stored | None:
     """What nearly every try comes to, in one statement: it is still the newest, and was performed. None when it is
     anything else, or when the vendor's answer cannot be kept: `record` has to look."""
@@ -222,7 +221,8 @@ async def record_plain(
         None if claim is None else claim.message.id, None if claim is None else claim.token,
     )  # fmt: skip
     try:
-        row = await gathered(source, record_all, performed)
+        async with pool.acquire() as connection:
+            [row] = await record_all(connection, [performed])
     except asyncpg.PostgresError as error:
         if is_transient(error):
             raise

@@ -2,7 +2,7 @@
 
 from payonce.engine.ledger.audit import Finding, audit_ledger
 from payonce.engine.ledger.model import Account, Line, Overdrawn, Posting, PostingId, Reference, moved
-from payonce.engine.ledger.posting import declare, guard, post
+from payonce.engine.ledger.posting import declare, guard, post, post_all
 from payonce.engine.ledger.reading import Cursor, Entry, Page, balance, statement, trial_balance
 from payonce.engine.ledger.snapshots import snapshot_balances
 
@@ -23,6 +23,7 @@ __all__ = [
     "guard",
     "moved",
     "post",
+    "post_all",
     "snapshot_balances",
     "statement",
     "trial_balance",

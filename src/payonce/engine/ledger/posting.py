@@ -7,7 +7,6 @@ from typing import NamedTuple, Protocol
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
-from payonce.engine.company import gathered
 from payonce.engine.database import Connection
 from payonce.engine.ledger.model import Account, Overdrawn, Posting, PostingId
 from payonce.kit.money import Amount, Asset
@@ -26,26 +25,35 @@ async def post(within: Connection | OpenTransaction, posting: Posting, trace_id:
 
     Accounts are opened by their first posting. Guarded ones are locked, in the order of their ids, until the
     transaction ends; two postings of one transaction lock one after the other, so what belongs together is one posting.
-    After a refusal (Invalid, Overdrawn) the transaction cannot go on, so nothing of it is written. Runs that share a
-    transaction post in one call.
+    After a refusal (Invalid, Overdrawn) the transaction cannot go on, so nothing of it is written.
     """
+    [posting_id] = await post_all(within, [posting], trace_id)
+    return posting_id
+
+
+async def post_all(
+    within: Connection | OpenTransaction, postings: Sequence[Posting], trace_id: str | None = None
+) -> list[PostingId]:
+    """Writes several postings in one statement, each judged as if those before it were written."""
     connection = _inside_a_transaction(within)
+    entries = [_Entry(posting, posting.trace_id or trace_id) for posting in postings]
     try:
-        return await gathered(connection, post_all, Entry(posting, posting.trace_id or trace_id))
+        # For one, the function for many takes longer.
+        return (
+            [await _post_one(connection, *entry) for entry in entries]
+            if len(entries) < 2
+            else (await _post_many(connection, entries))
+        )
     except asyncpg.PostgresError as error:
         raise _refusal(error) from error
 
 
-class Entry(NamedTuple):
+class _Entry(NamedTuple):
     posting: Posting
     trace_id: str | None
 
 
-async def post_all(connection: Connection, entries: Sequence[Entry]) -> list[PostingId]:
-    """Each is judged as if those before it were written."""
-    if len(entries) == 1:
-        # For one, the function for many takes longer.
-        return [await _post_one(connection, *entries[0])]
+async def _post_many(connection: Connection, entries: Sequence[_Entry]) -> list[PostingId]:
     places: dict[tuple[str, Asset], int] = {}
     lines = [
         (number, places.setdefault((line.path, line.amount.asset), len(places) + 1), line.amount.minor)
@@ -61,7 +69,7 @@ async def post_all(connection: Connection, entries: Sequence[Entry]) -> list[Pos
     return ids
 
 
-def _head(entry: Entry) -> tuple[str, str, str, str | None, str]:
+def _head(entry: _Entry) -> tuple[str, str, str, str | None, str]:
     posting, trace_id = entry
     return posting.key, posting.reference.kind, posting.reference.id, trace_id, posting.text
 

@@ -1,9 +1,7 @@
 """The check before every send: none while the database may have forgotten what it sent before."""
 
-from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
-from payonce.engine.database import Connection
 from payonce.engine.effects.send import Sending
 from payonce.engine.transaction import Tx
 from payonce.kit.outcomes import Held
@@ -18,7 +16,7 @@ async def refuse_in_quarantine(tx: Tx, sending: Sending) -> None:
 
     Questions to a vendor do not pass here and stay possible.
     """
-    state = await tx.gather(_states, None)
+    state = await tx.fetchrow("select began_at, reason, served, serving from payonce.sending_state()")
     if state["began_at"] is not None:
         raise Held(
             f"{sending.kind} {sending.key} is not sent: the database is in quarantine since "
@@ -31,9 +29,3 @@ async def refuse_in_quarantine(tx: Tx, sending: Sending) -> None:
             f"by {state['serving']}; a quarantine begins with the next look of a process",
             LOOK_AGAIN_S,
         )
-
-
-async def _states(connection: Connection, askers: Sequence[None]) -> list[Any]:
-    """The same for all who ask within one transaction: its lock keeps a quarantine from beginning before it ends."""
-    state = await connection.fetchrow("select began_at, reason, served, serving from payonce.sending_state()")
-    return [state] * len(askers)

@@ -12,7 +12,6 @@ import asyncpg
 import msgspec
 
 from payonce.engine.bell import Bell
-from payonce.engine.company import gathered
 from payonce.engine.database import Connection, Database, is_transient
 from payonce.engine.model import Answer, Claim, Ending, Message, Settlement
 from payonce.engine.outbox import hold_kept, wake_name
@@ -286,23 +285,18 @@ class CloudTasksQueue:
     async def settle_within(self, connection: Connection, settlement: Settlement) -> str | None:
         claim = settlement.claim
         end = _End(claim.message.id, claim.token, settlement.ending, settlement.reason, settlement.delay_s)
-        xact_id = await gathered(connection, self._settle_all_within, end)
-        if xact_id is None:
-            self._answer(claim.message.id, claim.token, replies.STALE)
-        return xact_id
-
-    async def _settle_all_within(self, connection: Connection, ends: Sequence["_End"]) -> list[str | None]:
-        """The id of the transaction for each that was this process' to settle."""
-        if len(ends) == 1 and ends[0].ending in (Ending.SUCCESS, Ending.FAILED):
-            [end] = ends
-            return [await connection.fetchval(
+        if end.ending in (Ending.SUCCESS, Ending.FAILED):
+            xact_id: str | None = await connection.fetchval(
                 SETTLE_ONE, RELAY, end.id, end.token, end.ending.value,
                 None if end.reason is None else told(end.reason),
                 end.ending is Ending.FAILED or self.policy.log == "all",
-            )]  # fmt: skip
-        # By token too: of a message that was taken over, the run of before may be among them.
-        settled = {(row["id"], row["token"]): row["xact_id"] for row in await self._settle_rows(connection, ends)}
-        return [settled.get((end.id, end.token)) for end in ends]
+            )  # fmt: skip
+        else:
+            rows = await self._settle_rows(connection, [end])
+            xact_id = rows[0]["xact_id"] if rows else None
+        if xact_id is None:
+            self._answer(claim.message.id, claim.token, replies.STALE)
+        return xact_id
 
     async def hold_within(self, connection: Connection, claim: Claim) -> bool:
         held = await connection.fetchval(HOLD, RELAY, claim.message.id, claim.token, self.policy.lease_s)

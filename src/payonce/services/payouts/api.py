@@ -163,7 +163,7 @@ def _add_intake(routes: APIRouter) -> None:
         terms, signature = _resource(desk, Terms), request.headers.get(SIGNATURE_HEADER)
         try:
             asked = read_webhook(terms, signature, await request.body(), await _now(desk))
-            await check_currency(desk.read_together, asked)
+            await check_currency(desk.read, asked)
             payout = (await _take(desk, trace_of(request), asked)).payout
         except NotTaken as no:
             if no.status is HTTPStatus.UNAUTHORIZED:
@@ -275,22 +275,18 @@ def _refuse_query(request: Request) -> None:
 
 
 async def _take(desk: Desk, trace: str | None, asked: Any) -> Taken:
-    async def take(tx: Tx) -> Taken | NotTaken:
-        try:
-            return await receive(tx, asked)
-        except NotTaken as no:
-            # What it has written for whoever must look is kept.
-            return no
-
     with counted("payouts"):
-        taken = await desk.begin_together(take, trace)
-        if isinstance(taken, NotTaken):
-            raise taken
-    return taken
+        async with desk.begin(trace) as tx:
+            try:
+                return await receive(tx, asked)
+            except NotTaken as refusal:
+                # The transaction commits all the same: it holds the note for the person who looks into the refusal.
+                refused = refusal
+        raise refused
 
 
 async def _now(desk: Desk) -> datetime:
-    now: datetime = await desk.read_together.fetchval("select payonce.due_now()")
+    now: datetime = await desk.read.fetchval("select payonce.due_now()")
     return now
 
 

@@ -20,7 +20,7 @@ REFUSALS: Final = "refusals"
 """How often the exchange has said no to this message and those before it."""
 
 
-@handles(ESTIMATE, in_company=True)
+@handles(ESTIMATE)
 async def price_payout(work: Work, changenow: ChangeNow) -> None:
     """Ask the rate, and tell the orchestrator. What was taken in before the exchange's list was there is looked at
     first: after the price nobody asks again whether a memo is missing."""

@@ -38,7 +38,7 @@ UNPAID = frozenset({Status.NEW, Status.WAITING})
 TOO_LATE = frozenset({Status.EXPIRED, Status.FAILED, Status.REFUNDED})
 
 
-@handles(HOSTPAY, in_company=True)
+@handles(HOSTPAY)
 async def pay_swap(work: Work, changenow: ChangeNow, host: HostWallet) -> None:
     """Pay the deposit. Running twice is harmless: nonce and bytes are on record first."""
     try:

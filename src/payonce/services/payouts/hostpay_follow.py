@@ -48,7 +48,7 @@ TELLING: Final = {
 """What a person hears of a paid exchange in these states. It is never paid for a second time."""
 
 
-@handles(FOLLOW, in_company=True)
+@handles(FOLLOW)
 async def follow_payment(work: Work, changenow: ChangeNow, host: HostWallet) -> None:
     """Look once at where a payment stands; what is not at its end is looked at again later."""
     way = await wallet_store.way_of(work.read, str(work.message.payload.get("swap_id")))

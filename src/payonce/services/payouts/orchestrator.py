@@ -36,7 +36,7 @@ _EXACT: Final = Context(prec=DIGITS_MAX, rounding=ROUND_DOWN)
 """Of a coin that is worth next to nothing there are more digits than the 28 that decimals have by default."""
 
 
-@handles(ESTIMATED, in_company=True)
+@handles(ESTIMATED)
 async def value_payout(work: Work, terms: Terms) -> None:
     """Put the pure market value on record and have the swap created; what has a price keeps it."""
     found = await fields_of(work, hops.EstimateResponse)
@@ -89,7 +89,7 @@ async def _price(work: Work, payout: Payout, value: Amount, terms: Terms) -> Non
         await sending.send_swap(tx, priced, swap)
 
 
-@handles(SWAPPED, in_company=True)
+@handles(SWAPPED)
 async def record_swap(work: Work) -> None:
     """Put the exchange on record; when every part of a payout has one, hostpay is told of them all, in one commit."""
     made = await fields_of(work, hops.SwapResponse)

@@ -1,11 +1,9 @@
 """Payouts on record: reading them, moving them from state to state, and keeping one for a person."""
 
-from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from payonce.engine.audit import Severity, note
-from payonce.engine.database import Connection
 from payonce.engine.transaction import Reader, Tx
 from payonce.engine.webhooks import announce
 from payonce.engine.work import Work
@@ -95,39 +93,21 @@ async def move(
     if after not in TRANSITIONS[payout.state]:
         raise AssertionError(f"a payout does not go from {payout.state} to {after}")
     minor = None if value is None else value.minor
-    row = await tx.gather(_move_all, _Move(payout.id, payout.state, after, minor, reason), payout.id)
+    row = await tx.fetchrow(
+        """
+        update payouts.payouts
+        set state = $3, value_minor = coalesce($4, value_minor), reason = $5, hold = null, held_from = null,
+            revision = revision + 1, updated_at = payonce.due_now()
+        where id = $1 and state = $2 returning *
+        """,
+        payout.id, payout.state, after, minor, reason,
+    )  # fmt: skip
     if row is None:
         raise Retry(f"payout {payout.id} is no longer {payout.state}")
     after_move = payout_from(row)
     # Priced anew after a swap that came to nothing, it has the price it had.
     repriced = after is State.PRICED and payout.state is not State.RECEIVED
     return after_move if repriced else await _told(tx, after_move)
-
-
-class _Move(NamedTuple):
-    id: str
-    before: State
-    after: State
-    value_minor: int | None
-    reason: str | None
-
-
-async def _move_all(connection: Connection, moves: Sequence[_Move]) -> list[Any]:
-    """The row of each as it is now; None for one that was no longer as it was read."""
-    rows = await connection.fetch(
-        """
-        update payouts.payouts p
-        set state = moved.after, value_minor = coalesce(moved.value_minor, p.value_minor), reason = moved.reason,
-            hold = null, held_from = null, revision = p.revision + 1, updated_at = payonce.due_now()
-        from unnest($1::text[], $2::text[], $3::text[], $4::numeric[], $5::text[])
-            as moved (id, before, after, value_minor, reason)
-        -- Also by the array: planned for a table that was analysed while empty, the join alone reads all of a full one.
-        where p.id = any($1::text[]) and p.id = moved.id and p.state = moved.before returning p.*
-        """,
-        *map(list, zip(*moves, strict=True)),
-    )
-    found = {row["id"]: row for row in rows}
-    return [found.get(move.id) for move in moves]
 
 
 async def keep(

@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
-from payonce.engine.database import Connection
 from payonce.engine.transaction import Reader, Tx
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Retry
@@ -104,61 +103,30 @@ async def begin_swap(
     """A swap that is to be created, under the lead's name, for these parts of payouts; `first`: these parts begin with
     it. That a part has no other is the table's promise, not this function's."""
     amount = Amount.total((share for _, _, share in shares), ETH)
-    beginning = _Beginning(
-        lead.unique_id, part, lead.payout_currency, lead.payout_network, lead.wallet_address, lead.extra_id,
-        amount.minor, lead.is_direct, first, [(payout_id, number, share.minor) for payout_id, number, share in shares],
-    )  # fmt: skip
-    return swap_from(await tx.gather(_begin_all, beginning))
-
-
-class _Beginning(NamedTuple):
-    unique_id: str
-    part: int
-    currency: str
-    network: str
-    address: str
-    extra_id: str | None
-    amount_minor: int
-    direct: bool
-    first: bool
-    shares: list[tuple[str, int, int]]
-
-
-async def _begin_all(connection: Connection, beginnings: Sequence[_Beginning]) -> list[Any]:
-    """The row of each. Nobody but the transaction sees what it adds, so nothing is locked."""
-    shares = [
-        (begun.unique_id, begun.part, begun.first, *share) for begun in beginnings for share in begun.shares
-    ]  # fmt: skip
-    rows = await connection.fetch(
+    row = await tx.fetchrow(
         """
         with new as (
-            select new.*, new.unique_id::text || '/' || new.part || '/' || r.round as id, r.round
-            from unnest($1::char(16)[], $2::int[], $3::text[], $4::text[], $5::text[], $6::text[], $7::numeric[],
-                        $8::boolean[])
-                as new (unique_id, part, currency, network, address, extra_id, amount_minor, direct)
-            cross join lateral (
-                select coalesce(max(round), 0) + 1 as round from payouts.swaps s
-                where s.unique_id = new.unique_id and s.part = new.part) r
+            select $1::text || '/' || $2 || '/' || round as id, round from (
+                select coalesce(max(round), 0) + 1 as round from payouts.swaps where unique_id = $1 and part = $2) r
         ), share as (
-            select * from unnest($9::char(16)[], $10::int[], $11::boolean[], $12::text[], $13::int[], $14::numeric[])
-                as share (unique_id, swap_part, first, payout_id, part, amount_minor)
+            select * from unnest($9::text[], $10::int[], $11::numeric[]) as share (payout_id, part, amount_minor)
         ), parted as (
             insert into payouts.parts (payout_id, part, amount_minor)
-            select payout_id, part, amount_minor from share where first
+            select payout_id, part, amount_minor from share where $12
         ), shared as (
             insert into payouts.shares (swap_id, payout_id, part, amount_minor)
-            select new.id, share.payout_id, share.part, share.amount_minor
-            from share join new on new.unique_id = share.unique_id and new.part = share.swap_part
+            select new.id, share.payout_id, share.part, share.amount_minor from share cross join new
         )
         insert into payouts.swaps
             (id, unique_id, part, round, currency, network, address, extra_id, amount_minor, direct)
-        select id, unique_id, part, round, currency, network, address, extra_id, amount_minor, direct from new
+        select id, $1, $2, round, $3, $4, $5, $6, $7, $8 from new
         returning *
         """,
-        *map(list, zip(*(begun[:8] for begun in beginnings), strict=True)), *map(list, zip(*shares, strict=True)),
+        lead.unique_id, part, lead.payout_currency, lead.payout_network, lead.wallet_address, lead.extra_id,
+        amount.minor, lead.is_direct, [payout_id for payout_id, _, _ in shares], [number for _, number, _ in shares],
+        [share.minor for _, _, share in shares], first,
     )  # fmt: skip
-    found = {(row["unique_id"], row["part"]): row for row in rows}
-    return [found[begun.unique_id, begun.part] for begun in beginnings]
+    return swap_from(row)
 
 
 async def record_made(tx: Tx, swap: Swap, made: Made) -> Swap:
@@ -242,10 +210,10 @@ async def finish(tx: Tx, swap: Swap) -> Swap:
         """,
         swap.id,
     )
-    for row in rows:
-        await tx.post(books.finished(swap, share_from(row)))
+    postings = [books.finished(swap, share_from(row)) for row in rows]
     if back := int(rows[0]["back_minor"]):
-        await tx.post(books.sent_back_and_finished(swap, Amount(back, ETH)))
+        postings.append(books.sent_back_and_finished(swap, Amount(back, ETH)))
+    await tx.post_all(postings)
     return moved
 
 
@@ -287,44 +255,16 @@ async def _change(
     """Compare-and-set, as with payouts. The row as it is now."""
     if after not in SWAP_TRANSITIONS[swap.state]:
         raise AssertionError(f"a swap does not go from {swap.state} to {after}")
-    change = _Change(
-        swap.id, swap.state, after, after not in REPLACED, cn_api_id, payin_address, payin_extra_id, reason, valid_until
-    )  # fmt: skip
-    row = await tx.gather(_change_all, change, swap.id)
-    if row is None:
-        raise Retry(f"swap {swap.id} is no longer {swap.state}", after_s=0.0)
-    return row
-
-
-class _Change(NamedTuple):
-    id: str
-    before: SwapState
-    after: SwapState
-    active: bool
-    cn_api_id: str | None
-    payin_address: str | None
-    payin_extra_id: str | None
-    reason: str | None
-    valid_until: datetime | None
-
-
-async def _change_all(connection: Connection, changes: Sequence[_Change]) -> list[Any]:
-    """The row of each as it is now; None for one that was no longer as it was read. `beside`: of the payouts that it
-    carries, the parts that others carry, each as the state of its swap, if it has one, and the payout's id; looked up
-    one by one, as a join would be planned for an empty table and read all of a full one."""
-    rows = await connection.fetch(
+    # `beside`: of the payouts that it carries, the parts that other swaps carry, each as the state of its swap (empty
+    # where it has none) and the payout's id. Looked up row by row: a join planned for an empty table would read all of
+    # a full one.
+    row = await tx.fetchrow(
         """
         update payouts.swaps s
-        set state = changed.after, active = changed.active, cn_api_id = coalesce(changed.cn_api_id, s.cn_api_id),
-            payin_address = coalesce(changed.payin_address, s.payin_address),
-            payin_extra_id = coalesce(changed.payin_extra_id, s.payin_extra_id),
-            reason = coalesce(changed.reason, s.reason), valid_until = coalesce(changed.valid_until, s.valid_until),
-            updated_at = payonce.due_now()
-        from unnest($1::text[], $2::text[], $3::text[], $4::boolean[], $5::text[], $6::text[], $7::text[], $8::text[],
-                    $9::timestamptz[])
-            as changed (id, before, after, active, cn_api_id, payin_address, payin_extra_id, reason, valid_until)
-        -- Also by the array: planned for a table that was analysed while empty, the join alone reads all of a full one.
-        where s.id = any($1::text[]) and s.id = changed.id and s.state = changed.before
+        set state = $3, active = $4, cn_api_id = coalesce($5, s.cn_api_id),
+            payin_address = coalesce($6, s.payin_address), payin_extra_id = coalesce($7, s.payin_extra_id),
+            reason = coalesce($8, s.reason), valid_until = coalesce($9, s.valid_until), updated_at = payonce.due_now()
+        where s.id = $1 and s.state = $2
         returning s.*, array(
             select coalesce(other.state, '') || ' ' || p.payout_id from payouts.parts p
             left join lateral (
@@ -334,7 +274,9 @@ async def _change_all(connection: Connection, changes: Sequence[_Change]) -> lis
             where p.payout_id = any(array(select payout_id from payouts.shares where swap_id = s.id))
               and other.id is distinct from s.id) as beside
         """,
-        *map(list, zip(*changes, strict=True)),
-    )
-    found = {row["id"]: row for row in rows}
-    return [found.get(change.id) for change in changes]
+        swap.id, swap.state, after, after not in REPLACED, cn_api_id, payin_address, payin_extra_id, reason,
+        valid_until,
+    )  # fmt: skip
+    if row is None:
+        raise Retry(f"swap {swap.id} is no longer {swap.state}", after_s=0.0)
+    return row

@@ -34,7 +34,7 @@ from payonce.vendors.changenow.port import Swap as Made
 TRY_AGAIN_S: Final = 60.0
 
 
-@handles(SWAP, in_company=True)
+@handles(SWAP)
 async def create_swap(work: Work, changenow: ChangeNow, terms: Terms, host: HostWallet) -> None:
     """Have an exchange created for one part of a payout, and tell the orchestrator."""
     asked = await fields_of(work, hops.SwapRequest)

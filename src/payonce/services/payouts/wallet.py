@@ -2,13 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
 from typing import Final, TypeVar
 
 import msgspec
 
 from payonce.engine import leases
-from payonce.engine.database import Connection, Database
+from payonce.engine.database import Database
 from payonce.engine.effects import Effect, Rebroadcast
 from payonce.engine.model import Lease
 from payonce.engine.transaction import Reader, Tx
@@ -50,7 +50,6 @@ class HostWallet:
         self._asking = asyncio.Lock()
         self._market_s = market_s
         self._looks: dict[Asset, tuple[float, asyncio.Task[Market]]] = {}
-        self.take = wallet_store.taker(wallet)
 
     async def lease(self) -> Lease:
         """This process' right to write. Held while another has it."""
@@ -71,7 +70,7 @@ class HostWallet:
     async def fence(self, tx: Tx, lease: Lease) -> None:
         """Nobody takes the wallet over until this transaction has ended."""
         try:
-            await tx.gather(_fence_all, lease)
+            await leases.fence(tx.connection, lease)
         except Stale as error:
             self._lease = None
             raise Held(str(error), LEASE_TTL_S) from error
@@ -100,13 +99,6 @@ class HostWallet:
             told = await wallet_store.tell_of_nonce(connection, self.wallet, nonce, why)
         if told:
             log.error("wallet_nonce", wallet=self.wallet.address, nonce=nonce, why=why)
-
-
-async def _fence_all(connection: Connection, held: Sequence[Lease]) -> list[None]:
-    """Payments that leave together have one lease: it is asked for once."""
-    for lease in dict.fromkeys(held):
-        await leases.fence(connection, lease)
-    return [None for _ in held]
 
 
 def _has_failed(look: asyncio.Task[Market]) -> bool:
@@ -157,7 +149,7 @@ class PayDeposit(Effect[PayRequest, Sent]):
         asked = self.prepared
         assert asked is not None
         await self.host.fence(tx, lease)
-        self.signed = await tx.gather(self.host.take, asked)
+        self.signed = await wallet_store.sign_payment(tx, self.host.wallet, asked)
 
     async def perform(self, request: PayRequest) -> Sent:
         """Right behind the intent, with the bytes that it put on record; a further try looks them up."""

@@ -1,13 +1,11 @@
 """The host wallet on record: nonces, signed bytes, and where each payment stands."""
 
-from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, Final
 
 import msgspec
 
 from payonce.engine.audit import Severity, note
-from payonce.engine.company import Deed
 from payonce.engine.database import Connection, Database
 from payonce.engine.transaction import Reader, Tx
 from payonce.kit.money import Amount
@@ -70,57 +68,44 @@ class PayRequest(msgspec.Struct, frozen=True):
     """What the wallet had, in minor units. Requests of before do not say it; none of them is signed any more."""
 
 
-def taker(wallet: Wallet) -> Deed[PayRequest, Signed]:
-    """Gives each payment the next nonce, and puts its bytes on record, all in this transaction or not at all. The
-    wallet's row is locked to its end, so nonces have neither gaps nor two owners; every payment of the wallet waits
-    meanwhile.
+async def sign_payment(tx: Tx, wallet: Wallet, request: PayRequest) -> Signed:
+    """Gives the payment the next nonce and records its signed bytes in this transaction. The wallet's row stays locked
+    until the transaction ends, so nonces have neither gaps nor two owners.
 
-    Nonces that are used in a block and not by us are passed over. One that a transaction of somebody else only waits
-    with is not: it may never be used, and whatever is signed behind it would wait for ever. Neither is anything signed
-    that the wallet cannot pay for: of several that were looked at one by one, each may have found the same ether."""
-
-    async def take(connection: Connection, requests: Sequence[PayRequest]) -> list[Signed]:
-        newest = max(requests, key=lambda request: request.next_nonce)
-        counted = await _lock(connection, wallet, newest.next_nonce)
-        nonces, in_flight = await _free_nonces(connection, wallet.address, newest.next_nonce, len(requests))
-        if max(request.pending_nonce for request in requests) > nonces[0]:
-            raise Held(
-                f"a transaction that is not ours waits with nonce {nonces[0]} of {wallet.address}", FOREIGN_LOOK_S
-            )
-        _check_funds(wallet.address, requests, in_flight)
-        signed = [
-            wallet.sign(request.payment, nonce, request.fees) for request, nonce in zip(requests, nonces, strict=True)
-        ]
-        for request, nonce in zip(requests, nonces, strict=True):
-            if nonce < counted:
-                text = f"nonce {nonce} was never used, and payments behind it waited: {request.swap_id} takes it"
-                await note(
-                    connection, "payouts.nonces", wallet.address, text, actor="payouts", severity=Severity.WARNING
-                )  # fmt: skip
-        await _keep_payments(connection, wallet.address, list(zip(requests, signed, strict=True)))
-        return signed
-
-    return take
+    Raises Held while a transaction of somebody else is pending with the nonce: it may never be mined, and everything
+    signed behind it would wait for ever. Raises Retry when payments signed since the balance was read leave too little.
+    """
+    counted = await _lock(tx, wallet, request.next_nonce)
+    nonce, in_flight = await _free_nonce_and_funds(tx, wallet.address, request.next_nonce)
+    if request.pending_nonce > nonce:
+        raise Held(f"a transaction that is not ours waits with nonce {nonce} of {wallet.address}", FOREIGN_LOOK_S)
+    _check_funds(wallet.address, request, in_flight)
+    signed = wallet.sign(request.payment, nonce, request.fees)
+    if nonce < counted:
+        text = f"nonce {nonce} was never used, and payments behind it waited: {request.swap_id} takes it"
+        await note(
+            tx.connection, "payouts.nonces", wallet.address, text, actor="payouts", severity=Severity.WARNING
+        )  # fmt: skip
+    await _keep_payment(tx, wallet.address, request, signed)
+    return signed
 
 
-def _check_funds(wallet: str, requests: Sequence[PayRequest], in_flight: Amount) -> None:
-    """Each on top of those before it, and of all that is signed."""
-    needed = in_flight
-    for request in requests:
-        needed += request.payment.amount + request.fees.most
-        if Amount.from_minor(request.balance, needed.asset) < needed:
-            raise Retry(f"since this moment the wallet {wallet} has not enough left for {request.swap_id}", after_s=0.0)
+def _check_funds(wallet: str, request: PayRequest, in_flight: Amount) -> None:
+    """Behind the wallet's lock: payments that read the balance one by one may each have found the same ether."""
+    needed = in_flight + request.payment.amount + request.fees.most
+    if Amount.from_minor(request.balance, needed.asset) < needed:
+        raise Retry(f"the wallet {wallet} no longer has enough for {request.swap_id}: others were signed", after_s=0.0)
 
 
-async def _lock(connection: Connection, wallet: Wallet, next_nonce: int) -> int:
-    """The wallet's row, to the end of the transaction: what it has counted to."""
+async def _lock(tx: Tx, wallet: Wallet, next_nonce: int) -> int:
+    """Locks the wallet's row until the transaction ends and returns the nonce it has counted to."""
     for _ in range(2):
-        counted: int | None = await connection.fetchval(
+        counted: int | None = await tx.fetchval(
             "select next_nonce from payouts.wallets where address = $1 for update", wallet.address
         )
         if counted is not None:
             return counted
-        await connection.execute(
+        await tx.execute(
             """
             insert into payouts.wallets (address, chain_id, next_nonce) values ($1, $2, $3)
             on conflict (address) do nothing
@@ -130,41 +115,28 @@ async def _lock(connection: Connection, wallet: Wallet, next_nonce: int) -> int:
     raise Retry(f"the wallet {wallet.address} is being taken off the record")
 
 
-async def _keep_payments(connection: Connection, wallet: str, taken: Sequence[tuple[PayRequest, Signed]]) -> None:
-    """One statement: for as long as it takes, the wallet is locked."""
-    amounts = [request.payment.amount for request, _ in taken]
-    signed = [each for _, each in taken]
-    fees = [each.fees for each in signed]
-    await connection.execute(
+async def _keep_payment(tx: Tx, wallet: str, request: PayRequest, signed: Signed) -> None:
+    """One statement: the wallet is locked for as long as it takes."""
+    amount, fees = request.payment.amount, signed.fees
+    await tx.execute(
         """
-        with taken as (
-            select * from unnest($2::text[], $3::bigint[], $4::text[], $5::text[], $6::integer[], $7::numeric[],
-                $8::text[], $9::text[], $10::numeric[], $11::numeric[], $12::bigint[], $15::numeric[])
-            as taken (swap_id, nonce, to_address, asset, exponent, amount_minor, hash, raw, max_fee, priority_fee,
-                      gas_limit, amount)
-        ), shown as (
-            -- The row that callers of before look at, written before anything is sent. By the array too, for plans of
-            -- tables that were analysed while empty.
+        with shown as (
+            -- Callers of the older tables look at this row; it is written before anything is sent.
             insert into payouts.split_payout_hostpay
                 (unique_id, cn_api_id, from_currency, from_network, from_amount, payin_address, tx_hash, tx_status)
-            select s.unique_id, s.cn_api_id, $13, $14, taken.amount, taken.to_address, taken.hash, 'signed'
-            from taken join payouts.swaps s on s.id = taken.swap_id where s.id = any($2::text[])
+            select unique_id, cn_api_id, $13, $14, $15, $4, $8, 'signed' from payouts.swaps where id = $2
         ), paid as (
             insert into payouts.wallet_payments (swap_id, wallet, nonce, to_address, asset, exponent, amount_minor)
-            select swap_id, $1, nonce, to_address, asset, exponent, amount_minor from taken
+            values ($2, $1, $3, $4, $5, $6, $7)
         ), signed as (
             insert into payouts.wallet_attempts (hash, wallet, nonce, attempt, raw, max_fee, priority_fee, gas_limit)
-            select hash, $1, nonce, 1, raw, max_fee, priority_fee, gas_limit from taken
+            values ($8, $1, $3, 1, $9, $10, $11, $12)
         )
-        update payouts.wallets set next_nonce = greatest(next_nonce, (select max(nonce) + 1 from taken))
-        where address = $1
+        update payouts.wallets set next_nonce = greatest(next_nonce, $3 + 1) where address = $1
         """,
-        wallet, [request.swap_id for request, _ in taken], [each.nonce for each in signed],
-        [request.payment.to for request, _ in taken], [amount.asset.code for amount in amounts],
-        [amount.asset.exponent for amount in amounts], [amount.minor for amount in amounts],
-        [each.hash for each in signed], [each.raw for each in signed], [each.max_fee for each in fees],
-        [each.priority_fee for each in fees], [each.gas_limit for each in fees], ETH_TICKER, ETH_NETWORK,
-        [amount.to_decimal() for amount in amounts],
+        wallet, request.swap_id, signed.nonce, request.payment.to, amount.asset.code, amount.asset.exponent,
+        amount.minor, signed.hash, signed.raw, fees.max_fee, fees.priority_fee, fees.gas_limit, ETH_TICKER, ETH_NETWORK,
+        amount.to_decimal(),
     )  # fmt: skip
 
 
@@ -194,19 +166,12 @@ _GAS: Final = """
 """What a wallet has signed and the balance may still show, and its gas at worst."""
 
 
-async def _free_nonces(connection: Connection, wallet: str, next_nonce: int, count: int) -> tuple[list[int], Amount]:
-    """So many of the lowest ones; and what is in flight, with its gas."""
-    rows = await connection.fetch(
-        f"""
-        select c.nonce, ({_FLYING}) + ({_GAS}) as minor from generate_series($2::bigint, $5 + greatest($2::bigint, (
-            select max(p.nonce) + 1 from payouts.wallet_payments p where p.wallet = $1))) as c (nonce)
-        where not exists (select from payouts.wallet_payments q
-                          where q.wallet = $1 and q.nonce = c.nonce and q.nonce >= $2)
-        order by c.nonce limit $5
-        """,
-        wallet, next_nonce, ETH.code, ETH.exponent, count,
-    )  # fmt: skip
-    return [row["nonce"] for row in rows], Amount(int(rows[0]["minor"]), ETH)
+async def _free_nonce_and_funds(tx: Tx, wallet: str, next_nonce: int) -> tuple[int, Amount]:
+    """The lowest free nonce, and what is in flight with its gas."""
+    row = await tx.fetchrow(
+        f"select ({_FREE_NONCE}) as nonce, ({_FLYING}) + ({_GAS}) as minor", wallet, next_nonce, ETH.code, ETH.exponent
+    )
+    return row["nonce"], Amount(int(row["minor"]), ETH)
 
 
 async def tell_of_nonce(connection: Connection, wallet: Wallet, nonce: int, why: str) -> bool:
@@ -319,7 +284,6 @@ class Pressure(msgspec.Struct, frozen=True):
 
 async def pressure_on(read: Reader, wallet: str, swap: Swap, next_nonce: int) -> Pressure:
     asset = swap.amount.asset
-    # The same question for every payment of a moment: those that come together ask it once.
     row = await read.fetchrow(
         f"""
         select ({_FREE_NONCE}) as nonce,

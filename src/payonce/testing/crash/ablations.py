@@ -56,7 +56,7 @@ def no_intent_on_record() -> None:
 
     @asynccontextmanager
     async def intent_that_is_not_kept(run: Run) -> AsyncIterator[Tx]:
-        async with run.database.work.acquire() as connection:
+        async with run.database.handlers.acquire() as connection:
             transaction = connection.transaction()
             await transaction.start()
             try:

@@ -30,12 +30,8 @@ class Parts:
     relays: Sequence[Relay] = ()
     """What feeds the queues, beside the scenario's own."""
     janitors: Sequence[Janitor] = ()
-    brought: Mapping[str, Callable[[Worker, int], Awaitable[bool]]] = field(default_factory=dict)
-    """How a step is taken in queues that nobody claims from, by their names; with so many messages at once."""
-
-
-async def step(worker: Worker, together: int) -> bool:
-    return await (worker.step() if together == 1 else worker.step_together())
+    brought: Mapping[str, Callable[[Worker], Awaitable[bool]]] = field(default_factory=dict)
+    """How a step is taken in queues that nobody claims from, by their names."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import asyncpg
 import structlog
 
 from payonce.engine.checks import SEND_CHECKS
-from payonce.engine.database import SHARED_POOL_SIZE, Database, is_transient
+from payonce.engine.database import Database, is_transient
 from payonce.engine.janitors import Janitor
 from payonce.engine.outbox import relay_step
 from payonce.engine.process import Worker
@@ -23,11 +23,10 @@ from payonce.engine.work import Handler, Work
 from payonce.kit import ids
 from payonce.kit.outcomes import Stale
 from payonce.kit.redact import redact
-from payonce.testing.crash.backend import Backend, Parts, step
-from payonce.testing.crash.company import InTurn, name_who_shares, open_all
+from payonce.testing.crash.backend import Backend, Parts
 from payonce.testing.crash.crossings import NOBODY, ForwardingTransport, WatchedConnection, in_hand, report_to
 from payonce.testing.crash.person import answer, redrive
-from payonce.testing.crash.scenario import Scenario, twists_of
+from payonce.testing.crash.scenario import Scenario
 from payonce.testing.crash.wire import (
     AnswerReview,
     Carry,
@@ -45,8 +44,6 @@ from payonce.testing.crash.wire import (
 SHORTEST_LEASE_S: Final = 1.0
 """The server ends a session that idles in a transaction after half of it: a stopped child holds up nobody for long."""
 POOL_SIZE: Final = 4
-SLOWER_TOGETHER: Final = 5.0
-"""Several messages, one statement at a time: on a busy machine leases would be renewed on the way, or not."""
 _MILLISECONDS_APART: Final = 1_000_000
 
 
@@ -73,26 +70,21 @@ def live(scenario: Scenario, duty: Duty, connection: socket.socket) -> None:
         duty.ablate()
     _draw_the_same_ids(duty)
     explorer = ChildEnd(connection)
-    report_to(explorer, 1.0 if twists_of(scenario).together == 1 else SLOWER_TOGETHER)
+    report_to(explorer)
     with asyncio.Runner() as runner:
         runner.run(_obey(scenario, duty, explorer))
 
 
 async def _obey(scenario: Scenario, duty: Duty, explorer: ChildEnd) -> None:
-    alone = twists_of(scenario).together == 1
     async with (
         Database.open(
             duty.service_url,
             work_pool_size=POOL_SIZE,
-            connection_class=WatchedConnection if alone else InTurn,
+            connection_class=WatchedConnection,
             settings={**duty.settings, "application_name": duty.name},
         ) as database,
         duty.backend.parts(database, duty.address, duty.name) as parts,
     ):
-        if not alone:
-            name_who_shares()
-            await open_all(database.work, POOL_SIZE)
-            await open_all(database.shared, SHARED_POOL_SIZE)
         hands = Hands(scenario, database, parts)
         explorer.send(Ready(hands.janitors))
         while not isinstance(command := explorer.receive(), Leave):
@@ -109,7 +101,6 @@ class Hands:
         self._feed = parts.feed
         self._admin = parts.admin
         self._brought = parts.brought
-        self._together = twists_of(scenario).together
         resources = scenario.resources(ForwardingTransport, database, self._feed)
         self._workers: dict[str, Worker] = {}
         for queue, handlers in _by_queue(scenario.handlers).items():
@@ -134,7 +125,7 @@ class Hands:
     async def _do(self, command: Command) -> object:
         match command:
             case Step(queue):
-                return await self._brought.get(queue, step)(self._workers[queue], self._together)
+                return await self._brought.get(queue, Worker.step)(self._workers[queue])
             case Reap(queue):
                 return await self._workers[queue].reap()
             case Carry(relay):

@@ -23,8 +23,8 @@ PLUMBING: Final = (
     "asyncio", "asyncpg", "contextlib", "functools", "payonce.engine.database", "payonce.engine.transaction",
     "payonce.queues.redis.lines", "payonce.queues.redis.store", "redis", "payonce.testing.crash.redis_crossings",
     "payonce.kit", "payonce.testing.crash.child", "payonce.testing.crash.crossings", "google", "grpc",
-    "payonce.testing.crash.on_cloudtasks", "payonce.testing.crash.tasks_wire", "payonce.testing.crash.company",
-    "payonce.engine.company", "payonce.engine.effects.sets",
+    "payonce.testing.crash.on_cloudtasks", "payonce.testing.crash.tasks_wire",
+    "payonce.engine.effects.sets",
 )  # fmt: skip
 """Modules that carry other modules' statements and requests: a crossing is named for whoever wanted it."""
 NOBODY: Final = "-"
@@ -36,25 +36,17 @@ in_hand: ContextVar[str] = ContextVar("in_hand", default=NOBODY)
 """The message that is being worked on, by a name that is the same in every run."""
 
 
-def of_one() -> tuple[str, str] | None:
-    """A crossing is that of the message in hand."""
-    return None
-
-
-whose: Callable[[], tuple[str, str] | None] = of_one
-"""The messages and the site of a crossing that is made for several at once; None when this one is not."""
 _explorer: ChildEnd | None = None
 _asleep_s = 0.0
 
 
-def report_to(explorer: ChildEnd, slower: float = 1.0) -> None:
-    """From now on every crossing of this process asks the explorer first. Its clock goes slower by that factor: what
-    takes a process long only because it is explored must not look long to it."""
+def report_to(explorer: ChildEnd) -> None:
+    """From now on every crossing of this process asks the explorer first."""
     global _explorer
     _explorer = explorer
     awake = time.monotonic
     # A stopped process finds its own clock gone on when it wakes; here it slept for milliseconds, and is told how long.
-    time.monotonic = lambda: awake() / slower + _asleep_s
+    time.monotonic = lambda: awake() + _asleep_s
 
 
 async def learn_types(connection: PlainConnection) -> None:
@@ -69,8 +61,7 @@ async def learn_types(connection: PlainConnection) -> None:
 async def cross(way: Way, reads: bool, act: Callable[[], Awaitable[Answer]]) -> Answer:
     """Acts, unless the explorer wants the process to end or to stand still first."""
     assert _explorer is not None, "a crossing before report_to()"
-    message, wanted_by = whose() or (in_hand.get(), site())
-    _explorer.send(At(message, wanted_by, way, reads))
+    _explorer.send(At(in_hand.get(), site(), way, reads))
     verdict = _explorer.receive()
     assert isinstance(verdict, Verdict), f"a verdict was wanted, not {verdict}"
     if verdict.stop:
@@ -185,9 +176,7 @@ def _plain(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
 _LOCKS: Final = re.compile(r"\bfor\s+(no\s+key\s+update|update|key\s+share|share)\b")
 _CALLS: Final = re.compile(r"([a-z_][a-z0-9_.]*)\s*\(")
 _WORDS: Final = frozenset(
-    {"select", "from", "where", "and", "or", "not", "in", "any", "all", "exists", "over", "values"}
-    # What a statement that reads for many askers is made with.
-    | {"lateral", "asking__"}
+    {"select", "from", "where", "and", "or", "not", "in", "any", "all", "exists", "over", "values"} | {"lateral"}
 )
 _READING: Final = frozenset(
     {"payonce.due_now", "payonce.lease_now", "array", "array_agg", "coalesce", "count", "date_trunc", "extract"}

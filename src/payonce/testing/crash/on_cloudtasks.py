@@ -39,7 +39,7 @@ from payonce.queues.cloudtasks.server.tokens import KEY_KEPT_S, TokenMaker
 from payonce.queues.cloudtasks.sync import sync
 from payonce.queues.postgres import PostgresAdmin, PostgresFeed, PostgresQueue
 from payonce.testing.clock import Clock
-from payonce.testing.crash.backend import Look, Parts, Yard, step
+from payonce.testing.crash.backend import Look, Parts, Yard
 from payonce.testing.crash.backend import Place as Ours
 from payonce.testing.crash.crossings import cross
 from payonce.testing.crash.model import Violation
@@ -119,11 +119,11 @@ class Carrier:
         wire: Any = ToDoors(doors, self._dispatch)
         self._dispatcher = Dispatcher(database, bell, Sender(wire, tokens))
 
-    def bring(self, pushed: Pushed) -> Callable[[Worker, int], Awaitable[bool]]:
-        async def bring_and_run(worker: Worker, together: int) -> bool:
+    def bring(self, pushed: Pushed) -> Callable[[Worker], Awaitable[bool]]:
+        async def bring_and_run(worker: Worker) -> bool:
             box: Any = self.queues[pushed.queue]._box
             name = CONFIG.place.queue(pushed.there)
-            sending = asyncio.create_task(self._dispatcher.step(name, together))
+            sending = asyncio.create_task(self._dispatcher.step(name, 1))
             try:
                 while not sending.done():
                     arrival = asyncio.create_task(box.rung.wait())
@@ -132,7 +132,7 @@ class Carrier:
                     if box.rung.is_set():
                         box.rung.clear()
                         if box._waiting and len(box._waiting) + len(box._resting) >= self._at_doors:
-                            await self._run(worker, together)
+                            await self._run(worker)
                 return await sending
             finally:
                 sending.cancel()
@@ -140,10 +140,10 @@ class Carrier:
 
         return bring_and_run
 
-    async def _run(self, worker: Worker, together: int) -> None:
+    async def _run(self, worker: Worker) -> None:
         self._no_run.clear()
         try:
-            await step(worker, together)
+            await worker.step()
         finally:
             self._no_run.set()
 

@@ -99,8 +99,6 @@ class Twists:
     """A person redrives whatever rests parked without a question."""
     pushed: Mapping[str, Sequence[bytes]] = field(default_factory=dict)
     """Bodies that are in the queues' lists at the beginning, put there by hand."""
-    together: int = 1
-    """So many messages of a queue run at once; in company where their handlers allow it."""
     leases_pass: bool = False
     """Handlers hold leases of their own: when time is let pass for messages, it passes for leases as well."""
 

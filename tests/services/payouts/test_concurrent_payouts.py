@@ -1,4 +1,4 @@
-"""Many payouts at once through a worker whose runs share transactions: each is paid as its order demands, once."""
+"""Many payouts at once through one worker: each is paid as its order demands, once."""
 
 import asyncio
 from collections import Counter
@@ -20,7 +20,6 @@ from payonce.services.payouts.model import ETH, Payout, State
 from payonce.services.payouts.receiving import receive
 from payonce.testing import OpenStage, eventually
 from payonce.testing.faults import Fault, FaultPlan, Odds
-from tests.engine.company.company_stage import Counted, counted
 from tests.services.payouts.hostpay_stage import (
     BTC_CLIENT,
     HANDLERS,
@@ -52,14 +51,13 @@ async def order(house: House, number: int, price: str = PRICE, to: str = OTHER_C
 
 
 @asynccontextmanager
-async def company(stage: OpenStage, *also: Any, **how: Any) -> AsyncIterator[House]:
+async def busy_house(stage: OpenStage, *also: Any, **how: Any) -> AsyncIterator[House]:
     async with open_house(stage, **how) as house:
         house.worker = await house.another_worker(*HANDLERS, *also)
-        assert any(server.company is not None for server in house.worker._servers)
         yield house
 
 
-async def run(house: House, patience_s: float = PATIENCE_S) -> Counted:
+async def run(house: House, patience_s: float = PATIENCE_S) -> None:
     """As House.run, with a worker that takes all that is due at once."""
     running = asyncio.create_task(house.worker.run())
 
@@ -70,12 +68,10 @@ async def run(house: House, patience_s: float = PATIENCE_S) -> Counted:
         await house.bridge.carry(house.simulator)
         await eventually(house.s.clock.idle, 60.0, "nothing is due")
 
-    with counted() as found:
-        await house.s.clock.run_to(await house.s.clock.now() + timedelta(seconds=patience_s), drain)
-        await house.worker.stop()
-        await running
+    await house.s.clock.run_to(await house.s.clock.now() + timedelta(seconds=patience_s), drain)
+    await house.worker.stop()
+    await running
     house.worker = await house.another_worker(*HANDLERS, batch_client, look_for_batches)
-    return found
 
 
 async def states(house: House, payouts: list[Payout]) -> Counter[State]:
@@ -90,7 +86,7 @@ async def nonces_are_whole(house: House) -> None:
 
 
 async def test_payouts_of_all_kinds_end_as_their_orders_demand(stage: OpenStage) -> None:
-    async with company(stage, batch_client, look_for_batches) as house:
+    async with busy_house(stage, batch_client, look_for_batches) as house:
         house.changenow.set_range(TO_BTC, Decimal("0.001"), Decimal("0.05"))
         plain = [await order(house, number) for number in range(14)]
         direct = [await order(house, 20 + number, to=f"0x{number + 1:040x}") for number in range(3)]
@@ -98,7 +94,7 @@ async def test_payouts_of_all_kinds_end_as_their_orders_demand(stage: OpenStage)
         # Two of each client: of more, one might be left over by batches that are enough without it.
         small = [await order(house, 40 + number, "2.00", to=SMALL_CLIENTS[number % 2]) for number in range(4)]
         payouts = [*plain, *direct, *split, *small]
-        shared = await run(house)
+        await run(house)
         await house.sound(*payouts)
         await nonces_are_whole(house)
         paid = Counter(each.amount.to_text() for each in house.transfers())
@@ -107,31 +103,17 @@ async def test_payouts_of_all_kinds_end_as_their_orders_demand(stage: OpenStage)
     assert paid[eth("0.04").to_text()] == len(plain) + len(direct) + 2 * len(split), paid
     assert small_paid == eth("0.0032"), "four of 0.0008, two of each client at once"
     assert len(to_clients) == len(direct)
-    assert shared.committed >= 10
-
-
-async def test_nothing_parts_where_nothing_is_odd(stage: OpenStage) -> None:
-    """Else every payout would be done twice, and be right all the same."""
-    async with company(stage) as house:
-        payouts = [await order(house, number) for number in range(RUNS)]
-        shared = await run(house)
-        await house.sound(*payouts)
-        await nonces_are_whole(house)
-        calls = await house.s.owner.fetchval("select count(*) from payonce.job_logs where status = 'success'")
-    assert shared.parted == 0
-    assert shared.committed < calls, "they shared"
 
 
 async def test_of_those_that_pass_each_alone_no_more_pass_than_the_day_allows(stage: OpenStage) -> None:
-    async with company(stage) as house:
+    async with busy_house(stage) as house:
         async with house.s.begin() as tx:
             await wallet_limits.set_wallet_limit(tx, ETH, "ann", per_day=eth("0.12"))
         payouts = [await order(house, number) for number in range(RUNS)]
-        shared = await run(house)
+        await run(house)
         assert await states(house, payouts) == {State.FINISHED: 3, State.HELD: RUNS - 3}
         await house.sound()
         await nonces_are_whole(house)
-    assert shared.parted > 0, "else the limit was not met in company, and the test tried nothing"
 
 
 async def for_three(house: House, payouts: list[Payout]) -> None:
@@ -145,15 +127,7 @@ async def for_three(house: House, payouts: list[Payout]) -> None:
     await nonces_are_whole(house)
 
 
-async def test_of_those_that_each_find_enough_no_more_are_signed_than_the_wallet_can_pay(stage: OpenStage) -> None:
-    async with company(stage, opening=FOR_THREE) as house:
-        payouts = [await order(house, number) for number in range(RUNS)]
-        shared = await run(house)
-        await for_three(house, payouts)
-    assert shared.parted > 0, "else they did not come together, and the test tried nothing"
-
-
-async def test_so_it_is_where_each_has_a_transaction_of_its_own(stage: OpenStage) -> None:
+async def test_no_more_payments_are_signed_than_the_wallet_can_pay(stage: OpenStage) -> None:
     async with open_house(stage, opening=FOR_THREE) as house:
         payouts = [await house.waiting_for_hostpay(number) for number in range(RUNS)]
         workers = [await house.another_worker(pay_swap) for _ in payouts]
@@ -172,19 +146,18 @@ async def test_so_it_is_where_each_has_a_transaction_of_its_own(stage: OpenStage
 
 
 async def test_no_more_leave_within_a_window_than_a_limit_allows(stage: OpenStage) -> None:
-    async with company(stage) as house:
+    async with busy_house(stage) as house:
         async with house.s.begin() as tx:
             await brakes.set_limit(tx, eth("0.12"), "ann", window_s=86_400, vendor="evm")
         payouts = [await order(house, number) for number in range(RUNS)]
-        shared = await run(house)
+        await run(house)
         assert await states(house, payouts) == {State.FINISHED: 3, State.SWAPPED: RUNS - 3}
         assert len(house.transfers()) == 3
         await nonces_are_whole(house)
-    assert shared.parted > 0
 
 
 async def test_what_is_frozen_is_not_paid_beside_what_is_not(stage: OpenStage) -> None:
-    async with company(stage) as house:
+    async with busy_house(stage) as house:
         payouts = [await order(house, number) for number in range(RUNS)]
         async with house.s.begin() as tx:
             frozen = await brakes.freeze(tx, by="ann", reason="court order", tenant=payouts[3].closed_channel_id)
@@ -201,7 +174,7 @@ async def test_what_is_frozen_is_not_paid_beside_what_is_not(stage: OpenStage) -
 
 
 async def test_the_same_message_twice_at_once_pays_once(stage: OpenStage) -> None:
-    async with company(stage) as house:
+    async with busy_house(stage) as house:
         payouts = [await house.waiting_for_hostpay(number) for number in range(4)]
         for payout in payouts:
             await house.tell_again(payout)
@@ -212,10 +185,10 @@ async def test_the_same_message_twice_at_once_pays_once(stage: OpenStage) -> Non
 
 
 async def test_on_a_bad_day_each_is_paid_once_all_the_same(stage: OpenStage) -> None:
-    """Answers are lost, late or refused for some of those that share a transaction, and not for others."""
+    """Answers are lost, late or refused for some of them, and not for others."""
     weights = Odds(0.2).without(Fault.WRONG_ANSWER, Fault.DUPLICATE).weights
     doors = {"at_node": FaultPlan(12, 0.2, weights), "at_exchange": FaultPlan(11, 0.2, weights)}
-    async with company(stage, **doors) as house:
+    async with busy_house(stage, **doors) as house:
         payouts = [await order(house, number) for number in range(RUNS)]
         await run(house, timedelta(hours=6).total_seconds())
         await house.sound(*payouts)

@@ -1,0 +1,116 @@
+"""Plans of payouts' statements: one that was made for an empty table must not read all of a full one."""
+
+import ast
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import asyncpg
+
+import payonce
+from payonce.engine.database import Connection
+from payonce.testing import OpenStage
+from tests.conformance.wire import on_the_wire
+from tests.services.payouts.hostpay_stage import House
+from tests.services.payouts.test_concurrent_payouts import busy_house, order, run
+
+SOURCE: Final = Path(payonce.__file__).parent
+FOLDERS: Final = (
+    "services/payouts", "engine/effects", "engine/brakes", "engine/webhooks", "engine/outbox", "engine/ledger",
+    "engine/quarantine", "engine/audit", "queues/postgres", "queues/cloudtasks", "queues/redis",
+)  # fmt: skip
+FILES: Final = (
+    "engine/leases.py",
+    "engine/declared.py",
+    "engine/idempotency.py",
+    "engine/joblog.py",
+    "engine/inbox.py",
+)
+VERBS: Final = ("select ", "select\n", "insert ", "update ", "delete ", "with ")
+LEAST_SENT: Final = 40
+LEAST_READING: Final = 25
+TABLES: Final = frozenset({
+    "payouts", "parts", "swaps", "shares", "wallet_payments", "wallet_attempts", "split_payout_request",
+    "split_payout_que", "split_payout_hostpay", "effects",
+})  # fmt: skip
+"""Those that grow with every payout."""
+OF_FEW: Final = frozenset({"swaps_waiting", "effects_open"})
+"""Indexes that leave nearly all rows out: these may be read to their ends."""
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """What looks like a statement in the sources, with where it stands."""
+    paths = [path for folder in FOLDERS for path in sorted((SOURCE / folder).rglob("*.py"))]
+    for path in [*paths, *(SOURCE / name for name in FILES)]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            text = node.value if isinstance(node, ast.Constant) else None
+            if isinstance(text, str) and text.strip().lower().startswith(VERBS):
+                yield f"{path.relative_to(SOURCE)}:{getattr(node, 'lineno', 0)}", text
+
+
+async def sent_by_payouts(house: House) -> list[str]:
+    """Also those that are put together on the way."""
+    sent: set[str] = set()
+
+    def see(statement: str) -> str:
+        if statement.strip().lower().startswith(VERBS):
+            sent.add(statement)
+        return statement
+
+    with on_the_wire(see):
+        await order(house, 1)
+        await order(house, 2, to=f"0x{1:040x}")
+        await run(house)
+        await order(house, 3)
+        await run(house)
+    return sorted(sent)
+
+
+async def whole_tables(connection: Connection, sql: str, name: str) -> list[str] | None:
+    """The growing tables of which its plan reads all; None for what has no plan."""
+    try:
+        count = len((await connection.prepare(sql)).get_parameters())
+        await connection.execute("set plan_cache_mode = force_generic_plan")
+        await connection.execute(f"prepare {name} as {sql}")
+        arguments = f"({', '.join(['null'] * count)})" if count else ""
+        [[plan]] = await connection.fetch(f"explain (format json) execute {name}{arguments}")
+    except asyncpg.PostgresError:
+        return None
+    found = []
+
+    def look(node: Any) -> None:
+        table, few = node.get("Relation Name"), node.get("Index Name") in OF_FEW
+        # The rows of a bitmap heap scan are those of the index scans below it.
+        scans = "Scan" in node["Node Type"] and node["Node Type"] != "Bitmap Heap Scan"
+        if scans and table in TABLES and "Index Cond" not in node and not few:
+            found.append(table)
+        for each in node.get("Plans", ()):
+            look(each)
+
+    look(json.loads(plan)[0]["Plan"])
+    return found
+
+
+async def test_no_plan_that_is_made_for_empty_tables_reads_all_of_a_full_one(stage: OpenStage) -> None:
+    """A session keeps its plans, and the first payout may be the one that they are made for."""
+    async with busy_house(stage) as house:
+        sent = await sent_by_payouts(house)
+        async with house.s.database.handlers.acquire() as connection:
+            plans = {sql: await whole_tables(connection, sql, f"planned_{number}") for number, sql in enumerate(sent)}
+    assert not {sql: tables for sql, tables in plans.items() if tables}
+    assert sum(tables is not None for tables in plans.values()) >= LEAST_SENT
+
+
+async def test_nor_does_one_for_tables_that_were_analysed_while_they_were_empty(stage: OpenStage) -> None:
+    """The planner then takes them for empty until they are analysed again. Of those that never were it expects more."""
+    async with busy_house(stage) as house:
+        sent = await sent_by_payouts(house)
+    # Few payouts have an earlier round.
+    sent += [sql for where, sql in texts() if "payouts/earlier.py" in where]
+    async with stage() as s, s.database.handlers.acquire() as connection:
+        await s.owner.execute("vacuum analyze")
+        reading = [sql for sql in sent if "payouts." in sql or "payonce.effects" in sql]
+        plans = {sql: await whole_tables(connection, sql, f"planned_{number}") for number, sql in enumerate(reading)}
+    assert not {sql: tables for sql, tables in plans.items() if tables}
+    assert sum(tables is not None for tables in plans.values()) >= LEAST_READING
