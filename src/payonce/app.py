@@ -17,7 +17,7 @@ from payonce.engine import brakes, webhooks
 from payonce.engine.audit.run import STATEMENT_LIMIT_S, Audit, Check, Report, Tell, checks_of, run_audit
 from payonce.engine.bell import Bell
 from payonce.engine.checks import SEND_CHECKS
-from payonce.engine.database import Database, connect
+from payonce.engine.database import Database
 from payonce.engine.janitors import run_janitors
 from payonce.engine.janitors.prune import add_partitions
 from payonce.engine.ledger import Finding
@@ -28,6 +28,7 @@ from payonce.engine.process import Worker
 from payonce.engine.quarantine import notice_identity
 from payonce.engine.queue import Admin
 from payonce.engine.reconcile import StatementSource, register
+from payonce.engine.sessions import connect
 from payonce.engine.transaction import Reader, Tx, begin
 from payonce.engine.work import Handler
 from payonce.examples import tally, transfers

@@ -2,8 +2,8 @@
 
 import pytest
 
-from payonce.engine import database
-from payonce.engine.database import connect
+from payonce.engine import sessions
+from payonce.engine.sessions import connect
 from payonce.testing import ScratchDatabase
 
 QUESTIONS = "select count(*) from pg_prepared_statements where statement ilike 'with recursive typeinfo_tree%'"
@@ -12,7 +12,7 @@ QUESTIONS = "select count(*) from pg_prepared_statements where statement ilike '
 async def test_what_arrays_of_built_in_types_are_is_asked_once_in_a_process(
     scratch: ScratchDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "_built_in_types", {})
+    monkeypatch.setattr(sessions, "_built_in_types", {})
     asked = []
     for _ in range(2):
         connection = await connect(scratch.service_url)

@@ -20,7 +20,7 @@ import uvloop
 
 from payonce.engine.bell import Bell
 from payonce.engine.brakes import CHECKS
-from payonce.engine.database import Database, PlainConnection
+from payonce.engine.database import Database
 from payonce.engine.effects import (
     Blind,
     CannotTell,
@@ -35,6 +35,7 @@ from payonce.engine.effects import (
 )  # fmt: skip
 from payonce.engine.policy import Fixed, Policy
 from payonce.engine.process import Worker
+from payonce.engine.sessions import PlainConnection
 from payonce.engine.work import Work, handles
 from payonce.kit.outcomes import Refused
 from payonce.queues.postgres import PostgresFeed, PostgresQueue

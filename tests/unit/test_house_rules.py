@@ -92,6 +92,18 @@ def long_functions(text: str) -> list[int]:
     ]
 
 
+def own_connections(text: str) -> list[int]:
+    """Connections are opened by engine/sessions.py, which sets them up and reads the settings back."""
+    return [
+        node.lineno
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Attribute)
+        and node.attr in ("connect", "create_pool")
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "asyncpg"
+    ]
+
+
 def sleeps(text: str) -> list[int]:
     """Waiting is a message with a later time, and a test moves the clock; `sleep(0)` only yields."""
     return [
@@ -160,6 +172,17 @@ def outside_testing(paths: Iterable[Path]) -> list[Path]:
     return [path for path in paths if not path.is_relative_to(SOURCE / "testing")]
 
 
+def connecting_is_forbidden() -> list[Path]:
+    """Benchmarks connect as their peers do, and `payonce.testing` as superuser."""
+    engine = SOURCE / "engine"
+    allowed = (engine / "sessions.py", engine / "database.py")
+    return [
+        path
+        for path in outside_testing(python_sources())
+        if path not in allowed and not path.is_relative_to(SOURCE / "bench")
+    ]
+
+
 def waiting_is_forbidden() -> Iterable[Path]:
     handlers = [path for path in python_sources() if path.name == "handlers.py"]
     services = [path for room in ("services", "examples") for path in sorted((SOURCE / room).rglob("*.py"))]
@@ -175,6 +198,7 @@ HOUSE: dict[Rule, Callable[[], Iterable[Path]]] = {
     long_file: lambda: [*python_sources(), *sql_sources()],
     long_functions: python_sources,
     sleeps: waiting_is_forbidden,
+    own_connections: connecting_is_forbidden,
     not_a_pin: lambda: sorted((ROOT / "requirements").glob("*.lock")),
     addresses_of_a_machine: written,
 }
@@ -233,6 +257,8 @@ BROKEN: list[tuple[Rule, str]] = [
     (long_file, "\n" * (FILE_MAX_LINES + 1)),
     (long_functions, f"def f():\n{LONG_BODY}"),
     (long_functions, f"async def f():\n{LONG_BODY}"),
+    (own_connections, "async def f():\n    return await asyncpg.connect(url)"),
+    (own_connections, "pool = asyncpg.create_pool(url)"),
     (sleeps, "time.sleep(1)"),
     (sleeps, "async def f():\n    await asyncio.sleep(delay=0.01)"),
     (sleeps, "from time import sleep\nsleep(2)"),
@@ -269,6 +295,7 @@ KEPT: list[tuple[Rule, str]] = [
     (missing_docstring, '"""What lives here."""'),
     (long_file, "\n" * FILE_MAX_LINES),
     (long_functions, "def f():\n    pass"),
+    (own_connections, "async def f():\n    return await sessions.connect(url) or asyncpg.Connection"),
     (sleeps, "async def f():\n    await asyncio.sleep(0)\n    await asyncio.sleep(delay)"),
     (not_a_pin, f"psycopg[binary,pool]==3.2 ; sys_platform == 'win32' \\\n{HASH} \\\n{HASH}"),
     (addresses_of_a_machine, "src/" + "work/x and $HOME/" + "opt/x and /usr/lib/postgresql"),

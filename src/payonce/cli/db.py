@@ -42,7 +42,7 @@ def migrate(as_json: JsonOption = False) -> None:
 def status(as_json: JsonOption = False) -> None:
     """Which migrations are applied and which are missing."""
     from payonce.app import database_status
-    from payonce.engine.database import described
+    from payonce.engine.sessions import described
 
     settings = command_settings()
     addresses = _addresses(settings)
@@ -149,7 +149,7 @@ def restore(
 
 async def _connected(addresses: "Addresses") -> int:
     """Of processes that work on the database, or look into it."""
-    from payonce.engine.database import connect
+    from payonce.engine.sessions import connect
 
     connection = await connect(addresses.owner)
     try:

@@ -23,7 +23,7 @@ async def scratch_database(settings: "Settings") -> AsyncIterator["Addresses"]:
     """Made fresh and dropped at the end. Those of demonstrations that were killed are dropped by the next one."""
     from payonce import embedded
     from payonce.app import Addresses
-    from payonce.engine.database import connect
+    from payonce.engine.sessions import connect
 
     server = await asyncio.to_thread(embedded.start, settings.server_dir)
     connection = await connect(server.superuser_url)

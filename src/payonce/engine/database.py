@@ -1,23 +1,30 @@
 """Connections to PostgreSQL: three pools, checked at the start, and the transaction that handlers write in."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import Any, Final, cast
-from urllib.parse import urlsplit
+from functools import partial
+from typing import Final, cast
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 from asyncpg.transaction import Transaction
 
-from payonce.engine.migrate import SERVICE_ROLE, Migration, check_server, status
+from payonce.engine.migrate import SERVICE_ROLE, Migration, status
+from payonce.engine.sessions import (
+    COMMAND_TIMEOUT_S,
+    CONNECT_ERRORS,
+    CONNECT_TIMEOUT_S,
+    MAY_DO_TOO_MUCH,
+    PlainConnection,
+    connect,
+    open_session,
+    session_settings,
+    unreachable,
+)
 from payonce.kit.outcomes import Unavailable
 
-CONNECT_TIMEOUT_S: Final = 10.0
-COMMAND_TIMEOUT_S: Final = 60.0
-LOCK_TIMEOUT_S: Final = 10.0
 COMMIT_QUESTION_WAIT_S: Final = 0.1
 COMMIT_QUESTION_LIMIT_S: Final = 300.0
 ENGINE_POOL_SIZE: Final = 8
@@ -43,32 +50,6 @@ STATEMENTS_KEPT: Final = 1_000
 Connection = asyncpg.Connection | PoolConnectionProxy
 Fence = Callable[[Connection], Awaitable[object]]
 """Whether the caller may still write; the id of the transaction, if it is told on the way."""
-
-
-FIRST_OID_OF_USERS: Final = 16_384
-"""PostgreSQL numbers what it brings along below, the same way in every database of a major version."""
-_built_in_types: dict[tuple[int, int], asyncpg.Record] = {}
-"""By major version and number."""
-_NO_STATEMENT: Final = SimpleNamespace(name="none was needed")
-"""What the driver asks the statement of its question: only whether that took the place of a nameless one."""
-
-
-class PlainConnection(asyncpg.Connection):
-    """Leaves nothing behind in a session, so needs no resetting round trip when it goes back to its pool."""
-
-    def get_reset_query(self) -> str:
-        return ""
-
-    async def _introspect_types(self, typeoids: Iterable[int], timeout: float | None) -> tuple[Any, Any]:  # noqa: ASYNC109
-        """The driver asks on every connection anew what arrays of built-in types are: 8 to 14 ms of the server's time
-        each, measured. Once per process is enough."""
-        major = self.get_server_version().major
-        if all((major, oid) in _built_in_types for oid in typeoids):
-            return [_built_in_types[major, oid] for oid in typeoids], _NO_STATEMENT
-        driver: Any = super()
-        types, statement = await driver._introspect_types(typeoids, timeout)
-        _built_in_types.update({(major, row["oid"]): row for row in types if row["oid"] < FIRST_OID_OF_USERS})
-        return types, statement
 
 
 @dataclass(frozen=True)
@@ -127,42 +108,6 @@ class Database:
         """One commit; after a lost answer the server is asked how it ended."""
         async with self.work.acquire() as connection, settled_transaction(self, connection):
             yield connection
-
-
-async def connect(url: str, settings: dict[str, str] | None = None) -> asyncpg.Connection:
-    try:
-        return cast(
-            asyncpg.Connection,
-            await asyncpg.connect(
-                url,
-                timeout=CONNECT_TIMEOUT_S,
-                command_timeout=COMMAND_TIMEOUT_S,
-                server_settings=settings or {},
-                connection_class=PlainConnection,
-            ),
-        )
-    except CONNECT_ERRORS as error:
-        raise Unavailable(f"cannot connect to {described(url)}: {_short(error)}; {_way_out(error)}") from error
-
-
-CONNECT_ERRORS: Final = (
-    OSError,
-    asyncpg.PostgresError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,
-    TimeoutError,
-    ValueError,
-)
-
-
-def described(url: str) -> str:
-    """A URL as it may be shown: without its password."""
-    parts = urlsplit(url)
-    if "@" in parts.path:
-        return "PostgreSQL at an unreadable address"
-    where = parts.hostname or ("a local socket" if parts.scheme.startswith("postgres") else "an unreadable address")
-    port = f":{_port(url)}" if parts.hostname and _port(url) else ""
-    return f"PostgreSQL at {where}{port}{parts.path}"
 
 
 def is_transient(error: BaseException) -> bool:
@@ -257,7 +202,7 @@ async def _pool(
         max_size=size,
         timeout=CONNECT_TIMEOUT_S,
         command_timeout=COMMAND_TIMEOUT_S,
-        server_settings=settings,
+        connect=partial(open_session, settings=settings),
         connection_class=connection_class,
         statement_cache_size=STATEMENTS_KEPT,
         max_inactive_connection_lifetime=300.0,
@@ -265,44 +210,11 @@ async def _pool(
     try:
         await pool
     except CONNECT_ERRORS as error:
-        raise Unavailable(f"cannot connect to {described(url)}: {_short(error)}; {_way_out(error)}") from error
+        raise unreachable(url, error) from error
     try:
         yield pool
     finally:
         pool.terminate()
-
-
-async def session_settings(url: str, shortest_lease_s: float, application_name: str) -> dict[str, str]:
-    """What every session is opened with, after a look at the server and at what the role may do there."""
-    settings = {
-        "application_name": application_name,
-        "timezone": "UTC",
-        "lock_timeout": f"{int(min(LOCK_TIMEOUT_S, shortest_lease_s / 2) * 1000)}",
-        # A process that is stopped inside a transaction must let go before its leases end.
-        "idle_in_transaction_session_timeout": f"{int(shortest_lease_s / 2 * 1000)}",
-        "tcp_keepalives_idle": "10",
-        "tcp_keepalives_interval": "5",
-        "tcp_keepalives_count": "3",
-        # The statements here are short and alike; compiling them costs more than it saves.
-        "jit": "off",
-    }
-    connection = await connect(url)
-    try:
-        await check_server(connection)
-        if await connection.fetchval(_MAY_DO_TOO_MUCH) and await connection.fetchval(_HAS_SERVICE_ROLE, SERVICE_ROLE):
-            settings["role"] = SERVICE_ROLE
-    finally:
-        await connection.close()
-    return settings
-
-
-_HAS_SERVICE_ROLE = (
-    "select exists (select from pg_roles where rolname = $1 and pg_has_role(current_user, oid, 'member'))"
-)
-_MAY_DO_TOO_MUCH = """
-    select (select rolsuper from pg_roles where rolname = current_user)
-        or exists (select from pg_namespace where nspname = 'payonce' and nspowner = current_user::regrole)
-"""
 
 
 async def _check_schema(connection: Connection, known: Sequence[Migration]) -> None:
@@ -312,7 +224,7 @@ async def _check_schema(connection: Connection, known: Sequence[Migration]) -> N
 
 
 async def _check_role(connection: Connection) -> None:
-    if await connection.fetchval(_MAY_DO_TOO_MUCH):
+    if await connection.fetchval(MAY_DO_TOO_MUCH):
         user = await connection.fetchval("select current_user")
         raise Unavailable(
             f"services must not run as {user}, which is a superuser or owns the tables; "
@@ -336,26 +248,3 @@ async def _check_clocks(connection: Connection) -> None:
             "the clock functions of this database were replaced, and it is not marked as a test database; "
             "restore payonce.due_now() and payonce.lease_now() from engine/migrations/0001_clocks.sql"
         )
-
-
-def _short(error: BaseException) -> str:
-    if isinstance(error, ValueError):
-        # The driver quotes the part that it could not read, which may be the password.
-        return "its address cannot be read"
-    text = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return text[:200]
-
-
-def _way_out(error: BaseException) -> str:
-    if isinstance(error, (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError)):
-        return "check the user, password and database name in DATABASE_URL"
-    if isinstance(error, (ValueError, asyncpg.InterfaceError)):
-        return "DATABASE_URL has the form postgresql://user@host:5432/database"
-    return "is the server running, and does DATABASE_URL name it?"
-
-
-def _port(url: str) -> int | None:
-    try:
-        return urlsplit(url).port
-    except ValueError:
-        return None

@@ -12,8 +12,8 @@ from typing import Final, cast
 import asyncpg
 
 from payonce.engine.bell import CHANNEL, EVERYBODY
-from payonce.engine.database import connect
 from payonce.engine.migrate import SERVICE_ROLE
+from payonce.engine.sessions import connect
 
 HOPS_MAX: Final = 10_000
 """A drain that makes new work due at every hop would otherwise never arrive."""
@@ -121,7 +121,7 @@ class Clock:
 
 async def make_production_again(owner_url: str) -> None:
     """The opposite of Clock.open: genuine clocks, and a database that production code accepts."""
-    connection = await asyncpg.connect(owner_url)
+    connection = await connect(owner_url)
     try:
         async with connection.transaction():
             await connection.execute(_MAKE_GENUINE)

@@ -10,9 +10,10 @@ from typing import Final
 import asyncpg
 
 from payonce.engine.bell import Bell
-from payonce.engine.database import Database, connect
+from payonce.engine.database import Database
 from payonce.engine.policy import Policy
 from payonce.engine.process import Worker
+from payonce.engine.sessions import connect
 from payonce.engine.transaction import Reader, Tx, begin
 from payonce.engine.work import Handler
 from payonce.queues.postgres import PostgresAdmin, PostgresFeed, PostgresQueue

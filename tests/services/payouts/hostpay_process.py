@@ -12,8 +12,9 @@ import uvloop
 
 from payonce.engine.bell import Bell
 from payonce.engine.brakes import CHECKS
-from payonce.engine.database import Database, PlainConnection
+from payonce.engine.database import Database
 from payonce.engine.process import Worker
+from payonce.engine.sessions import PlainConnection
 from payonce.kit.http import HttpClient
 from payonce.kit.money import Asset
 from payonce.queues.postgres import PostgresFeed, PostgresQueue

@@ -14,9 +14,9 @@ import msgspec
 import pytest
 
 from payonce.app import App, all_migrations
-from payonce.engine.database import connect
 from payonce.engine.ledger import Account, balance
 from payonce.engine.migrate import migrate
+from payonce.engine.sessions import connect
 from payonce.kit.http import HttpClient, Response
 from payonce.services.payouts import books
 from payonce.services.payouts.model import ETH

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextvars import ContextVar
 from typing import Any, Final, TypeVar
 
-from payonce.engine.database import PlainConnection
+from payonce.engine.sessions import PlainConnection
 from payonce.kit.http.failures import Broken
 from payonce.kit.http.response import Attempt
 from payonce.kit.http.transport import Outgoing

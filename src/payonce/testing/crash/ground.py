@@ -10,10 +10,11 @@ from uuid import uuid4
 
 import asyncpg
 
-from payonce.engine.database import Database, PlainConnection, session_settings
+from payonce.engine.database import Database
 from payonce.engine.migrate import known_migrations, migrate
 from payonce.engine.outbox import declare_relays
 from payonce.engine.policy import Policy
+from payonce.engine.sessions import PlainConnection, session_settings
 from payonce.engine.transaction import begin
 from payonce.testing.clock import Clock
 from payonce.testing.crash.backend import Backend, Place, Yard
