@@ -18,6 +18,7 @@ from payonce.engine.audit.run import STATEMENT_LIMIT_S, Audit, Check, Report, Te
 from payonce.engine.bell import Bell
 from payonce.engine.checks import SEND_CHECKS
 from payonce.engine.database import Database
+from payonce.engine.durability import check_durability, weaknesses
 from payonce.engine.janitors import run_janitors
 from payonce.engine.janitors.prune import add_partitions
 from payonce.engine.ledger import Finding
@@ -156,6 +157,10 @@ async def database_status(addresses: Addresses) -> Status:
         await connection.close()
 
 
+async def _find_weaknesses(read: Reader) -> list[Finding]:
+    return [Finding("durability", weak.text, weak.way_out) for weak in await weaknesses(read)]
+
+
 class App:
     """One process: its database, its queues, and, with roles, its workers."""
 
@@ -210,6 +215,9 @@ class App:
                 Database.open(addresses.service, work_pool_size=settings.pool_size, shortest_lease_s=lease_s)
             )
             await database.check(all_migrations())
+            if roles:
+                # Commands go on: somebody may have to freeze a vendor on just such a database, and the audit tells.
+                await check_durability(database.engine, accepted=settings.accept_data_loss)
             await notice_identity(database, "start of a process")
             bell = await stack.enter_async_context(Bell.open(database, listen=bool(roles)))
             if handlers:
@@ -241,12 +249,17 @@ class App:
         return begin(self.database, self.feed, trace_id)
 
     async def audit(self, tell: Tell | None = None, *, statement_limit_s: float = STATEMENT_LIMIT_S) -> Report:
-        """The books, the engine's rows and what every service promises."""
+        """The books, the engine's rows, what every service promises, and whether the database keeps its commits."""
         checks = [
             *checks_of(SERVICES),
             *(self._check(service, audit) for service in SERVICES for audit in service.audits),
         ]
-        return await run_audit(self.database, checks, tell, statement_limit_s=statement_limit_s)
+        if not self.settings.accept_data_loss:
+            checks.append(Check("database: commits survive a crash", _find_weaknesses))
+        report = await run_audit(self.database, checks, tell, statement_limit_s=statement_limit_s)
+        if self.settings.accept_data_loss:
+            report = replace(report, accepted=tuple(weak.text for weak in await weaknesses(self.database.engine)))
+        return report
 
     async def known_as(self, name: str) -> list[str]:
         """The correlation ids of what a service's callers call so."""

@@ -13,6 +13,7 @@ from playwright.async_api import Browser, Page
 from payonce.app import App
 from payonce.console.cookies import TICKET
 from payonce.console.ticket import Ticket
+from payonce.engine.durability import ACCEPT_DATA_LOSS
 from payonce.settings import Settings
 from payonce.testing import ScratchDatabase, Servers
 from payonce.web import listening
@@ -99,5 +100,5 @@ def take_picture(request: pytest.FixtureRequest) -> TakePicture:
 @pytest.fixture(autouse=True)
 def _no_settings_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
-        if name.startswith(("DATABASE_", "PAYONCE_", "QUEUE_POLICY__")) and name != VARIABLE:
+        if name.startswith(("DATABASE_", "PAYONCE_", "QUEUE_POLICY__")) and name not in (VARIABLE, ACCEPT_DATA_LOSS):
             monkeypatch.delenv(name)

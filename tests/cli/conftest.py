@@ -18,7 +18,7 @@ import asyncpg
 import pytest
 
 from payonce.embedded import reset
-from payonce.testing import ScratchDatabase, Servers
+from payonce.testing import ScratchDatabase, Servers, processes
 from tests.cli.warm import Warm, warm
 
 PATIENCE_S = 60.0
@@ -103,8 +103,7 @@ class Payonce:
 @pytest.fixture(scope="session")
 def clean_environment() -> dict[str, str]:
     """This one, without what would lead payonce to somebody's database."""
-    ours = ("DATABASE_", "PAYONCE_", "QUEUE_POLICY__", "PORT")
-    return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    return processes.clean_environment()
 
 
 @pytest.fixture(scope="session")

@@ -123,6 +123,7 @@ TROUBLES: Mapping[str, Mapping[str, Course]] = {
     "PayonceQuarantined": {"payonce_quarantined": flat(0, 1)},
     "PayonceUnmatched": {'payonce_unmatched_oldest_seconds{vendor="bank"}': flat(3_600, 86_401)},
     "PayonceNotReconciled": {'payonce_reconciled_seconds{vendor="bank"}': flat(600, 86_401)},
+    "PayonceNotDurable": {"payonce_database_weaknesses": flat(0, 1)},
     "PayonceOldSnapshot": {"payonce_oldest_snapshot_seconds": flat(2, 901)},
     "PayonceOutboxLag": {'payonce_outbox_lag_seconds{relay="events"}': flat(0, 301)},
     "PayonceOutboxParked": {'payonce_outbox_parked{relay="events"}': flat(0, 1)},

@@ -22,6 +22,7 @@ from payonce.settings.payouts import PayoutsSettings
 from payonce.settings.references import ENDPOINT_VARIABLE
 from payonce.settings.variables import variables
 from payonce.testing import Servers, eventually
+from payonce.testing.processes import clean_environment
 from tests.docs.test_documents import DOCS, sh_blocks
 
 GOOGLE, HERE = "running-payouts-on-google-cloud.md", "running-payouts-without-google.md"
@@ -87,9 +88,8 @@ def test_a_process_for_each_role_pays_as_the_page_says(servers: Servers, held: l
     urls = dict(re.findall(r"export (GCSPLIT\d_URL|HOSTPAY_WEBHOOK_URL)=(\S+)", script))
     assert len(urls) == 4
     with servers.of().lent() as database:
-        ours = ("DATABASE_", "PAYONCE_", "QUEUE_POLICY__", "PORT")
         given = {
-            **{name: value for name, value in os.environ.items() if not name.startswith(ours)},
+            **clean_environment(),
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PAYONCE_DATA_DIR": str(tmp_path / "data"),
             "DATABASE_URL": database.service_url, "DATABASE_OWNER_URL": database.owner_url,
         }  # fmt: skip

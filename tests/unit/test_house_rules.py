@@ -173,14 +173,10 @@ def outside_testing(paths: Iterable[Path]) -> list[Path]:
 
 
 def connecting_is_forbidden() -> list[Path]:
-    """Benchmarks connect as their peers do, and `payonce.testing` as superuser."""
-    engine = SOURCE / "engine"
-    allowed = (engine / "sessions.py", engine / "database.py")
-    return [
-        path
-        for path in outside_testing(python_sources())
-        if path not in allowed and not path.is_relative_to(SOURCE / "bench")
-    ]
+    """Benchmarks connect as their peers do, tests and the private server's launcher as superuser."""
+    allowed = ("bench", "embedded", "engine/database.py", "engine/sessions.py")
+    paths = outside_testing(python_sources())
+    return [path for path in paths if not any(path.is_relative_to(SOURCE / each) for each in allowed)]
 
 
 def waiting_is_forbidden() -> Iterable[Path]:

@@ -49,8 +49,10 @@ def run(statement_limit: StatementLimitOption = STATEMENT_LIMIT_DEFAULT_S, as_js
         findings = [asdict(finding) for finding in report.findings]
         rows = [(one["check"], one["text"], one["way_out"]) for one in findings]
         shown = table("Findings", ("check", "what", "what to do"), rows) if rows else "nothing found"
-        said = f"{report.checks} checks, {len(findings)} findings"
-        show({"checks": report.checks, "findings": findings, "ok": report.ok}, as_json, shown, said)
+        said = [f"{report.checks} checks, {len(findings)} findings"]
+        said += [f"accepted by PAYONCE_ACCEPT_DATA_LOSS: {text}" for text in report.accepted]
+        result = {"checks": report.checks, "findings": findings, "accepted": report.accepted, "ok": report.ok}
+        show(result, as_json, shown, *said)
         if not report.ok:
             raise typer.Exit(EXIT_FAILED)
 

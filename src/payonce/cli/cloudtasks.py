@@ -60,6 +60,7 @@ async def _serve(
     from payonce.app import all_migrations, find_database, migrate_database
     from payonce.engine.bell import Bell
     from payonce.engine.database import Database
+    from payonce.engine.durability import check_durability
     from payonce.kit.log import get_logger
     from payonce.outside import told_address
     from payonce.queues.cloudtasks.server.queue_store import NAME_LOCK_S
@@ -74,6 +75,7 @@ async def _serve(
     lock_s = NAME_LOCK_S if lock_names else 0.0
     async with Database.open(addresses.service, application_name="payonce cloudtasks") as database:
         await database.check(all_migrations())
+        await check_durability(database.engine, accepted=settings.accept_data_loss)
         async with (
             Bell.open(database) as bell,
             open_server(database, bell, host, port, name_lock_s=lock_s, grace_s=settings.grace_s) as server,

@@ -18,7 +18,6 @@ import asyncpg
 
 from payonce.embedded.binaries import Installation, choose_for_server
 from payonce.embedded.home import sync_folder
-from payonce.engine.sessions import open_session
 from payonce.kit.outcomes import Invalid, Unavailable
 
 DUMP_MAGIC = b"PGDMP"
@@ -195,7 +194,7 @@ def _look_at(url: str) -> _Target:
 
 async def _ask(url: str) -> tuple[int, int]:
     try:
-        connection = await open_session(url, timeout=CONNECT_LIMIT_S)
+        connection = await asyncpg.connect(url, timeout=CONNECT_LIMIT_S)
     except (OSError, TimeoutError, asyncpg.PostgresError) as problem:
         raise Unavailable(f"the database {_without_password(url)} does not answer: {problem}") from problem
     try:

@@ -20,6 +20,7 @@ DEFAULT_SETTINGS: Mapping[str, str] = {
     "shared_buffers": "128MB",
     "max_connections": "200",
     "fsync": "on",
+    "full_page_writes": "on",
     "synchronous_commit": "on",
     "timezone": "UTC",
     "log_timezone": "UTC",

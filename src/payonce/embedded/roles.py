@@ -8,8 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 import asyncpg
 
 from payonce.embedded.home import POLL_S
-from payonce.engine.sessions import open_session
-from payonce.kit.outcomes import Unavailable
 
 SUPERUSER = "postgres"
 OWNER = "payonce_owner"
@@ -21,7 +19,6 @@ STATEMENT_LIMIT_S = 60.0
 PASSING = (
     OSError,
     TimeoutError,
-    Unavailable,
     asyncpg.InterfaceError,
     asyncpg.PostgresConnectionError,
     asyncpg.OperatorInterventionError,
@@ -48,7 +45,7 @@ async def _prepare_when_ready(url: str, is_alive: Callable[[], bool], limit_s: f
     deadline = time.monotonic() + limit_s
     while True:
         try:
-            connection = await open_session(url, timeout=CONNECT_LIMIT_S, command_timeout=STATEMENT_LIMIT_S)
+            connection = await asyncpg.connect(url, timeout=CONNECT_LIMIT_S, command_timeout=STATEMENT_LIMIT_S)
             try:
                 await _prepare(connection)
             finally:

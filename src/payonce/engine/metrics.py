@@ -100,6 +100,9 @@ RECONCILED_SECONDS = Gauge(
     "payonce_reconciled_seconds", "Since the end of what was reconciled of a vendor's statement.", ["vendor"],
     registry=REGISTRY,
 )  # fmt: skip
+DATABASE_WEAKNESSES = Gauge(
+    "payonce_database_weaknesses", "Settings of the database under which commits can be lost.", registry=REGISTRY
+)
 QUARANTINED = Gauge("payonce_quarantined", "1 while nothing is sent because of a quarantine.", registry=REGISTRY)
 
 OUTBOX_DELIVERIES = Counter(

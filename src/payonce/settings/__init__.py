@@ -12,6 +12,7 @@
 | PAYONCE_TRUSTED_PROXIES | addresses or networks whose X-Forwarded-For and -Proto are believed | none |
 | PAYONCE_SLOTS | messages in work at once, per queue and process | 100 |
 | PAYONCE_POOL_SIZE | database connections for handlers, per process; up to 14 more are the engine's | 10 |
+| PAYONCE_ACCEPT_DATA_LOSS | true to start on a database that may lose commits; see docs/database.md | false |
 | PAYONCE_GRACE_S | seconds that running work gets when the process is told to stop | 20 |
 | PAYONCE_LOG | json, pretty or auto (pretty on a terminal) | auto |
 | PAYONCE_JOB_LOG_DAYS | days that the job log is kept | 30 |
@@ -119,6 +120,9 @@ class Settings(BaseModel):
         le=1_000,
         validation_alias="PAYONCE_POOL_SIZE",
         description="it must be a whole number from 1 to 1000: database connections for handlers",
+    )
+    accept_data_loss: bool = Field(
+        False, validation_alias="PAYONCE_ACCEPT_DATA_LOSS", description="it must be true or false"
     )
     grace_s: float = Field(
         20.0,

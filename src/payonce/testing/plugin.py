@@ -15,6 +15,7 @@ in the test's own loop, and the test gets what it yields.
 
 import asyncio
 import inspect
+import os
 import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
@@ -26,14 +27,21 @@ import pytest
 import uvloop
 
 from payonce.embedded.redis import RedisServer
+from payonce.engine.durability import ACCEPT_DATA_LOSS
 from payonce.engine.migrate import known_migrations
-from payonce.testing.servers import ScratchDatabase, ScratchServer, Servers
+from payonce.testing.servers import MEMORY, ScratchDatabase, ScratchServer, Servers
 from payonce.testing.stage import OpenStage, open_stage
 
 ASYNC_LIMIT_S: Final = 90.0
 """The bound of one async test; below pytest-timeout's, so that the test and not the session is ended."""
 ASYNC_SHARE: Final = 0.75
 """Of the time that a test's own `timeout` mark gives it."""
+
+
+def pytest_configure() -> None:
+    if MEMORY is None:
+        # The tests' servers are not durable then, and processes must be told, as an operator would tell them.
+        os.environ.setdefault(ACCEPT_DATA_LOSS, "true")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -18,10 +18,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from payonce.engine.durability import ACCEPT_DATA_LOSS
 from payonce.testing.eventually import DEFAULT_WITHIN_S, eventually
 
 OURS: Final = ("DATABASE_", "PAYONCE_", "QUEUE_POLICY__", "PORT", "CHANGENOW_")
-"""Variables that would lead a child to somebody's database or vendor."""
+"""Variables that would lead a child to somebody's database or vendor; one among them is the test servers' own."""
 SHOWN_LINES: Final = 40
 
 # Asks the kernel to kill this process with its parent (1 is PR_SET_PDEATHSIG), and becomes the command.
@@ -139,4 +140,4 @@ class Processes:
 
 
 def clean_environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
+    return {name: value for name, value in os.environ.items() if not name.startswith(OURS) or name == ACCEPT_DATA_LOSS}

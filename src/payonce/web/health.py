@@ -13,6 +13,7 @@ from starlette.requests import Request
 from payonce.app import App, all_migrations
 from payonce.console.door import is_loopback
 from payonce.engine.database import Database
+from payonce.engine.durability import ACCEPT_DATA_LOSS
 from payonce.engine.metrics import REGISTRY
 from payonce.kit.outcomes import PayonceError, Unavailable
 from payonce.kit.redact import redact
@@ -37,7 +38,7 @@ class Ready(BaseModel):
 class Part(BaseModel):
     name: str
     well: bool
-    detail: str | None = Field(description="What is wrong.")
+    detail: str | None = Field(description="What is wrong, or what an operator accepted.")
 
 
 class Detailed(BaseModel):
@@ -127,6 +128,8 @@ async def detailed_of(app: App) -> Detailed:
 
 async def _stand_on(app: App) -> list[Part]:
     parts = [await _part("database", app.database.check(all_migrations()))]
+    if app.settings.accept_data_loss:
+        parts.append(Part(name="durability", well=True, detail=f"{ACCEPT_DATA_LOSS} is set: commits may be lost"))
     for name, task in sorted(app.loops.items()):
         ended = "it has ended; restart the process" if task.done() else None
         parts.append(Part(name=f"{name} loop", well=ended is None, detail=ended))

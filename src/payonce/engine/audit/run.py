@@ -54,6 +54,8 @@ class Found:
 class Report:
     checks: int
     findings: tuple[Found, ...]
+    accepted: tuple[str, ...] = ()
+    """How the database may lose commits, where the operator said that it may."""
 
     @property
     def ok(self) -> bool:

@@ -4,9 +4,11 @@ from collections.abc import Iterable
 from typing import Final
 
 from payonce.engine.database import Database
+from payonce.engine.durability import weaknesses
 from payonce.engine.effects.model import OPEN
 from payonce.engine.metrics import (
     APPROVALS_WAITING,
+    DATABASE_WEAKNESSES,
     DEPTH,
     FREEZES,
     OBSERVED_TIMESTAMP_SECONDS,
@@ -31,6 +33,7 @@ async def observe(database: Database, admin: Admin) -> None:
     _show([await admin.depth(queue) for queue in await admin.queues()])
     _show_outbox(await lag(database))
     OLDEST_SNAPSHOT_SECONDS.set(await oldest_snapshot_s(database))
+    DATABASE_WEAKNESSES.set(len(await weaknesses(database.engine)))
     await observe_effects(database)
     await observe_brakes(database)
     # Last, and only when all of it succeeded: a gauge that nobody refreshes looks like a quiet day.
