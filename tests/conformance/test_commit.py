@@ -1,18 +1,28 @@
 """A handler's commit(): fence, business rows, next messages and acknowledgement in one, or none of it."""
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, Final
+from uuid import UUID
 
 import asyncpg
 import pytest
 
-from payonce.engine.database import Database, committed, settled_transaction
+from payonce.engine import commits
+from payonce.engine.commits import TOKENS_KEPT_S, Session, forget_tokens, was_committed
+from payonce.engine.database import Database
 from payonce.engine.model import Claim, Ending, Message, Settlement
 from payonce.engine.policy import Policy
+from payonce.engine.sessions import PlainConnection
 from payonce.engine.transaction import Reader, begin
 from payonce.engine.work import Work
-from payonce.kit.outcomes import Stale
+from payonce.kit.ids import new_id
+from payonce.kit.outcomes import Stale, Unavailable
 from payonce.queues.postgres import PostgresQueue
 from payonce.testing import OpenStage, Stage, eventually
+from tests.conformance.wire import on_the_wire
 from tests.locks import waits_or_ended
 
 PAY = Policy("pay", lease_s=30)
@@ -146,40 +156,109 @@ async def test_a_connection_lost_before_commit_writes_nothing_and_is_told(stage:
         assert await written(s) == (0, 1, 0)
 
 
-async def test_the_server_knows_how_a_transaction_ended(stage: OpenStage) -> None:
+def session_of(connection: Any) -> Session:
+    return Session(connection.backend_pid, connection.backend_started_at)
+
+
+GONE: Final = Session(1, datetime(2000, 1, 1, tzinfo=UTC))
+
+
+async def committed_token(s: Stage) -> UUID:
+    async with s.database.transaction() as connection:
+        await connection.execute("insert into payonce.inbox (consumer, id) values ('test', '1')")
+    token: UUID = await s.owner.fetchval("select token from payonce.commits order by token desc limit 1")
+    return token
+
+
+async def test_the_fate_of_a_commit_is_told_by_its_token(stage: OpenStage) -> None:
     async with stage() as s:
-        xids = {}
-        for ending in ("commit", "rollback"):
-            async with s.database.work.acquire() as connection:
-                transaction = connection.transaction()
-                await transaction.start()
-                xids[ending] = await connection.fetchval("select pg_current_xact_id()::text")
-                await getattr(transaction, ending)()
-        assert await committed(s.database, xids["commit"])
-        assert not await committed(s.database, xids["rollback"])
-        assert await committed(s.database, None), "a transaction that wrote nothing has lost nothing"
+        assert await was_committed(s.database, GONE, await committed_token(s))
+        assert not await was_committed(s.database, GONE, new_id())
 
 
-async def test_the_question_waits_for_a_transaction_that_is_still_open(stage: OpenStage) -> None:
+async def test_a_transaction_that_wrote_nothing_leaves_no_token(stage: OpenStage) -> None:
     async with stage() as s:
-        async with s.owner.transaction():
-            xid = await s.owner.fetchval("select pg_current_xact_id()::text")
-            question = asyncio.create_task(committed(s.database, xid))
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(question), 0.2)
-        assert await asyncio.wait_for(question, 30)
+        async with s.database.transaction() as connection:
+            await connection.fetch("select * from payonce.messages")
+        assert await s.owner.fetchval("select count(*) from payonce.commits") == 0
 
 
-async def test_the_question_is_asked_until_the_server_takes_it(stage: OpenStage) -> None:
+async def test_the_fate_of_a_commit_is_open_while_its_session_lives(stage: OpenStage) -> None:
+    """It may still carry the COMMIT out: here it does, after the first look for its token."""
+    async with stage() as s:
+        token, pool = new_id(), s.database.work
+        async with pool.acquire() as connection:
+            await connection.execute("begin")
+            await connection.execute(f"insert into payonce.commits (token) values ('{token}')")
+            with unkillable():
+                looking = asyncio.create_task(was_committed(s.database, session_of(connection), token))
+                await asyncio.wait([looking], timeout=0.3)
+                assert not looking.done()
+                await connection.execute("commit")
+        await pool.expire_connections()
+        async with pool.acquire():
+            pass
+        assert await asyncio.wait_for(looking, 30)
+
+
+@contextmanager
+def unkillable() -> Iterator[None]:
+    """As for a role that may not end the session."""
+    with on_the_wire(lambda sql: sql.replace("select pg_terminate_backend($1)", "select $1::int")):
+        yield
+
+
+async def test_a_session_that_does_not_end_is_ended(stage: OpenStage) -> None:
+    """It lost its client, and holds locks until a time-out ends it."""
+    async with stage() as s:
+        token = new_id()
+        lost = await s.database.connect()
+        await lost.execute("begin")
+        await lost.execute(f"insert into payonce.commits (token) values ('{token}')")
+        assert not await asyncio.wait_for(was_committed(s.database, session_of(lost), token), 30)
+        lost.terminate()
+
+
+async def test_the_fate_of_a_commit_is_open_while_the_server_is_a_standby(stage: OpenStage) -> None:
+    """A standby may lack a COMMIT that it has not replayed yet."""
+    async with stage() as s:
+        token = await committed_token(s)
+        await s.owner.execute("update payonce.commits set token = gen_random_uuid()")
+        with on_the_wire(lambda sql: sql.replace("pg_is_in_recovery()", "true")):
+            looking = asyncio.create_task(was_committed(s.database, GONE, token))
+            await asyncio.wait([looking], timeout=0.3)
+            assert not looking.done()
+            await s.owner.execute("update payonce.commits set token = $1", token)
+        assert await asyncio.wait_for(looking, 30)
+
+
+async def test_the_fate_of_a_commit_is_looked_for_until_the_server_answers(stage: OpenStage) -> None:
     """The answer to COMMIT is lost above all when the server restarts, and then it is away for a while."""
     async with stage() as s:
-        async with s.owner.transaction():
-            xid = await s.owner.fetchval("select pg_current_xact_id()::text")
+        token = await committed_token(s)
         await as_superuser(s, f"alter database {s.scratch.name} allow_connections false", database="postgres")
-        question = asyncio.create_task(committed(s.database, xid))
-        await asyncio.wait([question], timeout=0.3)
+        looking = asyncio.create_task(was_committed(s.database, GONE, token))
+        await asyncio.wait([looking], timeout=0.3)
         await as_superuser(s, f"alter database {s.scratch.name} allow_connections true", database="postgres")
-        assert await asyncio.wait_for(question, 30)
+        assert await asyncio.wait_for(looking, 30)
+
+
+async def test_a_fate_that_cannot_be_found_out_is_no_fate(stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with stage() as s:
+        monkeypatch.setattr(commits, "FATE_LIMIT_S", 0.3)
+        await as_superuser(s, f"alter database {s.scratch.name} allow_connections false", database="postgres")
+        with pytest.raises(Unavailable, match="nobody could say whether it was carried out"):
+            await was_committed(s.database, GONE, new_id())
+        await as_superuser(s, f"alter database {s.scratch.name} allow_connections true", database="postgres")
+
+
+async def test_old_tokens_are_forgotten(stage: OpenStage) -> None:
+    async with stage() as s:
+        await committed_token(s)
+        assert await forget_tokens(s.database) == 0
+        await s.clock.advance_leases(TOKENS_KEPT_S + 1)
+        assert await forget_tokens(s.database) == 1
+        assert await s.owner.fetchval("select count(*) from payonce.commits") == 0
 
 
 async def test_a_process_that_stands_still_inside_a_commit_does_not_hold_up_take_over(stage: OpenStage) -> None:
@@ -211,34 +290,25 @@ async def test_a_commit_whose_answer_was_lost_counts_as_committed(
 ) -> None:
     async with stage() as s:
         await s.owner.execute("create table business (id text); grant all on business to payonce_service")
-        async with s.database.work.acquire() as connection:
-            lossy = LossyConnection(connection, answer_lost)
-            async with settled_transaction(s.database, lossy):  # type: ignore[arg-type]
-                await connection.execute("insert into business values ('b-1')")
+        async with (
+            Database.open(s.scratch.service_url, connection_class=losing(answer_lost)) as lossy,
+            lossy.transaction() as connection,
+        ):
+            await connection.execute("insert into business values ('b-1')")
         assert await s.owner.fetchval("select count(*) from business") == 1
 
 
-class LossyConnection:
+def losing(error: type[Exception]) -> type[PlainConnection]:
     """The wire to a real server on which the answer to COMMIT is lost."""
 
-    def __init__(self, connection: "asyncpg.pool.PoolConnectionProxy[asyncpg.Record]", loss: type[Exception]) -> None:
-        self._connection = connection
-        self._loss = loss
-        self.fetchval = connection.fetchval
+    class LossyConnection(PlainConnection):
+        async def execute(self, query: str, *args: Any, **options: Any) -> str:
+            tag = await super().execute(query, *args, **options)
+            if query == "COMMIT;":
+                raise error
+            return tag
 
-    def transaction(self) -> "LossyConnection":
-        self._transaction = self._connection.transaction()
-        return self
-
-    async def start(self) -> None:
-        await self._transaction.start()
-
-    async def rollback(self) -> None:
-        await self._transaction.rollback()
-
-    async def commit(self) -> None:
-        await self._transaction.commit()
-        raise self._loss
+    return LossyConnection
 
 
 async def test_messages_of_a_request_exist_if_and_only_if_it_commits(stage: OpenStage) -> None:

@@ -123,7 +123,7 @@ async def test_a_run_that_is_taken_over_while_it_gives_up_leaves_its_effects_as_
     [claim] = (await first.exchange([], 1)).claims
 
     class TakenOver(RedisQueue):
-        async def settle_within(self, connection: Connection, settlement: Settlement) -> str | None:
+        async def settle_within(self, connection: Connection, settlement: Settlement) -> bool:
             body = await kept.store.command("LINDEX", "q:pay:processing", 0)
             await kept.store.command("FLUSHALL")
             await kept.store.tell_clocks()

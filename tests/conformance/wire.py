@@ -7,7 +7,7 @@ from typing import Any
 
 import asyncpg
 
-METHODS = ("execute", "executemany", "fetch", "fetchmany", "fetchrow", "fetchval")
+METHODS = ("execute", "executemany", "fetch", "fetchmany", "fetchrow", "fetchval", "prepare")
 
 
 @contextmanager

@@ -185,7 +185,7 @@ async def test_an_answer_given_while_the_message_is_being_parked_wakes_it(stage:
             async with begin(desk.s.database, desk.s.feed) as tx:
                 return await ask(tx, answering(desk.s.admin), given, "ada", "seen")
 
-        async def settle_while_answered(*arguments: object) -> str | None:
+        async def settle_while_answered(*arguments: object) -> bool:
             answering_now.append(asyncio.create_task(answer_now()))
             await waits_or_ended(desk.s, answering_now[0])
             return await settle_within(*arguments)  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ It reads just enough of the protocol to know which statement a request runs and 
 """
 
 import asyncio
+import re
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Coroutine
@@ -190,7 +191,9 @@ class Wire:
     def _statement(self, kind: bytes, body: bytes) -> str | None:
         """The text that this message runs: of a simple query, or of the prepared statement that it binds."""
         if kind == b"Q":
-            return body.rstrip(b"\0").decode()
+            query = body.rstrip(b"\0").decode()
+            named = re.search(r"EXECUTE (\w+)", query)
+            return query if named is None else query + self._texts.get(named[1].encode(), "")
         if kind == b"P":
             name, text, _ = body.split(b"\0", 2)
             self._texts[name] = text.decode()

@@ -13,7 +13,7 @@ CUT_OFF_TRIES = 5
 
 
 async def test_a_commit_whose_answer_is_lost_counts_as_done(desk: Desk, proxy: Proxy) -> None:
-    """Guards the question to pg_xact_status: without it the run is taken for failed and its work is told twice."""
+    """Guards the token of a commit: without it the run is taken for failed and its work is told twice."""
     await desk.worker(LONG_LEASE, url=proxy.url)
     lost = proxy.expect(COMMIT, Fate.ANSWER_LOST)
     await desk.put([1], LONG_LEASE)

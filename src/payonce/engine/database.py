@@ -1,22 +1,23 @@
 """Connections to PostgreSQL: three pools, checked at the start, and the transaction that handlers write in."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
-from asyncpg.transaction import Transaction
 
+from payonce.engine.commits import settled_transaction
 from payonce.engine.migrate import SERVICE_ROLE, Migration, status
 from payonce.engine.sessions import (
     COMMAND_TIMEOUT_S,
     CONNECT_ERRORS,
     CONNECT_TIMEOUT_S,
     MAY_DO_TOO_MUCH,
+    Connection,
     PlainConnection,
     connect,
     open_session,
@@ -25,8 +26,8 @@ from payonce.engine.sessions import (
 )
 from payonce.kit.outcomes import Unavailable
 
-COMMIT_QUESTION_WAIT_S: Final = 0.1
-COMMIT_QUESTION_LIMIT_S: Final = 300.0
+ACQUIRE_LIMIT_S: Final = 30.0
+"""How long anybody waits for a free connection of a pool."""
 ENGINE_POOL_SIZE: Final = 8
 """Claims, settles, heartbeats and janitors; apart from the handlers' pool, which handlers may exhaust."""
 
@@ -47,9 +48,8 @@ sequential scan stays possible where no index fits."""
 STATEMENTS_KEPT: Final = 1_000
 """Prepared statements of a connection: more than a process has. The driver would keep 100."""
 
-Connection = asyncpg.Connection | PoolConnectionProxy
-Fence = Callable[[Connection], Awaitable[object]]
-"""Whether the caller may still write; the id of the transaction, if it is told on the way."""
+
+__all__ = ["Connection", "Database", "is_transient"]
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Database:
         name: str = await self.engine.fetchval("select id::text from payonce.installation")
         return name
 
-    async def connect(self, **settings: str) -> asyncpg.Connection:
+    async def connect(self, **settings: str) -> PlainConnection:
         """A connection of its own, outside the pools."""
         return await connect(self.url, {**self.settings, **settings})
 
@@ -105,7 +105,7 @@ class Database:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
-        """One commit; after a lost answer the server is asked how it ended."""
+        """One commit, whose end is known also after a lost answer."""
         async with self.work.acquire() as connection, settled_transaction(self, connection):
             yield connection
 
@@ -118,85 +118,27 @@ def is_transient(error: BaseException) -> bool:
     return isinstance(error, (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError, TimeoutError, Unavailable))
 
 
-@dataclass
-class OpenTransaction:
-    """Whoever learns the transaction's id on the way notes it here and saves asking for it at the end."""
+class BoundedPool(asyncpg.Pool):
+    """Nobody waits for a connection for longer than ACQUIRE_LIMIT_S."""
 
-    xact_id: str | None = None
-
-
-@asynccontextmanager
-async def settled_transaction(database: Database, connection: Connection) -> AsyncIterator[OpenTransaction]:
-    """A transaction whose end is known even if the answer to COMMIT is lost."""
-    transaction = connection.transaction()
-    await transaction.start()
-    opened = OpenTransaction()
-    try:
-        yield opened
-        xact_id = opened.xact_id or await connection.fetchval("select pg_current_xact_id_if_assigned()::text")
-    except BaseException:
-        await _roll_back(connection, transaction)
-        raise
-    try:
-        await transaction.commit()
-    except (
-        OSError,
-        asyncpg.InterfaceError,
-        asyncpg.InternalClientError,
-        asyncpg.PostgresConnectionError,
-        asyncpg.OperatorInterventionError,
-        TimeoutError,
-    ):
-        if not await committed(database, xact_id):
-            raise
-
-
-@asynccontextmanager
-async def fenced_transaction(database: Database, fence: Fence) -> AsyncIterator[Connection | None]:
-    """A transaction that begins with a fence; None when that found nothing to hold, and nothing is to be written."""
-    async with database.handlers.acquire() as connection, settled_transaction(database, connection) as opened:
-        held = await fence(connection)
-        opened.xact_id = held if isinstance(held, str) else None
-        yield connection if held else None
-
-
-async def committed(database: Database, xact_id: str | None) -> bool:
-    """Asks the server how a transaction ended, until it knows: answers are lost above all when it restarts."""
-    if xact_id is None:
-        return True
-    async with asyncio.timeout(COMMIT_QUESTION_LIMIT_S):
-        while True:
-            try:
-                outcome = await _ask_how_it_ended(database, xact_id)
-            except (Unavailable, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
-                outcome = "in progress"
-            if outcome != "in progress":
-                return outcome == "committed"
-            await asyncio.sleep(COMMIT_QUESTION_WAIT_S)
-
-
-async def _ask_how_it_ended(database: Database, xact_id: str) -> str:
-    connection = await database.connect()
-    try:
-        outcome: str = await connection.fetchval("select pg_xact_status($1::text::xid8)", xact_id)
-        return outcome
-    finally:
-        await connection.close()
-
-
-async def _roll_back(connection: Connection, transaction: Transaction) -> None:
-    try:
-        await transaction.rollback()
-    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError):
-        # The server has ended the session, and the transaction with it; its pool must not use it again.
-        connection.terminate()
+    async def _acquire(self, timeout: float | None) -> PoolConnectionProxy:  # noqa: ASYNC109 - the driver's
+        driver: Any = super()
+        try:
+            async with asyncio.timeout(ACQUIRE_LIMIT_S if timeout is None else timeout):
+                connection: PoolConnectionProxy = await driver._acquire(None)
+                return connection
+        except TimeoutError as error:
+            raise Unavailable(
+                f"no connection to the database became free within {ACQUIRE_LIMIT_S:g} s: all {self.get_max_size()} of "
+                "this pool are in use; raise PAYONCE_POOL_SIZE, or look for transactions that wait"
+            ) from error
 
 
 @asynccontextmanager
 async def _pool(
     url: str, settings: dict[str, str], size: int, connection_class: type[PlainConnection], least: int = 1
 ) -> AsyncIterator[asyncpg.Pool]:
-    pool = asyncpg.create_pool(
+    pool = BoundedPool(
         url,
         min_size=least,
         max_size=size,
@@ -206,6 +148,9 @@ async def _pool(
         connection_class=connection_class,
         statement_cache_size=STATEMENTS_KEPT,
         max_inactive_connection_lifetime=300.0,
+        max_queries=50_000,
+        record_class=asyncpg.Record,
+        loop=None,
     )
     try:
         await pool

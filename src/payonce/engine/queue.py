@@ -135,9 +135,8 @@ class PullQueue(Protocol):
         """Frees what this worker holds in the store but does not run: claims whose answer was lost."""
         ...
 
-    async def settle_within(self, connection: Connection, settlement: Settlement) -> str | None:
-        """The fenced end of a run, parked ones included, inside its business transaction: its transaction id, or None
-        when stale."""
+    async def settle_within(self, connection: Connection, settlement: Settlement) -> bool:
+        """The fenced end of a run, parked ones included, inside its business transaction; False when stale."""
         ...
 
     async def hold_within(self, connection: Connection, claim: Claim) -> bool:

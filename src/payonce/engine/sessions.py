@@ -3,12 +3,19 @@
 Settings are not start-up parameters: PgBouncer refuses those, or is configured to drop them without a word.
 """
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from functools import cached_property
+from math import isfinite
 from types import SimpleNamespace
-from typing import Any, Final, cast
+from typing import Any, Final, Self, cast
 from urllib.parse import urlsplit
+from uuid import UUID
 
 import asyncpg
+from asyncpg.pool import PoolConnectionProxy
+from asyncpg.prepared_stmt import PreparedStatement
 
 from payonce.engine.migrate import SERVICE_ROLE, check_server
 from payonce.kit.ids import new_id
@@ -24,6 +31,7 @@ DURABLE: Final = {"synchronous_commit": "on"}
 DURABLE_VALUES: Final = ("on", "remote_apply")
 """`local` and `remote_write` acknowledge commits that a promoted standby may not have."""
 
+_BACKEND: Final = "pg_backend_pid(), (select backend_start from pg_stat_get_activity(pg_backend_pid()))"
 TOKEN_SETTING: Final = "payonce.session"  # noqa: S105 - no secret: it tells sessions apart
 _SET_TOKEN: Final = f"current_setting('{TOKEN_SETTING}', true), set_config('{TOKEN_SETTING}', {{token}}, false)"
 _WHICH_SESSION: Final = f"select pg_backend_pid(), current_setting('{TOKEN_SETTING}', true)"
@@ -47,12 +55,19 @@ CONNECT_ERRORS: Final = (
 _STATEMENT_LOST: Final = (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError)
 
 
+Connection = asyncpg.Connection | PoolConnectionProxy
+
+
 class PlainConnection(asyncpg.Connection):
     """Leaves nothing behind in a session, so needs no resetting round trip when it goes back to its pool."""
 
     backend_pid: int
     """Of the server process; through a pooler another one than the driver was told."""
+    backend_started_at: datetime
     session_token: str
+    _begins_late = False
+    _begin_pending = False
+    _before_commit = ""
 
     @property
     def is_pooled(self) -> bool:
@@ -68,9 +83,9 @@ class PlainConnection(asyncpg.Connection):
         values = ", ".join(f"set_config({_quoted(name)}, {_wanted(name, settings[name])}, false)" for name in names)
         token = _SET_TOKEN.format(token=_quoted(new_id().hex))
         # The parent's method: subclasses count what goes to the store, and this is not the caller's.
-        found = await super().fetchrow(f"select pg_backend_pid(), {token}, {values}", timeout=CONNECT_TIMEOUT_S)
+        found = await super().fetchrow(f"select {_BACKEND}, {token}, {values}", timeout=CONNECT_TIMEOUT_S)
         assert found is not None
-        self.backend_pid, left_behind, self.session_token, *in_effect = found
+        self.backend_pid, self.backend_started_at, left_behind, self.session_token, *in_effect = found
         if left_behind:
             raise shared_session("a new connection found another session's settings")
         for name, value in zip(names, in_effect, strict=True):
@@ -79,6 +94,67 @@ class PlainConnection(asyncpg.Connection):
                     f"{name} of a new session is {value!r} although it was set to {settings[name]!r}; "
                     "point DATABASE_URL at PostgreSQL itself, or at a pooler that passes SET on"
                 )
+
+    def itself(self) -> Self:
+        """Behind the proxy of a pool, which lets go of a connection that was lost."""
+        return self
+
+    def begin_late(self) -> None:
+        """The next BEGIN is sent with the statement that follows it, in one round trip where that has plain values."""
+        self._begins_late = True
+
+    def before_commit(self, statement: str) -> None:
+        """The next COMMIT takes the statement along, so that it costs no round trip of its own."""
+        self._before_commit = statement
+
+    def is_in_transaction(self) -> bool:
+        return self._begin_pending or super().is_in_transaction()
+
+    async def execute(self, query: str, *args: Any, timeout: float | None = None) -> str:  # noqa: ASYNC109 - the driver's
+        if query == "BEGIN;" and self._begins_late:
+            self._begins_late, self._begin_pending = False, True
+            return "BEGIN"
+        if query == "COMMIT;" and self._before_commit:
+            query, self._before_commit = f"{self._before_commit}; COMMIT;", ""
+        if self._begin_pending:
+            if (values := _as_literals(args)) is None:
+                await self._begin()
+            else:
+                query, args = await self._after_begin(query, values), ()
+        return await super().execute(query, *args, timeout=timeout)
+
+    async def _after_begin(self, query: str, values: Sequence[str]) -> str:
+        if values:
+            if query not in self._prepared:
+                statement = await self.prepare(query)
+                self._prepared[query] = statement.get_name(), statement
+            query = f"EXECUTE {self._prepared[query][0]}({', '.join(values)});"
+        self._begin_pending = False
+        return f"BEGIN; {query}"
+
+    async def _begin(self) -> None:
+        self._begin_pending = False
+        await super().execute("BEGIN;")
+
+    async def fetch(self, *args: Any, **options: Any) -> Any:
+        if self._begin_pending:
+            await self._begin()
+        return await super().fetch(*args, **options)
+
+    async def fetchrow(self, *args: Any, **options: Any) -> Any:
+        if self._begin_pending:
+            await self._begin()
+        return await super().fetchrow(*args, **options)
+
+    async def fetchval(self, *args: Any, **options: Any) -> Any:
+        if self._begin_pending:
+            await self._begin()
+        return await super().fetchval(*args, **options)
+
+    @cached_property
+    def _prepared(self) -> dict[str, tuple[str, PreparedStatement]]:
+        """Names by text, for as long as the session lasts; the driver closes statements that nobody holds."""
+        return {}
 
     async def _introspect_types(self, typeoids: Iterable[int], timeout: float | None) -> tuple[Any, Any]:  # noqa: ASYNC109
         """The driver asks on every connection anew what arrays of built-in types are: 8 to 14 ms of the server's time
@@ -247,6 +323,29 @@ def _in_milliseconds(shown: str) -> int | None:
     number = shown.rstrip("mshind")
     scale = _MILLISECONDS.get(shown[len(number) :])
     return int(number) * scale if number.isdigit() and scale else None
+
+
+_PLAIN_TEXT: Final = re.compile(r"[A-Za-z0-9_.:-]*")
+
+
+def _as_literals(values: Iterable[object]) -> list[str] | None:
+    """Values as SQL; None if one of them is not surely plain: then the driver must send it apart from the text."""
+    found = []
+    for value in values:
+        match value:
+            case None:
+                found.append("null")
+            case bool() | int():
+                found.append(str(value).lower())
+            case float() if isfinite(value):
+                found.append(repr(value))
+            case UUID():
+                found.append(f"'{value}'")
+            case str() if _PLAIN_TEXT.fullmatch(value):
+                found.append(f"'{value}'")
+            case _:
+                return None
+    return found
 
 
 def _quoted(text: str) -> str:

@@ -8,7 +8,8 @@ from uuid import UUID
 
 import asyncpg
 
-from payonce.engine.database import Connection, Database, settled_transaction
+from payonce.engine.commits import settled_transaction, transaction_of
+from payonce.engine.database import Connection, Database
 from payonce.engine.declared import pause_loudly
 from payonce.engine.ledger import Posting, PostingId, post, post_all
 from payonce.engine.model import Message
@@ -25,20 +26,26 @@ class RingingFeed(Feed, Protocol):
 
 
 class Reader:
-    """Autocommit reads: each call borrows a connection and gives it back. No transaction is held open."""
+    """Reads by single statements. Inside a transaction of the same database they go through its connection and see what
+    it has written: with a connection of its own for each, many transactions at once would wait for each other."""
 
     def __init__(self, database: Database, pool: asyncpg.Pool | None = None) -> None:
+        self._database = database
         self._pool = database.work if pool is None else pool
 
     async def fetch(self, sql: str, *arguments: Any) -> list[Any]:
-        rows: list[Any] = await self._pool.fetch(sql, *arguments)
+        rows: list[Any] = await self._source.fetch(sql, *arguments)
         return rows
 
     async def fetchrow(self, sql: str, *arguments: Any) -> Any:
-        return await self._pool.fetchrow(sql, *arguments)
+        return await self._source.fetchrow(sql, *arguments)
 
     async def fetchval(self, sql: str, *arguments: Any) -> Any:
-        return await self._pool.fetchval(sql, *arguments)
+        return await self._source.fetchval(sql, *arguments)
+
+    @property
+    def _source(self) -> asyncpg.Pool | Connection:
+        return transaction_of(self._database) or self._pool
 
 
 class Tx:

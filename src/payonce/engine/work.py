@@ -6,7 +6,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, get_type_hints
 
-from payonce.engine.database import Connection, Database, fenced_transaction, settled_transaction
+from payonce.engine.commits import fenced_transaction, settled_transaction
+from payonce.engine.database import Connection, Database
 from payonce.engine.declared import pause_loudly
 from payonce.engine.effects.declaration import Effect, Outcome, Request
 from payonce.engine.effects.leaving import has_loose_ends, hold_effects, left_open
@@ -33,6 +34,7 @@ class Work:
         "_called",
         "_checks",
         "_claim",
+        "_committing",
         "_database",
         "_ended",
         "_feed",
@@ -63,6 +65,7 @@ class Work:
         self.settlement: Settlement | None = None
         """How the run ended, once a transaction of its own has committed that."""
         self._called = False
+        self._committing = False
         self._under_way: list[str] = []
         """Effects that are being performed right now, also those that are not on record yet."""
         self._ended: set[tuple[str, str]] = set()
@@ -86,17 +89,24 @@ class Work:
             raise RuntimeError("commit() was already used in this run; put everything into one transaction")
         settlement = Settlement(self._claim, Ending.SUCCESS if rejected is None else Ending.FAILED, rejected)
 
-        def fence(connection: Connection) -> Awaitable[str | None]:
+        def fence(connection: Connection) -> Awaitable[bool]:
             return self._queue.settle_within(connection, settlement)
 
-        async with fenced_transaction(self._database, fence) as connection:
-            if connection is None:
+        async with (
+            self._database.handlers.acquire() as connection,
+            fenced_transaction(self._database, connection, fence) as held,
+        ):
+            if not held:
                 raise Stale(f"message {self.message.id} of {self.message.queue} is no longer this run's to settle")
             tx = Tx(connection, self._feed, self.message.trace)
             # Behind the fence no intent of this message can be committed any more.
             if (label := await self.open_effect(tx)) is not None:
                 raise RuntimeError(f"commit() although the end of {label} is not known; let what effect() raised pass")
-            yield tx
+            self._committing = True
+            try:
+                yield tx
+            finally:
+                self._committing = False
             await tx.check_alive()
         self.settlement = settlement
         if tx.sent_to:
@@ -114,6 +124,11 @@ class Work:
         if self.settled_as is not None:
             raise RuntimeError(
                 "effect() after commit(): the message is settled, and nobody would find the effect again"
+            )
+        if self._committing:
+            raise RuntimeError(
+                f"effect() inside commit(): call {effect.kind} {key} before commit(), which ends the run; a vendor is "
+                "never called inside a transaction"
             )
         run = EffectRun(
             self._claim, self._queue, self._database, self._feed, self.read, self._service, self._checks
@@ -160,7 +175,7 @@ class Work:
             return None
         async with (
             self._database.handlers.acquire() as connection,
-            settled_transaction(self._database, connection) as opened,
+            settled_transaction(self._database, connection),
         ):
             if not await self._queue.hold_within(connection, self._claim):
                 raise Stale(f"message {message.id} of {message.queue} is no longer this run's to give up")
@@ -171,8 +186,7 @@ class Work:
             await give_up_effects(tx, message.id, why)
             reason = f"{why}; {still_open.label} waits for a person"
             settlement = Settlement(self._claim, Ending.PARKED, reason)
-            opened.xact_id = await self._queue.settle_within(connection, settlement)
-            if opened.xact_id is None:
+            if not await self._queue.settle_within(connection, settlement):
                 raise Stale(f"message {message.id} of {message.queue} is no longer this run's to give up")
         self.settlement = settlement
         return Ending.PARKED

@@ -53,9 +53,10 @@ def no_run_token() -> None:
     """A run that was taken over begins effects and ends its message all the same, once more."""
     settle_within = CloudTasksQueue.settle_within
 
-    async def settled_anyway(queue: CloudTasksQueue, connection: Any, settlement: Settlement) -> str:
-        settled = await settle_within(queue, connection, settlement)
-        return settled or await _ended_again(connection, settlement)
+    async def settled_anyway(queue: CloudTasksQueue, connection: Any, settlement: Settlement) -> bool:
+        if not await settle_within(queue, connection, settlement):
+            await _end_again(connection, settlement)
+        return True
 
     async def always(queue: CloudTasksQueue, connection: Any, claim: object) -> bool:
         return True
@@ -64,20 +65,18 @@ def no_run_token() -> None:
     put(CloudTasksQueue, "hold_within", always)
 
 
-async def _ended_again(connection: Any, settlement: Settlement) -> str:
+async def _end_again(connection: Any, settlement: Settlement) -> None:
     """What the statement writes for a run whose token holds."""
     message = settlement.claim.message
-    xact_id: str = await connection.fetchval(
+    await connection.execute(
         """
         insert into payonce.job_logs (queue, message_id, correlation_id, trace_id, status, attempts, action,
                                       started_at, created_at, updated_at)
         values ($1, $2, $3, $4, $5, $6, $7, payonce.due_now(), payonce.due_now(), payonce.due_now())
-        returning pg_current_xact_id()::text
         """,
         message.queue, message.id, message.correlation_id, message.trace, settlement.ending.value, message.attempts + 1,
         message.action,
     )  # fmt: skip
-    return xact_id
 
 
 def sent_before_it_is_on_record() -> None:

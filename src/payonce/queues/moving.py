@@ -5,7 +5,8 @@ from typing import Final
 from uuid import UUID
 
 from payonce.engine.bell import Bell
-from payonce.engine.database import Connection, Database, settled_transaction
+from payonce.engine.commits import settled_transaction
+from payonce.engine.database import Connection, Database
 from payonce.engine.outbox import declare_relays, relay_step
 from payonce.engine.outbox.kept import CONSUMER_PREFIX
 from payonce.engine.policy import Policy

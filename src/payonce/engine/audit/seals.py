@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import asyncpg
 
-from payonce.engine.database import Connection, Database, settled_transaction
+from payonce.engine.commits import settled_transaction
+from payonce.engine.database import Connection, Database
 from payonce.engine.leases import fence
 from payonce.engine.ledger.model import Reads
 from payonce.engine.model import Lease

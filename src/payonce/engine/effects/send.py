@@ -13,7 +13,8 @@ from typing import Any, Final, Protocol, TypeVar
 from uuid import UUID
 
 from payonce.engine import metrics
-from payonce.engine.database import Connection, Database, fenced_transaction, is_transient
+from payonce.engine.commits import fenced_transaction
+from payonce.engine.database import Connection, Database, is_transient
 from payonce.engine.effects import store
 from payonce.engine.effects.declaration import Effect, Happened, Outcome, Request, decode, encode
 from payonce.engine.effects.model import Event, Result, State, Stored
@@ -90,8 +91,11 @@ class Run:
         def fence(connection: Connection) -> Awaitable[bool]:
             return self.queue.hold_within(connection, self.claim)
 
-        async with fenced_transaction(self.database, fence) as connection:
-            if connection is None:
+        async with (
+            self.database.handlers.acquire() as connection,
+            fenced_transaction(self.database, connection, fence) as held,
+        ):
+            if not held:
                 message = self.claim.message
                 raise Stale(f"message {message.id} of {message.queue} is no longer this run's; nothing was sent")
             tx = Tx(connection, self.feed, self.claim.message.trace)

@@ -1,9 +1,10 @@
-"""Makes and drops the job log's daily partitions, and lets idempotency keys, the inbox's ids, kept HTTP answers and
-webhooks' events end. Leader-only, harmless when not."""
+"""Makes and drops the job log's daily partitions, and lets idempotency keys, commit tokens, the inbox's ids, kept HTTP
+answers and webhooks' events end. Leader-only, harmless when not."""
 
 from dataclasses import dataclass, field
 from typing import Final
 
+from payonce.engine.commits import forget_tokens
 from payonce.engine.database import Database
 from payonce.engine.idempotency import Walk, expire_keys, forget_keys
 from payonce.engine.inbox import forget_accepted
@@ -35,6 +36,7 @@ class Prune:
         # Keys first: they must not wait for a log that a long reader keeps locked.
         await expire_keys(self.database, self.walk)
         await forget_keys(self.database)
+        await forget_tokens(self.database)
         await forget_accepted(self.database)
         await forget_answers(self.database)
         await forget_events(self.database, self.keep_days)

@@ -10,7 +10,8 @@ import msgspec
 
 from payonce.engine.audit import Severity, note
 from payonce.engine.bell import Bell
-from payonce.engine.database import Connection, Database, settled_transaction
+from payonce.engine.commits import settled_transaction
+from payonce.engine.database import Connection, Database
 from payonce.engine.fingerprint import fingerprint
 from payonce.engine.model import Message, clean_text
 from payonce.engine.outbox.entries import unknown_relay

@@ -282,27 +282,27 @@ class CloudTasksQueue:
             raise
         return len(rows)
 
-    async def settle_within(self, connection: Connection, settlement: Settlement) -> str | None:
+    async def settle_within(self, connection: Connection, settlement: Settlement) -> bool:
         claim = settlement.claim
         end = _End(claim.message.id, claim.token, settlement.ending, settlement.reason, settlement.delay_s)
         if end.ending in (Ending.SUCCESS, Ending.FAILED):
-            xact_id: str | None = await connection.fetchval(
+            tag = await connection.execute(
                 SETTLE_ONE, RELAY, end.id, end.token, end.ending.value,
                 None if end.reason is None else told(end.reason),
                 end.ending is Ending.FAILED or self.policy.log == "all",
             )  # fmt: skip
+            settled = tag == "SELECT 1"
         else:
-            rows = await self._settle_rows(connection, [end])
-            xact_id = rows[0]["xact_id"] if rows else None
-        if xact_id is None:
+            settled = bool(await self._settle_rows(connection, [end]))
+        if not settled:
             self._answer(claim.message.id, claim.token, replies.STALE)
-        return xact_id
+        return settled
 
     async def hold_within(self, connection: Connection, claim: Claim) -> bool:
-        held = await connection.fetchval(HOLD, RELAY, claim.message.id, claim.token, self.policy.lease_s)
-        if held is None:
+        held = await connection.execute(HOLD, RELAY, claim.message.id, claim.token, self.policy.lease_s) == "UPDATE 1"
+        if not held:
             self._answer(claim.message.id, claim.token, replies.STALE)
-        return held is not None
+        return held
 
     async def reap(self) -> int:
         """The task service repeats what a dead process left, and the next run finds its lease ended."""

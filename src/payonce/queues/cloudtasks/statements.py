@@ -143,7 +143,7 @@ SETTLE: Final = f"""
         ) ended
         where mine.ending <> 'released' and (mine.ending <> 'success' or $9)
     )
-    select mine.id, mine.token, pg_current_xact_id()::text as xact_id from mine"""
+    select mine.id, mine.token from mine"""
 
 # The end of one run in its own transaction, which is what nearly all come to. Planned anew with each call, as the
 # planner likes it for SETTLE in a handler's session, that one takes 0.8 ms longer.
@@ -162,12 +162,11 @@ SETTLE_ONE: Final = f"""
             payonce.due_now(), payonce.due_now()
         from gone where $6
     )
-    select pg_current_xact_id()::text from gone"""
+    select from gone"""
 
 HOLD: Final = """
     update payonce.outbox set held_until = payonce.lease_now() + make_interval(secs => $4::float8)
-    where relay = $1 and id = $2 and holder = $3 and state <> 'parked'
-    returning true"""
+    where relay = $1 and id = $2 and holder = $3 and state <> 'parked'"""
 
 # SKIP LOCKED: a row that an open commit() holds needs no renewal and must not hold up the others.
 # Answers with the runs that are lost: gone, or under another token.

@@ -7,7 +7,8 @@ from uuid import UUID
 import asyncpg
 
 from payonce.engine.bell import Bell
-from payonce.engine.database import Connection, Database, settled_transaction
+from payonce.engine.commits import settled_transaction
+from payonce.engine.database import Connection, Database
 from payonce.engine.idempotency import TAKE_KEYS, first_ids, keyed
 from payonce.engine.model import Message
 from payonce.engine.policy import Policy

@@ -209,14 +209,10 @@ class PostgresQueue:
             )
         return len(rows)
 
-    async def settle_within(self, connection: Connection, settlement: Settlement) -> str | None:
-        xact_id: str | None
+    async def settle_within(self, connection: Connection, settlement: Settlement) -> bool:
         if settlement.ending not in (Ending.SUCCESS, Ending.FAILED):
-            if not await self._settle_others(connection, [settlement]):
-                return None
-            xact_id = await connection.fetchval("select pg_current_xact_id()::text")
-            return xact_id
-        xact_id = await connection.fetchval(
+            return bool(await self._settle_others(connection, [settlement]))
+        tag = await connection.execute(
             statements.SETTLE_WITHIN,
             settlement.claim.message.id,
             settlement.claim.token,
@@ -224,11 +220,11 @@ class PostgresQueue:
             None if settlement.reason is None else clean_text(settlement.reason),
             self.policy.log == "all",
         )
-        return xact_id
+        return tag == "SELECT 1"
 
     async def hold_within(self, connection: Connection, claim: Claim) -> bool:
-        held = await connection.fetchval(statements.HOLD_WITHIN, claim.message.id, claim.token, self.policy.lease_s)
-        return held is not None
+        tag = await connection.execute(statements.HOLD_WITHIN, claim.message.id, claim.token, self.policy.lease_s)
+        return tag == "UPDATE 1"
 
     async def reap(self) -> int:
         async with self._database.engine.acquire() as connection:

@@ -148,7 +148,8 @@ SETTLE_OTHERS: Final = f"""
     )
     select id from ended"""
 
-# The fence of a business transaction: with it the row is ours until commit, or there is nothing to commit.
+# The fence of a business transaction: with it the row is ours until commit, or there is nothing to commit. Sent by
+# execute(), which can go out with BEGIN and answers how many rows there were.
 SETTLE_WITHIN: Final = f"""
     with gone as (
         delete from payonce.messages m where m.id = $1 and m.token = $2 and m.lease_until is not null
@@ -160,12 +161,11 @@ SETTLE_WITHIN: Final = f"""
                null, action, worker, claimed_at, payonce.due_now(), payonce.due_now()
         from gone where $5 or $3 <> 'success'
     )
-    select pg_current_xact_id()::text from gone"""
+    select from gone"""
 
 HOLD_WITHIN: Final = """
     update payonce.messages set lease_until = payonce.lease_now() + make_interval(secs => $3::float8)
-    where id = $1 and token = $2 and lease_until > payonce.lease_now()
-    returning true"""
+    where id = $1 and token = $2 and lease_until > payonce.lease_now()"""
 
 MARK_ALONE: Final = """
     update payonce.messages set running_alone = true

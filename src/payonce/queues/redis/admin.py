@@ -6,7 +6,8 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from payonce.engine.bell import Bell
-from payonce.engine.database import Connection, settled_transaction
+from payonce.engine.commits import settled_transaction
+from payonce.engine.database import Connection
 from payonce.engine.declared import check_known, queue_names, set_paused
 from payonce.engine.model import State, clean_text
 from payonce.engine.outbox import wake_name

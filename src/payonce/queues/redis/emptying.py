@@ -11,7 +11,8 @@ from uuid import UUID
 
 import msgspec
 
-from payonce.engine.database import Connection, Database, settled_transaction
+from payonce.engine.commits import settled_transaction
+from payonce.engine.database import Connection, Database
 from payonce.engine.idempotency import take_keys
 from payonce.engine.model import State, message_from_wire
 from payonce.engine.outbox import put_out

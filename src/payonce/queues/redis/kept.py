@@ -9,7 +9,8 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from payonce.engine.database import Connection, Database, is_transient, settled_transaction
+from payonce.engine.commits import settled_transaction
+from payonce.engine.database import Connection, Database, is_transient
 from payonce.engine.model import Claim, Message, Settlement
 from payonce.engine.outbox import Fate, Standing, put_out, settle_kept, standings
 from payonce.engine.outbox import State as Entry

@@ -291,11 +291,11 @@ class RedisQueue:
         await self._doorbell.disown()
         return int(count)
 
-    async def settle_within(self, connection: Connection, settlement: Settlement) -> str | None:
+    async def settle_within(self, connection: Connection, settlement: Settlement) -> bool:
         """A run that was taken over hears so from Redis; one that slips through meets the row or the inbox."""
         claim, kind = settlement.claim, self._kind(settlement.claim)
         if await self._taken_over([claim]):
-            return None
+            return False
         fate = Fate.UNKNOWN
         if kind is not None:
             [fate] = await settle_kept(connection, RELAY, [settlement])
@@ -307,12 +307,11 @@ class RedisQueue:
             # It would run again each time that its lease ends, and be parked in the end although it is done.
             await self._run(drawn_token(), 0, "ready", (), [silently_gone(claim.message.id, claim.token)])
         if fate is not Fate.RECORDED:
-            return None
+            return False
         if self._is_logged(settlement):
             run = run_of(settlement, await connection.fetchval("select payonce.due_now()"), self._worker)
             await write_runs(connection, [] if run is None else [run])
-        xact_id: str = await connection.fetchval("select pg_current_xact_id()::text")
-        return xact_id
+        return True
 
     async def hold_within(self, connection: Connection, claim: Claim) -> bool:
         """A message that Redis alone has gets its row in the outbox: nothing is sent for one that could vanish."""

@@ -20,7 +20,8 @@ from payonce.kit.http.transport import Outgoing
 from payonce.testing.crash.wire import At, ChildEnd, End, Received, Sent, Verdict, Way
 
 PLUMBING: Final = (
-    "asyncio", "asyncpg", "contextlib", "functools", "payonce.engine.database", "payonce.engine.transaction",
+    "asyncio", "asyncpg", "contextlib", "functools", "payonce.engine.commits", "payonce.engine.database",
+    "payonce.engine.transaction",
     "payonce.queues.redis.lines", "payonce.queues.redis.store", "redis", "payonce.testing.crash.redis_crossings",
     "payonce.kit", "payonce.testing.crash.child", "payonce.testing.crash.crossings", "google", "grpc",
     "payonce.testing.crash.on_cloudtasks", "payonce.testing.crash.tasks_wire",

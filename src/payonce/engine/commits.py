@@ -1,0 +1,198 @@
+"""Transactions whose end is known, also when the answer to COMMIT is lost.
+
+A transaction that writes also writes a random token. When the answer to its COMMIT is lost, the token is looked for on
+a new connection, once the old session is gone and cannot commit any more. Transaction ids are no witness: a server that
+crashed or was promoted hands them out again, and answers for somebody else's transaction.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from contextvars import ContextVar
+from datetime import datetime
+from typing import Final, NamedTuple, Protocol, cast
+from uuid import UUID
+
+import asyncpg
+from asyncpg.transaction import Transaction
+
+from payonce.engine.sessions import CONNECT_ERRORS, Connection, PlainConnection
+from payonce.kit.ids import new_id
+from payonce.kit.log import get_logger
+from payonce.kit.outcomes import Unavailable
+
+LOOK_AGAIN_S: Final = 0.1
+FATE_LIMIT_S: Final = 300.0
+"""How long the fate of a COMMIT is looked for: a server recovers from a crash, or a standby is promoted, within it."""
+TOKENS_KEPT_S: Final = 7_200.0
+"""Many times FATE_LIMIT_S: a token is there when it is looked for, also after a step of the server's clock."""
+FORGET_BATCH: Final = 50_000
+
+LOST_ANSWERS: Final = (
+    OSError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.OperatorInterventionError,
+    TimeoutError,
+)
+"""Errors of a COMMIT that may have been carried out all the same."""
+UNREACHABLE: Final = (*CONNECT_ERRORS, Unavailable)
+
+Fence = Callable[[Connection], Awaitable[bool]]
+"""Whether the caller may still write."""
+
+log = get_logger(__name__)
+
+_open: ContextVar[tuple[object, Connection] | None] = ContextVar("open transaction", default=None)
+
+
+class Connects(Protocol):
+    """A Database."""
+
+    async def connect(self, **settings: str) -> PlainConnection: ...
+
+
+class Pooled(Protocol):
+    """A Database."""
+
+    @property
+    def work(self) -> asyncpg.Pool: ...
+
+
+class Session(NamedTuple):
+    """One server process: its id alone may be another one's by now."""
+
+    pid: int
+    started_at: datetime
+
+
+@asynccontextmanager
+async def settled_transaction(
+    database: Connects, connection: Connection, *, begin_late: bool = False
+) -> AsyncIterator[None]:
+    """A transaction that is committed when this returns and is not when this raises, also if the answer to COMMIT is
+    lost. Raises Unavailable when that could not be found out within FATE_LIMIT_S."""
+    own = cast(PlainConnection, connection).itself()
+    if begin_late:
+        own.begin_late()
+    transaction = connection.transaction()
+    await transaction.start()
+    outer = _open.set((database, connection))
+    try:
+        yield
+    except BaseException:
+        await _roll_back(own, transaction)
+        raise
+    finally:
+        _open.reset(outer)
+    await _commit(database, own, transaction)
+
+
+def transaction_of(database: Connects) -> Connection | None:
+    """The connection of the transaction that the caller is in, if it is in one of this database."""
+    found = _open.get()
+    return found[1] if found is not None and found[0] is database else None
+
+
+@asynccontextmanager
+async def fenced_transaction(database: Connects, connection: Connection, fence: Fence) -> AsyncIterator[bool]:
+    """A transaction that begins with a fence, in one round trip where that is a single statement. False when the fence
+    does not hold: then nothing is to be written."""
+    async with settled_transaction(database, connection, begin_late=True):
+        yield await fence(connection)
+
+
+async def _commit(database: Connects, connection: PlainConnection, transaction: Transaction) -> None:
+    token, session = new_id(), Session(connection.backend_pid, connection.backend_started_at)
+    # A transaction that has written nothing has nothing to lose, and leaves no token.
+    connection.before_commit(
+        f"insert into payonce.commits (token) select '{token}' where pg_current_xact_id_if_assigned() is not null"
+    )
+    try:
+        await transaction.commit()
+    except LOST_ANSWERS as error:
+        connection.terminate()
+        committed = await was_committed(database, session, token)
+        log.warning("commit_answer_lost", error=type(error).__name__, committed=committed)
+        if not committed:
+            raise
+    except BaseException:
+        if connection.is_in_transaction():
+            connection.terminate()
+        raise
+
+
+async def was_committed(database: Connects, session: Session, token: UUID) -> bool:
+    """Whether the transaction with this token was committed. Returns only once its session is gone."""
+    try:
+        async with asyncio.timeout(FATE_LIMIT_S):
+            while True:
+                if (found := await _find(database, session, token)) is not None:
+                    return found
+                await asyncio.sleep(LOOK_AGAIN_S)
+    except TimeoutError as error:
+        raise Unavailable(
+            f"the answer to a COMMIT was lost, and for {FATE_LIMIT_S:g} s nobody could say whether it was carried out: "
+            f"the database did not answer, or its process {session.pid} did not end; whatever was to follow is left out"
+        ) from error
+
+
+async def _find(database: Connects, session: Session, token: UUID) -> bool | None:
+    """None while it is not certain."""
+    try:
+        connection = await database.connect()
+    except UNREACHABLE:
+        return None
+    try:
+        standby, alive = await connection.fetchrow(_IS_ALIVE, session.pid, session.started_at)
+        if alive:
+            await _end(connection, session)
+        if standby or alive:
+            # A standby may not have replayed the COMMIT yet, and a live session may still carry it out.
+            return None
+        # A statement of its own: its snapshot is taken after the session was seen to be gone.
+        found: bool = await connection.fetchval("select exists (select from payonce.commits where token = $1)", token)
+        return found
+    except UNREACHABLE:
+        return None
+    finally:
+        connection.terminate()
+
+
+async def _end(connection: Connection, session: Session) -> None:
+    """Hurries a session that has no client any more. One that this role may not end ends by its own time-outs."""
+    with suppress(asyncpg.InsufficientPrivilegeError):
+        await connection.execute("select pg_terminate_backend($1)", session.pid)
+
+
+async def forget_tokens(database: Pooled) -> int:
+    """Deletes tokens that nobody looks for any more; returns how many."""
+    forgotten = 0
+    while True:
+        tag = await database.work.execute(
+            """
+            delete from payonce.commits where ctid = any(array(
+                select ctid from payonce.commits
+                where written_at < payonce.lease_now() - make_interval(secs => $1::float8) limit $2))
+            """,
+            TOKENS_KEPT_S, FORGET_BATCH,
+        )  # fmt: skip
+        deleted = int(tag.split()[-1])
+        forgotten += deleted
+        if deleted < FORGET_BATCH:
+            return forgotten
+
+
+async def _roll_back(connection: PlainConnection, transaction: Transaction) -> None:
+    try:
+        await transaction.rollback()
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError):
+        # The server has ended the session, and the transaction with it; its pool must not use it again.
+        connection.terminate()
+
+
+# A role sees since when a session runs only if it is one of its own: then the id alone has to do.
+_IS_ALIVE: Final = """
+    select pg_is_in_recovery(), exists (
+        select from pg_stat_activity where pid = $1 and coalesce(backend_start = $2, true))"""
