@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from payonce.engine.audit import Head, verify_log
+from payonce.engine.audit import Head, chain, verify_log
 from payonce.engine.audit import verify as verify_module
 from payonce.engine.transaction import Reader
 from payonce.testing import OpenStage, Stage, eventually
@@ -218,7 +218,7 @@ async def test_a_chain_made_anew_is_found_by_a_head_kept_elsewhere(stage: OpenSt
 
 
 async def test_more_findings_than_anybody_reads_are_counted(stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verify_module, "FINDINGS_MAX", 1)
+    monkeypatch.setattr(chain, "FINDINGS_MAX", 1)
     async with stage() as s:
         await sealed_log(s)
         await tamper(s, "update payonce.audit_log set actor = 'somebody'")

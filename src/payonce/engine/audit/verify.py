@@ -1,28 +1,19 @@
 """Verifying the audit log: every note, every seal and every link again, and the heads that were kept elsewhere."""
 
-from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from payonce.engine.audit.seals import FORMAT, MICROSECONDS, NO_HASH, NO_HEAD, NOTE_COLUMNS, SERVER, Head, Seal, digest
+from payonce.engine.audit.chain import FINDINGS_MAX, ChainWalk, Progress
+from payonce.engine.audit.seals import FORMAT, MICROSECONDS, NOTE_COLUMNS, SERVER, Head, Seal, digest
 from payonce.engine.ledger import Finding
 from payonce.engine.ledger.model import Reads
 
 PAGE_SEALS: Final = 500
 PAGE_NOTES: Final = 5_000
 """A page ends with the seal that reaches this many."""
-FINDINGS_MAX: Final = 100
-"""Of each kind: who finds a hundred has seen enough to act."""
-
-WAY_OUT: Final = (
-    "treat the database as tampered with: keep a copy as it is, compare with a backup and with heads kept elsewhere, "
-    "and find out who could write as its owner"
-)
-
-Progress = Callable[[int, int], None]
-"""Told the seals verified so far, and how many there are."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +35,8 @@ class Verified:
 async def verify_log(read: Reads, heads: Iterable[Head] = (), progress: Progress | None = None) -> Verified:
     """Reads the whole chain in pages, while it may grow. Without a head from elsewhere it cannot tell a chain that was
     cut at its end, or made anew from its beginning by the database's owner."""
-    anchored = set(heads)
-    walk = _Walk({head.number: head.hash for head in anchored if head.number})
-    for head in anchored:
-        if walk.anchored.get(head.number, head.hash) != head.hash:
-            walk.find("contradicting head", f"two of the heads given are of seal {head.number}, with different hashes")
+    walk = _Walk()
+    anchored = walk.anchor(heads)
     total = await read.fetchval("select count(*) from payonce.audit_seals")
     async for seals in _pages(read):
         covered = await _covered(read, seals[0].seal.number, seals[-1].seal.number)
@@ -59,7 +47,7 @@ async def verify_log(read: Reads, heads: Iterable[Head] = (), progress: Progress
     walk.check_end()
     await _find_strays(read, walk)
     unsealed, oldest = await _unsealed(read)
-    return Verified(walk.head, walk.notes, unsealed, oldest, len(anchored), walk.all_findings())
+    return Verified(walk.head, walk.notes, unsealed, oldest, anchored, walk.all_findings())
 
 
 @dataclass(frozen=True)
@@ -69,57 +57,17 @@ class _Stored:
 
 
 @dataclass
-class _Walk:
-    """Where the verification stands, and what it found."""
-
-    anchored: dict[int, bytes]
-    head: Head = NO_HEAD
-    seals: int = 0
+class _Walk(ChainWalk):
     notes: int = 0
-    findings: list[Finding] = field(default_factory=list)
-    _counts: Counter[str] = field(default_factory=Counter)
-
-    def find(self, kind: str, text: str) -> None:
-        self._counts[kind] += 1
-        if self._counts[kind] <= FINDINGS_MAX:
-            self.findings.append(Finding(kind, text, WAY_OUT))
-
-    def all_findings(self) -> tuple[Finding, ...]:
-        more = {kind: count - FINDINGS_MAX for kind, count in self._counts.items() if count > FINDINGS_MAX}
-        return (
-            *self.findings,
-            *(Finding(kind, f"and {count:,} more of these", WAY_OUT) for kind, count in more.items()),
-        )
 
     def check(self, stored: _Stored, covered: Sequence[Any]) -> None:
         seal = stored.seal
-        self._check_link(seal)
+        self.check_link(seal.number, seal.previous, seal.format, FORMAT)
         self._check_notes(seal, covered)
         if seal.format == FORMAT and seal.hash(bytes(row["digest"]) for row in covered) != stored.hash:
             self.find("changed seal", f"seal {seal.number} does not have the hash of what it covers: the seal or the "
                       "list of its notes was changed")  # fmt: skip
-        if self.anchored.get(seal.number, stored.hash) != stored.hash:
-            self.find("rewritten history", f"seal {seal.number} was {self.anchored[seal.number].hex()} when its head "
-                      f"was kept elsewhere, and is {stored.hash.hex()} now")  # fmt: skip
-        self.head = Head(seal.number, stored.hash)
-        self.seals += 1
-
-    def check_end(self) -> None:
-        for number in sorted(number for number in self.anchored if number > self.head.number):
-            self.find("cut chain", f"seal {number} was on record when its head was kept elsewhere, and the chain ends "
-                      f"with seal {self.head.number} now")  # fmt: skip
-
-    def _check_link(self, seal: Seal) -> None:
-        if seal.number != self.head.number + 1:
-            missing = f"seals {self.head.number + 1} to {seal.number - 1} are gone"
-            self.find("missing seal", missing)
-        elif (seal.previous or NO_HASH) != self.head.hash:
-            self.find("broken link", f"seal {seal.number} was made after another seal {self.head.number} than the one "
-                      "on record")  # fmt: skip
-        if seal.format != FORMAT:
-            self.find(
-                "unreadable seal", f"seal {seal.number} has format {seal.format}, and this payonce reads {FORMAT}"
-            )
+        self.pass_seal(seal.number, stored.hash)
 
     def _check_notes(self, seal: Seal, covered: Sequence[Any]) -> None:
         if [row["place"] for row in covered] != list(range(1, seal.notes + 1)):

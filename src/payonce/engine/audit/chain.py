@@ -1,0 +1,82 @@
+"""What the verification of every chain of seals has in common: links, heads kept elsewhere, and findings."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from payonce.engine.audit.seals import NO_HASH, NO_HEAD, Head
+from payonce.engine.ledger import Finding
+
+FINDINGS_MAX: Final = 100
+"""Of each kind: who finds a hundred has seen enough to act."""
+
+WAY_OUT: Final = (
+    "treat the database as tampered with: keep a copy as it is, compare with a backup and with heads kept elsewhere, "
+    "and find out who could write as its owner"
+)
+
+Progress = Callable[[int, int], None]
+"""Told the seals verified so far, and how many there are."""
+
+
+@dataclass
+class ChainWalk:
+    """Where the verification stands, and what it found."""
+
+    anchored: dict[int, bytes] = field(default_factory=dict)
+    """Hashes of seals, by number, as they were kept elsewhere."""
+    seal_name: str = "seal"
+    head: Head = NO_HEAD
+    seals: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    _counts: Counter[str] = field(default_factory=Counter)
+
+    def anchor(self, heads: Iterable[Head]) -> int:
+        """Takes heads from elsewhere to hold against the chain; returns how many different ones there are."""
+        given = set(heads)
+        for head in given:
+            if head.number and self.anchored.setdefault(head.number, head.hash) != head.hash:
+                self.find(
+                    "contradicting head",
+                    f"two of the heads given are of {self.seal_name} {head.number}, with different hashes",
+                )
+        return len(given)
+
+    def find(self, kind: str, text: str) -> None:
+        self._counts[kind] += 1
+        if self._counts[kind] <= FINDINGS_MAX:
+            self.findings.append(Finding(kind, text, WAY_OUT))
+
+    def all_findings(self) -> tuple[Finding, ...]:
+        more = {kind: count - FINDINGS_MAX for kind, count in self._counts.items() if count > FINDINGS_MAX}
+        return (
+            *self.findings,
+            *(Finding(kind, f"and {count:,} more of these", WAY_OUT) for kind, count in more.items()),
+        )
+
+    def check_link(self, number: int, previous: bytes | None, seal_format: int, readable: int) -> None:
+        """That a seal follows the one before it, in a format that this version reads."""
+        if number != self.head.number + 1:
+            self.find("missing seal", f"{self.seal_name}s {self.head.number + 1} to {number - 1} are gone")
+        elif (previous or NO_HASH) != self.head.hash:
+            self.find("broken link", f"{self.seal_name} {number} was made after another {self.seal_name} "
+                      f"{self.head.number} than the one on record")  # fmt: skip
+        if seal_format != readable:
+            self.find(
+                "unreadable seal",
+                f"{self.seal_name} {number} has format {seal_format}, and this payonce reads {readable}",
+            )
+
+    def pass_seal(self, number: int, hash_on_record: bytes) -> None:
+        """Holds a seal against a head from elsewhere, and goes on to the next one."""
+        if self.anchored.get(number, hash_on_record) != hash_on_record:
+            self.find("rewritten history", f"{self.seal_name} {number} was {self.anchored[number].hex()} when its head "
+                      f"was kept elsewhere, and is {hash_on_record.hex()} now")  # fmt: skip
+        self.head = Head(number, hash_on_record)
+        self.seals += 1
+
+    def check_end(self) -> None:
+        for number in sorted(number for number in self.anchored if number > self.head.number):
+            self.find("cut chain", f"{self.seal_name} {number} was on record when its head was kept elsewhere, and the "
+                      f"chain ends with {self.seal_name} {self.head.number} now")  # fmt: skip
