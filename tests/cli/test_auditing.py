@@ -11,16 +11,19 @@ import pytest
 
 from payonce import app as app_module
 from payonce.app import App
-from payonce.engine.audit import note, seal_notes
+from payonce.engine.audit import LedgerSealer, note, seal_notes
 from payonce.engine.audit.log import Severity
 from payonce.engine.database import Database
 from payonce.engine.leases import acquire, release
-from payonce.engine.ledger import Finding
+from payonce.engine.ledger import Finding, Posting, Reference, moved, post
 from payonce.engine.transaction import Reader
+from payonce.kit.money import Amount, well_known
 from payonce.service import Service
 from payonce.settings import Settings
 from payonce.testing import ScratchDatabase, eventually
 from tests.cli.conftest import Payonce, until
+
+EURO = Amount(100, well_known("EUR"))
 
 
 def in_the_database(database: ScratchDatabase, act: Callable[[Database], Coroutine[Any, Any, None]]) -> None:
@@ -130,7 +133,8 @@ async def _audit_beside_a_lock(payonce: Payonce, database: ScratchDatabase) -> A
 
 def test_head_verify_and_an_anchor_kept_elsewhere(payonce: Payonce, database: ScratchDatabase, tmp_path: Path) -> None:
     empty = payonce("audit", "head", "--json").json
-    assert empty == {"number": 0, "hash": "0" * 64}
+    nothing = {"number": 0, "hash": "0" * 64}
+    assert empty == {**nothing, "ledger": nothing}
     write_notes(database, "a", "b")
     seal(database, 2)
     first = payonce("audit", "head").stdout.strip()
@@ -142,6 +146,7 @@ def test_head_verify_and_an_anchor_kept_elsewhere(payonce: Payonce, database: Sc
     assert sound.code == 0
     assert {**sound.json, "oldest_unsealed_at": None} == {
         **head, "notes": 3, "unsealed": 1, "oldest_unsealed_at": None, "heads": 1, "findings": [], "ok": True,
+        "ledger": {**nothing, "postings": 0, "unsealed": 0, "oldest_unsealed_at": None, "heads": 0},
     }  # fmt: skip
     assert "would not be noticed" in payonce("audit", "verify").stdout
 
@@ -174,6 +179,58 @@ def test_a_rewritten_note_is_found(payonce: Payonce, database: ScratchDatabase) 
     assert [finding["check"] for finding in ended.json["findings"]] == ["changed note"]
 
 
+def post_and_seal(database: ScratchDatabase, *keys: str) -> None:
+    async def act(opened: Database) -> None:
+        for key in keys:
+            async with opened.transaction() as connection:
+                await post(connection, Posting(key, Reference("order", key), moved(EURO, "bank", "customers")))
+        lease = await acquire(opened, "janitors", "tester", 60.0)
+        assert lease is not None
+        sealer = LedgerSealer(opened)
+
+        async def all_sealed() -> bool:
+            await sealer.seal(lease)
+            return sealer.unsealed_ids == 0
+
+        await eventually(all_sealed)
+        await release(opened, lease)
+
+    in_the_database(database, act)
+
+
+def test_lines_rewritten_so_that_they_add_up_are_found(payonce: Payonce, database: ScratchDatabase) -> None:
+    post_and_seal(database, "a", "b")
+    sound = payonce("audit", "verify", "--json")
+    assert sound.code == 0
+    assert (sound.json["ledger"]["number"], sound.json["ledger"]["postings"]) == (1, 2)
+    tamper(database, "update payonce.posting_lines set minor = minor * 3 where posting_id = 2")
+    ended = payonce("audit", "verify", "--json")
+    assert ended.code == 1
+    assert ended.json["ok"] is False
+    [finding] = ended.json["findings"]
+    assert finding["check"] == "changed posting"
+    assert finding["text"].startswith("posting 2 (b), sealed by ledger seal 1, was changed")
+    assert "changed posting" in payonce("audit", "verify").stdout
+
+
+def test_the_printed_heads_prove_both_chains(payonce: Payonce, database: ScratchDatabase) -> None:
+    write_notes(database, "a")
+    seal(database, 1)
+    post_and_seal(database, "a")
+    printed = payonce("audit", "head").stdout.strip()
+    sound = payonce("audit", "verify", "--head", printed, "--json")
+    assert (sound.code, sound.json["heads"], sound.json["ledger"]["heads"]) == (0, 1, 1)
+    tamper(
+        database,
+        "delete from payonce.ledger_seals; delete from payonce.posting_lines; delete from payonce.postings",
+    )
+    assert payonce("audit", "verify").code == 0, "only somebody outside can know"
+    cut = payonce("audit", "verify", "--head", printed, "--json")
+    assert cut.code == 1
+    [finding] = cut.json["findings"]
+    assert finding["text"].startswith("ledger seal 1 was on record when its head was kept elsewhere")
+
+
 @pytest.mark.full
 def test_a_running_process_seals_and_anchors(payonce: Payonce, database: ScratchDatabase, tmp_path: Path) -> None:
     anchor = tmp_path / "heads"
@@ -187,6 +244,7 @@ def test_a_running_process_seals_and_anchors(payonce: Payonce, database: Scratch
 def test_a_backup_brings_the_chain_back(payonce: Payonce, database: ScratchDatabase, tmp_path: Path) -> None:
     write_notes(database, "a", "b")
     seal(database, 2)
+    post_and_seal(database, "a", "b")
     write_notes(database, "c")
     head = payonce("audit", "head").stdout.strip()
     assert payonce("db", "backup", f"{tmp_path}/dump").code == 0
@@ -194,7 +252,9 @@ def test_a_backup_brings_the_chain_back(payonce: Payonce, database: ScratchDatab
     restored = payonce("audit", "verify", "--head", head, "--json").json
     # The second unsealed one is the restore's own, which put the database into quarantine.
     assert (restored["ok"], restored["notes"], restored["unsealed"]) == (True, 2, 2)
+    assert (restored["ledger"]["postings"], restored["ledger"]["heads"]) == (2, 1)
     seal(database, 2)
+    post_and_seal(database, "c")
     assert payonce("audit", "verify", "--head", head, "--json").json["ok"] is True
 
 

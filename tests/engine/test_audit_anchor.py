@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from payonce.engine.audit import Head, anchor_head, heads_in, parsed_head
+from payonce.engine.audit import Head, Heads, anchor_heads, heads_in, parsed_heads
 from payonce.engine.janitors.seal import Sealer
 from payonce.engine.metrics import REGISTRY
 from payonce.engine.model import Lease
@@ -29,8 +29,8 @@ async def test_the_leader_appends_each_head_once(stage: OpenStage, tmp_path: Pat
         sealer = Sealer(s.database, path)
         heads = [await ticked(s, sealer, text) for text in ("a", "b")]
         await ticked(s, sealer)
-        assert heads_in(path) == heads
-        assert await kinds(s, *heads_in(path)) == set()
+        assert heads_in(path).log == tuple(heads)
+        assert await kinds(s, *heads_in(path).log) == set()
         assert REGISTRY.get_sample_value("payonce_audit_head") == heads[-1].number
     assert path.read_text().count("\n") == 2
     assert stat.S_IMODE(path.stat().st_mode) & stat.S_IWOTH == 0
@@ -38,7 +38,7 @@ async def test_the_leader_appends_each_head_once(stage: OpenStage, tmp_path: Pat
 
 async def test_nothing_is_written_before_the_first_seal(stage: OpenStage, tmp_path: Path) -> None:
     async with stage() as s:
-        assert await anchor_head(s.database.engine, tmp_path / "heads") is None
+        assert await anchor_heads(s.database.engine, tmp_path / "heads") is None
     assert not (tmp_path / "heads").exists()
 
 
@@ -52,9 +52,9 @@ async def test_a_head_missed_by_a_crash_is_made_up_for_behind_a_line_that_was_cu
         with path.open("a") as file:
             file.write("2:abcd")
         second = await ticked(s, Sealer(s.database), "b")
-        assert heads_in(path) == [first]
+        assert heads_in(path).log == (first,)
         await ticked(s, Sealer(s.database, path))
-        assert heads_in(path) == [first, second]
+        assert heads_in(path).log == (first, second)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ async def test_a_chain_without_the_anchored_head_raises_the_alarm_and_appends_no
         async with unprotected(s.scratch) as superuser:
             await superuser.execute(damage)
         with pytest.raises(Unavailable, match=said):
-            await anchor_head(s.database.engine, path)
+            await anchor_heads(s.database.engine, path)
         with pytest.raises(Unavailable, match="has another one"):
             # Sealing goes on, so that what is noted now is protected too.
             await ticked(s, Sealer(s.database, path), "b")
@@ -83,15 +83,20 @@ async def test_a_chain_without_the_anchored_head_raises_the_alarm_and_appends_no
     assert path.read_text() == before
 
 
-@pytest.mark.parametrize("text", ["", "17", "17:abc", "x:" + "0" * 64, "-1:" + "0" * 64, "1:" + "g" * 64])
+@pytest.mark.parametrize(
+    "text",
+    ["", "17", "17:abc", "x:" + "0" * 64, "-1:" + "0" * 64, "1:" + "g" * 64, "ledger:1", "1:" + "0" * 64 + " 2"],
+)
 def test_what_is_no_head_is_refused_with_the_way_out(text: str) -> None:
     with pytest.raises(Invalid, match="NUMBER:HASH"):
-        parsed_head(text)
+        parsed_heads(text)
 
 
 def test_a_head_reads_as_it_is_written() -> None:
     head = Head(17, bytes(range(32)))
-    assert parsed_head(str(head)) == head
+    assert parsed_heads(str(head)) == Heads((head,))
+    assert parsed_heads(f"{head} ledger:{head}") == Heads((head,), (head,))
+    assert parsed_heads(f"ledger:{head}") == Heads((), (head,))
 
 
 def test_a_file_without_heads_is_refused(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ async def test_a_leader_seals_anchors_and_reviews_by_itself(
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
-        assert (await verified(s, *heads_in(tmp_path / "heads"))).ok
+        assert (await verified(s, *heads_in(tmp_path / "heads").log)).ok
 
 
 async def snapshot_count(s: Stage) -> int:

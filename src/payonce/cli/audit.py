@@ -1,4 +1,4 @@
-"""`audit`: check everything that can be checked, and verify that the audit log was not rewritten."""
+"""`audit`: check everything that can be checked, and verify that audit log and ledger were not rewritten."""
 
 import os
 import sys
@@ -14,12 +14,13 @@ from payonce.cli.parsing import parsed_moment
 from payonce.kit.outcomes import Invalid
 
 if TYPE_CHECKING:
-    from payonce.engine.audit import Head, Severity
+    from payonce.engine.audit import Head, Heads, Severity, Verified, VerifiedLedger
+    from payonce.engine.ledger import Finding
 
 STATEMENT_LIMIT_DEFAULT_S: Final = 600.0
 PAGE_DEFAULT: Final = 50
 
-HELP: Final = """Check the books, the effects and every promise; read and verify the audit log.
+HELP: Final = """Check the books, the effects and every promise; verify that audit log and ledger were not rewritten.
 
 \b
 Examples:
@@ -63,39 +64,45 @@ def run(statement_limit: StatementLimitOption = STATEMENT_LIMIT_DEFAULT_S, as_js
 def verify(
     head: Annotated[
         list[str] | None,
-        typer.Option(help="NUMBER:HASH as `payonce audit head` printed it, or a file of such lines; may be repeated."),
+        typer.Option(help="What `payonce audit head` printed, or a file of such lines; may be repeated."),
     ] = None,
     statement_limit: StatementLimitOption = STATEMENT_LIMIT_DEFAULT_S,
     as_json: JsonOption = False,
 ) -> None:
-    """Verify that the audit log is as it was sealed. Ends with 1 when it is not.
+    """Verify that the audit log and the ledger are as they were sealed. Ends with 1 when one is not.
 
-    Heads kept elsewhere prove that history up to them is unchanged; without any, a log that was cut at its end or made
-    anew by the database's owner looks sound. The file of PAYONCE_AUDIT_ANCHOR is always used.
+    Heads kept elsewhere prove that history up to them is unchanged; without any, a chain that was cut at its end or
+    made anew by the database's owner looks sound. The file of PAYONCE_AUDIT_ANCHOR is always used.
     """
-    given = [found for text in head or () for found in _heads(text)]
+    given = [_heads(text) for text in head or ()]
 
     async def act() -> None:
-        from payonce.engine.audit import heads_in, verify_log
+        from payonce.engine.audit import Heads, heads_in, verify_ledger, verify_log
         from payonce.engine.audit.run import open_reader
 
         async with opened() as app:
             anchor = app.settings.audit_anchor
             # An operator may have made the file, to protect it, before there was anything to write to it.
             written = anchor is not None and anchor.exists() and anchor.stat().st_size > 0
-            heads = [*given, *(heads_in(anchor) if anchor is not None and written else ())]
+            heads = sum([*given, *([heads_in(anchor)] if anchor is not None and written else [])], Heads())
             async with open_reader(app.database, statement_limit) as read:
-                found = await verify_log(read, heads, None if as_json else _tell_seals)
-        findings = [{"check": one.kind, "text": one.text, "way_out": one.way_out} for one in found.findings]
+                log = await verify_log(read, heads.log, None if as_json else _tell_seals)
+                ledger = await verify_ledger(read, heads.ledger, None if as_json else _tell_ledger_seals)
+        findings = [*log.findings, *ledger.findings]
+        ok = log.ok and ledger.ok
         result = {
-            **_described(found.head), "notes": found.notes, "unsealed": found.unsealed,
-            "oldest_unsealed_at": found.oldest_unsealed_at, "heads": found.heads, "findings": findings, "ok": found.ok,
+            **_verified(log), "notes": log.notes, "ledger": {**_verified(ledger), "postings": ledger.postings},
+            "findings": [{"check": one.kind, "text": one.text, "way_out": one.way_out} for one in findings], "ok": ok,
         }  # fmt: skip
-        rows = [(one["check"], one["text"], one["way_out"]) for one in findings]
-        shown = table("Findings", ("kind", "what", "what to do"), rows) if rows else "the log is as it was sealed"
-        said = f"{found.head.number:,} seals over {found.notes:,} notes, {found.unsealed:,} not sealed yet"
-        show(result, as_json, shown, said, _proven(found.heads))
-        if not found.ok:
+        show(
+            result, as_json, _shown(findings),
+            f"{log.head.number:,} seals over {log.notes:,} notes, {log.unsealed:,} not sealed yet",
+            _proven(log.heads),
+            f"{ledger.head.number:,} ledger seals over {ledger.postings:,} postings, "
+            f"{ledger.unsealed:,} not sealed yet",
+            _proven(ledger.heads),
+        )  # fmt: skip
+        if not ok:
             raise typer.Exit(EXIT_FAILED)
 
     run_async(act())
@@ -103,14 +110,14 @@ def verify(
 
 @commands.command("head")
 def show_head(as_json: JsonOption = False) -> None:
-    """Print the last seal of the audit log, to be kept where the database's owner cannot write."""
+    """Print the last seals of audit log and ledger, to be kept where the database's owner cannot write."""
 
     async def act() -> None:
-        from payonce.engine.audit import head
+        from payonce.engine.audit import heads_now, line_of
 
         async with opened() as app:
-            found = await head(app.read)
-        show(_described(found), as_json, str(found))
+            found = await heads_now(app.read)
+        show({**_described(found.log[0]), "ledger": _described(found.ledger[0])}, as_json, line_of(found))
 
     run_async(act())
 
@@ -164,11 +171,11 @@ def show_log(
     run_async(act())
 
 
-def _heads(text: str) -> "list[Head]":
-    """A head itself, or all heads in a file."""
-    from payonce.engine.audit import heads_in, parsed_head
+def _heads(text: str) -> "Heads":
+    """Heads as they are printed, or all heads in a file."""
+    from payonce.engine.audit import heads_in, parsed_heads
 
-    return heads_in(Path(text)) if os.path.exists(text) else [parsed_head(text)]
+    return heads_in(Path(text)) if os.path.exists(text) else parsed_heads(text)
 
 
 def _severity(text: str) -> "Severity":
@@ -184,10 +191,24 @@ def _described(head: "Head") -> dict[str, Any]:
     return {"number": head.number, "hash": head.hash.hex()}
 
 
+def _verified(found: "Verified | VerifiedLedger") -> dict[str, Any]:
+    return {
+        **_described(found.head), "unsealed": found.unsealed, "oldest_unsealed_at": found.oldest_unsealed_at,
+        "heads": found.heads,
+    }  # fmt: skip
+
+
+def _shown(findings: "list[Finding]") -> Any:
+    rows = [(one.kind, one.text, one.way_out) for one in findings]
+    if not rows:
+        return "audit log and ledger are as they were sealed"
+    return table("Findings", ("kind", "what", "what to do"), rows)
+
+
 def _proven(heads: int) -> str:
     if heads:
         return f"held against {heads:,} heads from elsewhere"
-    return "no head from elsewhere was given, so a log that was cut or made anew would not be noticed"
+    return "no head from elsewhere was given, so a chain that was cut or made anew would not be noticed"
 
 
 def _tell_check(done: int, total: int, name: str) -> None:
@@ -197,3 +218,8 @@ def _tell_check(done: int, total: int, name: str) -> None:
 def _tell_seals(done: int, total: int) -> None:
     if sys.stderr.isatty():
         note(f"{done:,} of {total:,} seals")
+
+
+def _tell_ledger_seals(done: int, total: int) -> None:
+    if sys.stderr.isatty():
+        note(f"{done:,} of {total:,} ledger seals")

@@ -85,6 +85,13 @@ ORPHANED_EFFECTS = Counter(
 AUDIT_HEAD = Gauge(
     "payonce_audit_head", "Number of the last seal of the audit log, in the leader's process.", registry=REGISTRY
 )
+LEDGER_HEAD = Gauge(
+    "payonce_ledger_head", "Number of the last seal of the ledger, in the leader's process.", registry=REGISTRY
+)
+LEDGER_UNSEALED = Gauge(
+    "payonce_ledger_unsealed", "Ids of postings handed out behind the ledger's last seal, in the leader's process.",
+    registry=REGISTRY,
+)  # fmt: skip
 UNMATCHED = Gauge(
     "payonce_unmatched", "Open items between our effects and vendors' statements.", ["vendor", "direction"],
     registry=REGISTRY,

@@ -1,26 +1,36 @@
-"""The audit log, who did what, written in the transaction that it tells of; its seals; and the audit of everything.
+"""The audit log, who did what, written in the transaction that it tells of; its seals and the ledger's; and the audit
+of everything.
 
 `run_audit` is in payonce.engine.audit.run: it stands on the effects, which write notes themselves.
 """
 
-from payonce.engine.audit.anchor import anchor_head, heads_in, parsed_head
+from payonce.engine.audit.anchor import Heads, anchor_heads, heads_in, heads_now, line_of, parsed_heads
+from payonce.engine.audit.ledger_seals import LedgerSealer, ledger_head
+from payonce.engine.audit.ledger_verify import VerifiedLedger, verify_ledger
 from payonce.engine.audit.log import Note, Severity, note, notes
 from payonce.engine.audit.seals import Head, SealState, head, seal_notes, seal_state
 from payonce.engine.audit.verify import Verified, verify_log
 
 __all__ = [
     "Head",
+    "Heads",
+    "LedgerSealer",
     "Note",
     "SealState",
     "Severity",
     "Verified",
-    "anchor_head",
+    "VerifiedLedger",
+    "anchor_heads",
     "head",
     "heads_in",
+    "heads_now",
+    "ledger_head",
+    "line_of",
     "note",
     "notes",
-    "parsed_head",
+    "parsed_heads",
     "seal_notes",
     "seal_state",
+    "verify_ledger",
     "verify_log",
 ]

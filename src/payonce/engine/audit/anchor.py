@@ -1,4 +1,4 @@
-"""The anchor: a file outside the database to which the leader appends each head of the chain.
+"""The anchor: a file outside the database to which the leader appends the heads of both chains when one has grown.
 
 Whoever owns the database can write a new chain; they cannot make it end in a hash that is already somewhere else.
 """
@@ -6,86 +6,116 @@ Whoever owns the database can write a new chain; they cannot make it end in a ha
 import asyncio
 import os
 import re
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from payonce.engine.audit.seals import Head, head
+from payonce.engine.audit.ledger_seals import ledger_head
+from payonce.engine.audit.seals import NO_HEAD, Head, head
 from payonce.engine.ledger.model import Reads
 from payonce.kit.outcomes import Invalid, Unavailable
 
 TAIL_BYTES: Final = 4_096
 """Enough for the last line, however it was cut."""
-HEADS_MAX_BYTES: Final = 256 * 1024 * 1024
-"""Of a file of heads that is read whole: two million seals."""
+HEADS_MAX_BYTES: Final = 32 * 1024 * 1024
+"""Read of a file of heads, from its end: each head proves all that lies before it, so older lines add nothing."""
+LEDGER: Final = "ledger:"
+"""Stands before a head of the ledger's chain; one without is of the audit log's."""
 
 _HEAD: Final = re.compile(r"(\d{1,18}):([0-9a-fA-F]{64})")
 
 
-def parsed_head(text: str) -> Head:
-    found = _HEAD.fullmatch(text.strip())
-    if found is None:
+@dataclass(frozen=True)
+class Heads:
+    """Heads of the audit log, and of the ledger."""
+
+    log: tuple[Head, ...] = ()
+    ledger: tuple[Head, ...] = ()
+
+    def __add__(self, other: "Heads") -> "Heads":
+        return Heads(self.log + other.log, self.ledger + other.ledger)
+
+
+async def heads_now(read: Reads) -> Heads:
+    return Heads((await head(read),), (await ledger_head(read),))
+
+
+def line_of(now: Heads) -> str:
+    """As the anchor keeps it and `parsed_heads` reads it; a chain without seals is left out behind the log's."""
+    return " ".join([*map(str, now.log), *(f"{LEDGER}{head}" for head in now.ledger if head.number)])
+
+
+def parsed_heads(text: str) -> Heads:
+    """What `payonce audit head` printed: the head of the log, of the ledger, or both."""
+    found = _heads(text)
+    if len(found.log) + len(found.ledger) != len(text.split()) or not text.strip():
         raise Invalid(
-            f"{text[:80]!r} is no head of the audit log; write NUMBER:HASH as `payonce audit head` prints it, "
+            f"{text[:80]!r} is no head; write NUMBER:HASH or ledger:NUMBER:HASH as `payonce audit head` prints them, "
             "or name a file with such lines"
         )
-    return Head(int(found[1]), bytes.fromhex(found[2]))
+    return found
 
 
-def heads_in(path: Path) -> list[Head]:
-    """Every head in a file, one to a line, what follows it on the line ignored. A line cut off by a crash is passed
-    over: the head that it should have held was written again below it."""
+def heads_in(path: Path) -> Heads:
+    """The heads in a file, what else is on a line ignored. A line cut off by a crash is passed over: the head that it
+    should have held was written again below it."""
     try:
-        if path.stat().st_size > HEADS_MAX_BYTES:
-            raise Invalid(f"{path} has more than {HEADS_MAX_BYTES:,} bytes; give its last lines in a file of their own")
-        text = path.read_text(encoding="utf-8", errors="replace")
+        found = _heads(_end_of(path, HEADS_MAX_BYTES))
     except OSError as error:
         raise Invalid(f"{path} cannot be read: {error.strerror}; name a file with heads, or a head itself") from error
-    heads = _heads(text)
-    if not heads:
+    if not found.log and not found.ledger:
         raise Invalid(f"{path} holds no head; its lines begin with NUMBER:HASH")
-    return heads
+    return found
 
 
-async def anchor_head(read: Reads, path: Path) -> Head | None:
-    """Appends the head unless the file has it; answers with what was appended. Raises Unavailable, and appends nothing,
-    when the file knows a head that the chain does not: then history was rewritten, or an old backup was restored."""
-    known = await asyncio.to_thread(_last_head, path)
-    now = await head(read)
-    if known is not None:
-        await _check_chain_has(read, known, path)
-        if known.number >= now.number:
-            return None
-    elif now.number == 0:
+async def anchor_heads(read: Reads, path: Path) -> Heads | None:
+    """Appends the heads unless the file has them; answers with what was appended. Raises Unavailable, and appends
+    nothing, when the file knows a head that the chain does not: then history was rewritten, or an old backup was
+    restored."""
+    known = await asyncio.to_thread(_last_heads, path)
+    now = await heads_now(read)
+    log_is_known = await _is_known(read, "audit", known.log, now.log[0], path)
+    ledger_is_known = await _is_known(read, "ledger", known.ledger, now.ledger[0], path)
+    if log_is_known and ledger_is_known:
         return None
     at = await read.fetchval("select payonce.due_now()")
     await asyncio.to_thread(_append, path, now, at)
     return now
 
 
-async def _check_chain_has(read: Reads, known: Head, path: Path) -> None:
-    found = await read.fetchval("select hash from payonce.audit_seals where number = $1", known.number)
-    if known.number and (found is None or bytes(found) != known.hash):
-        raise Unavailable(
-            f"the anchor {path} knows seal {known.number} as {known.hash.hex()[:16]}…, and the database "
-            f"{'has no such seal' if found is None else 'has another one'}: the audit log was rewritten, or an older "
-            f"backup was restored; look with `payonce audit verify --head {path}`, and if that is explained put the "
-            "file away"
-        )
+async def _is_known(read: Reads, chain: str, known: tuple[Head, ...], now: Head, path: Path) -> bool:
+    last = known[-1] if known else NO_HEAD
+    if last.number:
+        found = await read.fetchval(f"select hash from payonce.{chain}_seals where number = $1", last.number)
+        if found is None or bytes(found) != last.hash:
+            raise Unavailable(
+                f"the anchor {path} knows {chain} seal {last.number} as {last.hash.hex()[:16]}…, and the database "
+                f"{'has no such seal' if found is None else 'has another one'}: the {_SEALED[chain]} was rewritten, "
+                f"or an older backup was restored; look with `payonce audit verify --head {path}`, and if that is "
+                "explained put the file away"
+            )
+    return now.number <= last.number
 
 
-def _last_head(path: Path) -> Head | None:
+_SEALED: Final = {"audit": "audit log", "ledger": "ledger"}
+
+
+def _last_heads(path: Path) -> Heads:
     try:
-        with path.open("rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - TAIL_BYTES))
-            heads = _heads(file.read().decode(errors="replace"))
+        return _heads(_end_of(path, TAIL_BYTES))
     except FileNotFoundError:
-        return None
-    return heads[-1] if heads else None
+        return Heads()
 
 
-def _append(path: Path, now: Head, at: datetime) -> None:
+def _end_of(path: Path, bytes_max: int) -> str:
+    with path.open("rb") as file:
+        file.seek(0, os.SEEK_END)
+        file.seek(max(0, file.tell() - bytes_max))
+        return file.read().decode(errors="replace")
+
+
+def _append(path: Path, now: Heads, at: datetime) -> None:
     """On disk when it returns."""
     is_new = not path.exists()
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o640)
@@ -93,7 +123,7 @@ def _append(path: Path, now: Head, at: datetime) -> None:
         size = os.fstat(descriptor).st_size
         # A line that a crash cut off must not swallow this one.
         cut_off = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-        os.write(descriptor, f"{chr(10) if cut_off else ''}{now} {at.isoformat()}\n".encode())
+        os.write(descriptor, f"{chr(10) if cut_off else ''}{line_of(now)} {at.isoformat()}\n".encode())
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
@@ -105,6 +135,18 @@ def _append(path: Path, now: Head, at: datetime) -> None:
             os.close(folder)
 
 
-def _heads(text: str) -> list[Head]:
-    whole = [line.split(maxsplit=1)[0] for line in text.splitlines() if line.strip()]
-    return [Head(int(found[1]), bytes.fromhex(found[2])) for word in whole if (found := _HEAD.fullmatch(word))]
+def _heads(text: str) -> Heads:
+    words = [word for line in text.splitlines() for word in line.split()]
+    return Heads(
+        tuple(found for word in words if (found := _head(word)) is not None),
+        tuple(
+            found
+            for word in words
+            if word.startswith(LEDGER) and (found := _head(word.removeprefix(LEDGER))) is not None
+        ),
+    )
+
+
+def _head(word: str) -> Head | None:
+    found = _HEAD.fullmatch(word)
+    return None if found is None else Head(int(found[1]), bytes.fromhex(found[2]))

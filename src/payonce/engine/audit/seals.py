@@ -38,6 +38,7 @@ NOTE_COLUMNS: Final = (
     "l.id::text as id, l.xact::text as xact, l.severity, l.location, l.reference, l.text, l.actor, "
     f"{MICROSECONDS.format('l.created_at')} as created_at"
 )
+_NULL: Final = bytes([255] * 8)
 SERVER: Final = "(select system_identifier::text from pg_control_system())"
 """The name a database cluster was born with; copies of its files keep it, and so does their count of transactions."""
 
@@ -81,10 +82,11 @@ def digest(note: Any) -> bytes:
     return hashlib.sha256(encoded("payonce note", str(FORMAT), *(note[name] for name in NOTE_FIELDS))).digest()
 
 
-def encoded(*fields: str) -> bytes:
-    """Each field behind its length, so that no two lists of fields are encoded alike."""
-    parts = [field.encode() for field in fields]
-    return b"".join(len(part).to_bytes(8, "big") + part for part in parts)
+def encoded(*fields: str | None) -> bytes:
+    """Each field behind its length, so that no two lists of fields are encoded alike; one that is null has a length
+    that none can have."""
+    parts = [None if field is None else field.encode() for field in fields]
+    return b"".join(_NULL if part is None else len(part).to_bytes(8, "big") + part for part in parts)
 
 
 async def seal_notes(database: Database, lease: Lease, *, batch_notes: int = BATCH_NOTES) -> int:

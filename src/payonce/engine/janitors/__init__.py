@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from payonce.engine.audit import LedgerSealer
 from payonce.engine.bell import Bell
 from payonce.engine.database import Database, is_transient
 from payonce.engine.history import RunCounts, sample_depths
@@ -17,7 +18,7 @@ from payonce.engine.janitors.prune import KEEP_DAYS_DEFAULT, Prune
 from payonce.engine.janitors.reconcile import observe_unmatched, reconcile_when_due
 from payonce.engine.janitors.relay import carry_on
 from payonce.engine.janitors.schedule import Daily, Every, Schedule, Scheduler
-from payonce.engine.janitors.seal import Sealer
+from payonce.engine.janitors.seal import LedgerSeals, Sealer
 from payonce.engine.janitors.snapshots import Snapshots
 from payonce.engine.leases import TTL_DEFAULT_S, Leadership
 from payonce.engine.model import Lease
@@ -90,6 +91,7 @@ async def run_janitors(
     """
     prune, scheduler = Prune(database, keep_days), Scheduler(database, feed, schedules)
     sealer, snapshots, counts = Sealer(database, anchor), Snapshots(database), RunCounts(database)
+    ledger_seals = LedgerSeals(LedgerSealer(database))
     reconciling = [
         Janitor(
             f"reconcile {source.vendor}", RECONCILE_LOOK_S, partial(reconcile_when_due, database, feed, source, holder)
@@ -102,6 +104,7 @@ async def run_janitors(
                 Janitor("prune", PRUNE_EVERY_S, while_leading(leadership, lambda _: prune.tick())),
                 Janitor("schedule", SCHEDULE_EVERY_S, while_leading(leadership, scheduler.tick)),
                 Janitor("seal", SEAL_EVERY_S, while_leading(leadership, sealer.tick)),
+                Janitor("seal ledger", SEAL_EVERY_S, while_leading(leadership, ledger_seals.tick)),
                 Janitor("orphans", ORPHANS_EVERY_S, while_leading(leadership, lambda _: review_orphans(database))),
                 Janitor("snapshots", SNAPSHOTS_EVERY_S, while_leading(leadership, lambda _: snapshots.tick())),
                 Janitor("observe", OBSERVE_EVERY_S, lambda: observe(database, admin)),

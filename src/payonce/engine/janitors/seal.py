@@ -1,11 +1,12 @@
-"""Seals the audit log and writes the head of its chain to the anchor. Leader-only, fenced by the leader's lease."""
+"""Seals the audit log and the ledger, and writes the heads of both chains to the anchor. Leader-only, fenced by the
+leader's lease."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from payonce.engine.audit import anchor_head, head, seal_notes
+from payonce.engine.audit import LedgerSealer, anchor_heads, head, ledger_head, seal_notes
 from payonce.engine.database import Database
-from payonce.engine.metrics import AUDIT_HEAD
+from payonce.engine.metrics import AUDIT_HEAD, LEDGER_HEAD, LEDGER_UNSEALED
 from payonce.engine.model import Lease
 
 
@@ -19,4 +20,16 @@ class Sealer:
         await seal_notes(self.database, lease)
         AUDIT_HEAD.set((await head(self.database.engine)).number)
         if self.anchor is not None:
-            await anchor_head(self.database.engine, self.anchor)
+            await anchor_heads(self.database.engine, self.anchor)
+
+
+@dataclass(frozen=True)
+class LedgerSeals:
+    """A janitor of its own, so that a ledger that cannot be sealed does not hold up the audit log, nor the reverse."""
+
+    sealer: LedgerSealer
+
+    async def tick(self, lease: Lease) -> None:
+        await self.sealer.seal(lease)
+        LEDGER_HEAD.set((await ledger_head(self.sealer.database.engine)).number)
+        LEDGER_UNSEALED.set(self.sealer.unsealed_ids)

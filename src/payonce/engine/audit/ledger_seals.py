@@ -1,0 +1,239 @@
+"""Seals over the ledger: postings with all their lines, hashed by the leader into a chain, behind the business.
+
+Postings are sealed in the order of their ids. Ids are handed out before a commit, so a posting may become visible after
+ones with higher ids. But payonce.post has a transaction number before it takes an id: once every transaction up to a
+mark has ended, each id handed out before the mark is either visible or will never be used.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Final
+
+import asyncpg
+
+from payonce.engine.audit.seals import MICROSECONDS, NO_HEAD, Head, encoded
+from payonce.engine.database import Connection, Database
+from payonce.engine.leases import fence
+from payonce.engine.ledger.model import LINES_MAX, Reads
+from payonce.engine.model import Lease
+from payonce.kit.log import get_logger
+from payonce.kit.outcomes import Invalid, Stale
+
+LEDGER_FORMAT: Final = 1
+"""Of the encoding. Grows when something more is hashed; older seals are read by their own."""
+BATCH_LINES: Final = 2_000
+"""Of one seal: read and hashed in tens of milliseconds, so that the lease can be renewed in between."""
+BATCHES_MAX: Final = 100
+"""Of one call: the ledger of an upgraded database is sealed over many ticks."""
+LINES_OF_ANY_POSTING: Final = 65_536
+"""More than the column of their numbers can count, whoever wrote them."""
+DIGEST_BYTES: Final = 32
+
+POSTING_FIELDS: Final = ("key", "reference_kind", "reference_id", "trace_id", "description", "posted_at")
+LINE_FIELDS: Final = ("number", "path", "asset", "exponent", "minor", "line_posted_at")
+"""In the order in which they are hashed. A line's transaction is left out: payonce.rebase_ledger changes it after a
+restore. Its account is hashed by name, so a renamed account is found too."""
+POSTINGS: Final = f"""
+    select p.id, p.key, p.reference_kind, p.reference_id, p.trace_id, p.description,
+        {MICROSECONDS.format("p.posted_at")} as posted_at, l.number as place, l.number::text as number,
+        a.path, a.asset, a.exponent::text as exponent, l.minor::text as minor,
+        {MICROSECONDS.format("l.posted_at")} as line_posted_at
+    from payonce.postings p
+    left join payonce.posting_lines l on l.posting_id = p.id
+    left join payonce.accounts a on a.id = l.account_id
+    where p.id > $1 and p.id <= $2 order by p.id limit $3
+"""
+SEQUENCE: Final = "payonce.postings_id_seq"
+PLACE: Final = f"""
+    concat_ws(' ', extract(epoch from pg_postmaster_start_time()),
+        (select oid from pg_database where datname = current_database()), '{SEQUENCE}'::regclass::oid)
+"""
+"""The running server and the very sequence: after a restart, a failover or a restore a mark means nothing."""
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PostingDigest:
+    id: int
+    key: str
+    digest: bytes
+
+
+@dataclass(frozen=True)
+class LedgerSeal:
+    number: int
+    previous: bytes | None
+    format: int
+    postings: Sequence[int]
+    digests: bytes
+    sealed_at: str
+    """In microseconds since 1970."""
+
+    def hash(self) -> bytes:
+        """Over everything in the seal, the seal before it, and its postings in their order."""
+        fields = ("payonce ledger seal", self.format, self.number, (self.previous or b"").hex(), len(self.postings),
+                  self.sealed_at)  # fmt: skip
+        ids = b"".join(posting.to_bytes(8, "big", signed=True) for posting in self.postings)
+        return hashlib.sha256(encoded(*map(str, fields)) + ids + self.digests).digest()
+
+
+def posting_digest(lines: Sequence[Any]) -> bytes:
+    """Of one posting: its rows of POSTINGS, one for each line, or a single one without a line."""
+    posting = lines[0]
+    ordered = sorted((line for line in lines if line["place"] is not None), key=itemgetter("place"))
+    fields = [
+        "payonce posting", str(LEDGER_FORMAT), str(posting["id"]), *(posting[name] for name in POSTING_FIELDS),
+        str(len(ordered)), *(line[name] for line in ordered for name in LINE_FIELDS),
+    ]  # fmt: skip
+    return hashlib.sha256(encoded(*fields)).digest()
+
+
+async def posting_digests(read: Reads, after: int, through: int, lines_max: int = BATCH_LINES) -> list[PostingDigest]:
+    """The next postings behind one id and up to another, as many as have about `lines_max` lines, and at least one.
+    Empty when there are none."""
+    rows = await read.fetch(POSTINGS, after, through, lines_max)
+    postings = [list(group) for _, group in groupby(rows, key=itemgetter("id"))]
+    if len(rows) == lines_max:
+        cut = postings.pop()[0]["id"]
+        if not postings:
+            postings = [await read.fetch(POSTINGS, cut - 1, cut, LINES_OF_ANY_POSTING)]
+    return [PostingDigest(lines[0]["id"], lines[0]["key"], posting_digest(lines)) for lines in postings]
+
+
+async def ledger_head(read: Reads) -> Head:
+    """Where the chain of the ledger ends now; number 0 while nothing is sealed."""
+    row = await read.fetchrow("select number, hash from payonce.ledger_seals order by number desc limit 1")
+    return NO_HEAD if row is None else Head(row["number"], bytes(row["hash"]))
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """Ids up to `posting` were handed out to transactions older than `xact`."""
+
+    place: str
+    posting: int
+    xact: str
+
+
+@dataclass
+class LedgerSealer:
+    """Seals the ledger call by call, and remembers in between the mark whose older transactions have not ended yet."""
+
+    database: Database
+    batch_lines: int = BATCH_LINES
+    batches_max: int = BATCHES_MAX
+    unsealed_ids: int = 0
+    """Ids handed out behind the last seal when the last call ended; some may never become postings."""
+    _mark: _Mark | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        if self.batch_lines < 1 or self.batches_max < 1:
+            raise Invalid(
+                f"batch_lines is {self.batch_lines} and batches_max {self.batches_max}; both are at least 1, "
+                f"and a posting has up to {LINES_MAX} lines"
+            )
+
+    async def seal(self, lease: Lease) -> int:
+        """Seals what is final, a fenced transaction per seal; returns how many postings. Raises Stale when the
+        lease is lost."""
+        sealed = await self._seal_to_mark(lease)
+        if self._mark is None:
+            # On an idle server the new mark is final at once; otherwise it is by the time of the next call.
+            self._mark = await self._take_mark()
+            sealed += await self._seal_to_mark(lease)
+        self.unsealed_ids = await self._count_unsealed_ids()
+        if sealed:
+            log.info("ledger_sealed", postings=sealed, unsealed_ids=self.unsealed_ids)
+        return sealed
+
+    async def _take_mark(self) -> _Mark | None:
+        """None when no id was handed out behind the last seal. The id is read first, in a statement of its own: the
+        number of this transaction is then higher than that of every transaction that has an id up to there."""
+        async with self.database.engine.acquire() as connection:
+            last_id = await _last_id(connection)
+            if last_id <= await _last_sealed(connection):
+                return None
+            row = await connection.fetchrow(f"select pg_current_xact_id()::text as xact, {PLACE} as place")
+        assert row is not None
+        return _Mark(row["place"], last_id, row["xact"])
+
+    async def _seal_to_mark(self, lease: Lease) -> int:
+        sealed = 0
+        for _ in range(self.batches_max):
+            if self._mark is None:
+                break
+            count = await self._seal_batch(lease, self._mark)
+            if count is None:
+                break
+            sealed += count
+        return sealed
+
+    async def _seal_batch(self, lease: Lease, mark: _Mark) -> int | None:
+        """How many postings were sealed; None while a transaction older than the mark runs."""
+        async with self.database.engine.acquire() as connection, connection.transaction():
+            await fence(connection, lease)
+            end = await _end_of_chain(connection, mark)
+            if end["place"] != mark.place:
+                self._mark = None
+                return 0
+            if not end["final"]:
+                return None
+            postings = await posting_digests(connection, end["posting"] or 0, mark.posting, self.batch_lines)
+            if not postings:
+                self._mark = None
+                return 0
+            try:
+                await _write(connection, end, postings)
+            except asyncpg.UniqueViolationError as error:
+                raise Stale(
+                    f"ledger seal {(end['number'] or 0) + 1} was made by somebody else; nothing was written"
+                ) from error
+        return len(postings)
+
+    async def _count_unsealed_ids(self) -> int:
+        async with self.database.engine.acquire() as connection:
+            return max(0, await _last_id(connection) - await _last_sealed(connection))
+
+
+async def _last_id(connection: Connection) -> int:
+    last: int = await connection.fetchval(f"select last_value - (not is_called)::integer from {SEQUENCE}")
+    return last
+
+
+async def _last_sealed(connection: Connection) -> int:
+    last: int | None = await connection.fetchval(
+        "select postings[cardinality(postings)] from payonce.ledger_seals order by number desc limit 1"
+    )
+    return last or 0
+
+
+async def _end_of_chain(connection: Connection, mark: _Mark) -> Any:
+    return await connection.fetchrow(
+        f"""
+        select {PLACE} as place, pg_snapshot_xmin(pg_current_snapshot()) >= $1::text::xid8 as final,
+            clock.at, {MICROSECONDS.format("clock.at")} as at_us, last.number, last.hash,
+            last.postings[cardinality(last.postings)] as posting
+        from (select payonce.due_now() as at) clock
+        left join (select * from payonce.ledger_seals order by number desc limit 1) last on true
+        """,
+        mark.xact,
+    )
+
+
+async def _write(connection: Connection, end: Any, postings: Sequence[PostingDigest]) -> None:
+    previous = None if end["hash"] is None else bytes(end["hash"])
+    seal = LedgerSeal(
+        (end["number"] or 0) + 1, previous, LEDGER_FORMAT, [posting.id for posting in postings],
+        b"".join(posting.digest for posting in postings), end["at_us"],
+    )  # fmt: skip
+    await connection.execute(
+        """
+        insert into payonce.ledger_seals (number, previous, format, postings, digests, hash, sealed_at)
+        values ($1, $2, $3, $4, $5, $6, $7)
+        """,
+        seal.number, seal.previous, seal.format, seal.postings, seal.digests, seal.hash(), end["at"],
+    )  # fmt: skip
