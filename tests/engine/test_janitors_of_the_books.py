@@ -14,6 +14,7 @@ from payonce.testing import OpenStage, Stage, eventually
 from tests.engine.audit_notes import noted, verified
 from tests.engine.effects_stage import open_desk
 from tests.engine.ledger_books import posted, transfer
+from tests.engine.ledger_chain import verified_ledger
 from tests.engine.test_orphans import KEYED, left_unknown, park
 
 OFTEN_S = 0.05
@@ -36,15 +37,20 @@ async def test_a_leader_seals_anchors_and_reviews_by_itself(
         try:
 
             async def all_done() -> bool:
-                found = await verified(s)
+                found, ledger = await verified(s), await verified_ledger(s)
+                assert ledger.ok, ledger.findings
+                if ledger.postings != 1:
+                    return False
                 return await desk.state() == [(1, "review")] and found.ok and found.notes == 2 and not found.unsealed
 
             await eventually(all_done)
-            await eventually((tmp_path / "heads").exists)
+            await eventually(lambda: (tmp_path / "heads").exists() and heads_in(tmp_path / "heads").ledger)
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
-        assert (await verified(s, *heads_in(tmp_path / "heads").log)).ok
+        anchored = heads_in(tmp_path / "heads")
+        assert (await verified(s, *anchored.log)).ok
+        assert (await verified_ledger(s, *anchored.ledger)).ok
 
 
 async def snapshot_count(s: Stage) -> int:

@@ -6,6 +6,7 @@ import asyncpg
 import pytest
 
 from payonce.engine.audit import ledger_seals, ledger_verify
+from payonce.engine.audit.seals import encoded
 from payonce.kit.outcomes import PayonceError
 from payonce.testing import OpenStage, ScratchDatabase
 from tests.ablations import Ablations, Check, cases, given, missed, patched
@@ -42,9 +43,6 @@ def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def nulls_as_empty_texts(*fields: str | None) -> bytes:
     return encoded(*(field or "" for field in fields))
-
-
-encoded = ledger_seals.encoded
 
 
 def without_field(name: str) -> Any:
@@ -84,7 +82,7 @@ ABLATIONS: Ablations = {
         [given(balanced, "a trace is added")],
     ),
     "the look below the first posting": (
-        lambda: without(r"p\.id > \$1", "p.id > greatest($1::bigint, 0)"),
+        lambda: without(r"where id > \$1 and id <= \$2", "where id > greatest($1::bigint, 0) and id <= $2"),
         [given(balanced, "a posting is inserted before all")],
     ),
     "the balances held against their lines": (

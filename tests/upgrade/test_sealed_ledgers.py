@@ -80,7 +80,8 @@ async def test_a_large_ledger_is_sealed_in_bounded_steps_beside_postings_of_the_
     await owner.close()
     async with open_stage(empty) as s:
         lease, sealer = await leading(s), LedgerSealer(s.database, batches_max=2)
-        left, total = [], (await verified_ledger(s)).unsealed
+        left: list[int] = []
+        total = (await verified_ledger(s)).unsealed
 
         async def all_sealed() -> bool:
             await before.fetchval(f"while it is sealed:{len(left)}")

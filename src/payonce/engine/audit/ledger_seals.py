@@ -41,11 +41,15 @@ POSTINGS: Final = f"""
         {MICROSECONDS.format("p.posted_at")} as posted_at, l.number as place, l.number::text as number,
         a.path, a.asset, a.exponent::text as exponent, l.minor::text as minor,
         {MICROSECONDS.format("l.posted_at")} as line_posted_at
-    from payonce.postings p
-    left join payonce.posting_lines l on l.posting_id = p.id
+    from (
+        select * from payonce.postings where id > $1 and id <= $2 order by id limit greatest($3::bigint / 2, 1)
+    ) p
+    left join lateral (select * from payonce.posting_lines where posting_id = p.id order by number) l on true
     left join payonce.accounts a on a.id = l.account_id
-    where p.id > $1 and p.id <= $2 order by p.id limit $3
+    order by p.id limit $3
 """
+"""Postings have two lines or more. The order inside the join makes the planner go posting by posting: with a plain join,
+verifying took ten times as long in a database without statistics, as a restore leaves it, as in one with them."""
 SEQUENCE: Final = "payonce.postings_id_seq"
 PLACE: Final = f"""
     concat_ws(' ', extract(epoch from pg_postmaster_start_time()),
