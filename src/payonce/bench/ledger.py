@@ -4,6 +4,7 @@ import asyncio
 import os
 import resource
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -29,14 +30,14 @@ async def _measure(url: str, seconds: float, connections: int) -> dict[str, floa
     try:
         first = posters[0]
         async with first.transaction():
-            await declare(first, HOT, *(_source(number) for number in range(connections)))
+            await declare(first, HOT, *(source(number) for number in range(connections)))
         began_with = await balance(first, HOT)
-        run_name = f"{time.time_ns()}"
-        warm = await _post_for(posters, min(WARM_UP_S, seconds), f"{run_name}/warm")
-        began_at, client_began_s, server_began_s = time.perf_counter(), _client_cpu_s(), _server_cpu_s(posters)
-        posted = await _post_for(posters, seconds, run_name)
+        run_name, pids = f"{time.time_ns()}", [poster.get_server_pid() for poster in posters]
+        warm = await post_for(posters, min(WARM_UP_S, seconds), f"{run_name}/warm")
+        began_at, client_began_s, server_began_s = time.perf_counter(), client_cpu_s(), server_cpu_s(pids)
+        posted = await post_for(posters, seconds, run_name)
         took_s = time.perf_counter() - began_at
-        client_s, server_s = _client_cpu_s() - client_began_s, _server_cpu_s(posters) - server_began_s
+        client_s, server_s = client_cpu_s() - client_began_s, server_cpu_s(pids) - server_began_s
         assert (await balance(first, HOT) - began_with).minor == warm + posted
         assert await audit_ledger(first) == []
     finally:
@@ -51,13 +52,13 @@ async def _measure(url: str, seconds: float, connections: int) -> dict[str, floa
     }
 
 
-async def _post_for(posters: list[asyncpg.Connection], seconds: float, run_name: str) -> int:
+async def post_for(posters: list[asyncpg.Connection], seconds: float, run_name: str) -> int:
     ends_at = time.perf_counter() + seconds
 
     async def keep_posting(number: int, connection: asyncpg.Connection) -> int:
         posted = 0
         while time.perf_counter() < ends_at:
-            lines = moved(Amount(1, HOT.asset), _source(number).path, HOT.path)
+            lines = moved(Amount(1, HOT.asset), source(number).path, HOT.path)
             posting = Posting(f"{run_name}/{number}/{posted}", Reference("bench", f"{posted}"), lines)
             async with connection.transaction():
                 await post(connection, posting)
@@ -67,20 +68,20 @@ async def _post_for(posters: list[asyncpg.Connection], seconds: float, run_name:
     return sum(await asyncio.gather(*(keep_posting(number, poster) for number, poster in enumerate(posters))))
 
 
-def _source(number: int) -> Account:
+def source(number: int) -> Account:
     return Account(f"bench/source/{number}", HOT.asset)
 
 
-def _client_cpu_s() -> float:
+def client_cpu_s() -> float:
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
 
-def _server_cpu_s(posters: list[asyncpg.Connection]) -> float:
-    """Of the server's processes behind the connections; zero when the server runs on another machine."""
+def server_cpu_s(pids: Iterable[int]) -> float:
+    """Of processes of the server; zero when it runs on another machine."""
     ticks = 0
-    for poster in posters:
+    for pid in pids:
         with suppress(OSError):
-            figures = Path(f"/proc/{poster.get_server_pid()}/stat").read_text().rpartition(")")[2].split()
+            figures = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
             ticks += int(figures[11]) + int(figures[12])
     return ticks / os.sysconf("SC_CLK_TCK")

@@ -22,6 +22,7 @@ Examples:
   payonce bench queues --backend postgres --quick
   payonce bench queues --backend redis --durability always
   payonce bench ledger --seconds 10
+  payonce bench ledger --seconds 5 --sealing-rounds 5
   payonce bench payouts --quick
   payonce bench billing --quick
 """
@@ -66,27 +67,32 @@ def queues(
 def ledger(
     seconds: Annotated[float, typer.Option(min=0.1, max=600, help="How long to post.")] = 10.0,
     connections: Annotated[int, typer.Option(min=1, max=100, help="How many post at once.")] = 24,
+    sealing_rounds: Annotated[
+        int, typer.Option(min=0, max=100, help="Compare with and without sealing, in turns, so many times.")
+    ] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Postings a second into one hot account, each in a commit of its own, on a throw-away database.
 
     On the private server, with its durability; the books are audited at the end.
     """
-    figures = run_async(_measure_ledger(seconds, connections))
+    figures = run_async(_measure_ledger(seconds, connections, sealing_rounds))
     rows = [(name, f"{figure:,.0f}") for name, figure in figures.items()]
     show(figures, as_json, table("One hot account", ("figure", ""), rows, right=("",)))
 
 
-async def _measure_ledger(seconds: float, connections: int) -> dict[str, float]:
+async def _measure_ledger(seconds: float, connections: int, sealing_rounds: int) -> dict[str, float]:
     import asyncio
 
     from payonce.app import migrate_database
-    from payonce.bench.ledger import run
+    from payonce.bench import ledger, ledger_sealing
     from payonce.cli.scratch import scratch_database
 
     async with scratch_database(command_settings()) as addresses:
         await migrate_database(addresses)
-        return await asyncio.to_thread(run, addresses.service, seconds, connections)
+        if sealing_rounds:
+            return await asyncio.to_thread(ledger_sealing.run, addresses.service, seconds, sealing_rounds, connections)
+        return await asyncio.to_thread(ledger.run, addresses.service, seconds, connections)
 
 
 @commands.command("payouts")

@@ -16,7 +16,7 @@
 | PAYONCE_GRACE_S | seconds that running work gets when the process is told to stop | 20 |
 | PAYONCE_LOG | json, pretty or auto (pretty on a terminal) | auto |
 | PAYONCE_JOB_LOG_DAYS | days that the job log is kept | 30 |
-| PAYONCE_AUDIT_ANCHOR | file to which each head of the sealed audit log is appended | none |
+| PAYONCE_AUDIT_ANCHOR | file to which the heads of the sealed audit log and ledger are appended | none |
 | PAYONCE_KEYS | keys that seal stored secrets, `k1:base64`, several with commas | made for the private database |
 | PAYONCE_WEBHOOK_PRIVATE | true to deliver webhooks also to private addresses and over plain http | false |
 | WEBHOOK_SIGNING_SECRET | what incoming webhooks are verified with; several with spaces between | none |
