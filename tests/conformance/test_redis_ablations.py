@@ -24,6 +24,7 @@ from tests.conformance import (
     test_redis_catching,
     test_redis_commit,
     test_redis_losses,
+    test_redis_lost_limits,
 )
 from tests.conformance.backend import retry, success
 from tests.conformance.redis_backend import Flavour, RedisBackend, open_redis_backend
@@ -144,11 +145,11 @@ ABLATIONS: dict[str, tuple[Flavour, Ablation, list[Check]]] = {
          crashes.test_a_paused_queue_gives_out_no_suspects],
     ),
     "count of live leases": (
-        "direct", taking_out(EXCHANGE, "bound[1] - held", "bound[1] - 0 * held"),
+        "direct", taking_out(EXCHANGE, "bound.concurrency - held_under_limit()", "bound.concurrency - 0"),
         [test_limits.test_workers_together_hold_no_more_than_the_limit],
     ),
     "shared limits": (
-        "direct", taking_out(EXCHANGE, "if noted then many('ZADD', noted, members) end", ""),
+        "direct", taking_out(EXCHANGE, "if key and (", "if key == MAIN and ("),
         [test_limits.test_queues_that_share_a_limit_share_its_room],
     ),
     "spending of the rate": (
@@ -231,6 +232,24 @@ ABLATIONS: dict[str, tuple[Flavour, Ablation, list[Check]]] = {
     "pause and limits after a wipe": (
         "transactional", taking_out(scripts.DECLARE, "if ARGV[2] ~= '' then", "if false then"),
         [test_redis_losses.test_a_pause_and_a_limit_survive_a_wipe],
+    ),
+    "count of what lost its lease": (
+        "direct", taking_out(EXCHANGE, "+ math.max(0, in_work - redis.call('ZCARD', leases))", ""),
+        [test_redis_lost_limits.test_a_shared_limit_holds_after_a_loss],
+    ),
+    "closing of a lost limit": (
+        "transactional",
+        taking_out(scripts.DECLARE, "ARGV[9] ~= '1' and redis.call('EXISTS', limit) == 0", "false"),
+        [given(test_redis_lost_limits.test_under_a_lost_limit_nothing_is_claimed_for_one_lease, "everything"),
+         given(test_redis_lost_limits.test_under_a_lost_limit_nothing_is_claimed_for_one_lease, "the limit")],
+    ),
+    "opening of a new limit": (
+        "direct", taking_out(scripts.DECLARE, "ARGV[9] ~= '1' and", ""),
+        [test_redis_lost_limits.test_a_limit_that_is_new_is_open_at_once],
+    ),
+    "queues that a limit has forgotten": (
+        "direct", taking_out(EXCHANGE, "if declared[2] == limit and not bound[MEMBER .. MAIN]", "if false"),
+        [test_redis_lost_limits.test_a_shared_limit_holds_after_a_loss],
     ),
 }  # fmt: skip
 

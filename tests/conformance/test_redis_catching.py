@@ -254,7 +254,7 @@ async def test_what_a_look_catches_while_its_worker_gives_all_back_is_run_by_one
 
     async def caught_first(script: Script, *words: Any) -> list[Any]:
         """A look begins, and catches, between the worker's decision and its word to the server."""
-        if script is scripts.GIVE_BACK and (len(words) > 3 and words[3] == ""):
+        if script is scripts.GIVE_BACK and (len(words) > 2 and words[2] == ""):
             await direct.feed.put([message()])
             await queue.wait(LONG_S, 1)
         return await run(script, *words)

@@ -17,6 +17,7 @@ from payonce.queues.moving import move_to_postgres, move_to_redis
 from payonce.queues.redis import RedisAdmin, RedisStore, refill
 from payonce.testing import ScratchDatabase, eventually
 from tests.conformance.backend import (
+    LEASE_S,
     PLAIN,
     QUEUE,
     claim,
@@ -218,6 +219,7 @@ async def test_a_pause_and_a_limit_survive_a_wipe(kept: RedisBackend) -> None:
     await kept.feed.put([message(), message()])
     await kept.admin.pause(QUEUE, "maintenance")
     await wiped(kept)
+    await kept.time.advance_leases(LEASE_S)
     assert (await queue.exchange([], 10)).rest_s is not None
     await kept.admin.resume(QUEUE)
     assert len(await claim(queue)) == 1

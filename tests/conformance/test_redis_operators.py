@@ -19,7 +19,19 @@ from payonce.kit.outcomes import Invalid, Stale
 from payonce.queues.redis import RedisQueue, admin, redriving, refill
 from payonce.queues.redis.kept import start_over
 from payonce.testing import ScratchDatabase
-from tests.conformance.backend import PLAIN, QUEUE, claim, claim_one, ids, message, park_all, parked, settle, stored
+from tests.conformance.backend import (
+    LEASE_S,
+    PLAIN,
+    QUEUE,
+    claim,
+    claim_one,
+    ids,
+    message,
+    park_all,
+    parked,
+    settle,
+    stored,
+)
 from tests.conformance.redis_backend import RedisBackend, open_redis_backend
 
 KEY = f"q:{QUEUE}"
@@ -211,6 +223,7 @@ async def test_a_lost_last_write_forgets_no_resumption_and_no_limit(kept: RedisB
     await kept.store.command("SET", f"{KEY}:paused", "over since an hour")
     await kept.store.command("DEL", f"limit:{QUEUE}")
     await refill(kept.store)
+    await kept.time.advance_leases(LEASE_S)
     assert len(await claim(queue)) == 1
 
 

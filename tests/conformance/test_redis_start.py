@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -106,9 +107,9 @@ async def test_a_put_for_two_queues_is_all_or_none_when_redis_has_forgotten_one(
     await direct.store.command("DEL", "q:b:policy")
     declare, seen = direct.store.declare, []
 
-    async def looked_at(*arguments: str) -> None:
+    async def looked_at(*arguments: Any, **options: Any) -> None:
         seen.append((await direct.admin.depth("a")).ready)
-        await declare(*arguments)
+        await declare(*arguments, **options)
 
     monkeypatch.setattr(direct.store, "declare", looked_at)
     await direct.feed.put([Message(queue="a"), Message(queue="b")])

@@ -27,12 +27,14 @@ def check_limits(policies: Sequence[Policy]) -> None:
             )
 
 
-async def declare_queues(connection: Connection, policies: Sequence[Policy], backend: str) -> None:
-    """What an operator set (paused) stays. The queues' rows are locked until the caller's transaction ends."""
+async def declare_queues(connection: Connection, policies: Sequence[Policy], backend: str) -> set[str]:
+    """What an operator set (paused) stays. The queues' rows are locked until the caller's transaction ends.
+    Answers the names of the limits that were not known before."""
     # Limits before queues and each by name, so that two processes that start together cannot deadlock.
+    new_limits: set[str] = set()
     for policy in sorted(policies, key=lambda policy: policy.limit_name or ""):
-        if policy.limit_name is not None:
-            await _declare_limit(connection, policy)
+        if policy.limit_name is not None and await _declare_limit(connection, policy):
+            new_limits.add(policy.limit_name)
     await connection.executemany(
         """
         insert into payonce.queues as known (name, limit_name, lease_s, key_retention_s, log, policy, backend)
@@ -49,10 +51,12 @@ async def declare_queues(connection: Connection, policies: Sequence[Policy], bac
             for policy in sorted(policies, key=lambda policy: policy.queue)
         ],
     )  # fmt: skip
+    return new_limits
 
 
-async def _declare_limit(connection: Connection, policy: Policy) -> None:
-    changed = await connection.fetchval(
+async def _declare_limit(connection: Connection, policy: Policy) -> bool:
+    """Whether the limit is new."""
+    changed: bool | None = await connection.fetchval(
         """
         insert into payonce.limits as known (name, concurrency, rate, burst) values ($1, $2, $3, $4)
         on conflict (name) do update
@@ -67,6 +71,7 @@ async def _declare_limit(connection: Connection, policy: Policy) -> None:
         # Meant after a change of settings; told, because another process may still state the old numbers.
         log.warning("limit_changed", limit=policy.limit_name, queue=policy.queue,
                     concurrency=policy.concurrency, rate=policy.rate, burst=policy.burst)  # fmt: skip
+    return changed is False
 
 
 async def claimed_queues(source: asyncpg.Pool | Connection) -> list[str]:

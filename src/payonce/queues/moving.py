@@ -37,7 +37,7 @@ async def move_to_redis(database: Database, bell: Bell, store: RedisStore) -> in
         await keys_to_redis(database, store)
         await connection.execute("update payonce.queues set backend = 'redis' where backend <> 'cloudtasks'")
     for queue in await claimed_queues(database.engine):
-        await store.declare(queue)
+        await store.declare(queue, unused_limit=True)
     while await relay_step(database, relay):
         pass
     await refill(store)

@@ -42,9 +42,9 @@ class RedisFeed:
         check_limits(policies)
         async with self._store.database.engine.acquire() as connection, connection.transaction():
             check_names(policies, await queue_names(connection))
-            await declare_queues(connection, policies, "redis")
+            new_limits = await declare_queues(connection, policies, "redis")
             for policy in sorted(policies, key=lambda policy: policy.queue):
-                await self._store.declare(policy.queue, connection)
+                await self._store.declare(policy.queue, connection, unused_limit=policy.limit_name in new_limits)
         self._lanes_by_queue.update((policy.queue, policy.lanes) for policy in policies)
 
     async def put(self, messages: Sequence[Message], within: Connection | None = None) -> list[UUID]:

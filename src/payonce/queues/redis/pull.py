@@ -206,7 +206,7 @@ class RedisQueue:
 
     async def _uncatch(self, caught: Caught) -> None:
         """To where it was in line, without a look at it."""
-        await self._store.run(scripts.GIVE_BACK, self.policy.queue, self._worker, self._limit, caught.token)
+        await self._store.run(scripts.GIVE_BACK, self.policy.queue, self._worker, caught.token)
 
     async def _readable(self, claimed: Sequence[bytes], token: int, now: datetime) -> list[Claim]:
         """One message that cannot be read is parked with its reason, and does not hold up the others."""
@@ -280,14 +280,14 @@ class RedisQueue:
 
     async def extend(self, claims: Sequence[Claim]) -> list[Claim]:
         named = (word for claim in claims for word in (str(claim.message.id), claim.token))
-        lost = await self._store.run(scripts.EXTEND, self.policy.queue, self._lease_us, self._limit, *named)
+        lost = await self._store.run(scripts.EXTEND, self.policy.queue, self._lease_us, *named)
         gone = {message_id.decode() for message_id in lost}
         return [claim for claim in claims if str(claim.message.id) in gone]
 
     async def give_back(self, running: Sequence[Claim]) -> int:
         self._doorbell.forget()
         ids = [str(claim.message.id) for claim in running]
-        [count] = await self._store.run(scripts.GIVE_BACK, self.policy.queue, self._worker, self._limit, "", *ids)
+        [count] = await self._store.run(scripts.GIVE_BACK, self.policy.queue, self._worker, "", *ids)
         await self._doorbell.disown()
         return int(count)
 
@@ -316,7 +316,7 @@ class RedisQueue:
     async def hold_within(self, connection: Connection, claim: Claim) -> bool:
         """A message that Redis alone has gets its row in the outbox: nothing is sent for one that could vanish."""
         [live] = await self._store.run(
-            scripts.HOLD, self.policy.queue, self._lease_us, self._limit, str(claim.message.id), claim.token
+            scripts.HOLD, self.policy.queue, self._lease_us, str(claim.message.id), claim.token
         )
         if not live:
             return False
@@ -334,7 +334,7 @@ class RedisQueue:
             return 0
         parked, dropped = await self._park_first(found)
         words = [word for held in found if held not in dropped for word in held.arguments]
-        ids = await self._store.run(scripts.REAP, self.policy.queue, self._limit, *words)
+        ids = await self._store.run(scripts.REAP, self.policy.queue, *words)
         taken = set(ids)
         reaped = [held for held in found if held.name in taken]
         for held in reaped:

@@ -130,7 +130,7 @@ class RedisStore:
                     policies = {f"{main_key(queue)}:policy": queue for queue, _ in calls}
                     await together.watch(*policies)
                     for key, queue in policies.items():
-                        if not await together.execute_command("HEXISTS", key, "lanes"):
+                        if not await together.execute_command("HEXISTS", key, "lease"):
                             await self._settled(queue, b"UNDECLARED")
                     together.multi()
                     for queue, arguments in calls:
@@ -177,16 +177,21 @@ class RedisStore:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def declare(self, queue: str, connection: Any = None) -> None:
-        """Tells Redis what PostgreSQL says of a queue. Pauses and declarations of one queue wait for each other."""
+    async def declare(self, queue: str, connection: Any = None, *, unused_limit: bool = False) -> None:
+        """Tells Redis what PostgreSQL says of a queue. Pauses and declarations of one queue wait for each other.
+
+        A limit that Redis does not know is taken for lost and gives out nothing for one lease, unless it is
+        `unused_limit`: nothing can be in work under it.
+        """
         if connection is None:
             async with self.database.engine.acquire() as own, own.transaction():
-                await self.declare(queue, own)
+                await self.declare(queue, own, unused_limit=unused_limit)
             return
         row = await connection.fetchrow(
             """
-            select coalesce((q.policy->>'lanes')::boolean, false) as lanes, q.paused, q.paused_reason, l.name as limit,
-                   l.concurrency, l.rate, l.burst
+            select coalesce((q.policy->>'lanes')::boolean, false) as lanes, q.paused, q.paused_reason, q.lease_s,
+                   l.name as limit, l.concurrency, l.rate, l.burst,
+                   (select max(lease_s) from payonce.queues where limit_name = l.name) as longest_lease_s
             from payonce.queues q left join payonce.limits l on l.name = q.limit_name
             where q.name = $1 for update of q
             """,
@@ -197,7 +202,10 @@ class RedisStore:
         paused = (row["paused_reason"] or "paused") if row["paused"] else ""
         limit = row["limit"] or ""
         numbers = ["" if row[name] is None else repr(row[name]) for name in ("concurrency", "rate", "burst")]
-        await self.run(scripts.DECLARE, queue, int(row["lanes"]), paused, queue, limit, main_key(limit), *numbers)
+        lease_us, longest_us = round(row["lease_s"] * US), round((row["longest_lease_s"] or row["lease_s"]) * US)
+        await self.run(
+            scripts.DECLARE, queue, int(row["lanes"]), paused, lease_us, limit, *numbers, longest_us, int(unused_limit)
+        )
 
     async def tell_clocks(self) -> None:
         """Under test: the clocks as PostgreSQL has them, if Redis has none."""

@@ -1,8 +1,15 @@
--- Makes a queue known: what PostgreSQL says of it. ARGV: lanes, paused reason (empty: leave it), the queue's name, the
--- limit's name, the key of a queue of that name, concurrency, rate, burst. The rate's arrival time stays.
-redis.call('HSET', KEYS[1] .. ':policy', 'lanes', ARGV[1], 'own', ARGV[3], 'limit', ARGV[4])
+-- Makes a queue known: what PostgreSQL says of it. ARGV: lanes, paused reason (empty: leave it), its lease in
+-- microseconds, the limit's name, concurrency, rate, burst, the longest lease under the limit, 1 if nothing can be in
+-- work under it. The rate's arrival time stays.
+local limit = 'limit:' .. ARGV[4]
+redis.call('HSET', KEYS[1] .. ':policy', 'lanes', ARGV[1], 'limit', ARGV[4], 'lease', ARGV[3])
 if ARGV[2] ~= '' then redis.call('SET', KEYS[1] .. ':paused', ARGV[2]) end
 if ARGV[4] ~= '' then
-    redis.call('HSET', 'limit:' .. ARGV[4], 'queue', ARGV[5], 'concurrency', ARGV[6], 'rate', ARGV[7], 'burst', ARGV[8])
+    -- The limit was lost, and most likely the leases under it. Their runs go on until their workers notice, at the
+    -- latest when the leases would have ended: nothing is claimed under the limit before that.
+    if ARGV[9] ~= '1' and redis.call('EXISTS', limit) == 0 then
+        redis.call('HSET', limit, 'closed_until', string.format('%.0f', lease_now + ARGV[8]))
+    end
+    redis.call('HSET', limit, 'concurrency', ARGV[5], 'rate', ARGV[6], 'burst', ARGV[7], 'member:' .. KEYS[1], '1')
 end
 return {'OK'}

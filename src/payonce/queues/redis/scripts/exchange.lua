@@ -11,6 +11,15 @@ local SUCCESS_END = HEAD + successes * SUCCESS_ARGS
 local others = (#ARGV - SUCCESS_END) / OTHER_ARGS
 local answers, lines, seen = {}, {}, {}
 
+-- What the limit allows. One that is unknown, or does not know this queue, was lost: it is declared again before anything
+-- is settled or claimed.
+local bound = {}
+if limit ~= '' and wanted > 0 then
+    local fields = redis.call('HGETALL', 'limit:' .. limit)
+    for i = 1, #fields, 2 do bound[fields[i]] = fields[i + 1] end
+    if declared[2] == limit and not bound[MEMBER .. MAIN] then return {'UNDECLARED'} end
+end
+
 local function missed(id)
     return redis.call('HEXISTS', IDS, id) == 1 and 'T' or 'A'
 end
@@ -32,7 +41,7 @@ local function settle_successes()
             answers[i] = 'S'
         end
     end
-    let_go(gone, bodies, limit)
+    let_go(gone, bodies)
     many('HDEL', IDS, gone)
     end_keys(key_ids, keys, retention_us)
     for i = 1, successes do answers[i] = answers[i] or missed(ids[i]) end
@@ -41,7 +50,7 @@ end
 -- A run that ended in order clears the suspicion of crashing; a release is no run. The time of a release, up to when
 -- the message is ready again, does not age it: a brake may hold it for longer than its policy tries.
 local function settle_other(id, record, meta, ending, new_body, delay_us, reason, key)
-    let_go({id}, {record.body}, limit)
+    let_go({id}, {record.body})
     if ending == 'failed' then
         redis.call('HDEL', IDS, id)
         if key ~= '' then end_keys({id}, {key}, retention_us) end
@@ -85,28 +94,36 @@ local function settle_others()
     end
 end
 
-local bound
+-- A message in work without a lease is counted as well: the lease was lost, and the run may go on.
+local function held_in(key)
+    local leases = key .. ':leases'
+    local in_work = math.max(redis.call('LLEN', key .. ':processing'), redis.call('HLEN', key .. ':claims'))
+    return redis.call('ZCOUNT', leases, '(' .. string.format('%.17g', lease_now / 1000), '+inf')
+        + math.max(0, in_work - redis.call('ZCARD', leases))
+end
+
+-- By all queues under the limit. A queue that has moved to another limit is not counted here any more.
+local function held_under_limit()
+    local held = 0
+    for field in pairs(bound) do
+        local key = string.sub(field, 1, #MEMBER) == MEMBER and string.sub(field, #MEMBER + 1)
+        if key and (redis.call('HGET', key .. ':policy', 'limit') or limit) == limit then held = held + held_in(key) end
+    end
+    return held
+end
+
 -- How many may be claimed under the limit, and when to ask again if none. Live leases are counted, never a counter.
 local function allowance()
-    bound = redis.call('HMGET', 'limit:' .. limit, 'concurrency', 'rate', 'burst', 'arrival', 'queue')
     local allowed, rest_us = wanted, nil
-    if bound[1] and bound[1] ~= '' then
-        local named, held, others = bound[5], 0, 'limit:' .. limit .. ':leases'
-        local whose = named == MAIN and declared[3] or named and redis.call('HGET', named .. ':policy', 'limit')
-        if whose == limit then
-            held = redis.call('ZCOUNT', named .. ':leases', '(' .. string.format('%.17g', lease_now / 1000), '+inf')
-        end
-        if redis.call('EXISTS', others) == 1 then
-            redis.call('ZREMRANGEBYSCORE', others, '-inf', lease_now / 1000)
-            held = held + redis.call('ZCARD', others)
-        end
-        allowed = math.min(allowed, bound[1] - held)
+    if bound.concurrency and bound.concurrency ~= '' then
+        local closed = (tonumber(bound.closed_until) or 0) > lease_now
+        allowed = closed and 0 or math.min(allowed, bound.concurrency - held_under_limit())
         -- A slot that becomes free elsewhere is not announced.
         if allowed <= 0 then rest_us = 50000 end
     end
-    if bound[2] and bound[2] ~= '' then
-        local rate, burst = tonumber(bound[2]), tonumber(bound[3])
-        local debt_s = math.max((tonumber(bound[4]) or 0) - due_now, 0) / 1000000
+    if bound.rate and bound.rate ~= '' then
+        local rate, burst = tonumber(bound.rate), tonumber(bound.burst)
+        local debt_s = math.max((tonumber(bound.arrival) or 0) - due_now, 0) / 1000000
         -- A hair of tolerance: 0.1 s of debt at 10/s is one dispatch, not 1.0000000001.
         local room = burst - debt_s * rate + 0.000001
         if room < 1 then rest_us = math.max(rest_us or 0, math.ceil((debt_s - (burst - 1) / rate) * 1000000)) end
@@ -116,8 +133,8 @@ local function allowance()
 end
 
 local function spend(count)
-    if count == 0 or not bound[2] or bound[2] == '' then return end
-    local arrival = math.max(tonumber(bound[4]) or 0, due_now) + count / bound[2] * 1000000
+    if count == 0 or not bound.rate or bound.rate == '' then return end
+    local arrival = math.max(tonumber(bound.arrival) or 0, due_now) + count / bound.rate * 1000000
     redis.call('HSET', 'limit:' .. limit, 'arrival', string.format('%.3f', arrival))
 end
 
@@ -237,9 +254,8 @@ local function claim(count, reply)
     local ids, bodies, given = readable(take(count))
     if #ids == 0 then return end
     local metas, held = read_many('HMGET', IDS, ids), read_many('HMGET', CLAIMS, ids)
-    local processing, claims, leases, members = {}, {}, {}, {}
+    local processing, claims, leases = {}, {}, {}
     local deadline, lock_until, claimed = (lease_now + lease_us) / 1000, expires_at(lease_us), {}
-    local noted = others_leases(limit)
     for i = 1, #ids do
         local id, body, meta, info, crashes, first = ids[i], bodies[i], metas[i], '', 0, now
         -- A second copy of what somebody works on came by hand; one is enough.
@@ -259,10 +275,6 @@ local function claim(count, reply)
             claims[#claims + 1] = record_text(token, now, first, crashes, 0, worker, body)
             leases[#leases + 1] = deadline
             leases[#leases + 1] = id
-            if noted then
-                members[#members + 1] = deadline
-                members[#members + 1] = MAIN .. ' ' .. id
-            end
             redis.call('SET', LOCK .. id, token, 'PXAT', lock_until)
             reply[#reply + 1] = body
             reply[#reply + 1] = info
@@ -271,7 +283,6 @@ local function claim(count, reply)
     many('LPUSH', PROCESSING, processing)
     many('HSET', CLAIMS, claims)
     many('ZADD', LEASES, leases)
-    if noted then many('ZADD', noted, members) end
     if limit ~= '' then spend(#processing) end
 end
 

@@ -1,7 +1,7 @@
--- Frees what a worker holds but does not run, or what it holds by one token. ARGV: worker, the limit's name, the token
--- (empty: whatever it is), ids that run. Answers how many.
-local worker, limit, token, running = ARGV[1], ARGV[2], ARGV[3], {}
-for i = 4, #ARGV do running[ARGV[i]] = true end
+-- Frees what a worker holds but does not run, or what it holds by one token. ARGV: worker, the token (empty:
+-- whatever it is), ids that run. Answers how many.
+local worker, token, running = ARGV[1], ARGV[2], {}
+for i = 3, #ARGV do running[ARGV[i]] = true end
 local back, all = {}, redis.call('HGETALL', CLAIMS)
 for i = 1, #all, 2 do
     local record = not running[all[i]] and record_of(all[i + 1])
@@ -12,7 +12,7 @@ end
 -- They were first in line; the oldest of them shall be again.
 table.sort(back, function(one, other) return one.meta.ready > other.meta.ready end)
 for _, each in ipairs(back) do
-    let_go({each.id}, {each.record.body}, limit)
+    let_go({each.id}, {each.record.body})
     local flags = string.sub(each.meta.flags, 1, 2) .. 'c'
     redis.call('HSET', IDS, each.id, meta_text(flags, each.meta.ready, each.record.crashes, each.meta.first,
         each.meta.lane, each.meta.error))

@@ -1,13 +1,12 @@
 -- Whether a claim is live; its lease begins anew, and from now on PostgreSQL may have a row of the message.
--- ARGV: lease in microseconds, the limit's name, id, token. Answers 1 or 0.
-local id, noted = ARGV[3], others_leases(ARGV[2])
+-- ARGV: lease in microseconds, id, token. Answers 1 or 0.
+local id = ARGV[2]
 local deadline = redis.call('ZSCORE', LEASES, id)
-if not holds(redis.call('HGET', CLAIMS, id), ARGV[4]) or not deadline or tonumber(deadline) <= lease_now / 1000 then
+if not holds(redis.call('HGET', CLAIMS, id), ARGV[3]) or not deadline or tonumber(deadline) <= lease_now / 1000 then
     return {'OK', 0}
 end
 redis.call('ZADD', LEASES, (lease_now + ARGV[1]) / 1000, id)
 redis.call('PEXPIREAT', LOCK .. id, expires_at(tonumber(ARGV[1])))
-if noted then redis.call('ZADD', noted, (lease_now + ARGV[1]) / 1000, MAIN .. ' ' .. id) end
 local meta = meta_of(redis.call('HGET', IDS, id))
 if meta and string.sub(meta.flags, 1, 1) == 'd' then
     redis.call('HSET', IDS, id, meta_text('a' .. string.sub(meta.flags, 2), meta.ready, meta.crashes, meta.first,

@@ -10,10 +10,12 @@ local LOCK, KEY, LOG = 'lock:' .. MAIN .. ':', 'key:' .. MAIN .. '/', 'q:log:job
 local LOG_MAX, CHUNK, PUMP_MAX = 10000, 2000, 5000
 local PLACE = '#' -- in the main list of a queue with lanes: one for each message that waits in a lane
 local SUSPICIOUS = 2
+local MEMBER = 'member:' -- in the hash of a limit: the fields that name the queues under it
 local AT_ONCE, BYTES_MAX = 8, 4194304 -- an answer ends with the body that makes it larger than a line carries at once
 
-local declared = redis.call('HMGET', POLICY, 'lanes', 'own', 'limit')
-if not declared[1] then return {'UNDECLARED'} end
+-- The lease is missing in what an earlier version declared.
+local declared = redis.call('HMGET', POLICY, 'lanes', 'limit', 'lease')
+if not declared[1] or not declared[3] then return {'UNDECLARED'} end
 local laned = declared[1] == '1'
 
 local function whole(number) return string.format('%.0f', number) end
@@ -146,24 +148,17 @@ local function holds(record, token)
     return record and string.sub(record, 1, #token + 1) == token .. ' '
 end
 
--- Leases under a limit: those of the queue that it is named after are its own, those of others are noted beside it.
-local function others_leases(limit)
-    if limit ~= '' and limit ~= declared[2] then return 'limit:' .. limit .. ':leases' end
-end
-
 -- The claims of these messages end; what becomes of the messages is the caller's. Found from the tail: the oldest.
-local function let_go(ids, bodies, limit)
+local function let_go(ids, bodies)
     if #ids == 0 then return end
-    local locks, members, noted = {}, {}, others_leases(limit)
+    local locks = {}
     for i = 1, #ids do
         redis.call('LREM', PROCESSING, -1, bodies[i])
         locks[i] = LOCK .. ids[i]
-        if noted then members[i] = MAIN .. ' ' .. ids[i] end
     end
     many('HDEL', CLAIMS, ids)
     many('ZREM', LEASES, ids)
     redis.call('DEL', unpack(locks))
-    if noted then many('ZREM', noted, members) end
 end
 
 -- The key of a message that ended is free again after its time; the stored deadline decides, the TTL only tidies up.

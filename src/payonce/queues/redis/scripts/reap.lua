@@ -1,16 +1,15 @@
 -- Takes messages from claimers whose lease ended. Dying alone parks; dying in company raises suspicion.
--- ARGV: the limit's name, then id, token, reason and line of the log of each. Answers with the ids that were taken.
-local limit = ARGV[1]
+-- ARGV: id, token, reason and line of the log of each. Answers with the ids that were taken.
 local taken, lines = {'OK'}, {}
 local now = whole(due_now)
 pump()
-for at = 2, #ARGV, 4 do
+for at = 1, #ARGV, 4 do
     local id, reason = ARGV[at], ARGV[at + 2]
     local text, deadline = redis.call('HGET', CLAIMS, id), redis.call('ZSCORE', LEASES, id)
     local record = holds(text, ARGV[at + 1]) and record_of(text)
     local meta = meta_of(redis.call('HGET', IDS, id))
     if record and meta and deadline and tonumber(deadline) <= lease_now / 1000 then
-        let_go({id}, {record.body}, limit)
+        let_go({id}, {record.body})
         local crashes, state = record.crashes + 1, 'c'
         if record.alone then
             state = 'P'
