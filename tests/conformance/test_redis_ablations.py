@@ -25,6 +25,7 @@ from tests.conformance import (
     test_redis_commit,
     test_redis_losses,
     test_redis_lost_limits,
+    test_redis_repair,
 )
 from tests.conformance.backend import retry, success
 from tests.conformance.redis_backend import Flavour, RedisBackend, open_redis_backend
@@ -32,7 +33,7 @@ from tests.conformance.redis_backend import Flavour, RedisBackend, open_redis_ba
 Check = Callable[..., Awaitable[None]]
 Ablation = Callable[[], AbstractContextManager[None]]
 
-settling, crashes, delays = test_claiming_and_settling, test_crashes, test_delays
+settling, crashes, delays, repair = test_claiming_and_settling, test_crashes, test_delays, test_redis_repair
 
 
 def taking_out(script: Script, text: str, instead: str = "") -> Ablation:
@@ -88,7 +89,7 @@ async def nothing_known(self: RedisQueue, _: object) -> dict[object, Fate]:
     return {}
 
 
-EXCHANGE, REAP, PUT = scripts.EXCHANGE, scripts.REAP, scripts.PUT
+EXCHANGE, REAP, PUT, REPAIR, MEND = scripts.EXCHANGE, scripts.REAP, scripts.PUT, scripts.REPAIR, scripts.MEND
 PUMPED = "'-inf', due_now / 1000, 'LIMIT', 0, CHUNK"
 LANE_GOES_LAST = "redis.call('RPUSH', LANES, lane) end\n            if bytes"
 PARKS_UNREADABLE = "redis.call('LPUSH', FAILED, body)\n    redis.call('HSET', IDS, id, meta_text('deP'"
@@ -233,9 +234,64 @@ ABLATIONS: dict[str, tuple[Flavour, Ablation, list[Check]]] = {
         "transactional", taking_out(scripts.DECLARE, "if ARGV[2] ~= '' then", "if false then"),
         [test_redis_losses.test_a_pause_and_a_limit_survive_a_wipe],
     ),
+    "search for incomplete claims": (
+        "direct", taking_out(scripts.DEAD, "claims_are_whole() and 0 or 1", "0"),
+        [given(repair.test_what_a_dead_worker_held_comes_back_after_a_loss, ("leases",)),
+         given(repair.test_what_a_dead_worker_held_comes_back_after_a_loss, ("claims",)),
+         repair.test_raw_objects_that_were_moved_by_hand_come_back],
+    ),
+    "lease for a claim without one": (
+        "direct", taking_out(REPAIR, "if not leases[i] and not known[id] then give_lease(id) end", ""),
+        [given(repair.test_what_a_dead_worker_held_comes_back_after_a_loss, ("leases",))],
+    ),
+    "length of a restored lease": (
+        "direct", taking_out(REPAIR, "local deadline = (lease_now + declared[3]) / 1000", "local deadline = 0"),
+        [repair.test_a_run_that_renews_in_time_is_not_put_back_by_the_repair],
+    ),
+    "wait for the lease of a lost claim": (
+        "direct", taking_out(REPAIR, "or tonumber(leases[i]) > lease_now / 1000", ""),
+        [repair.test_without_its_claim_a_message_waits_for_the_lease_and_its_late_run_is_stale],
+    ),
+    "body from the claim": (
+        "direct", taking_out(REPAIR, "redis.call('LPUSH', PROCESSING, record.body)", ""),
+        [repair.test_a_refill_forgets_nothing_that_is_in_work],
+    ),
+    "doubt about what Redis has forgotten": (
+        "transactional", taking_out(REPAIR, "meta_text('aec'", "meta_text('dec'"),
+        [repair.test_what_ended_in_postgresql_does_not_run_again_after_a_loss,
+         repair.test_a_parked_message_does_not_run_after_a_loss],
+    ),
+    "reaping of what Redis has forgotten": (
+        "direct", taking_out(REAP, "redis.call('HGET', IDS, id) or unknown()", "redis.call('HGET', IDS, id)"),
+        [repair.test_a_dead_workers_message_comes_back_when_nothing_else_is_known_of_it],
+    ),
+    "parking of a copy in work": (
+        "direct", taking_out(REPAIR, "if string.sub(meta.flags, 3) == 'P' then", "if false then"),
+        [given(repair.test_a_copy_of_what_is_parked_in_redis_is_parked_once, True),
+         given(repair.test_a_copy_of_what_is_parked_in_redis_is_parked_once, False)],
+    ),
+    "suspicion of a lost claim": (
+        "direct", taking_out(REPAIR, "if meta.crashes >= SUSPICIOUS then", "if false then"),
+        [repair.test_a_suspect_that_lost_its_claim_is_not_given_out_among_others],
+    ),
+    "one copy in work": (
+        "direct", taking_out(REPAIR, "if record and (known[id] or body ~= record.body)", "if false"),
+        [repair.test_of_two_copies_in_work_one_remains],
+    ),
+    "claims at a refill": (
+        "transactional", taking_out(MEND, "redis.call('HKEYS', CLAIMS)) do there[id] = true end", "{}) do end"),
+        [repair.test_a_refill_forgets_nothing_that_is_in_work],
+    ),
+    "leases at a refill": (
+        "transactional", taking_out(MEND, "'(' .. string.format('%.17g', lease_now / 1000), '+inf'", "'+inf', '+inf'"),
+        [repair.test_a_refill_forgets_nothing_that_is_in_work,
+         given(repair.test_the_limit_holds_while_leases_are_rebuilt, ("processing", "claims"))],
+    ),
     "count of what lost its lease": (
         "direct", taking_out(EXCHANGE, "+ math.max(0, in_work - redis.call('ZCARD', leases))", ""),
-        [test_redis_lost_limits.test_a_shared_limit_holds_after_a_loss],
+        [given(repair.test_the_limit_holds_while_leases_are_rebuilt, ("leases",)),
+         given(repair.test_the_limit_holds_while_leases_are_rebuilt, ("leases", "claims")),
+         test_redis_lost_limits.test_a_shared_limit_holds_after_a_loss],
     ),
     "closing of a lost limit": (
         "transactional",

@@ -1,9 +1,11 @@
 """Redis loses everything, or its last second, in mid-load: what transactions put is applied once, and attempts stay."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from itertools import accumulate
 
 import pytest
 
@@ -91,6 +93,54 @@ async def test_a_rate_limit_survives_the_loss(forgetful_desk: RedisDesk) -> None
     assert most <= rate + 2 * burst, "dispatched faster than the limit"
     await desk.settled()
     await desk.each_applied_once()
+
+
+@pytest.mark.parametrize("way", ["direct", "transactional"])
+@pytest.mark.parametrize("parts", [("leases",), ("claims",), ("leases", "claims", "ids")], ids="+".join)
+async def test_what_a_killed_worker_held_is_done_after_its_leases_are_lost(
+    forgetful_desk: RedisDesk, way: str, parts: Sequence[str]
+) -> None:
+    desk = forgetful_desk
+    victim = await desk.worker()
+    await (desk.put(HELD, deed="hold") if way == "direct" else desk.send(HELD, deed="hold"))
+    await eventually(lambda: set(HELD) <= rows_noted(desk, "holding"), SOON_S, "all are in hand")
+    victim.kill()
+    await desk.store.command("DEL", *(f"{POLICY.queue}:{part}" for part in parts))
+    assert await desk.store.command("LLEN", f"{POLICY.queue}:processing") == len(HELD)
+    await desk.worker()
+    for row in HELD:
+        desk.journal.let_go(row)
+    await desk.settled(SOON_S)
+    await desk.each_applied_once()
+
+
+@pytest.mark.parametrize("loss", ["leases", "claims", "leases claims", "FLUSHALL"])
+async def test_the_limit_holds_through_a_loss(forgetful_desk: RedisDesk, loss: str) -> None:
+    """Some runs last through the loss and count from before it; the others come and go."""
+    desk, limit = forgetful_desk, 8
+    # Long enough that a busy machine does not keep a worker from renewing.
+    limited = replace(POLICY, concurrency=limit, lease_s=6.0)
+    await desk.serving(*[desk.begin_worker(limited, slots=10) for _ in range(CREW)])
+    await desk.send(HELD, limited, deed="call")
+    await eventually(lambda: set(HELD) <= rows_noted(desk, "holding"), SOON_S, "some are in hand")
+    await desk.send(range(100), limited, deed="call", takes_s=0.05)
+    await desk.reached(20)
+    if loss == "FLUSHALL":
+        await desk.store.command(loss)
+    else:
+        await desk.store.command("DEL", *(f"{POLICY.queue}:{part}" for part in loss.split()))
+    await desk.reached(100)
+    for row in HELD:
+        desk.journal.let_go(row)
+    await desk.settled()
+    await desk.each_applied_once()
+    assert limit - len(HELD) < most_at_once(desk) <= limit
+
+
+def most_at_once(desk: RedisDesk) -> int:
+    """How many calls of the vendor were under way at the same time, in all processes."""
+    changes = {"calling": 1, "called": -1}
+    return max(accumulate(changes.get(note.event, 0) for note in desk.journal.notes()))
 
 
 def begun(desk: RedisDesk, rows: range) -> Counter[int]:

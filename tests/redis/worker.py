@@ -18,7 +18,7 @@ from payonce.kit.ids import new_id
 from payonce.kit.outcomes import Retry
 from payonce.queues.backends import REDIS, open_backend
 from tests.processes.journal import Journal
-from tests.processes.worker import APPLICATION_NAME, Deeds, Duty, policy_of
+from tests.processes.worker import APPLICATION_NAME, Deeds, Duty, add_one, policy_of
 
 STUMBLES = 2
 
@@ -36,6 +36,19 @@ class RedisDeeds(Deeds):
         if work.message.attempts < STUMBLES:
             raise Retry("not yet")
         await self.apply(work, row)
+
+    async def call(self, work: Work, row: int) -> None:
+        """A call of a vendor that lasts for a while, or until it is let go, and then the commit of its answer."""
+        self._journal.note("calling", row)
+        try:
+            if "takes_s" in work.message.payload:
+                await asyncio.sleep(work.message.payload["takes_s"])
+            else:
+                await self._until_let_go(row)
+        finally:
+            self._journal.note("called", row)
+        async with work.commit() as tx:
+            await add_one(tx, row, work.message.id)
 
     async def spoil(self, work: Work, row: int) -> None:
         """Never succeeds, and parks by its policy."""

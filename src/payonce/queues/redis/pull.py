@@ -31,6 +31,7 @@ from payonce.queues.redis.kept import (
     park_dead,
     record,
 )
+from payonce.queues.redis.repair import repair_claims
 from payonce.queues.redis.runlog import as_json, line, try_to_write_runs, write_runs
 from payonce.queues.redis.settling import (
     US,
@@ -324,14 +325,15 @@ class RedisQueue:
         return await hold_kept(connection, RELAY, claim, self.policy.lease_s)
 
     async def reap(self) -> int:
-        now_us, *dead = await self._store.run(scripts.DEAD, self.policy.queue, REAP_BATCH)
+        now_us, incomplete, *dead = await self._store.run(scripts.DEAD, self.policy.queue, REAP_BATCH)
+        put_back = await repair_claims(self._store, self.policy.queue) if incomplete else 0
         found = [
             held
             for position in range(0, len(dead), 3)
             if (held := dead_claim(self.policy.queue, moment(now_us), *dead[position : position + 3])) is not None
         ]
         if not found:
-            return 0
+            return put_back
         parked, dropped = await self._park_first(found)
         words = [word for held in found if held not in dropped for word in held.arguments]
         ids = await self._store.run(scripts.REAP, self.policy.queue, *words)
@@ -342,7 +344,7 @@ class RedisQueue:
                         crashes=held.crashes, now=held.state.value)  # fmt: skip
         runs = [held.run for held in reaped if held.run is not None and held.uuid not in parked]
         await try_to_write_runs(self._database, runs)
-        return len(reaped)
+        return put_back + len(reaped)
 
     async def _park_first(self, found: Sequence[DeadClaim]) -> tuple[set[UUID], list[DeadClaim]]:
         """What died alone and is kept in PostgreSQL is parked there first: those ids, and copies of what is over."""

@@ -24,6 +24,7 @@ def _of_a_queue(name: str) -> Script:
 
 PUT = _of_a_queue("put")
 EXCHANGE = _of_a_queue("exchange")
+REPAIR = _of_a_queue("repair")
 EXTEND = _of_a_queue("extend")
 MARK_ALONE = _of_a_queue("mark_alone")
 DEAD = _of_a_queue("dead")

@@ -1,10 +1,11 @@
--- Claims whose lease ended, the oldest first. ARGV: how many at most. Answers now, then id, record and what is known of each.
+-- Claims whose lease ended, the oldest first. ARGV: how many at most. Answers now, whether
+-- a claim or a lease is missing, then id, record and what is known of each.
 local ids = redis.call('ZRANGEBYSCORE', LEASES, '-inf', lease_now / 1000, 'LIMIT', 0, ARGV[1])
-local reply = {'OK', whole(due_now)}
+local reply = {'OK', whole(due_now), claims_are_whole() and 0 or 1}
 local records, metas = read_many('HMGET', CLAIMS, ids), read_many('HMGET', IDS, ids)
 for i = 1, #ids do
     reply[#reply + 1] = ids[i]
     reply[#reply + 1] = records[i] or ''
-    reply[#reply + 1] = metas[i] or ''
+    reply[#reply + 1] = metas[i] or unknown()
 end
 return reply

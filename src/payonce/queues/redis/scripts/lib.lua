@@ -90,6 +90,9 @@ local function meta_of(text)
     }
 end
 
+-- Of a message in work of which nothing is known any more: PostgreSQL may keep it, and is asked before it runs again.
+local function unknown() return meta_text('aec', whole(due_now), 0, nil, '') end
+
 local function lane_of(body)
     local id = id_of(body)
     local meta = id and meta_of(redis.call('HGET', IDS, id))
@@ -146,6 +149,13 @@ end
 
 local function holds(record, token)
     return record and string.sub(record, 1, #token + 1) == token .. ' '
+end
+
+-- What is in work has a body, a claim and a lease. They are written and removed together; one of them is missing only
+-- after a loss.
+local function claims_are_whole()
+    local in_work = redis.call('LLEN', PROCESSING)
+    return in_work == redis.call('HLEN', CLAIMS) and in_work == redis.call('ZCARD', LEASES)
 end
 
 -- The claims of these messages end; what becomes of the messages is the caller's. Found from the tail: the oldest.

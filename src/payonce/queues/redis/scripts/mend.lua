@@ -1,5 +1,6 @@
 -- A list that was deleted by hand, or evicted, leaves ids behind that are nowhere. They are forgotten, so that what
--- PostgreSQL keeps of them comes back. ARGV: how many messages at most it looks through. Answers how many it forgot.
+-- PostgreSQL keeps of them comes back. What a worker may still run is not forgotten: its claim has the body, or nothing is
+-- left of it but a lease that has not ended. ARGV: how many messages at most it looks through. Answers how many it forgot.
 local lists, sorted = {MAIN, PROCESSING, FAILED}, {DELAYED, ALONE}
 for _, lane in ipairs(redis.call('LRANGE', LANES, 0, -1)) do lists[#lists + 1] = LANE .. lane end
 local total = laned and -redis.call('LLEN', MAIN) or 0
@@ -13,10 +14,12 @@ end
 for _, key in ipairs(sorted) do
     for _, body in ipairs(redis.call('ZRANGE', key, 0, -1)) do there[id_of(body) or hash_id(body)] = true end
 end
+for _, id in ipairs(redis.call('HKEYS', CLAIMS)) do there[id] = true end
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', LEASES, '(' .. string.format('%.17g', lease_now / 1000), '+inf')) do
+    there[id] = true
+end
 for _, id in ipairs(redis.call('HKEYS', IDS)) do
     if not there[id] then lost[#lost + 1] = id end
 end
 many('HDEL', IDS, lost)
-many('HDEL', CLAIMS, lost)
-many('ZREM', LEASES, lost)
 return {'OK', #lost}

@@ -7,7 +7,7 @@ for at = 1, #ARGV, 4 do
     local id, reason = ARGV[at], ARGV[at + 2]
     local text, deadline = redis.call('HGET', CLAIMS, id), redis.call('ZSCORE', LEASES, id)
     local record = holds(text, ARGV[at + 1]) and record_of(text)
-    local meta = meta_of(redis.call('HGET', IDS, id))
+    local meta = meta_of(redis.call('HGET', IDS, id) or unknown())
     if record and meta and deadline and tonumber(deadline) <= lease_now / 1000 then
         let_go({id}, {record.body})
         local crashes, state = record.crashes + 1, 'c'
