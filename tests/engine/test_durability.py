@@ -7,6 +7,7 @@ from pathlib import Path
 
 import asyncpg
 import pytest
+from structlog.testing import capture_logs
 
 from payonce.embedded import Server, reset, start
 from payonce.engine.durability import check_durability, weaknesses
@@ -74,18 +75,17 @@ async def test_a_server_that_does_not_write_through_is_refused(careless_server: 
         await connection.close()
 
 
-async def test_data_loss_that_is_accepted_is_named_in_a_warning(
-    careless_server: Server, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_data_loss_that_is_accepted_is_named_in_a_warning(careless_server: Server) -> None:
     connection = await connect(careless_server.service_url)
     try:
-        await check_durability(connection, accepted=True)
+        with capture_logs() as told:
+            await check_durability(connection, accepted=True)
     finally:
         await connection.close()
-    said = "".join(capsys.readouterr())
-    assert "data_loss_accepted" in said
-    assert "PAYONCE_ACCEPT_DATA_LOSS" in said
-    assert "fsync = off" in said
+    [line] = told
+    assert (line["log_level"], line["event"]) == ("warning", "data_loss_accepted")
+    assert line["setting"] == "PAYONCE_ACCEPT_DATA_LOSS"
+    assert "fsync = off" in line["weaknesses"][0]
 
 
 async def test_a_login_whose_sessions_begin_without_durable_commits_is_refused(scratch: ScratchDatabase) -> None:
