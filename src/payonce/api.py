@@ -25,13 +25,14 @@ from payonce.engine.work import Handler, Work, handles
 from payonce.kit.budget import Budget, Unlimited
 from payonce.kit.http import HttpClient
 from payonce.kit.money import Amount, Asset, Rounding, well_known
-from payonce.kit.outcomes import Invalid, NotSent, Refused, Retry, Stale, Unavailable, Unknown
+from payonce.kit.outcomes import Invalid, KeyReused, NotSent, Refused, Retry, Stale, Unavailable, Unknown
 from payonce.kit.webhooks import Refusal, Scheme, Secret
 
 __all__ = [
     "Account", "Amount", "Asset", "Blind", "Budget", "CannotTell", "Daily", "DidNot", "Effect", "Every", "Exponential",
-    "Findable", "Fixed", "Handler", "Happened", "Harmless", "HttpClient", "Invalid", "Keyed", "Line", "Message",
-    "NotSent", "Overdrawn", "Policy", "Posting", "Reader", "Rebroadcast", "Received", "Receiver", "Reference",
-    "Refusal", "Refused", "Retry", "Rounding", "Schedule", "Scheme", "Secret", "Stale", "Steps", "Tx", "Unavailable",
-    "Unknown", "Unlimited", "Work", "announce", "balance", "handles", "moved", "next_generation", "well_known",
+    "Findable", "Fixed", "Handler", "Happened", "Harmless", "HttpClient", "Invalid", "KeyReused", "Keyed", "Line",
+    "Message", "NotSent", "Overdrawn", "Policy", "Posting", "Reader", "Rebroadcast", "Received", "Receiver",
+    "Reference", "Refusal", "Refused", "Retry", "Rounding", "Schedule", "Scheme", "Secret", "Stale", "Steps", "Tx",
+    "Unavailable", "Unknown", "Unlimited", "Work", "announce", "balance", "handles", "moved", "next_generation",
+    "well_known",
 ]  # fmt: skip

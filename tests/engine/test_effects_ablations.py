@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from payonce.engine import work as work_module
-from payonce.engine.effects import Answer, send, store
+from payonce.engine.effects import Answer, identity, send, store
 from payonce.engine.effects import run as run_module
 from payonce.engine.effects.leaving import hold_effects, left_open
 from payonce.engine.effects.model import OPEN, Result, State, Stored, next_move, state_after
@@ -27,6 +27,7 @@ from tests.engine import (
     test_effects_fences,
     test_effects_generations,
     test_effects_giving_up,
+    test_effects_identity,
     test_effects_kept_outcomes,
     test_effects_late_news,
     test_effects_reviews,
@@ -163,6 +164,18 @@ ABLATIONS: Ablations = {
             given(turning_up_before_the_intent, test_effects_generations.first_of_all),
             given(turning_up_before_the_intent, test_effects_generations.once_unsent),
         ],
+    ),
+    "the comparison with what is on record": (
+        patched(run_module, "check_same", nothing_is_open),
+        [
+            test_effects_identity.test_what_an_effect_declares_is_compared_without_preparing_again,
+            test_effects_identity.test_the_same_key_of_another_service_is_an_error_that_names_both,
+            test_effects_identity.test_a_message_that_reuses_a_key_is_parked_at_once_and_its_business_object_not_given_up,
+        ],
+    ),
+    "the look at how a request is prepared": (
+        patched(identity, "_check_repeatable", lambda *_: None),
+        [test_effects_identity.test_a_request_that_would_differ_in_the_next_run_is_refused_in_the_first],
     ),
     "a person's word that ends with what they did not know": (
         lambda: without(

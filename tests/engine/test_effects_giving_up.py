@@ -171,6 +171,9 @@ async def test_a_refusal_does_not_hide_an_effect_that_is_under_way(stage: OpenSt
 
 async def test_a_run_does_not_end_while_an_effect_of_it_is_still_being_prepared(stage: OpenStage) -> None:
     class Slow(Pay):
+        def identity(self) -> object:
+            return 100
+
         async def prepare(self) -> Order:
             await self.vendor._stop()
             return await super().prepare()

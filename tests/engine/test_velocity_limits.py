@@ -168,8 +168,10 @@ async def test_a_next_generation_counts_anew_and_the_abandoned_one_no_more(stage
             with pytest.raises(Unknown):
                 await till.pay(work, "p-1")
         assert await used(till) == "1.00"
+        await limit(till, "0.99")
         with pytest.raises(Held):
-            await till.pay(work, "p-1", minor=101)
+            await till.pay(work, "p-1")
+        await limit(till, "1.00")
         await till.pay(work, "p-1")
 
 

@@ -1,7 +1,9 @@
 """What a worker has in hand, and whether it may take more."""
 
 import asyncio
+import time
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from payonce.engine.model import Claim
 
@@ -20,6 +22,11 @@ class Run:
     """Its lease ended, as far as this process can tell."""
     passed_on: bool = False
     """The store says that it is somebody else's: there is nothing left to settle."""
+
+    @property
+    def store_now(self) -> datetime:
+        """The store's due clock, as far as this process can tell without asking."""
+        return self.claim.claimed_at + timedelta(seconds=time.monotonic() - self.started_at)
 
 
 @dataclass

@@ -6,7 +6,6 @@ import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
 from typing import Final
 
 import asyncpg
@@ -15,14 +14,14 @@ from msgspec import structs
 from payonce.engine import metrics
 from payonce.engine.database import Database, is_transient
 from payonce.engine.effects.send import IntentCheck
-from payonce.engine.model import SCHEMA_VERSION, Answer, Claim, Ending, Settlement, schema_version
+from payonce.engine.model import SCHEMA_VERSION, Answer, Claim, Ending, Message, Settlement, schema_version
 from payonce.engine.policy import RELEASE_DELAY_S, Ended, Policy, Step, next_step
 from payonce.engine.queue import POLL_S, Exchange, PullQueue
 from payonce.engine.runs import Gate, Run
 from payonce.engine.transaction import Reader, RingingFeed
 from payonce.engine.work import Work
 from payonce.kit.log import get_logger
-from payonce.kit.outcomes import Held, NotSent, QueueAway, Refused, Retry, Stale, Unavailable, Unknown
+from payonce.kit.outcomes import Held, KeyReused, NotSent, QueueAway, Refused, Retry, Stale, Unavailable, Unknown
 from payonce.kit.redact import redact
 
 CLAIM_MAX: Final = 500
@@ -221,8 +220,7 @@ class QueueServer:
             return SUCCEEDED
         except (Held, QueueAway) as outcome:
             # A freeze, or a server that is away, may last longer than any policy: it must not make a queue give up.
-            after_s = outcome.after_s if isinstance(outcome, Held) else None
-            return Ended(Ending.RELEASED, redact(str(outcome)), after_s)
+            return Ended(Ending.RELEASED, redact(str(outcome)), outcome.after_s if isinstance(outcome, Held) else None)
         except Retry as outcome:
             return Ended(Ending.RETRY, redact(outcome.reason), outcome.after_s)
         except (Unknown, NotSent, Refused) as outcome:
@@ -238,18 +236,22 @@ class QueueServer:
             # The lease is left to end before anybody tries again: what was in flight may still land.
             return Ended(Ending.RETRY, run.cancelled_because, max(self._lease_left_s(run), self._backoff_s(run)))
         except Exception as error:
-            if isinstance(error, DATABASE_ERRORS) and is_transient(error):
-                await self.database.leave_read_only_sessions(error)
-                return Ended(Ending.RETRY, redact(f"database: {error}"))
-            # Not log.exception: a logger may be set up to show local values, and those are customers' data.
-            story = redact(_story(error))
-            log.error(
-                "handler_failed", queue=message.queue, message_id=str(message.id), trace_id=message.trace, error=story
-            )
-            return Ended(Ending.RETRY, story)
+            return await self._failed(message, error)
+
+    async def _failed(self, message: Message, error: Exception) -> Ended:
+        """A store that is away passes; a reused key does not, and on_give_up does not know what is on record for it."""
+        if isinstance(error, DATABASE_ERRORS) and is_transient(error):
+            await self.database.leave_read_only_sessions(error)
+            return Ended(Ending.RETRY, redact(f"database: {error}"))
+        reused = isinstance(error, KeyReused)
+        # Not log.exception: a logger may be set up to show local values, and those are customers' data.
+        story = redact(str(error) if reused else _story(error))
+        event = "effect_key_reused" if reused else "handler_failed"
+        log.error(event, queue=message.queue, message_id=str(message.id), trace_id=message.trace, error=story)
+        return Ended(Ending.PARKED if reused else Ending.RETRY, story)
 
     async def _settlement(self, run: Run, work: Work, ended: Ended) -> Settlement | None:
-        claim, now = run.claim, _store_now(run)
+        claim, now = run.claim, run.store_now
         step = next_step(self.policy, claim.message, claim.first_attempt_at, now, ended)
         if step.give_up:
             return await self._give_up(run, work, step)
@@ -281,7 +283,7 @@ class QueueServer:
         return None if work.settled_as is not None else Settlement(claim, ending, reason)
 
     def _observe_retry_latency(self, run: Run) -> None:
-        latency = _store_now(run) - run.claim.first_attempt_at
+        latency = run.store_now - run.claim.first_attempt_at
         metrics.RETRY_LATENCY_SECONDS.labels(self.policy.queue).observe(latency.total_seconds())
 
     def _room(self) -> int:
@@ -349,11 +351,6 @@ async def _first_of(
         done, left = turns, set()
         await asyncio.wait(done)
     return [turn.result() for turn in done], left
-
-
-def _store_now(run: Run) -> datetime:
-    """The store's due clock, as far as this process can tell without asking."""
-    return run.claim.claimed_at + timedelta(seconds=time.monotonic() - run.started_at)
 
 
 def _being_cancelled() -> bool:

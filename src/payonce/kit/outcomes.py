@@ -9,6 +9,7 @@
     │   └── NotSent          an effect: it provably never left
     ├── Stale                the lease passed to somebody else; nothing was written
     ├── Invalid              bad input: names the value and the way out
+    ├── KeyReused            an effect's key is on record with another request: parked at once
     └── Unavailable          something we stand on is missing, unreachable or of the wrong version
         └── QueueAway        the server of the queues: not now, and no attempt is used up
 
@@ -58,6 +59,11 @@ class Stale(PayonceError):
 
 class Invalid(PayonceError, ValueError):
     """Refused input. Nothing was written."""
+
+
+class KeyReused(PayonceError):
+    """An effect was asked for under a key that is on record with another request, amount or service. A bug of the
+    caller that trying again does not mend: the message is parked. Nothing was sent or written."""
 
 
 class Unavailable(PayonceError):

@@ -79,7 +79,8 @@ class Effect(Generic[Request, Outcome]):
 
     kind: str
     version: int = 1
-    """Of the stored request. A request of a higher version is left to a newer worker."""
+    """Of the stored request. A request of a higher version is left to a newer worker; one of a lower version is not
+    compared with what prepare() gives now. Raise it when prepare() is to give another request."""
     timeout_s: float
     safety: Safety
     reference: str = ""
@@ -101,8 +102,21 @@ class Effect(Generic[Request, Outcome]):
                 declared.append(cls.outcome_type)
 
     async def prepare(self) -> Request:
-        """The exact request. Reads only; called once per generation."""
+        """The exact request. Reads only; what the first call of a generation gave is stored and sent.
+
+        Called again by later runs, to hold what is asked for against what is on record, unless identity() says what
+        that is. So without identity() it waits for nothing and gives the same for the same `reference`; an effect that
+        does not is refused before anything is recorded.
+        """
         raise NotImplementedError
+
+    def identity(self) -> object:
+        """What is asked for, as far as it is the same in every run: at least the parties and the amount. JSON, stored
+        with the request; another one under the same key raises KeyReused. Reads nothing from outside.
+
+        None, the default: the whole request. Declare it where prepare() reads a quote, a nonce or the time.
+        """
+        return None
 
     async def perform(self, request: Request) -> Outcome:
         """The call. May raise Refused (a definite no) or NotSent (proven); everything else is unknown."""

@@ -3,6 +3,7 @@
 import hashlib
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from decimal import Decimal
 from enum import StrEnum
 from typing import Any, Final
 from uuid import UUID
@@ -11,6 +12,7 @@ import msgspec
 
 from payonce.engine.effects.declaration import Blind, Findable, Harmless, Keyed, Rebroadcast, Safety
 from payonce.engine.model import NAME_MAX_LENGTH
+from payonce.kit.money import Amount, Asset
 
 REVIEW_LOOK_S: Final = 300.0
 """How often a message looks whether a person has answered."""
@@ -109,6 +111,17 @@ class Stored(msgspec.Struct, frozen=True):
     ruled_out: bool = False
     burnt: bool = False
     intent_due: bool = False
+    identity: str | None = None
+    service: str | None = None
+    asset: str | None = None
+    exponent: int | None = None
+    amount_minor: Decimal | None = None
+
+    @property
+    def amount(self) -> Amount | None:
+        if self.asset is None or self.exponent is None or self.amount_minor is None:
+            return None
+        return Amount(int(self.amount_minor), Asset(self.asset, self.exponent))
 
     @property
     def label(self) -> str:

@@ -13,8 +13,8 @@ from payonce.engine.effects.declaration import (
     Outcome,
     Request,
     decode,
-    encode,
 )
+from payonce.engine.effects.identity import check_same, prepare
 from payonce.engine.effects.model import (
     REVIEW_LOOK_S,
     UNDONE,
@@ -44,7 +44,7 @@ Intent = Callable[[Tx], Awaitable[object]]
 async def run_effect(
     run: Run, effect: Effect[Request, Outcome], key: str, intent: Intent | None, scope: str | None
 ) -> Outcome:
-    """The outcome, from the record or from the vendor. Raises Refused, Retry, Unknown or Stale."""
+    """The outcome, from the record or from the vendor. Raises Refused, Retry, Unknown, Stale or KeyReused."""
     _check(run, effect, key, scope)
     for _ in range(TURNS_MAX):
         found = await store.standing(run.read, effect.kind, key)
@@ -64,9 +64,7 @@ async def _follow(
     run: Run, effect: Effect[Request, Outcome], stored: Stored, intent: Intent | None
 ) -> Happened[Outcome] | None:
     """The next step of an effect that is on record; None: look again."""
-    if stored.version > effect.version:
-        raise Retry(f"{stored.label} has version {stored.version}, this worker knows {effect.version}")
-    effect.reference = f"{stored.key}:{stored.generation}"
+    await _check_record(run, effect, stored)
     move = next_move(stored, effect.safety, effect.timeout_s, effect.can_resolve)
     match move.step:
         case Step.RETURN | Step.REFUSE if stored.intent_due:
@@ -96,6 +94,14 @@ async def _follow(
             return None
 
 
+async def _check_record(run: Run, effect: Effect[Any, Any], stored: Stored) -> None:
+    """Whether this run may go on from what is on record: it can read it, and asks for the same."""
+    if stored.version > effect.version:
+        raise Retry(f"{stored.label} has version {stored.version}, this worker knows {effect.version}")
+    effect.reference = f"{stored.key}:{stored.generation}"
+    await check_same(effect, stored, run.service)
+
+
 async def _catch_up(run: Run, stored: Stored, intent: Intent | None) -> None:
     """Runs the intent of an effect that ended without it: the handler goes on from where its intent leads."""
     async with run.intent() as tx:
@@ -107,6 +113,7 @@ async def _after_all(
     run: Run, effect: Effect[Request, Outcome], newest: Stored, earlier: list[Stored], intent: Intent | None
 ) -> Happened[Outcome] | None:
     """An earlier generation happened after all, or may have: nothing goes out under the key. None: look again."""
+    await _check_record(run, effect, newest)
     happened = next((each for each in earlier if each.state is State.PERFORMED), None)
     if happened is None:
         raise Retry(f"{newest.label} waits until it is known whether {earlier[0].label} happened", REVIEW_LOOK_S)
@@ -132,8 +139,8 @@ async def _first(
     """The first try of a generation. The intent moves the business state in the commit that records the request."""
     generation = 1 if before is None else before.generation + 1
     effect.reference = f"{key}:{generation}"
-    request = await effect.prepare()
-    document = encode(request, effect.request_type, f"the request of {effect.kind} {key}")
+    prepared = await prepare(effect)
+    request = prepared.request
     sent_at = time.monotonic()
     async with run.intent() as tx:
         ended = generation if abandoning is None else generation - 1
@@ -148,8 +155,8 @@ async def _first(
                 return None
         await run.check(tx, effect, key, scope, request, again=abandoning is not None)
         stored = await store.insert(
-            tx.connection, run.claim, effect, key=key, generation=generation, request=document, scope=scope,
-            amount=effect.amount(request), service=run.service,
+            tx.connection, run.claim, effect, key=key, generation=generation, request=prepared.document,
+            identity=prepared.identity, scope=scope, amount=effect.amount(request), service=run.service,
         )  # fmt: skip
         if stored is None:
             if abandoning is None:

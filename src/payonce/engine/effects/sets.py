@@ -28,6 +28,7 @@ class New(NamedTuple):
     amount_minor: int | None
     horizon_s: float | None
     token: int
+    identity: str
 
 
 async def insert_all(connection: Connection, effects: Sequence[New]) -> list[Any]:
@@ -38,18 +39,19 @@ async def insert_all(connection: Connection, effects: Sequence[New]) -> list[Any
             select * from unnest(
                 $1::uuid[], $2::text[], $3::text[], $4::integer[], $5::integer[], $6::text[], $7::text[], $8::text[],
                 $9::uuid[], $10::text[], $11::float8[], $12::float8[], $13::text[], $14::text[], $15::text[],
-                $16::smallint[], $17::numeric[], $18::float8[], $19::bigint[])
+                $16::smallint[], $17::numeric[], $18::float8[], $19::bigint[], $20::text[])
             as new (id, kind, key, generation, version, safety, scope, request, message_id, trace_id, timeout_s,
-                    valid_for_s, service, tenant, asset, exponent, amount_minor, horizon_s, token)
+                    valid_for_s, service, tenant, asset, exponent, amount_minor, horizon_s, token, identity)
         ), made as (
             insert into payonce.effects (
                 id, kind, key, generation, version, safety, scope, request, message_id, trace_id, first_attempt_at,
-                sent_until, busy_until, key_valid_until, service, tenant, asset, exponent, amount_minor, horizon_s)
+                sent_until, busy_until, key_valid_until, service, tenant, asset, exponent, amount_minor, horizon_s,
+                identity)
             select id, kind, key, generation, version, safety, scope, request::json, message_id, trace_id,
                 payonce.due_now(), payonce.due_now() + make_interval(secs => timeout_s),
                 payonce.due_now() + make_interval(secs => timeout_s),
                 payonce.due_now() + make_interval(secs => valid_for_s), service, tenant, asset, exponent, amount_minor,
-                horizon_s
+                horizon_s, identity::json
             from new
             where not exists (
                 select from payonce.effects other
@@ -58,7 +60,7 @@ async def insert_all(connection: Connection, effects: Sequence[New]) -> list[Any
             returning *, payonce.due_now() as now
         ), told as (
             insert into payonce.effect_attempts (effect_id, attempt, event, message_id, token)
-            select made.id, made.attempt, $20, made.message_id, new.token from made join new on new.id = made.id
+            select made.id, made.attempt, $21, made.message_id, new.token from made join new on new.id = made.id
         )
         select * from made
         """,

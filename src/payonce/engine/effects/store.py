@@ -80,7 +80,7 @@ async def take_intent(connection: Connection, kind: str, key: str) -> bool:
 
 async def insert(
     connection: Connection, claim: Claim, effect: Effect[Any, Any], *, key: str, generation: int, request: str,
-    scope: str | None, amount: Amount | None, service: str,
+    identity: str, scope: str | None, amount: Amount | None, service: str,
 ) -> Stored | None:  # fmt: skip
     """A new effect with its first try. None when another run was quicker; Retry while its scope is taken."""
     safety = effect.safety
@@ -89,7 +89,7 @@ async def insert(
         claim.message.id, claim.message.trace, effect.timeout_s,
         safety.valid_for_s if isinstance(safety, Keyed) else None, service, claim.message.lane,
         None if amount is None else amount.asset.code, None if amount is None else amount.asset.exponent,
-        None if amount is None else amount.minor, _horizon_s(safety), claim.token,
+        None if amount is None else amount.minor, _horizon_s(safety), claim.token, identity,
     )  # fmt: skip
     try:
         [row] = await insert_all(connection, [new])

@@ -24,6 +24,14 @@ class CreateSwap(Effect[Order, Made]):
         self.swap = swap
         self.refund_address = refund_address
 
+    def identity(self) -> object:
+        """Without the refund address, which is a setting: an operator may change it while an order is in doubt."""
+        swap = self.swap
+        return {
+            "swap": swap.id, "currency": swap.currency, "network": swap.network, "address": swap.address,
+            "extra_id": swap.extra_id, "amount": str(swap.amount),
+        }  # fmt: skip
+
     async def prepare(self) -> Order:
         return Order(
             pair=pair_of(self.swap), from_amount=self.swap.amount.to_decimal(), address=self.swap.address,

@@ -135,6 +135,11 @@ class PayDeposit(Effect[PayRequest, Sent]):
         self.prepared: PayRequest | None = None
         self.signed: Signed | None = None
 
+    def identity(self) -> object:
+        """Without fees, nonces and balance, which are the chain's at the moment."""
+        assert self.swap.payin_address is not None
+        return {"swap": self.swap.id, "payment": Payment.of(self.swap.payin_address, self.swap.amount)}
+
     async def prepare(self) -> PayRequest:
         market = await self.host.market(self.swap.amount.asset)
         assert self.swap.payin_address is not None
@@ -188,6 +193,10 @@ class BumpPayment(Effect[BumpRequest, Sent]):
     @property
     def key(self) -> str:
         return f"{self.paid.swap_id}/bump/{self.attempt}"
+
+    def identity(self) -> object:
+        """Without the fees, which are the chain's at the moment."""
+        return {"swap": self.paid.swap_id, "attempt": self.attempt, "payment": self.paid.payment}
 
     async def prepare(self) -> BumpRequest:
         return BumpRequest(self.paid.swap_id, self.attempt, self.fees)

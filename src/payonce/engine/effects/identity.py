@@ -1,0 +1,149 @@
+"""Whether the effect on record under a key is the one that is asked for now.
+
+A key stands for one request. Answering another one from the record would tell a handler that something happened which
+was never sent, so that is an error, and it names both.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Generic
+
+import msgspec
+
+from payonce.engine.effects.declaration import Effect, Outcome, Request, decode, encode
+from payonce.engine.effects.model import Stored
+from payonce.kit.money import Amount, loads_exact
+from payonce.kit.outcomes import Invalid, KeyReused
+from payonce.kit.redact import redact
+
+OWN_REQUEST: Final = "null"
+"""On record as the identity of an effect that declares none: its request is compared."""
+DIFFERENCES_MAX: Final = 5
+"""Named in an error."""
+VALUE_MAX_CHARS: Final = 100
+"""Of each value in an error."""
+_ABSENT: Final = object()
+_DECLARE: Final = "declare identity() with what stays the same in every run: the parties, the amount"
+
+
+@dataclass(frozen=True)
+class Prepared(Generic[Request]):
+    request: Request
+    document: str
+    identity: str
+    """JSON, to be stored beside the request."""
+
+
+async def prepare(effect: Effect[Request, Outcome]) -> Prepared[Request]:
+    """The request of a new generation. Invalid when a later run could not recognise it as its own."""
+    declared = _declared(effect)
+    if declared is None:
+        request = await _prepare_alone(effect)
+        document = _request_document(effect, request)
+        request = await _prepare_alone(effect)
+        _check_repeatable(effect, "prepare()", document, _request_document(effect, request))
+        return Prepared(request, document, OWN_REQUEST)
+    _check_repeatable(effect, "identity()", declared, _declared(effect) or OWN_REQUEST)
+    request = await effect.prepare()
+    return Prepared(request, _request_document(effect, request), declared)
+
+
+async def check_same(effect: Effect[Any, Any], stored: Stored, service: str) -> None:
+    """KeyReused when the effect on record has another request, amount or service than this one. Asks nobody outside."""
+    if stored.identity is None:
+        return
+    declared = _declared(effect)
+    if declared is None:
+        request = await _prepare_alone(effect)
+        amount = effect.amount(request)
+        on_record, asked = _normal(effect, stored.request), _normal(effect, _request_document(effect, request))
+    else:
+        amount = _amount_on_record(effect, stored)
+        on_record, asked = loads_exact(stored.identity), loads_exact(declared)
+    found: list[tuple[str, Any, Any]] = []
+    if stored.service != service:
+        found.append(("service", stored.service, service))
+    if stored.amount is not None and amount is not None and stored.amount != amount:
+        found.append(("amount", str(stored.amount), str(amount)))
+    # A later version may have a request of another form. After a refusal the next generation may ask otherwise.
+    declares_as_on_record = (declared is None) == (stored.identity == OWN_REQUEST)
+    if stored.version == effect.version and not stored.superseded and declares_as_on_record:
+        found += _differences(on_record, asked, "request" if declared is None else "identity")
+    if found:
+        raise KeyReused(
+            f"{stored.label} is on record with {_named((name, value) for name, value, _ in found)}, and asked for with "
+            f"{_named((name, value) for name, _, value in found)}; nothing was sent and the record is as it was. Give "
+            "what is another request another key; if the same request has another form now, raise the effect's version"
+        )
+
+
+async def _prepare_alone(effect: Effect[Request, Outcome]) -> Request:
+    """The request of an effect that declares no identity. Whatever prepare() waits for may answer otherwise in a later
+    run, so it must not wait: a callback that runs meanwhile shows that it did."""
+    waited: list[bool] = []
+    look = asyncio.get_running_loop().call_soon(waited.append, True)
+    try:
+        request = await effect.prepare()
+    finally:
+        look.cancel()
+    if waited:
+        raise Invalid(
+            f"prepare() of {effect.kind} waits for an answer from elsewhere, and a later run may get another one; "
+            f"{_DECLARE}"
+        )
+    return request
+
+
+def _check_repeatable(effect: Effect[Any, Any], what: str, first: str, second: str) -> None:
+    found = list(_differences(loads_exact(first), loads_exact(second), "result"))
+    if found:
+        raise Invalid(
+            f"{what} of {effect.kind} gave two results for {effect.reference}: {_named((n, v) for n, v, _ in found)} "
+            f"and {_named((n, v) for n, _, v in found)}; {_DECLARE}"
+        )
+
+
+def _amount_on_record(effect: Effect[Any, Any], stored: Stored) -> Amount | None:
+    """What this effect would count for the request on record: it may say so itself, without looking at the request.
+    None where the request has a form that this code does not read, which only a further send needs."""
+    try:
+        return effect.amount(decode(stored.request, effect.request_type, f"the request of {stored.label}"))
+    except Invalid:
+        return None
+
+
+def _declared(effect: Effect[Any, Any]) -> str | None:
+    declared = effect.identity()
+    return None if declared is None else encode(declared, Any, f"the identity of {effect.kind}")
+
+
+def _request_document(effect: Effect[Any, Any], request: object) -> str:
+    return encode(request, effect.request_type, f"the request of {effect.kind} {effect.reference}")
+
+
+def _normal(effect: Effect[Any, Any], document: str) -> Any:
+    """As this code reads it, so that a field with a default may have come since; as it is where that fails."""
+    try:
+        return loads_exact(msgspec.json.encode(msgspec.json.decode(document, type=effect.request_type)))
+    except msgspec.MsgspecError:
+        return loads_exact(document)
+
+
+def _differences(on_record: Any, asked: Any, name: str) -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(on_record, dict) and isinstance(asked, dict):
+        for field in dict.fromkeys([*on_record, *asked]):
+            yield from _differences(on_record.get(field, _ABSENT), asked.get(field, _ABSENT), f"{name}.{field}")
+    elif on_record != asked:
+        yield name, on_record, asked
+
+
+def _named(values: Any) -> str:
+    """By name, so that what is secret by its name is taken out."""
+    named = [f"{name}={_shown(value)}" for name, value in values]
+    more = "" if len(named) <= DIFFERENCES_MAX else f" and {len(named) - DIFFERENCES_MAX} more"
+    return ", ".join(redact(each)[:VALUE_MAX_CHARS] for each in named[:DIFFERENCES_MAX]) + more
+
+
+def _shown(value: Any) -> str:
+    return "nothing" if value is _ABSENT else msgspec.json.encode(value).decode()
