@@ -1,9 +1,14 @@
 """What a new connection need not ask, since another of this process has."""
 
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
 import pytest
 
 from payonce.engine import sessions
-from payonce.engine.sessions import connect
+from payonce.engine.database import Database
+from payonce.engine.sessions import PlainConnection, connect
 from payonce.testing import ScratchDatabase
 
 QUESTIONS = "select count(*) from pg_prepared_statements where statement ilike 'with recursive typeinfo_tree%'"
@@ -35,3 +40,48 @@ async def test_types_of_a_database_are_asked_of_that_database(scratch: ScratchDa
             await owner.execute("drop type kind")
         finally:
             await owner.close()
+
+
+class Hindered(PlainConnection):
+    """Its roll-back is kept from ending, as the test says."""
+
+    hinder: Callable[[], Awaitable[None]] | None = None
+
+    async def execute(self, query: str, *args: Any, **options: Any) -> str:
+        if query.startswith("ROLLBACK") and Hindered.hinder is not None:
+            await Hindered.hinder()
+        return await super().execute(query, *args, **options)
+
+
+class Original(Exception):
+    """What the caller must hear of."""
+
+
+async def _fail_within(opened: Database) -> None:
+    async with opened.transaction() as connection:
+        await connection.execute("select 1")
+        raise Original
+
+
+async def _fail() -> None:
+    raise RuntimeError("the driver is at odds with itself")
+
+
+async def _be_cancelled() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("hinder", [_fail, _be_cancelled], ids=["an error", "a cancellation"])
+async def test_a_roll_back_that_fails_does_not_hide_why_it_was_wanted(
+    scratch: ScratchDatabase, monkeypatch: pytest.MonkeyPatch, hinder: Callable[[], Awaitable[None]]
+) -> None:
+    async with Database.open(scratch.service_url, work_pool_size=1, connection_class=Hindered) as opened:
+        before = await opened.work.fetchval("select pg_backend_pid()")
+        monkeypatch.setattr(Hindered, "hinder", staticmethod(hinder))
+        with pytest.raises(Original):
+            await _fail_within(opened)
+        monkeypatch.undo()
+        assert await opened.work.fetchval("select pg_backend_pid()") != before, "its session is not used again"

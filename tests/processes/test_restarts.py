@@ -6,7 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from payonce.engine.model import Message
+from payonce.engine.policy import Policy
+from payonce.engine.sessions import connect
+from payonce.engine.work import Work, handles
 from payonce.testing import eventually
+from payonce.testing.stage import open_stage
 from tests.processes.conftest import OwnServer
 from tests.processes.desk import POLICY, Desk
 
@@ -66,6 +71,33 @@ async def test_many_restarts_in_a_long_load_lose_and_double_nothing(
     await desk.drained()
     await desk.each_applied_once()
     assert all(worker.running for worker in workers)
+
+
+async def test_a_refused_connection_is_transient_and_the_handlers_own_is_a_bug(own_server: OwnServer) -> None:
+    """While the server restarts nobody listens. An OSError of a handler's own vendor says nothing about the store."""
+
+    @handles(Policy("look", max_attempts=None))
+    async def look(work: Work) -> None:
+        if work.message.payload["at"] == "vendor":
+            raise ConnectionRefusedError("the vendor does not listen")
+        await asyncio.to_thread(own_server.stop)
+        try:
+            await work.read.fetchval("select 1")
+        finally:
+            await asyncio.to_thread(own_server.start)
+
+    with own_server.scratch.lent() as scratch:
+        async with open_stage(scratch) as s:
+            worker = await s.worker(look)
+            for at in ("vendor", "store"):
+                await s.feed.put([Message(queue="look", payload={"at": at})])
+                assert await worker.step()
+        reader = await connect(scratch.owner_url)
+        rows = await reader.fetch("select payload->>'at' as at, last_error, attempts from payonce.messages")
+        await reader.close()
+    told = {row["at"]: row["last_error"] for row in rows}
+    assert told["vendor"].startswith("ConnectionRefusedError: the vendor does not listen [look")
+    assert told["store"].startswith("database: cannot connect to PostgreSQL at")
 
 
 async def reached_again(desk: Desk, count: int) -> None:

@@ -185,10 +185,12 @@ async def forget_tokens(database: Pooled) -> int:
 
 
 async def _roll_back(connection: PlainConnection, transaction: Transaction) -> None:
+    """Raises nothing, so that the caller raises what made it roll back. Also a cancellation that comes meanwhile gives
+    way to that error."""
     try:
         await transaction.rollback()
-    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError):
-        # The server has ended the session, and the transaction with it; its pool must not use it again.
+    except (Exception, asyncio.CancelledError):
+        # Without its session the transaction ends, and the pool does not use the session again.
         connection.terminate()
 
 

@@ -134,6 +134,15 @@ class BoundedPool(asyncpg.Pool):
             ) from error
 
 
+async def _connect_in_pool(url: str, **options: Any) -> asyncpg.Connection:
+    """A pool connects whenever it is asked for more. Nobody listens while a server restarts: a handler that meets this
+    has no bug, which by a bare OSError could not be told from one of its own."""
+    try:
+        return await open_session(url, **options)
+    except OSError as error:
+        raise unreachable(url, error) from error
+
+
 @asynccontextmanager
 async def _pool(
     url: str, settings: dict[str, str], size: int, connection_class: type[PlainConnection], least: int = 1
@@ -144,7 +153,7 @@ async def _pool(
         max_size=size,
         timeout=CONNECT_TIMEOUT_S,
         command_timeout=COMMAND_TIMEOUT_S,
-        connect=partial(open_session, settings=settings),
+        connect=partial(_connect_in_pool, settings=settings),
         connection_class=connection_class,
         statement_cache_size=STATEMENTS_KEPT,
         max_inactive_connection_lifetime=300.0,
