@@ -48,6 +48,16 @@ async def test_claims_are_found_among_many_by_plans_of_an_empty_table(stage: Ope
         assert read <= AT_ONCE * READ_MAX, f"{read} entries of indexes were read for {AT_ONCE} messages"
 
 
+@EMPTY
+async def test_a_sweep_that_finds_nothing_passes_over_all_living_leases(stage: OpenStage, analysed: bool) -> None:
+    async with stage() as s:
+        await s.clock.freeze()
+        queue = await s.queue(POLICY)
+        await plan_while_empty(s, "messages", queue.reap, analysed)
+        await put_and_claim(s, queue, OTHERS)
+        assert await index_entries_read(s, "messages", queue.reap) <= READ_MAX
+
+
 @pytest.mark.parametrize("ending", [Ending.SUCCESS, Ending.RETRY, Ending.FAILED])
 @pytest.mark.parametrize("stale_first", [True, False])
 async def test_of_two_runs_of_one_message_that_end_together_the_latest_counts(

@@ -29,6 +29,9 @@ RENEWALS_PER_TTL: Final = 3
 ATTEMPTS_PER_TTL: Final = 5
 """How often others look: a dead holder is replaced within 1.2 times the time to live, and a look locks nothing."""
 RELEASE_LIMIT_S: Final = 1.0
+CLOCK_STEP_MIN_S: Final = 1.0
+"""Beyond its time to live, which a lease may seem to have when it was renewed while the statement that looks was on its
+way."""
 HOLDINGS_MAX: Final = 500
 """Leases on one page."""
 
@@ -39,8 +42,13 @@ async def acquire(database: Database, name: str, holder: str, ttl_s: float) -> L
     """The lease, or None while anybody holds it, this holder included: after a lost answer it is left to expire."""
     _check(name, holder, ttl_s)
     epoch = await database.engine.fetchval(
-        # The first condition only looks, so that those who wait never lock the row that holders fence with.
+        # The first condition only looks, so that those who wait never lock the row that holders fence with. A lease
+        # that ends later than one given now could is from before the clock was set back: it gets one time to live more.
         """
+        with stepped as (
+            update payonce.leases set expires_at = payonce.lease_now() + make_interval(secs => $3::float8)
+            where name = $1 and expires_at > payonce.lease_now() + make_interval(secs => $3::float8 + $4::float8)
+        )
         insert into payonce.leases as held (name, holder, epoch, expires_at)
         select $1, $2, 1, payonce.lease_now() + make_interval(secs => $3::float8)
         where not exists (select from payonce.leases where name = $1 and expires_at > payonce.lease_now())
@@ -49,7 +57,7 @@ async def acquire(database: Database, name: str, holder: str, ttl_s: float) -> L
             where held.expires_at <= payonce.lease_now()
         returning epoch
         """,
-        name, holder, ttl_s,
+        name, holder, ttl_s, CLOCK_STEP_MIN_S,
     )  # fmt: skip
     if epoch is None:
         return None

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Container, Sequence
 from typing import Final
 
+from payonce.engine.clock_steps import ClockWatch
 from payonce.engine.database import Database, is_transient
 from payonce.engine.effects.send import IntentCheck, outcomes_written
 from payonce.engine.metrics import REAPED, UPKEEP
@@ -47,6 +48,7 @@ class Worker:
         checks: Sequence[IntentCheck] = (),
     ) -> None:
         self._gate = Gate()
+        self._database = database
         self._servers: list[QueueServer] = []
         for queue_name, bound in _bound_by_queue(handlers, resources).items():
             policy = _policy_of(queue_name, handlers)
@@ -120,7 +122,12 @@ class Worker:
 
     async def _sweep(self) -> None:
         hold_off_until: dict[int, float] = {}
+        clock = ClockWatch(self._database)
         while True:
+            if await _has_stepped(clock):
+                # Leases of the living have not ended, only their clock went on: they get one lease to renew them.
+                for server in self._servers:
+                    hold_off_until[id(server)] = time.monotonic() + server.policy.lease_s
             for server in self._servers:
                 try:
                     if time.monotonic() < hold_off_until.get(id(server), 0.0):
@@ -231,6 +238,18 @@ def _lose(run: Run, because: str, server: QueueServer) -> None:
         run.lost = True
         log.warning("lease_lost", queue=server.policy.queue, message_id=str(run.claim.message.id), reason=because)
         _cancel(run, because)
+
+
+async def _has_stepped(clock: ClockWatch) -> bool:
+    try:
+        by_s = await clock.stepped_s()
+    except Exception as error:
+        # A store that does not answer this does not answer the sweep either, which then holds off.
+        log.debug("clock_not_read", error=redact(str(error)))
+        return False
+    if by_s:
+        log.warning("store_clock_stepped", by_s=round(by_s, 3))
+    return by_s > 0
 
 
 async def _tell_upkeep(server: QueueServer, task: Task, moved: int) -> None:

@@ -77,6 +77,17 @@ class Clock:
             lease_s,
         )
 
+    async def step(self, by_s: float) -> None:
+        """Sets both clocks forward, or back, at one moment: as somebody does who corrects the server's wall clock."""
+        await self._move(
+            """
+            due_frozen = due_frozen + make_interval(secs => $3), due_offset = due_offset + make_interval(secs => $3),
+            lease_frozen = lease_frozen + make_interval(secs => $3),
+            lease_offset = lease_offset + make_interval(secs => $3)
+            """,
+            by_s,
+        )
+
     async def run_to(self, at: datetime, drain: Drain) -> int:
         """Hops from one due time to the next up to `at`, draining at each, and stands still there.
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from typing import Final, TypeVar
 from uuid import UUID
@@ -21,6 +22,8 @@ from payonce.kit.log import get_logger
 from payonce.queues.postgres import statements
 from payonce.queues.postgres.rows import claim_of
 
+CLOCK_STEP_MIN_S: Final = 1.0
+"""Beyond its length, which a lease may seem to have when it was given while the statement that looks was on its way."""
 REAP_BATCH: Final = 200
 
 T = TypeVar("T")
@@ -228,10 +231,15 @@ class PostgresQueue:
 
     async def reap(self) -> int:
         async with self._database.engine.acquire() as connection:
-            rows = await connection.fetch(statements.DEAD, self.policy.queue, REAP_BATCH)
-            if not rows:
+            lease_s = self.policy.lease_s
+            longest = timedelta(seconds=lease_s + CLOCK_STEP_MIN_S)
+            rows = await connection.fetch(statements.DEAD, self.policy.queue, REAP_BATCH, longest)
+            if beyond := [row["id"] for row in rows if not row["dead"]]:
+                await connection.execute(statements.SHORTEN, beyond, lease_s)
+                log.warning("leases_shortened", queue=self.policy.queue, count=len(beyond), reason="a clock set back")
+            if not (dead := [row["id"] for row in rows if row["dead"]]):
                 return 0
-            reaped = await self._bisect([row["id"] for row in rows], partial(self._reap, connection))
+            reaped = await self._bisect(dead, partial(self._reap, connection))
         return len(reaped)
 
     async def _reap(self, connection: Connection, dead: Sequence[UUID]) -> set[UUID]:

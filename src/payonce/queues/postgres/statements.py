@@ -206,9 +206,26 @@ GIVE_BACK: Final = """
 
 ALIVE: Final = "select id from payonce.messages where id = any($1)"
 
+# Those whose lease ended; and those whose lease ends later than in $3, which none that is given now can: the clock was
+# set back since.
 DEAD: Final = """
-    select id from payonce.messages where queue = $1 and state = 'leased' and lease_until <= payonce.lease_now()
-    order by lease_until limit $2"""
+    select id, dead from (
+        (select id, true as dead from payonce.messages
+         where queue = $1 and state = 'leased' and lease_until <= payonce.lease_now()
+         order by lease_until limit $2)
+        union all
+        (select id, false as dead from payonce.messages
+         where queue = $1 and state = 'leased' and lease_until > payonce.lease_now() + $3::interval
+         order by lease_until desc limit $2)
+    ) seen"""
+
+# Whoever lives renews it within a lease of $2 seconds, as ever.
+SHORTEN: Final = """
+    update payonce.messages set lease_until = payonce.lease_now() + make_interval(secs => $2::float8)
+    where id = any(array(
+        select id from payonce.messages
+        where id = any($1) and lease_until > payonce.lease_now() + make_interval(secs => $2::float8)
+        order by id for update skip locked))"""
 
 # The token grows, so that the late claimer finds itself stale. Dying alone parks; dying in company raises suspicion.
 REAP: Final = f"""
