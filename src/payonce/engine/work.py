@@ -119,7 +119,8 @@ class Work:
 
         `intent` moves the business state in the commit that records the request; it runs once per key and generation
         that the handler began. Of the effects of one `scope` only one may be open. Raises Refused for a definite no,
-        Retry or Unknown when it is not known yet; the next run then finds out before it acts.
+        Retry or Unknown when it is not known yet; the next run then finds out before it acts. Raises KeyReused when the
+        key is on record with another request, amount or service.
         """
         if self.settled_as is not None:
             raise RuntimeError(
