@@ -48,8 +48,8 @@ POSTINGS: Final = f"""
     left join payonce.accounts a on a.id = l.account_id
     order by p.id limit $3
 """
-"""Postings have two lines or more. The order inside the join makes the planner go posting by posting: with a plain join,
-verifying took ten times as long in a database without statistics, as a restore leaves it, as in one with them."""
+"""Postings have two lines or more. The order inside the join makes the planner go posting by posting: with a plain
+join, verifying took ten times as long in a database without statistics, as a restore leaves it, as in one with them."""
 SEQUENCE: Final = "payonce.postings_id_seq"
 PLACE: Final = f"""
     concat_ws(' ', extract(epoch from pg_postmaster_start_time()),
