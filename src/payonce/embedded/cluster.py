@@ -37,7 +37,7 @@ PRIVATE_SETTINGS: Mapping[str, str] = {
 }
 UNCHANGEABLE = {*PRIVATE_SETTINGS, "unix_socket_directories", "data_directory", "hba_file", "ident_file", "config_file"}
 # No password: whoever can enter the private socket folder could as well read the files.
-ACCESS_RULES = "local all all trust\n"
+ACCESS_RULES = "local all all trust\nlocal replication all trust\n"
 
 
 def checked_settings(settings: Mapping[str, str]) -> dict[str, str]:

@@ -122,7 +122,7 @@ def _stop(home: Home) -> bool:
     running = settle_postmaster(home)
     if running is not None:
         stop_postmaster(running.pid, home)
-        _untie(running.pid)
+        untie(running.pid)
     clear_remains(home)
     delete_socket_folder(home)
     return running is not None
@@ -134,7 +134,7 @@ def _launch(home: Home, installation: Installation, settings: Mapping[str, str],
     if tie:
         _tie(home, launched)
     if not _await_ready(home, launched):
-        _untie(launched.pid)
+        untie(launched.pid)
         raise Unavailable(f"PostgreSQL did not start in {home.folder}: {_log_since(home, log_start_bytes)}")
     return launched
 
@@ -206,7 +206,8 @@ def _tie(home: Home, postmaster: Postmaster) -> None:
     )
 
 
-def _untie(pid: int) -> None:
+def untie(pid: int) -> None:
+    """For a server that is dead, or is being stopped: the shell that would stop it with this process ends."""
     if tie := _ties.pop(pid, None):
         tie.communicate()
 

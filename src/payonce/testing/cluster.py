@@ -1,0 +1,212 @@
+"""A primary and a streaming standby for tests: real servers that are crashed, promoted and joined again.
+
+    with Cluster.make(migrations, synchronous=True) as cluster:
+        database = cluster.database()       # its URLs name both servers
+        cluster.crash_primary()             # kill -9, all processes at once
+        cluster.promote()
+        cluster.rejoin()                    # a fresh standby in place of the dead server
+
+Its methods block: inside an event loop call them in a thread.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qs, urlsplit
+
+import asyncpg
+
+from payonce.embedded import Installation, Server, find_installations, reset, start
+from payonce.embedded.account import reachable_installation
+from payonce.embedded.binaries import WAY_OUT
+from payonce.embedded.cluster import PORT
+from payonce.embedded.home import find_home, make_home, make_socket_folder
+from payonce.embedded.postgres import untie
+from payonce.embedded.postmaster import is_alive, wait_until
+from payonce.embedded.roles import SUPERUSER
+from payonce.engine.migrate import Migration
+from payonce.kit.outcomes import Unavailable
+from payonce.testing.servers import QUICK_SETTINGS, ScratchDatabase, ScratchServer, make_folder
+
+BACKUP_LIMIT_S: Final = 60.0
+STREAMING_LIMIT_S: Final = 30.0
+PROMOTE_LIMIT_S: Final = 30.0
+DEATH_LIMIT_S: Final = 10.0
+ANSWER_LIMIT_S: Final = 10.0
+NODES: Final = ("a", "b")
+SETTINGS: Final = {
+    **QUICK_SETTINGS,
+    "synchronous_commit": "on",
+    # A standby that waits five seconds between two tries to reach its primary makes every test five seconds longer.
+    "wal_retrieve_retry_interval": "100ms",
+}
+
+
+@dataclass
+class Cluster:
+    """`primary` serves; `standby` follows it, and is None between a promotion and a rejoin."""
+
+    folder: Path
+    installation: Installation
+    migrations: Sequence[Migration]
+    synchronous: bool
+    primary: Server
+    standby: Server | None = None
+    _scratch: ScratchServer = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._scratch = ScratchServer(self.primary, self.migrations)
+
+    @classmethod
+    def make(
+        cls, migrations: Sequence[Migration], *, synchronous: bool, installation: Installation | None = None
+    ) -> "Cluster":
+        """Two servers in a folder of their own. A synchronous primary answers a COMMIT only when the standby has it."""
+        chosen = installation or next(iter(replicating_installations()), None)
+        if chosen is None:
+            raise Unavailable(f"no PostgreSQL with pg_basebackup was found: {WAY_OUT}")
+        folder = make_folder("payonce-cluster-")
+        primary = start(folder / NODES[0], binaries=chosen, settings=SETTINGS, tie_to_parent=True)
+        cluster = cls(folder, chosen, migrations, synchronous, primary)
+        try:
+            cluster.rejoin()
+        except BaseException:
+            cluster.close()
+            raise
+        return cluster
+
+    def __enter__(self) -> "Cluster":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def database(self) -> ScratchDatabase:
+        """A migrated database. Its URLs name both servers and lead to whichever of them takes writes."""
+        made = self._scratch.database()
+        return ScratchDatabase(made.name, *map(self._at_both, (made.owner_url, made.service_url, made.superuser_url)))
+
+    def drop(self, database: ScratchDatabase) -> None:
+        self._scratch.drop(database)
+
+    def hold_replication(self) -> None:
+        """Stops the process that sends to the standby: what is committed from here on is lost with the primary. A
+        synchronous primary answers no further COMMIT."""
+        for pid in _ask(self.primary, "select array_agg(pid) from pg_stat_replication"):
+            os.kill(pid, signal.SIGSTOP)
+
+    def crash_primary(self) -> None:
+        """Kills every process of the primary at once, as a power failure would."""
+        # A postmaster that stands still forks nobody, and cannot restart the server when its children die.
+        os.kill(self.primary.pid, signal.SIGSTOP)
+        victims = [*_children_of(self.primary.pid), self.primary.pid]
+        for pid in victims:
+            # A backend whose client has left may end by itself meanwhile.
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        _wait_until(lambda: not any(map(is_alive, victims)), DEATH_LIMIT_S, "the processes of the primary end")
+        untie(self.primary.pid)
+
+    def promote(self) -> None:
+        """Makes the standby the primary. It returns when that takes writes; the old primary must be dead."""
+        promoted, self.standby = self.standby, None
+        if promoted is None:
+            raise AssertionError("the cluster has no standby to promote: call rejoin() first")
+        if not _ask(promoted, f"select pg_promote(true, {PROMOTE_LIMIT_S:.0f})", PROMOTE_LIMIT_S):
+            raise AssertionError(f"the standby was not promoted within {PROMOTE_LIMIT_S:g} s; see {promoted.log_path}")
+        self.primary = promoted
+        self._scratch.close()
+        self._scratch = replace(self._scratch, server=promoted)
+
+    def rejoin(self) -> None:
+        """Makes a fresh standby of the primary, in place of the server that is dead."""
+        name = next(each for each in NODES if self.folder / each != self.primary.data_dir)
+        reset(self.folder / name)
+        self._copy_primary(name)
+        source = f"host={_socket_folder(self.primary)} user={SUPERUSER} application_name={name}"
+        settings = {**SETTINGS, "primary_conninfo": source}
+        self.standby = start(self.folder / name, binaries=self.installation, settings=settings, tie_to_parent=True)
+        # In the configuration file, not on the command line: a promoted server has no standby yet to wait for.
+        _ask(self.primary, f"alter system set synchronous_standby_names = '{name if self.synchronous else ''}'")
+        _ask(self.primary, "select pg_reload_conf()")
+        wanted = "sync" if self.synchronous else "async"
+        _wait_until(lambda: self._replication() == [wanted], STREAMING_LIMIT_S, f"the standby streams ({wanted})")
+
+    def close(self) -> None:
+        self._scratch.close()
+        for name in NODES:
+            reset(self.folder / name)
+        self.folder.rmdir()
+
+    def _replication(self) -> list[str]:
+        """How each standby that streams is followed: sync or async."""
+        found = _ask(self.primary, "select array_agg(sync_state) from pg_stat_replication where state = 'streaming'")
+        return found or []
+
+    def _copy_primary(self, name: str) -> None:
+        home = find_home(self.folder / name)
+        make_home(home)
+        programs = reachable_installation(self.installation, home.account)
+        home.cluster.mkdir(mode=0o700)
+        home.account.take(home.cluster)
+        command: list[str | Path] = [programs.program("pg_basebackup"), "-D", home.cluster, "-c", "fast", "--no-sync"]
+        command += ["-h", _socket_folder(self.primary), "-U", SUPERUSER]
+        said = subprocess.run(
+            command, capture_output=True, text=True, timeout=BACKUP_LIMIT_S, check=False, **home.account.spawn_options()
+        )
+        if said.returncode != 0:
+            raise AssertionError(f"pg_basebackup failed: {said.stderr.strip()}")
+        (home.cluster / "standby.signal").touch()
+        home.account.take(home.cluster / "standby.signal")
+
+    def _at_both(self, url: str) -> str:
+        """In the same order for as long as the cluster lives, as an operator's setting would be."""
+        parts = urlsplit(url)
+        folders = [str(make_socket_folder(find_home(self.folder / name))) for name in NODES]
+        ports = ",".join([str(PORT)] * len(NODES))
+        where = f"host={','.join(folders)}&port={ports}"
+        return f"{parts.scheme}://{parts.netloc}{parts.path}?{where}&target_session_attrs=read-write"
+
+
+def replicating_installations() -> list[Installation]:
+    """Those that can make a standby, the preferred one first."""
+    return [found for found in find_installations() if (found.bin / "pg_basebackup").exists()]
+
+
+def _socket_folder(server: Server) -> str:
+    return parse_qs(urlsplit(server.superuser_url).query)["host"][0]
+
+
+def _ask(server: Server, statement: str, limit_s: float = ANSWER_LIMIT_S) -> Any:
+    async def ask() -> Any:
+        connection = await asyncpg.connect(server.superuser_url, timeout=ANSWER_LIMIT_S, command_timeout=limit_s)
+        try:
+            return await connection.fetchval(statement)
+        finally:
+            connection.terminate()
+
+    # In a thread of its own, because the caller may stand inside a running event loop.
+    with ThreadPoolExecutor(1, thread_name_prefix="payonce-testing") as thread:
+        return thread.submit(asyncio.run, ask()).result()
+
+
+def _children_of(parent: int) -> list[int]:
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        # One that has ended meanwhile is nobody's child. The name in brackets may hold spaces and brackets itself.
+        with suppress(OSError):
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == parent:
+                found.append(int(stat.parent.name))
+    return found
+
+
+def _wait_until(condition: Callable[[], bool], limit_s: float, what: str) -> None:
+    if not wait_until(condition, limit_s):
+        raise AssertionError(f"not within {limit_s:g} s: {what}")
