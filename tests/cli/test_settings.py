@@ -105,3 +105,19 @@ def test_the_data_folder_is_the_projects_own(tmp_path: Path) -> None:
 def test_outside_a_project_it_is_the_users_data_folder(tmp_path: Path) -> None:
     assert default_data_dir(tmp_path, {"XDG_DATA_HOME": "/data"}) == Path("/data/payonce")
     assert default_data_dir(tmp_path, {"XDG_DATA_HOME": "relative"}) == Path.home() / ".local/share/payonce"
+
+
+def test_an_address_may_name_several_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    url = "postgresql://someone:hunter2@one:5432,two:5433/x?target_session_attrs=read-write"
+    monkeypatch.setenv("DATABASE_URL", url)
+    found = load_settings().database_url
+    assert found is not None
+    assert found.get_secret_value() == url
+
+
+def test_every_port_of_an_address_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_URL", "postgresql://someone:hunter2@one:5432,two:0/x")
+    with pytest.raises(Invalid) as refusal:
+        load_settings()
+    assert "DATABASE_URL" in str(refusal.value)
+    assert "hunter2" not in str(refusal.value)

@@ -17,9 +17,11 @@ import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 from asyncpg.prepared_stmt import PreparedStatement
 
+from payonce.engine.hosts import connect_to_any
 from payonce.engine.migrate import SERVICE_ROLE, check_server
 from payonce.kit.ids import new_id
 from payonce.kit.outcomes import Unavailable
+from payonce.kit.postgres_hosts import hosts_of
 
 CONNECT_TIMEOUT_S: Final = 10.0
 COMMAND_TIMEOUT_S: Final = 60.0
@@ -180,7 +182,7 @@ async def open_session(
     """A connection whose settings are in effect. Raises what the driver raises; for a sentence, see `connect`."""
     connection = cast(
         PlainConnection,
-        await asyncpg.connect(
+        await connect_to_any(
             url, timeout=timeout, command_timeout=command_timeout, connection_class=connection_class, **options
         ),
     )
@@ -297,9 +299,10 @@ def described(url: str) -> str:
     parts = urlsplit(url)
     if "@" in parts.path:
         return "PostgreSQL at an unreadable address"
-    where = parts.hostname or ("a local socket" if parts.scheme.startswith("postgres") else "an unreadable address")
-    port = f":{_port(url)}" if parts.hostname and _port(url) else ""
-    return f"PostgreSQL at {where}{port}{parts.path}"
+    if not parts.hostname:
+        where = "a local socket" if parts.scheme.startswith("postgres") else "an unreadable address"
+        return f"PostgreSQL at {where}{parts.path}"
+    return f"PostgreSQL at {_hosts(url)}{parts.path}"
 
 
 def _wanted(name: str, value: str) -> str:
@@ -368,8 +371,10 @@ def _way_out(error: BaseException) -> str:
     return "is the server running, and does DATABASE_URL name it?"
 
 
-def _port(url: str) -> int | None:
+def _hosts(url: str) -> str:
     try:
-        return urlsplit(url).port
+        hosts = hosts_of(url)
     except ValueError:
-        return None
+        return urlsplit(url).hostname or ""
+    # One is shown as it was written: with its port where that was named.
+    return ",".join(map(str, hosts)) if len(hosts) > 1 or urlsplit(url).port else hosts[0].name

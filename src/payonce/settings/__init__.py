@@ -46,6 +46,7 @@ from urllib.parse import urlsplit
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 
 from payonce.kit.outcomes import Invalid
+from payonce.kit.postgres_hosts import hosts_of
 from payonce.settings.billing import BillingSettings, jwt_keys, notification_secrets
 from payonce.settings.keeping import KEY_BYTES, default_data_dir, kept, kept_keys
 from payonce.settings.payouts import HOSTPAY_KEY, SIGNING_KEY, PayoutsSettings
@@ -257,9 +258,10 @@ class Settings(BaseModel):
     def _is_postgres(cls, url: SecretStr | None) -> SecretStr | None:
         if url is None:
             return url
-        # Reading the port refuses one that is none; an @ behind the first / is a password that was not encoded.
+        # Reading the hosts refuses a port that is none; an @ behind the first / is a password that was not encoded.
         parts = urlsplit(url.get_secret_value())
-        if parts.scheme not in POSTGRES_SCHEMES or parts.port == 0 or "@" in parts.path:
+        hosts_of(url.get_secret_value())
+        if parts.scheme not in POSTGRES_SCHEMES or "@" in parts.path:
             raise ValueError("not a PostgreSQL address")
         return url
 

@@ -1,0 +1,49 @@
+"""Connecting to the server that takes writes, when DATABASE_URL names several."""
+
+from typing import Any, Final
+from urllib.parse import parse_qs, urlsplit
+
+import asyncpg
+
+from payonce.kit.postgres_hosts import Host, hosts_of
+
+PASSED_OVER: Final = (OSError, asyncpg.CannotConnectNowError, asyncpg.TargetServerAttributeNotMatched)
+"""What one server may say while another serves: gone, starting, a standby. Anything else is told at once: a refused
+login is refused everywhere."""
+_answered: dict[str, Host] = {}
+"""The host that answered last, by URL: after a failover no further connection waits for the dead one."""
+
+
+def hosts_to_try(url: str) -> list[Host]:
+    """In the order in which they are tried; empty when there is no choice."""
+    hosts = hosts_of(url)
+    return sorted(hosts, key=lambda host: host != _answered.get(url)) if len(hosts) > 1 else []
+
+
+async def connect_to_any(url: str, *, timeout: float, **options: Any) -> asyncpg.Connection:  # noqa: ASYNC109
+    """A connection to the first host that takes writes, or to any host where the URL says `target_session_attrs=any`.
+
+    Each host has its share of `timeout`: the driver's own search gives all of it to the first, and one that is gone
+    without a word would keep it from trying the others.
+    """
+    hosts = hosts_to_try(url)
+    if not hosts:
+        return await asyncpg.connect(url, timeout=timeout, **options)
+    wanted = parse_qs(urlsplit(url).query).get("target_session_attrs", ["read-write"])[0]
+    refusals: list[str] = []
+    for host in hosts:
+        at: dict[str, Any] = {"host": host.name, "port": host.port, "target_session_attrs": wanted}
+        try:
+            connection: asyncpg.Connection = await asyncpg.connect(url, timeout=timeout / len(hosts), **at, **options)
+        except PASSED_OVER as error:
+            refusals.append(f"{host}: {_reason(error)}")
+        else:
+            _answered[url] = host
+            return connection
+    raise ConnectionError(f"no host takes writes ({'; '.join(refusals)})")
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, asyncpg.TargetServerAttributeNotMatched):
+        return "it is a standby or read-only"
+    return str(error) or ("no answer" if isinstance(error, TimeoutError) else type(error).__name__)
