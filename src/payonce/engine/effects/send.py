@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol, TypeVar
 from uuid import UUID
 
 from payonce.engine import metrics
+from payonce.engine.audit import Severity, note
 from payonce.engine.commits import fenced_transaction
 from payonce.engine.database import Connection, Database, is_transient
 from payonce.engine.effects import store
@@ -123,12 +124,25 @@ class Run:
             if after is None:
                 async with self.database.transaction() as connection:
                     after = await store.record(connection, stored.id, stored.attempt, result, self.claim)
+        except store.ForgottenError:
+            await self._note_forgotten(stored, result)
+            raise
         except Exception:
             metrics.DB_WRITES.labels("effects", "error").inc()
             raise
         metrics.DB_WRITES.labels("effects", "ok").inc()
         metrics.EFFECT_EVENTS.labels(stored.kind, result.event.value).inc()
         return after
+
+    async def _note_forgotten(self, stored: Stored, result: Result) -> None:
+        """What the vendor said is kept for those who reconcile: nothing else here knows of it."""
+        named = "" if result.vendor_ref is None else f" as {result.vendor_ref}"
+        text = (
+            f"{stored.label}, effect {stored.id} of message {stored.message_id}, ended as {result.event}{named} and is "
+            "not on record any more, after a failover that lost commits; reconcile the vendor before you release"
+        )
+        async with self.database.transaction() as connection:
+            await note(connection, "effects.forgotten", stored.label, text, actor="payonce", severity=Severity.ERROR)
 
 
 async def send_again(run: Run, effect: Effect[Request, Outcome], stored: Stored, to: State) -> Happened[Outcome] | None:

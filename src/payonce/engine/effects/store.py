@@ -168,13 +168,22 @@ async def move(
     return True
 
 
+class ForgottenError(Retry):
+    """The effect is not on record any more: the server that its intent was committed on was replaced by one that never
+    had it."""
+
+
 async def record(
     connection: Connection, effect_id: UUID, attempt: int, result: Result, claim: Claim | None = None
 ) -> Stored:
-    """Writes down what a try came to, whoever runs the effect by now. Never fenced: a late answer is a fact too."""
-    stored = as_stored(await connection.fetchrow(
+    """Writes down what a try came to, whoever runs the effect by now. Never fenced: a late answer is a fact too.
+    Raises ForgottenError where there is nothing to write it beside."""
+    found = await connection.fetchrow(
         "select *, payonce.due_now() as now from payonce.effects where id = $1 for update", effect_id
-    ))  # fmt: skip
+    )
+    if found is None:
+        raise ForgottenError(f"effect {effect_id} is not on record any more, after a failover that lost commits")
+    stored = as_stored(found)
     if result.event is Event.PERFORMED and await _is_known(connection, effect_id, attempt, claim):
         # The answer of `record_plain` was lost, and not what it wrote.
         return stored
