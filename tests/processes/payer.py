@@ -19,7 +19,7 @@ import msgspec
 import uvloop
 
 from payonce.engine.bell import Bell
-from payonce.engine.brakes import CHECKS
+from payonce.engine.checks import SEND_CHECKS
 from payonce.engine.database import Database
 from payonce.engine.effects import (
     Blind,
@@ -33,10 +33,13 @@ from payonce.engine.effects import (
     Rebroadcast,
     Safety,
 )  # fmt: skip
+from payonce.engine.janitors import IDENTITY_EVERY_S, Janitor, run_ticks
 from payonce.engine.policy import Fixed, Policy
 from payonce.engine.process import Worker
+from payonce.engine.quarantine import notice_identity
 from payonce.engine.sessions import PlainConnection
 from payonce.engine.work import Work, handles
+from payonce.kit.money import Amount, well_known
 from payonce.kit.outcomes import Refused
 from payonce.queues.postgres import PostgresFeed, PostgresQueue
 from tests.processes.journal import Journal
@@ -45,6 +48,7 @@ TIMEOUT_S: Final = 3.0
 """In which all of them gather at the vendor's door, also on a busy machine."""
 HORIZON_S: Final = 0.3
 SEND_LIMIT_S: Final = 60.0
+PRICE: Final = Amount(100, well_known("EUR"))
 PAYMENTS: Final = Policy("payments", max_attempts=None, backoff=Fixed(0.1), lease_s=4.0, run_limit_s=60.0)
 KINDS: Final = ("keyed", "findable", "unfenced", "rebroadcast", "harmless", "blind")
 
@@ -59,6 +63,8 @@ class Duty(msgspec.Struct, kw_only=True):
     """`claimed`: when so many are claimed; `intended`: when so many have recorded their intent; `at the door`: when so
     many are about to send."""
     wanted: int = 0
+    looks: bool = False
+    """Whether it looks every few seconds which server serves it, as every process of payonce does."""
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -132,6 +138,9 @@ class Pay(Effect[Order, Receipt]):
         found = msgspec.json.decode(self._call("find", request), type=Receipt | None)
         return DidNot() if found is None else Happened(found)
 
+    def amount(self, request: Order) -> Amount | None:
+        return None if request.kind == "harmless" else PRICE
+
     def vendor_ref(self, outcome: Receipt) -> str:
         return outcome.number
 
@@ -194,9 +203,13 @@ async def serve(duty: Duty) -> None:
         name = f"payer-{os.getpid()}"
         feed = PostgresFeed(database, bell)
         open_queue = partial(PostgresQueue, database, bell, worker=name)
-        worker = Worker([pay], database, feed, open_queue, slots=10, checks=CHECKS)
+        worker = Worker([pay], database, feed, open_queue, slots=10, checks=SEND_CHECKS)
+        looking = [Janitor("identity", IDENTITY_EVERY_S, partial(notice_identity, database, name))]
         journal.note("ready", 0)
-        await worker.run()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(worker.run())
+            if duty.looks:
+                tasks.create_task(run_ticks(looking))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import msgspec
 import pytest
@@ -20,6 +21,8 @@ from tests.processes.payer import KINDS, PAYMENTS, Duty, Order, Receipt
 
 FINISH_LIMIT_S = 60.0
 
+AnyBank = TypeVar("AnyBank", bound="Bank")
+
 
 @dataclass
 class Bank:
@@ -34,10 +37,10 @@ class Bank:
         return dict(Counter(order.kind for order in self.booked))
 
     async def open(self, request: web.Request) -> web.Response:
-        return web.json_response(self.carts[await _order_of(request)])
+        return web.json_response(self.carts[await order_of(request)])
 
     async def pay(self, request: web.Request) -> web.Response:
-        order = await _order_of(request)
+        order = await order_of(request)
         if int(request.match_info["cart"]) < self.carts[order]:
             raise web.HTTPGone
         if not (order.kind in ("keyed", "rebroadcast") and order in self.booked):
@@ -46,10 +49,10 @@ class Bank:
         return self._first(order)
 
     async def find(self, request: web.Request) -> web.Response:
-        return self._first(await _order_of(request))
+        return self._first(await order_of(request))
 
     async def forget(self, request: web.Request) -> web.Response:
-        self.carts[await _order_of(request)] += 1
+        self.carts[await order_of(request)] += 1
         return _answer(None)
 
     def _first(self, order: Order) -> web.Response:
@@ -57,7 +60,7 @@ class Bank:
         return _answer(Receipt(f"{order.reference}-{places[0]}") if places else None)
 
 
-async def _order_of(request: web.Request) -> Order:
+async def order_of(request: web.Request) -> Order:
     return msgspec.json.decode(await request.read(), type=Order)
 
 
@@ -66,12 +69,11 @@ def _answer(receipt: Receipt | None) -> web.Response:
 
 
 @asynccontextmanager
-async def open_bank() -> AsyncIterator[Bank]:
-    bank = Bank()
+async def open_bank(bank: AnyBank) -> AsyncIterator[AnyBank]:
     application = web.Application()
     application.add_routes([web.post(f"/{name}", getattr(bank, name)) for name in ("open", "find", "forget")])
     application.add_routes([web.post("/pay/{cart}", bank.pay)])
-    runner = web.AppRunner(application)
+    runner = web.AppRunner(application, access_log=None)
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -81,9 +83,9 @@ async def open_bank() -> AsyncIterator[Bank]:
         await runner.cleanup()
 
 
-async def start_payer(desk: Desk, bank: Bank, stops: str = "", wanted: int = 0) -> Child:
+async def start_payer(desk: Desk, bank: Bank, stops: str = "", wanted: int = 0, *, looks: bool = False) -> Child:
     folder = str(desk.journal.folder)
-    duty = Duty(url=desk.scratch.service_url, folder=folder, bank_url=bank.url, stops=stops, wanted=wanted)
+    duty = Duty(url=desk.scratch.service_url, folder=folder, bank_url=bank.url, stops=stops, wanted=wanted, looks=looks)
     command = (sys.executable, "-m", "tests.processes.payer", msgspec.json.encode(duty).decode())
     child = desk.processes.start(*command, name="payer", cwd=ROOT)
     await desk.noted("ready", 0, START_LIMIT_S, pid=child.pid)
@@ -141,7 +143,7 @@ async def wake(desk: Desk, stopped: Child) -> None:
 
 async def test_a_process_stopped_between_intent_and_send_sends_nothing_when_it_wakes(desk: Desk) -> None:
     """Guards the monotonic deadline and the lease: what was intended long ago is no longer sent."""
-    async with open_bank() as bank:
+    async with open_bank(Bank()) as bank:
         stopped, successor = await stop_one_and_let_another_finish(desk, bank, "intended")
         before = list(bank.booked)
         assert bank.times() == {"keyed": 1, "findable": 1, "rebroadcast": 1, "harmless": 1}
@@ -156,7 +158,7 @@ async def test_a_process_stopped_between_intent_and_send_sends_nothing_when_it_w
 async def test_a_process_that_wakes_up_at_the_vendors_door_changes_nothing_where_that_is_promised(desk: Desk) -> None:
     """The remaining window: it had looked at its deadline, and then stood still. What is sent then, only a vendor's
     key, its fence or its memory can stop; what none of them stops is not sent a second time by anybody else."""
-    async with open_bank() as bank:
+    async with open_bank(Bank()) as bank:
         stopped, successor = await stop_one_and_let_another_finish(desk, bank, "at the door")
         successor.kill()
         await wake(desk, stopped)
@@ -172,7 +174,7 @@ async def test_a_process_that_wakes_up_at_the_vendors_door_changes_nothing_where
 @pytest.mark.full
 async def test_a_persons_send_again_without_a_fence_is_the_window_that_remains(desk: Desk) -> None:
     """Documented, and noticed: the second outcome contradicts the first and opens a review."""
-    async with open_bank() as bank:
+    async with open_bank(Bank()) as bank:
         stopped, successor = await stop_one_and_let_another_finish(desk, bank, "at the door", ["unfenced"])
         [review] = await reviews(Reader(desk.database))
         async with begin(desk.database, desk.feed) as tx:

@@ -6,13 +6,13 @@ from payonce.engine.transaction import begin
 from payonce.testing import Clock, eventually
 from tests.processes.desk import Desk
 from tests.processes.payer import KINDS
-from tests.processes.test_effect_stops import FINISH_LIMIT_S, open_bank, put_one_of_each, start_payer
+from tests.processes.test_effect_stops import FINISH_LIMIT_S, Bank, open_bank, put_one_of_each, start_payer
 
 HELD = "select count(*) from payonce.messages where state = 'ready' and last_error like 'freeze 1 of vendor bank%'"
 
 
 async def test_what_was_claimed_before_the_freeze_is_not_sent_after_it(desk: Desk) -> None:
-    async with open_bank() as bank, Clock.open(desk.scratch.owner_url) as clock:
+    async with open_bank(Bank()) as bank, Clock.open(desk.scratch.owner_url) as clock:
         await put_one_of_each(desk, KINDS)
         payer = await start_payer(desk, bank, "claimed", len(KINDS))
         for row in range(len(KINDS)):
