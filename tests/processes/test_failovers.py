@@ -17,6 +17,7 @@ import pytest
 from aiohttp import web
 
 from payonce.app import all_migrations
+from payonce.engine.database import connect
 from payonce.engine.effects.declaration import SEND_MAX_S
 from payonce.engine.effects.model import REVIEW_LOOK_S
 from payonce.engine.ledger.model import Reads
@@ -43,6 +44,8 @@ HELD = """
     select count(*) from payonce.messages m
     where m.state = 'ready' and m.last_error like '%is not sent: the database%' and m.ready_at > payonce.due_now()
 """
+WAITING = "select count(*) from pg_stat_activity where wait_event = 'SyncRep' and query ilike 'commit%'"
+BURN_TRANSACTIONS = "do $$ begin for n in 1..2000 loop perform pg_current_xact_id(); commit; end loop; end $$"
 CLAIMED_SINCE = "select exists (select from payonce.messages where claimed_at > $1)"
 STARTED_SINCE = "select count(*) from payonce.effect_attempts where event = 'started' and created_at > $1"
 UNFINISHED = """
@@ -107,11 +110,16 @@ class Failover:
     dead_since: datetime = UNSET
     """What the store has recorded later than this, by its clock, the new primary has."""
 
-    async def fail_over(self) -> None:
+    async def intents_wait(self) -> bool:
+        """Whether COMMITs of more runs than there are processes wait; each process has one claim under way at most."""
+        return bool(await self.desk.ask(WAITING) > 2 * CREW)
+
+    async def fail_over(self, then: str = "select 1") -> None:
         self.killed_at = time.monotonic()
         await asyncio.to_thread(self.cluster.crash_primary)
         self.dead_since = datetime.now(UTC) + timedelta(seconds=self.advanced_s)
         await asyncio.to_thread(self.cluster.promote)
+        await self.as_superuser(then)
         log.info("promoted_after_s %.2f", time.monotonic() - self.killed_at)
         await eventually(self.desk.answers, LIMIT_S, "the new primary answers")
 
@@ -120,6 +128,13 @@ class Failover:
 
         await eventually(claimed, LIMIT_S, "a message is claimed on the new primary")
         log.info("first_claim_after_s %.2f", time.monotonic() - self.killed_at)
+
+    async def as_superuser(self, statement: str) -> None:
+        connection = await connect(self.desk.scratch.superuser_url)
+        try:
+            await connection.execute(statement)
+        finally:
+            await connection.close()
 
     async def quarantined(self) -> str:
         """Waits until a process has begun the quarantine, and answers its reason."""
@@ -260,6 +275,19 @@ async def test_workers_that_nobody_told_send_nothing_through_a_promoted_standby(
             await failover.fail_over()
             await failover.nothing_is_sent_for_long()
             assert await open_quarantine(Reader(failover.desk.database)) is None
+            await failover.each_on_record()
+
+
+async def test_intents_whose_commit_the_standby_never_had_are_not_sent(tmp_path: Path) -> None:
+    """The answers to these COMMITs are lost. The new primary gives their transaction ids to others, who commit: whoever
+    asks it by the id is told that the intent is on record."""
+    with made_cluster(synchronous=True) as cluster:
+        async with under_load(cluster, tmp_path, payments=400, paid=50) as failover:
+            await asyncio.to_thread(cluster.hold_replication)
+            await eventually(failover.intents_wait, what="intents wait for the standby")
+            await failover.fail_over(then=BURN_TRANSACTIONS)
+            await failover.quarantined()
+            await failover.nothing_is_sent_for_long()
             await failover.each_on_record()
 
 
