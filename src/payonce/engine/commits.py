@@ -153,6 +153,8 @@ async def _find(database: Connects, session: Session, token: UUID) -> bool | Non
             return None
         # A statement of its own: its snapshot is taken after the session was seen to be gone.
         found: bool = await connection.fetchval("select exists (select from payonce.commits where token = $1)", token)
+        if found:
+            await connection.execute(_REPLICATE)
         return found
     except UNREACHABLE:
         return None
@@ -193,6 +195,10 @@ async def _roll_back(connection: PlainConnection, transaction: Transaction) -> N
         # Without its session the transaction ends, and the pool does not use the session again.
         connection.terminate()
 
+
+# A commit whose wait for a synchronous standby was cancelled, as our own time-out does, is on the primary alone. The log
+# has one order: when this later commit is answered, the standby has the earlier one too.
+_REPLICATE: Final = "select pg_logical_emit_message(true, 'payonce', '')"
 
 # A role sees since when a session runs only if it is one of its own: then the id alone has to do.
 _IS_ALIVE: Final = """

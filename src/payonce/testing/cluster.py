@@ -99,20 +99,14 @@ class Cluster:
     def hold_replication(self) -> None:
         """Stops the process that sends to the standby: what is committed from here on is lost with the primary. A
         synchronous primary answers no further COMMIT."""
-        for pid in _ask(self.primary, "select array_agg(pid) from pg_stat_replication"):
-            os.kill(pid, signal.SIGSTOP)
+        self._signal_senders(signal.SIGSTOP)
+
+    def resume_replication(self) -> None:
+        self._signal_senders(signal.SIGCONT)
 
     def crash_primary(self) -> None:
         """Kills every process of the primary at once, as a power failure would."""
-        # A postmaster that stands still forks nobody, and cannot restart the server when its children die.
-        os.kill(self.primary.pid, signal.SIGSTOP)
-        victims = [*_children_of(self.primary.pid), self.primary.pid]
-        for pid in victims:
-            # A backend whose client has left may end by itself meanwhile.
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        _wait_until(lambda: not any(map(is_alive, victims)), DEATH_LIMIT_S, "the processes of the primary end")
-        untie(self.primary.pid)
+        _kill(self.primary)
 
     def promote(self) -> None:
         """Makes the standby the primary. It returns when that takes writes; the old primary must be dead."""
@@ -141,9 +135,17 @@ class Cluster:
 
     def close(self) -> None:
         self._scratch.close()
+        for server in (self.primary, self.standby):
+            # Not stopped: a primary whose replication is held would wait for its standby.
+            if server is not None and is_alive(server.pid):
+                _kill(server)
         for name in NODES:
             reset(self.folder / name)
         self.folder.rmdir()
+
+    def _signal_senders(self, how: signal.Signals) -> None:
+        for pid in _ask(self.primary, "select array_agg(pid) from pg_stat_replication"):
+            os.kill(pid, how)
 
     def _replication(self) -> list[str]:
         """How each standby that streams is followed: sync or async."""
@@ -182,6 +184,18 @@ def replicating_installations() -> list[Installation]:
 
 def _socket_folder(server: Server) -> str:
     return parse_qs(urlsplit(server.superuser_url).query)["host"][0]
+
+
+def _kill(server: Server) -> None:
+    # A postmaster that stands still forks nobody, and cannot restart the server when its children die.
+    os.kill(server.pid, signal.SIGSTOP)
+    victims = [*_children_of(server.pid), server.pid]
+    for pid in victims:
+        # A backend whose client has left may end by itself meanwhile.
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    _wait_until(lambda: not any(map(is_alive, victims)), DEATH_LIMIT_S, f"the processes of {server.data_dir} end")
+    untie(server.pid)
 
 
 def _ask(server: Server, statement: str, limit_s: float = ANSWER_LIMIT_S) -> Any:
