@@ -5,10 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from payonce.engine import database as engine
+from payonce.engine import commits, sessions
 from payonce.engine.audit import note
 from payonce.engine.database import Database
 from payonce.engine.migrate import known_migrations
+from payonce.kit.outcomes import Unavailable
 from payonce.testing import ScratchDatabase
 from payonce.testing.cluster import Cluster, replicating_installations
 
@@ -28,8 +29,11 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def waiting(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> ScratchDatabase:
-    monkeypatch.setattr(engine, "COMMAND_TIMEOUT_S", PATIENCE_S)
-    monkeypatch.setattr(engine, "COMMIT_QUESTION_LIMIT_S", LIMIT_S)
+    monkeypatch.setattr("payonce.engine.database.COMMAND_TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr(
+        sessions.open_session, "__kwdefaults__", {**sessions.open_session.__kwdefaults__, "command_timeout": PATIENCE_S}
+    )
+    monkeypatch.setattr(commits, "FATE_LIMIT_S", LIMIT_S)
     return cluster.database()
 
 
@@ -45,7 +49,7 @@ async def test_a_commit_is_not_called_done_before_the_standby_has_it(
     dies."""
     async with Database.open(waiting.service_url) as database:
         await asyncio.to_thread(cluster.hold_replication)
-        with pytest.raises(TimeoutError):
+        with pytest.raises(Unavailable, match="nobody could say"):
             await say(database)
         await asyncio.to_thread(cluster.crash_primary)
         await asyncio.to_thread(cluster.promote)
@@ -59,7 +63,7 @@ async def test_a_commit_is_not_called_done_before_the_standby_has_it(
 async def test_a_commit_is_done_once_the_standby_has_it(
     cluster: Cluster, waiting: ScratchDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "COMMIT_QUESTION_LIMIT_S", 60.0)
+    monkeypatch.setattr(commits, "FATE_LIMIT_S", 60.0)
     async with Database.open(waiting.service_url) as database:
         await asyncio.to_thread(cluster.hold_replication)
         saying = asyncio.create_task(say(database))
