@@ -12,6 +12,7 @@ from payonce.testing import ScratchServer
 from payonce.testing.crash import (
     ABLATIONS,
     BUILT_IN,
+    PROCESS_MODES,
     Ablation,
     Label,
     Mode,
@@ -46,14 +47,15 @@ def test_every_crossing_of_a_scenario_in_every_mode(postgres: ScratchServer) -> 
     report = explore([BROADCAST], server=postgres)
     assert report.sound, report.told()
     figures = report.figures()
-    assert figures["modes"] == 4
+    assert figures["modes"] == 6
     assert figures["points"] > 60
     crossed = report.coverage()
     assert {"engine.work:Work.commit", "engine.effects.send:Run.intent", "engine.effects.store:record_plain"} <= set(
         crossed
     )
     assert all(struck[Mode.STOPPED] for struck in crossed.values())
-    assert set(crossed["testing.crash.scenarios.client:BankClient.broadcast"]) == set(Mode)
+    assert set(crossed["testing.crash.scenarios.client:BankClient.broadcast"]) == set(PROCESS_MODES)
+    assert set(crossed["engine.work:Work.commit"]) == set(Mode)
     assert set(crossed["engine.effects.store:standing"]) == {Mode.STOPPED}
 
 

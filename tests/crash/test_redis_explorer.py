@@ -3,7 +3,7 @@
 import pytest
 
 from payonce.testing import ScratchServer
-from payonce.testing.crash import BUILT_IN, Mode, explore, explore_without, parse_point
+from payonce.testing.crash import BUILT_IN, PROCESS_MODES, Mode, explore, explore_without, parse_point
 from payonce.testing.crash.on_redis import OnRedis
 from payonce.testing.crash.redis_ablations import REDIS_ABLATIONS
 from payonce.testing.crash.redis_crossings import only_looks
@@ -24,7 +24,7 @@ def test_every_crossing_of_a_scenario_in_every_mode(postgres: ScratchServer) -> 
     scripts = [site for site in crossed if site.startswith(("queues.redis.pull:", "queues.redis.relay:"))]
     assert len(scripts) >= 3
     assert all(crossed[site][Mode.STOPPED] for site in scripts)
-    assert set(crossed["queues.redis.relay:RedisRelay._deliver"]) == set(Mode)
+    assert set(crossed["queues.redis.relay:RedisRelay._deliver"]) == set(PROCESS_MODES)
 
 
 @pytest.mark.parametrize(

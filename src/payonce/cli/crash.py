@@ -1,4 +1,4 @@
-"""`crash`: kill and stop processes at every crossing of every scenario, and see whether money still moves once."""
+"""`crash`: kill and stop processes, or crash their server, everywhere in every scenario; money must still move once."""
 
 import sys
 import time
@@ -34,35 +34,45 @@ def crash(
     every: Annotated[
         int, typer.Option(min=1, metavar="N", help="Strike every Nth point of each site and mode: a quicker look.")
     ] = 1,
+    mode: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Only these, repeatable: before, after, late, stopped, server-crash. The last is two: "
+            "server-crash-before and server-crash-after the COMMIT is carried out."
+        ),
+    ] = None,
     processes: Annotated[
         int | None, typer.Option(min=1, max=8, help="How many explore; one more than cores if unsaid.")
     ] = None,
     backend: Annotated[str, typer.Option(help="The queue backend to explore on.")] = BACKENDS[0],
     as_json: JsonOption = False,
 ) -> None:
-    """Strike a process at every statement, commit and vendor call, in four ways, and hold both sides' books together.
+    """Strike a process at every statement, commit and vendor call, in every mode, and hold both sides' books together.
 
     Each point is a run of its own on a database of its own, with simulated vendors: one process is killed before it
     sends, killed after, killed with its words still on their way, or stopped until others have finished; then the rest
-    runs on, and nothing may be lost, doubled or stuck. Uses a private PostgreSQL, and with --backend redis
-    private Redis servers; DATABASE_URL and REDIS_URL are not used. Payouts and billing are explored when they are
-    named.
+    runs on, and nothing may be lost, doubled or stuck. In mode server-crash the process lives on and the database
+    server crashes instead, before or after a COMMIT; it restarts, and other clients are given the ids of lost
+    transactions. Uses private PostgreSQL servers, and with --backend redis private Redis servers; DATABASE_URL and
+    REDIS_URL are not used. Payouts and billing are explored when they are named.
 
     \b
     Examples:
       payonce crash --json
       payonce crash wire --no-ablations
       payonce crash --every 3
+      payonce crash --mode server-crash --json
       payonce crash --backend redis
       payonce crash payout payout-direct payout-lost
       payonce crash payout --every 20
       payonce crash billing-trial billing-renewal billing-change
       payonce crash --only 'charge @ c-1 engine.work:Work.commit #1 @ after'
     """
-    from payonce.testing.crash import explore, parse_point
+    from payonce.testing.crash import explore, parse_modes, parse_point
 
     if backend not in BACKENDS:
         raise Invalid(f"there is no backend {backend!r}; there are: {', '.join(BACKENDS)}")
+    modes = parse_modes(mode or ())
     point = None if only is None else parse_point(only)
     stand, known, ablated = _on(backend)
     chosen = _chosen(scenarios if point is None else [point.scenario], known)
@@ -75,8 +85,8 @@ def crash(
     command_settings(quiet=point is None)
     with _progress_bar() as progress:
         report = explore(
-            chosen, seed=seed, only=point, every=every, ablations=taken_out, processes=processes, backend=stand,
-            progress=progress,
+            chosen, seed=seed, only=point, every=every, modes=modes, ablations=taken_out, processes=processes,
+            backend=stand, progress=progress,
         )  # fmt: skip
     show(report.figures(), as_json, *_rendered(report))
     if not report.sound:
@@ -138,11 +148,12 @@ def _chosen(names: Sequence[str] | None, built_in: "Sequence[Scenario]") -> "lis
 def _rendered(report: "Report") -> list[Any]:
     from payonce.testing.crash import Mode
 
-    sites = [(site, *(struck.get(mode, "·") for mode in Mode)) for site, struck in report.coverage().items()]
+    modes = tuple(mode for mode in Mode if any(mode in struck for struck in report.coverage().values()))
+    sites = [(site, *(struck.get(mode, "·") for mode in modes)) for site, struck in report.coverage().items()]
     figures = report.figures()
     left_out = f" ({figures['left_out']} left out)" if figures["left_out"] else ""
     title = f"{figures['points']} points{left_out} at {figures['sites']} sites of {figures['scenarios']} scenarios"
-    parts = [table(title, ("site", *Mode), sites, right=tuple(Mode))]
+    parts = [table(title, ("site", *modes), sites, right=modes)]
     if report.caught:
         rows = [
             (each.name, each.at or "NOT MISSED", "" if each.violation is None else each.violation.text)

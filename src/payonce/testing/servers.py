@@ -4,7 +4,7 @@ import asyncio
 import os
 import shutil
 import tempfile
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -125,6 +125,7 @@ class Servers:
     """The servers of one session, each started when first asked for and ended with the process, however that ends."""
 
     migrations: Sequence[Migration]
+    settings: Mapping[str, str] = field(default_factory=lambda: QUICK_SETTINGS)
     _running: dict[Path, ScratchServer] = field(default_factory=dict)
 
     def of(self, installation: Installation | None = None) -> ScratchServer:
@@ -132,7 +133,7 @@ class Servers:
         chosen = installation or choose_installation()
         if chosen.bin not in self._running:
             folder = make_folder("payonce-test-")
-            server = start(folder / "pg", binaries=chosen, settings=QUICK_SETTINGS, tie_to_parent=True)
+            server = start(folder / "pg", binaries=chosen, settings=self.settings, tie_to_parent=True)
             self._running[chosen.bin] = ScratchServer(server, self.migrations)
         return self._running[chosen.bin]
 

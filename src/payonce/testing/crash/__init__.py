@@ -1,4 +1,5 @@
-"""The crash explorer: strikes a process at every crossing of a scenario, in four ways, and holds the books together.
+"""The crash explorer: kills or stops a process at every crossing of a scenario, or crashes its database server there,
+and compares both sides' books.
 
     report = explore([MyScenario()])
     assert report.sound, report.told()
@@ -9,13 +10,25 @@ A scenario is a class with the members of `Scenario`; `PlainScenario` has what m
 from payonce.testing.crash.ablations import ABLATIONS, Ablation
 from payonce.testing.crash.backend import Backend
 from payonce.testing.crash.explore import ON_POSTGRES, Progress, explore, explore_without
-from payonce.testing.crash.model import Crossing, Label, Mode, Point, Result, Violation, parse_point
+from payonce.testing.crash.model import (
+    ALL_MODES,
+    PROCESS_MODES,
+    SERVER_CRASH,
+    Crossing,
+    Label,
+    Mode,
+    Point,
+    Result,
+    Violation,
+    parse_modes,
+    parse_point,
+)
 from payonce.testing.crash.report import Caught, Report
 from payonce.testing.crash.scenario import Decision, Now, PlainScenario, Reach, Scenario, Simulators
 from payonce.testing.crash.scenarios import BUILT_IN
 
 __all__ = [
-    "ABLATIONS", "BUILT_IN", "ON_POSTGRES", "Ablation", "Backend", "Caught", "Crossing", "Decision", "Label", "Mode",
-    "Now", "PlainScenario", "Point", "Progress", "Reach", "Report", "Result", "Scenario", "Simulators", "Violation",
-    "explore", "explore_without", "parse_point",
+    "ABLATIONS", "ALL_MODES", "BUILT_IN", "ON_POSTGRES", "PROCESS_MODES", "SERVER_CRASH", "Ablation", "Backend",
+    "Caught", "Crossing", "Decision", "Label", "Mode", "Now", "PlainScenario", "Point", "Progress", "Reach", "Report",
+    "Result", "Scenario", "Simulators", "Violation", "explore", "explore_without", "parse_modes", "parse_point",
 ]  # fmt: skip

@@ -11,6 +11,8 @@ from uuid import UUID
 
 import msgspec
 
+from payonce.engine import database as engine_database
+from payonce.engine.database import Database
 from payonce.engine.effects import resolve, send, store
 from payonce.engine.effects import run as running
 from payonce.engine.effects.declaration import Effect
@@ -25,6 +27,7 @@ from payonce.engine.work import Work
 from payonce.kit.ids import new_id
 from payonce.kit.outcomes import Stale
 from payonce.queues.postgres import PostgresQueue
+from payonce.testing.crash import crossings
 from payonce.testing.crash.model import Mode
 from payonce.testing.crash.scenarios.client import BankClient, Order, Receipt, receipt_of
 
@@ -239,6 +242,21 @@ def dead_leases_kept() -> None:
     put(PostgresQueue, "reap", nothing)
 
 
+def commit_looked_up_by_its_id() -> None:
+    """The server is asked what became of the transaction with the lost one's id, which may be somebody else's by then.
+    Where the id comes from makes no difference: here the explorer has told it."""
+
+    async def status_of_the_id(database: Database, *arguments: object) -> str:
+        connection = await database.connect()
+        try:
+            status: str = await connection.fetchval("select txid_status($1)", crossings.transaction_id)
+            return status
+        finally:
+            await connection.close()
+
+    put(engine_database, "_ask_how_it_ended", status_of_the_id)
+
+
 ABLATIONS: Final = (
     Ablation("the intent on record", no_intent_on_record, "wire", Mode.AFTER),
     Ablation("the fence of the commit", no_fence_in_the_commit, "charge", Mode.STOPPED),
@@ -254,4 +272,7 @@ ABLATIONS: Final = (
     Ablation("outcomes that no fence keeps out", outcomes_fenced_away, "wire", Mode.STOPPED),
     Ablation("contradictions", contradictions_dropped, "wire", Mode.STOPPED),
     Ablation("the sweep of dead leases", dead_leases_kept, "charge", Mode.AFTER, frozenset({"stuck"})),
+    Ablation(
+        "the fate of a lost COMMIT", commit_looked_up_by_its_id, "wire", Mode.SERVER_CRASH_BEFORE, near="Run.intent"
+    ),
 )

@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, Final, TypeVar
 
@@ -37,6 +38,8 @@ in_hand: ContextVar[str] = ContextVar("in_hand", default=NOBODY)
 """The message that is being worked on, by a name that is the same in every run."""
 
 
+transaction_id: int | None = None
+"""Of the transaction that was open when the server crashed. For ablations: nothing else in a child may know it."""
 _explorer: ChildEnd | None = None
 _asleep_s = 0.0
 
@@ -59,8 +62,17 @@ async def learn_types(connection: PlainConnection) -> None:
     await connection._introspect_types([row["oid"] for row in rows], None)
 
 
-async def cross(way: Way, reads: bool, act: Callable[[], Awaitable[Answer]]) -> Answer:
-    """Acts, unless the explorer wants the process to end or to stand still first."""
+async def cross(
+    way: Way,
+    reads: bool,
+    act: Callable[[], Awaitable[Answer]],
+    act_again: Callable[[], Awaitable[object]] | None = None,
+) -> Answer:
+    """Acts, unless the explorer wants the process to end or to stand still first.
+
+    `act_again` sends something without effect on the same connection: it raises what the loss of an answer raises.
+    """
+    global transaction_id
     assert _explorer is not None, "a crossing before report_to()"
     _explorer.send(At(in_hand.get(), site(), way, reads))
     verdict = _explorer.receive()
@@ -69,6 +81,17 @@ async def cross(way: Way, reads: bool, act: Callable[[], Awaitable[Answer]]) -> 
         _stand_still(verdict.asleep_s)
     if verdict.end is End.DIE:
         die()
+    if verdict.transaction_id is not None:
+        transaction_id = verdict.transaction_id
+    if verdict.end is End.LOSE_ANSWER:
+        assert act_again is not None, "only what goes to the store can lose its answer in a crash of the server"
+        # Whatever the answer is: an error is lost as well.
+        with suppress(Exception):
+            await act()
+        _explorer.send(At(message, wanted_by, way, reads, carried_out=True))
+        _explorer.receive()
+        await act_again()
+        raise AssertionError("the server still answers on a connection that its crash should have ended")
     try:
         return await act()
     finally:
@@ -126,7 +149,7 @@ class WatchedConnection(PlainConnection):
         word = statement.lstrip()[:8].upper().rstrip("; ")
         if word.startswith("BEGIN") or (self.is_in_transaction() and word != "COMMIT"):
             return await act()
-        return await cross(Way.STORE, only_reads(statement), act)
+        return await cross(Way.STORE, only_reads(statement), act, lambda: PlainConnection.execute(self, "select 1"))
 
 
 class ForwardingTransport:

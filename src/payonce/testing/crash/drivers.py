@@ -27,8 +27,8 @@ class _Said(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-def in_parallel(tasks: int, processes: int, open_work: Callable[[], Work]) -> Iterator[tuple[int, bytes]]:
-    """Forks processes that each open their own work, and yields the answer to every task as it comes.
+def in_parallel(tasks: int, processes: int, open_work: Callable[[int], Work]) -> Iterator[tuple[int, bytes]]:
+    """Forks processes that each open their own work by their number, and yields the answer to every task as it comes.
 
     No thread may run here: a fork copies none.
     """
@@ -40,8 +40,9 @@ def in_parallel(tasks: int, processes: int, open_work: Callable[[], Work]) -> It
     with ExitStack() as stack:
         stack.callback(os.close, pile)
         selector = stack.enter_context(selectors.DefaultSelector())
-        for _ in range(max(1, min(processes, tasks))):
-            selector.register(stack.enter_context(_driver(pile, open_work)), selectors.EVENT_READ, bytearray())
+        for number in range(max(1, min(processes, tasks))):
+            driver = stack.enter_context(_driver(pile, number, open_work))
+            selector.register(driver, selectors.EVENT_READ, bytearray())
         yield from _answers(selector, tasks)
 
 
@@ -74,14 +75,14 @@ def _frames(buffer: bytearray) -> Iterator[_Said]:
 
 
 @contextmanager
-def _driver(pile: int, open_work: Callable[[], Work]) -> Iterator[socket.socket]:
+def _driver(pile: int, number: int, open_work: Callable[[int], Work]) -> Iterator[socket.socket]:
     ours, theirs = socket.socketpair()
     parent, pid = os.getpid(), os.fork()
     if pid == 0:
         try:
             die_with(parent)
             ours.close()
-            _drive(pile, theirs, open_work)
+            _drive(pile, theirs, lambda: open_work(number))
         finally:
             os._exit(0)
     theirs.close()

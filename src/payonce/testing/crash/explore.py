@@ -4,8 +4,9 @@ import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -16,16 +17,19 @@ from payonce.testing.crash.ablations import Ablation
 from payonce.testing.crash.backend import Backend
 from payonce.testing.crash.drivers import Work, in_parallel
 from payonce.testing.crash.ground import Ground, prepare
-from payonce.testing.crash.model import Mode, Point, Result
+from payonce.testing.crash.model import ALL_MODES, PROCESS_MODES, SERVER_CRASH, Mode, Point, Result
 from payonce.testing.crash.on_postgres import OnPostgres
 from payonce.testing.crash.report import Caught, Report
 from payonce.testing.crash.scenario import Scenario
+from payonce.testing.crash.server_crash import crashable_servers
 from payonce.testing.crash.strike import Explorer
 from payonce.testing.servers import ScratchServer, Servers
 
 PROCESSES_MAX: Final = 8
 SPARE: Final = 1
 """One more than there are cores: a run also waits, for sessions to end and databases to be copied."""
+POINTS_PER_SERVER: Final = 20
+"""To start and prepare one more server to crash takes as long as about so many points."""
 WITHOUT_A_CRASH: Final = "the run without a crash"
 
 ON_POSTGRES: Final = OnPostgres()
@@ -42,31 +46,41 @@ def explore(
     seed: int = 1,
     only: Point | None = None,
     every: int = 1,
+    modes: Sequence[Mode] = ALL_MODES,
     ablations: Sequence[Ablation] = (),
     processes: int | None = None,
     server: ScratchServer | None = None,
     backend: Backend = ON_POSTGRES,
     progress: Progress = lambda what, done, total: None,
 ) -> Report:
-    """Strikes every scenario at every crossing in every mode. Blocks; call it where no event loop and no thread runs.
+    """Strikes every scenario at every crossing in these modes. Blocks; call it where no event loop and no thread runs.
 
     `only` runs that one point, with the children's own output shown; `every` leaves points out as `thinned` says. The
-    same seed takes the same steps.
+    same seed takes the same steps. An ablation is tried if `modes` has its mode. `server` is never crashed: the modes
+    that crash a server start their own.
     """
     began_at = time.monotonic()
     _check(scenarios, only, ablations)
-    with _hunt(scenarios, seed, server, backend, loud=only is not None) as hunt:
-        count = processes or _cores()
-        if only is not None:
-            found = hunt.results("point", [only], 1, progress)
-            return Report(seed, [], found, [], [only], 0, time.monotonic() - began_at)
-        recordings = hunt.recordings(count, progress)
-        whole = [point for recording in recordings for point in plan(recording)]
+    count = processes or _cores()
+    opening = _Opening(scenarios, seed, server, backend, loud=only is not None)
+    if only is not None:
+        with opening.crash_hunt(1) if only.mode in SERVER_CRASH else opening.hunt(1) as hunt:
+            found = hunt.results("point", [only], progress)
+        return Report(seed, [], found, [], [only], 0, time.monotonic() - began_at)
+    tried = [ablation for ablation in ablations if ablation.mode in modes]
+    with opening.hunt(count) as hunt:
+        recordings = hunt.recordings(progress)
+        whole = [point for recording in recordings for point in plan(recording) if point.mode in modes]
         points = thinned(whole, every)
-        results = hunt.results("points", points, count, progress)
-        caught = hunt.without(ablations, count, progress)
-        left_out = len(whole) - len(points)
-        return Report(seed, recordings, results, caught, points, left_out, time.monotonic() - began_at)
+        results = hunt.results("points", _of(PROCESS_MODES, points), progress)
+        caught = hunt.without(_of(PROCESS_MODES, tried), progress)
+    crashes, blind = _of(SERVER_CRASH, points), _of(SERVER_CRASH, tried)
+    if crashes or blind:
+        with opening.crash_hunt(min(count, max(len(blind), -(-len(crashes) // POINTS_PER_SERVER)))) as hunt:
+            results += hunt.results("points with a crash of the server", crashes, progress)
+            caught += hunt.without(blind, progress)
+    left_out = len(whole) - len(points)
+    return Report(seed, recordings, results, caught, points, left_out, time.monotonic() - began_at)
 
 
 def explore_without(
@@ -80,8 +94,14 @@ def explore_without(
 ) -> list[Caught]:
     """Takes out one safeguard after the other, and looks in its scenario for the first damage."""
     _check(scenarios, None, ablations)
-    with _hunt(scenarios, seed, server, backend, loud=False) as hunt:
-        return hunt.without(ablations, processes or _cores(), lambda what, done, total: None)
+    count = processes or _cores()
+    opening = _Opening(scenarios, seed, server, backend, loud=False)
+    caught: dict[str, Caught] = {}
+    for modes, open_hunt in ((PROCESS_MODES, opening.hunt), (SERVER_CRASH, opening.crash_hunt)):
+        if chosen := _of(modes, ablations):
+            with open_hunt(min(count, len(chosen))) as hunt:
+                caught |= {each.name: each for each in hunt.without(chosen, lambda what, done, total: None)}
+    return [caught[ablation.name] for ablation in ablations]
 
 
 def plan(recording: Result) -> list[Point]:
@@ -101,48 +121,67 @@ def thinned(points: Sequence[Point], every: int) -> list[Point]:
     return kept
 
 
+_HasMode = TypeVar("_HasMode", Point, Ablation)
+_Grounds = Mapping[str, tuple[Scenario, Ground]]
+"""By the scenarios' names."""
+
+
+def _of(modes: Sequence[Mode], these: Sequence[_HasMode]) -> list[_HasMode]:
+    return [each for each in these if each.mode in modes]
+
+
+@dataclass(frozen=True)
+class _Driver:
+    """One process that runs points, and the grounds that it runs them on."""
+
+    explorer: Explorer
+    grounds: _Grounds
+
+    def run(self, scenario: str, point: Point | None, ablation: Ablation | None = None) -> Result:
+        return self.explorer.run(*self.grounds[scenario], point, None if ablation is None else ablation.apply)
+
+
+@dataclass(frozen=True)
 class _Hunt:
     """What every driver takes along from its parent when it is forked."""
 
-    def __init__(
-        self, grounds: Sequence[tuple[Scenario, Ground]], backend: Backend, folder: Path, seed: int, *, loud: bool
-    ) -> None:
-        self._by_name = {scenario.name: (scenario, ground) for scenario, ground in grounds}
-        self._backend = backend
-        self._folder = folder
-        self._seed = seed
-        self._loud = loud
+    grounds: Sequence[_Grounds]
+    """One for each driver, or one for all."""
+    modes: Sequence[Mode]
+    """What may happen on these grounds."""
+    processes: int
+    backend: Backend
+    folder: Path
+    seed: int
+    loud: bool
 
-    def recordings(self, processes: int, progress: Progress) -> list[Result]:
-        names = list(self._by_name)
+    def recordings(self, progress: Progress) -> list[Result]:
+        names = list(self.grounds[0])
+        return self._each(
+            "runs without a crash", len(names), progress, lambda driver, task: driver.run(names[task], None), Result
+        )
 
-        def record(explorer: Explorer, task: int) -> Result:
-            return explorer.run(*self._by_name[names[task]], None)
+    def results(self, what: str, points: Sequence[Point], progress: Progress) -> list[Result]:
+        def strike(driver: _Driver, task: int) -> Result:
+            return driver.run(points[task].scenario, points[task])
 
-        return self._each("runs without a crash", len(names), processes, progress, record, Result)
+        return self._each(what, len(points), progress, strike, Result)
 
-    def results(self, what: str, points: Sequence[Point], processes: int, progress: Progress) -> list[Result]:
-        def strike(explorer: Explorer, task: int) -> Result:
-            return explorer.run(*self._by_name[points[task].scenario], points[task])
+    def without(self, ablations: Sequence[Ablation], progress: Progress) -> list[Caught]:
+        def ablate(driver: _Driver, task: int) -> Caught:
+            return self._look_for_damage(driver, ablations[task])
 
-        return self._each(what, len(points), processes, progress, strike, Result)
+        return self._each("safeguards taken out", len(ablations), progress, ablate, Caught)
 
-    def without(self, ablations: Sequence[Ablation], processes: int, progress: Progress) -> list[Caught]:
-        def ablate(explorer: Explorer, task: int) -> Caught:
-            return self._look_for_damage(explorer, ablations[task])
-
-        return self._each("safeguards taken out", len(ablations), processes, progress, ablate, Caught)
-
-    def _look_for_damage(self, explorer: Explorer, ablation: Ablation) -> Caught:
+    def _look_for_damage(self, driver: _Driver, ablation: Ablation) -> Caught:
         """Until the first violation that shows what the safeguard is for."""
-        scenario, ground = self._by_name[ablation.scenario]
-        recording = explorer.run(scenario, ground, None, ablation.apply)
+        recording = driver.run(ablation.scenario, None, ablation)
         if damage := [each for each in recording.violations if each.kind in ablation.shows]:
             return Caught(ablation.name, WITHOUT_A_CRASH, damage[0], 0)
-        points = plan(recording)
+        points = _of(self.modes, plan(recording))
         points.sort(key=lambda point: (ablation.near not in point.label.site, point.mode is not ablation.mode))
         for tried, point in enumerate(points, start=1):
-            result = explorer.run(scenario, ground, point, ablation.apply)
+            result = driver.run(ablation.scenario, point, ablation)
             if damage := [each for each in result.violations if each.kind in ablation.shows]:
                 return Caught(ablation.name, str(point), damage[0], tried)
         return Caught(ablation.name, None, None, len(points))
@@ -151,20 +190,20 @@ class _Hunt:
         self,
         what: str,
         tasks: int,
-        processes: int,
         progress: Progress,
-        act: Callable[[Explorer, int], Answer],
+        act: Callable[[_Driver, int], Answer],
         answer_type: type[Answer],
     ) -> list[Answer]:
         """The answers in the order of their tasks, whoever gave them first."""
 
-        def open_work() -> Work:
-            explorer = Explorer(self._seed, self._backend, self._backend.place(self._folder), loud=self._loud)
-            return lambda task: msgspec.msgpack.encode(act(explorer, task))
+        def open_work(number: int) -> Work:
+            explorer = Explorer(self.seed, self.backend, self.backend.place(self.folder), loud=self.loud)
+            driver = _Driver(explorer, self.grounds[number % len(self.grounds)])
+            return lambda task: msgspec.msgpack.encode(act(driver, task))
 
         found: dict[int, Answer] = {}
         progress(what, 0, tasks)
-        for task, answer in in_parallel(tasks, processes, open_work):
+        for task, answer in in_parallel(tasks, self.processes, open_work):
             found[task] = msgspec.msgpack.decode(answer, type=answer_type)
             progress(what, len(found), tasks)
         return [found[task] for task in range(tasks)]
@@ -183,13 +222,35 @@ def _check(scenarios: Sequence[Scenario], only: Point | None, ablations: Sequenc
             raise Invalid(f"there is no scenario {wanted!r} here; known are: {', '.join(names)}")
 
 
-@contextmanager
-def _hunt(
-    scenarios: Sequence[Scenario], seed: int, server: ScratchServer | None, backend: Backend, *, loud: bool
-) -> Iterator[_Hunt]:
-    with _server(server) as running, tempfile.TemporaryDirectory(prefix="payonce-crash-") as folder:
-        grounds = [(scenario, prepare(running, backend, scenario)) for scenario in scenarios]
-        yield _Hunt(grounds, backend, Path(folder), seed, loud=loud)
+@dataclass(frozen=True)
+class _Opening:
+    """Opens what is hunted on; all points of one hunt begin from the same templates."""
+
+    scenarios: Sequence[Scenario]
+    seed: int
+    server: ScratchServer | None
+    backend: Backend
+    loud: bool
+
+    @contextmanager
+    def hunt(self, processes: int) -> Iterator[_Hunt]:
+        with _server(self.server) as running, self._on([running], PROCESS_MODES, processes) as hunt:
+            yield hunt
+
+    @contextmanager
+    def crash_hunt(self, processes: int) -> Iterator[_Hunt]:
+        """A server for each driver: a crash ends the sessions of every point that runs on the same one."""
+        with crashable_servers(processes) as running, self._on(running, SERVER_CRASH, processes) as hunt:
+            yield hunt
+
+    @contextmanager
+    def _on(self, servers: Sequence[ScratchServer], modes: Sequence[Mode], processes: int) -> Iterator[_Hunt]:
+        with tempfile.TemporaryDirectory(prefix="payonce-crash-") as folder:
+            grounds = [
+                {each.name: (each, prepare(server, self.backend, each)) for each in self.scenarios}
+                for server in servers
+            ]
+            yield _Hunt(grounds, modes, processes, self.backend, Path(folder), self.seed, self.loud)
 
 
 @contextmanager

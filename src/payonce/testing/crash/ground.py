@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, cast
 from uuid import uuid4
 
 import asyncpg
@@ -21,6 +21,7 @@ from payonce.testing.crash.backend import Backend, Place, Yard
 from payonce.testing.crash.child import SHORTEST_LEASE_S
 from payonce.testing.crash.crossings import ForwardingTransport, learn_types
 from payonce.testing.crash.scenario import Scenario, twists_of
+from payonce.testing.crash.server_crash import Session, crash_server, take_transaction_ids
 from payonce.testing.eventually import eventually
 from payonce.testing.servers import OWNER, ScratchDatabase, ScratchServer
 
@@ -71,8 +72,8 @@ class Plot:
     """One copy, seen by the explorer: over the owner's connection, with both clocks in hand."""
 
     database: ScratchDatabase
-    owner: asyncpg.Connection
-    superuser: asyncpg.Connection
+    owner: Session
+    superuser: Session
     yard: Yard
     address: str
     settings: dict[str, str]
@@ -106,25 +107,32 @@ class Plot:
 
         await eventually(none, BACKENDS_GONE_WITHIN_S, "the end of sessions that idle in a transaction")
 
+    async def crash_server(self, lost_id: int | None) -> bool:
+        """Returns when the server is back and others have written; answers whether one of them was given that id."""
+        await crash_server(self.superuser)
+        await self.owner.open()
+        return await take_transaction_ids(self.superuser, lost_id)
+
 
 @asynccontextmanager
-async def superuser_of(server: ScratchServer) -> AsyncIterator[asyncpg.Connection]:
-    connection = await asyncpg.connect(server.server.superuser_url)
+async def superuser_of(server: ScratchServer) -> AsyncIterator[Session]:
+    session = await Session(server.server.superuser_url).open()
     try:
-        yield connection
+        yield session
     finally:
-        await connection.close()
+        await session.close()
 
 
-async def open_plot(ground: Ground, superuser: asyncpg.Connection, place: Place, scenario: Scenario) -> Plot:
+async def open_plot(ground: Ground, superuser: Session, place: Place, scenario: Scenario) -> Plot:
     name = f"crash_{uuid4().hex}"
     await superuser.execute(f"create database {name} owner {OWNER} template {ground.template} strategy file_copy")
     database = ground.server.urls(name)
     async with AsyncExitStack() as opening:
         opening.push_async_callback(_drop, superuser, name)
-        owner = await asyncpg.connect(database.owner_url, connection_class=PlainConnection)
+        owner = await Session(database.owner_url, PlainConnection).open()
         opening.push_async_callback(owner.close)
-        yard = await opening.enter_async_context(place.yard(owner, policies_of(scenario)))
+        connection = cast(asyncpg.Connection, owner)
+        yard = await opening.enter_async_context(place.yard(connection, policies_of(scenario)))
         for queue, bodies in twists_of(scenario).pushed.items():
             await yard.push(queue, bodies)
         return Plot(database, owner, superuser, yard, place.address, ground.settings, opening.pop_all())
@@ -135,5 +143,5 @@ async def close_plot(plot: Plot) -> None:
     await plot.closing.aclose()
 
 
-async def _drop(superuser: asyncpg.Connection, name: str) -> None:
+async def _drop(superuser: Session, name: str) -> None:
     await superuser.execute(f"drop database if exists {name} with (force)")

@@ -1,5 +1,6 @@
 """The explorer's words: where a process is struck, how, and what came of it."""
 
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Final
 
@@ -19,6 +20,30 @@ class Mode(StrEnum):
     """What it sent arrives behind the next thing that its successor sends the same way; it is dead by then."""
     STOPPED = "stopped"
     """It stands still before it sends, its lease ends, others finish everything, and it goes on."""
+    SERVER_CRASH_BEFORE = "server-crash-before"
+    """The database server crashes before the process sends, which lives on. Its transaction is lost, and the server
+    gives the transaction's id to somebody else's."""
+    SERVER_CRASH_AFTER = "server-crash-after"
+    """The database server commits what the process sent and crashes; the process lives on without the answer."""
+
+
+PROCESS_MODES: Final = (Mode.BEFORE, Mode.AFTER, Mode.LATE, Mode.STOPPED)
+"""What happens to a process; its server goes on."""
+SERVER_CRASH: Final = (Mode.SERVER_CRASH_BEFORE, Mode.SERVER_CRASH_AFTER)
+ALL_MODES: Final = (*PROCESS_MODES, *SERVER_CRASH)
+MODES_BY_NAME: Final[Mapping[str, tuple[Mode, ...]]] = {
+    **{mode.value: (mode,) for mode in ALL_MODES},
+    "server-crash": SERVER_CRASH,
+}
+
+
+def parse_modes(names: Sequence[str]) -> tuple[Mode, ...]:
+    """The modes of these names in their usual order; all of them when no name is given."""
+    for name in names:
+        if name not in MODES_BY_NAME:
+            raise Invalid(f"there is no mode {name!r}; there are: {', '.join(MODES_BY_NAME)}")
+    chosen = {mode for name in names for mode in MODES_BY_NAME[name]}
+    return tuple(mode for mode in ALL_MODES if mode in chosen or not names)
 
 
 class Label(msgspec.Struct, frozen=True, order=True):
@@ -36,12 +61,16 @@ class Label(msgspec.Struct, frozen=True, order=True):
 class Crossing(msgspec.Struct, frozen=True):
     label: Label
     reads: bool
+    commits: bool = False
+    """A COMMIT, or a statement outside a transaction that writes."""
 
     @property
     def modes(self) -> tuple[Mode, ...]:
         """Killing a process at a read leaves the same world as killing it at the crossing before or after. One that is
         stopped there goes on with half of what it knows from before, which nothing else shows."""
-        return (Mode.STOPPED,) if self.reads else tuple(Mode)
+        if self.reads:
+            return (Mode.STOPPED,)
+        return ALL_MODES if self.commits else PROCESS_MODES
 
 
 class Point(msgspec.Struct, frozen=True, order=True):
@@ -86,3 +115,5 @@ class Result(msgspec.Struct, frozen=True):
     seconds: float
     crossings: list[Crossing] = []
     """Every crossing of the first child, in order."""
+    id_reused: bool = False
+    """The id of the transaction that a server crash undid was given to another that committed."""

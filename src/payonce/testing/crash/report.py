@@ -64,6 +64,7 @@ class Report:
             "left_out": self.left_out,
             "uncovered": len(self.uncovered),
             "violations": len(self.violations),
+            "ids_reused": sum(run.id_reused for run in self.results),
             "ablations": len(self.caught),
             "ablations_caught": sum(each.at is not None for each in self.caught),
             "seconds": round(self.seconds, 1),

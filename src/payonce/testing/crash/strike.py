@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import asyncpg
 
@@ -20,7 +20,8 @@ from payonce.testing.crash.model import UNREACHED, Crossing, Label, Mode, Point,
 from payonce.testing.crash.oracle import judge
 from payonce.testing.crash.rest import Schedule, StuckError
 from payonce.testing.crash.scenario import Scenario, Simulators, twists_of
-from payonce.testing.crash.wire import At, End, Reap, Verdict
+from payonce.testing.crash.server_crash import Session, open_transaction_id
+from payonce.testing.crash.wire import At, End, Reap, Verdict, Way
 
 RUN_LIMIT_S: Final = 40.0
 """Of one run with all its children; below the time that a child waits for the explorer."""
@@ -42,7 +43,7 @@ class Explorer:
         self._loud = loud
         self._runner = asyncio.Runner()
         self._stack = AsyncExitStack()
-        self._superusers: dict[int, asyncpg.Connection] = {}
+        self._superusers: dict[int, Session] = {}
 
     def close(self) -> None:
         self._runner.run(self._stack.aclose())
@@ -59,9 +60,9 @@ class Explorer:
         finally:
             run.bury_all()
             self._runner.run(close_plot(plot))
-        return Result(scenario.name, point, violations, time.monotonic() - began_at, run.crossed)
+        return Result(scenario.name, point, violations, time.monotonic() - began_at, run.crossed, run.id_reused)
 
-    def _superuser(self, ground: Ground) -> asyncpg.Connection:
+    def _superuser(self, ground: Ground) -> Session:
         if id(ground.server) not in self._superusers:
             entering = self._stack.enter_async_context(superuser_of(ground.server))
             self._superusers[id(ground.server)] = self._runner.run(entering)
@@ -100,6 +101,9 @@ class _Run:
     schedules: dict[int, Schedule] = field(default_factory=dict)
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     struck: At | None = None
+    lost_id: int | None = None
+    """Of the transaction that the crash of the server undid."""
+    id_reused: bool = False
     sweeping: bool = False
 
     def __post_init__(self) -> None:
@@ -119,7 +123,10 @@ class _Run:
             ]
         if self.point is not None and self.struck is None:
             return [Violation(UNREACHED, f"the first process came to its end without crossing {self.point.label}")]
-        return self.explorer.wait(judge(self.scenario, self.simulators, self.plot.owner, self.plot.yard))
+        if self.lost_id is not None and not self.id_reused:
+            return [Violation(UNREACHED, f"transaction {self.lost_id} left a trace, and nobody was given its id again")]
+        read = cast(asyncpg.Connection, self.plot.owner)
+        return self.explorer.wait(judge(self.scenario, self.simulators, read, self.plot.yard))
 
     def bury_all(self) -> None:
         for child in self.children:
@@ -194,9 +201,12 @@ class _Run:
         return Fate.DONE
 
     async def _trap(self, at: At) -> Verdict:
+        if at.carried_out:
+            await self._crash_server(None)
+            return Verdict()
         self.counts[at.message, at.site] += 1
         label = Label(at.message, at.site, self.counts[at.message, at.site])
-        self.crossed.append(Crossing(label, at.reads))
+        self.crossed.append(Crossing(label, at.reads, commits=at.way is Way.STORE and not at.reads))
         if self.point is None or label != self.point.label:
             return Verdict()
         self.struck = at
@@ -209,6 +219,21 @@ class _Run:
                 return Verdict(End.DIE_AFTER, stop=True)
             case Mode.STOPPED:
                 return Verdict(End.GO, stop=True, asleep_s=self.schedules[FIRST].longest_lease_s + 1)
+            case Mode.SERVER_CRASH_BEFORE:
+                self.lost_id = await self._open_transaction_id()
+                await self._crash_server(self.lost_id)
+                return Verdict(transaction_id=self.lost_id)
+            case Mode.SERVER_CRASH_AFTER:
+                return Verdict(End.LOSE_ANSWER, transaction_id=await self._open_transaction_id())
+
+    async def _open_transaction_id(self) -> int | None:
+        return await open_transaction_id(self.plot.superuser, self.children[0].name)
+
+    async def _crash_server(self, lost_id: int | None) -> None:
+        """While the process waits for a verdict: it connects again when the server is back and others have written."""
+        self.id_reused = await self.plot.crash_server(lost_id)
+        if twists_of(self.scenario).wipes:
+            await self.plot.yard.wipe()
 
     def _child(self, number: int) -> Child:
         child = self.explorer.fork(self.scenario, self.plot, number, self.ablate)

@@ -32,6 +32,8 @@ class End(StrEnum):
     GO = "go"
     DIE = "die"
     DIE_AFTER = "die_after"
+    LOSE_ANSWER = "lose_answer"
+    """Send, and ask the explorer again when the answer is here; the process never sees it."""
 
 
 class At(msgspec.Struct, tag=True, frozen=True):
@@ -42,6 +44,8 @@ class At(msgspec.Struct, tag=True, frozen=True):
     way: Way
     reads: bool
     """What it is about to send changes nothing, wherever it arrives."""
+    carried_out: bool = False
+    """Asked for the second time at this crossing: it has sent, and the answer is about to be lost."""
 
 
 class Sent(msgspec.Struct, tag=True, frozen=True):
@@ -73,6 +77,8 @@ class Verdict(msgspec.Struct, tag=True, frozen=True):
     """Stop itself (SIGSTOP) first; `end` holds once it is woken."""
     asleep_s: float = 0.0
     """By how much its own clock has gone on when it wakes."""
+    transaction_id: int | None = None
+    """Of the transaction that is to end at this crossing. Only ablations look at it."""
 
 
 class Received(msgspec.Struct, tag=True, frozen=True):
