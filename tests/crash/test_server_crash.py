@@ -9,13 +9,16 @@ from payonce.testing.crash import (
     ABLATIONS,
     ALL_MODES,
     BUILT_IN,
+    ON_POSTGRES,
     SERVER_CRASH,
+    Backend,
     Mode,
     explore,
     explore_without,
     parse_modes,
     parse_point,
 )
+from payonce.testing.crash.ablations import LOST_COMMIT
 from payonce.testing.crash.on_redis import OnRedis
 from payonce.testing.crash.scenarios import WIRE
 from payonce.testing.crash.scenarios import payments as pay
@@ -63,9 +66,9 @@ def test_money_moves_once_with_queues_in_redis(postgres: ScratchServer) -> None:
     assert report.figures()["ids_reused"] == 1
 
 
-def test_a_commit_that_is_looked_up_by_its_id_is_found_out(postgres: ScratchServer) -> None:
-    [ablation] = [each for each in ABLATIONS if each.name == "the fate of a lost COMMIT"]
-    [caught] = explore_without([ablation], [WIRE], server=postgres)
+@pytest.mark.parametrize("backend", [ON_POSTGRES, OnRedis()], ids=["postgres", "redis"])
+def test_a_commit_that_is_looked_up_by_its_id_is_found_out(postgres: ScratchServer, backend: Backend) -> None:
+    [caught] = explore_without([LOST_COMMIT], [WIRE], server=postgres, backend=backend)
     assert caught.at is not None
     assert "Run.intent" in caught.at
     assert caught.violation is not None

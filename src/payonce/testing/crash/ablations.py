@@ -257,6 +257,10 @@ def commit_looked_up_by_its_id() -> None:
     put(engine_database, "_ask_how_it_ended", status_of_the_id)
 
 
+LOST_COMMIT: Final = Ablation(
+    "the fate of a lost COMMIT", commit_looked_up_by_its_id, "wire", Mode.SERVER_CRASH_BEFORE, near="Run.intent"
+)
+
 ABLATIONS: Final = (
     Ablation("the intent on record", no_intent_on_record, "wire", Mode.AFTER),
     Ablation("the fence of the commit", no_fence_in_the_commit, "charge", Mode.STOPPED),
@@ -272,7 +276,5 @@ ABLATIONS: Final = (
     Ablation("outcomes that no fence keeps out", outcomes_fenced_away, "wire", Mode.STOPPED),
     Ablation("contradictions", contradictions_dropped, "wire", Mode.STOPPED),
     Ablation("the sweep of dead leases", dead_leases_kept, "charge", Mode.AFTER, frozenset({"stuck"})),
-    Ablation(
-        "the fate of a lost COMMIT", commit_looked_up_by_its_id, "wire", Mode.SERVER_CRASH_BEFORE, near="Run.intent"
-    ),
+    LOST_COMMIT,
 )
