@@ -42,7 +42,9 @@ PERIOD_DAYS: Final = 31
 DUNNED_AFTER_S: Final = PERIOD_DAYS * DAY_S + 1.25 * DAY_S
 """Later than the first day of dunning, however long a struck renewal took to be declined."""
 ASKED_AGAIN_AFTER_S: Final = (PERIOD_DAYS + 10) * DAY_S
-CHANGED_AFTER: Final = timedelta(days=10)
+CHANGED_AFTER: Final = timedelta(days=7)
+"""The difference to be paid is the same for any start within the next four minutes: a first charge whose COMMIT was lost
+is tried again later, and its period begins later."""
 # The clock stands still: what is due runs at once. Ends are logged, so that they can be counted.
 HANDLERS: Final = tuple(
     replace(each, policy=replace(each.policy, rate=None, concurrency=None, log="all"))
@@ -253,7 +255,7 @@ class Renewal(BillingScenario):
 
 
 class ChangeOfPlan(BillingScenario):
-    """Ten days into its period a subscription takes up a dearer plan, and pays the difference to the second."""
+    """Seven days into its period a subscription takes up a dearer plan, and pays the difference to the second."""
 
     def __init__(self) -> None:
         left = Fraction(PERIOD_DAYS - CHANGED_AFTER.days, PERIOD_DAYS)
