@@ -1,8 +1,13 @@
 """The explorer on queues in Redis: every command is a crossing, and a safeguard that is taken out there is missed."""
 
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from payonce.testing import ScratchServer
+from payonce.queues.redis.keys import main_key
+from payonce.testing import OpenStage, ScratchServer
 from payonce.testing.crash import BUILT_IN, PROCESS_MODES, Mode, explore, explore_without, parse_point
 from payonce.testing.crash.on_redis import OnRedis
 from payonce.testing.crash.redis_ablations import REDIS_ABLATIONS
@@ -10,6 +15,7 @@ from payonce.testing.crash.redis_crossings import only_looks
 from payonce.testing.crash.scenarios import ON_REDIS_ALONE
 from payonce.testing.crash.scenarios import payments as pay
 from payonce.testing.crash.scenarios.play import Play
+from payonce.testing.redis_clock import EPOCH
 
 RECEIPT = Play("receipt", (pay.send_receipt,), pay.RECEIPT, {"r-1": 1}, {"r-1": frozenset({"new"})})
 SCENARIOS = (*BUILT_IN, *ON_REDIS_ALONE)
@@ -55,6 +61,26 @@ def test_a_safeguard_that_is_taken_out_is_missed(postgres: ScratchServer, name: 
     scenarios = [each for each in SCENARIOS if each.name == ablation.scenario]
     [caught] = explore_without([ablation], scenarios, server=postgres, backend=ON_REDIS)
     assert caught.at is not None, f"without {name} the explorer finds nothing"
+
+
+async def test_what_waits_in_redis_is_due_at_the_very_microsecond(stage: OpenStage, tmp_path: Path) -> None:
+    place: Any = ON_REDIS.place(tmp_path)
+    key = f"{main_key(pay.CHARGE.queue)}:delayed"
+    try:
+        async with stage() as on, place.yard(on.owner, [pay.CHARGE]) as yard:
+            await ON_REDIS.declare(on.database, [pay.CHARGE])
+            for microsecond in range(20):
+                # Seconds as a float, times 1,000, are below the score for some of these.
+                moment = datetime(2026, 1, 1, 12, 1, 0, microsecond, tzinfo=UTC)
+                await yard.client.delete(key)
+                await yard.client.zadd(key, {"{}": int((moment - EPOCH) / timedelta(microseconds=1)) / 1_000})
+                await yard.freeze(moment)
+                assert (await yard.look()).due == [pay.CHARGE.queue]
+                await yard.freeze(moment - timedelta(microseconds=1))
+                assert (await yard.look()).due == []
+                assert await yard.next_due() == moment
+    finally:
+        place.server.close()
 
 
 def test_only_what_surely_changes_nothing_counts_as_a_look() -> None:

@@ -4,7 +4,7 @@ import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
@@ -31,7 +31,7 @@ from payonce.testing.crash.backend import Look, Parts, Place, Yard
 from payonce.testing.crash.model import Violation
 from payonce.testing.crash.on_postgres import ANSWERED_AND_PARKED, RELAYS, left_in_postgres
 from payonce.testing.crash.redis_crossings import watch_redis
-from payonce.testing.redis_clock import RedisClock
+from payonce.testing.redis_clock import EPOCH, RedisClock
 
 NOWHERE: Final = "redis://127.0.0.1:1/0"
 REFILL: Final = "refill"
@@ -114,7 +114,8 @@ class RedisYard:
 
     async def look(self) -> Look:
         [row] = await self.owner.fetch(_LOOK, RELAY)
-        due_ms, lease_ms = (row[name].timestamp() * 1_000 for name in ("due_now", "lease_now"))
+        # As the clock computes the next due moment: one that differs in the last digit is neither due nor to come.
+        due_ms, lease_ms = ((row[name] - EPOCH) / timedelta(milliseconds=1) for name in ("due_now", "lease_now"))
         dead, due, leased = [], [], bool(row["leased"])
         for policy in self.policies:
             key = main_key(policy.queue)
