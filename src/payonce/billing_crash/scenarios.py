@@ -39,12 +39,14 @@ ACCOUNT, CHANGE = "acc-1", "change-1"
 DAY_S: Final = 86_400.0
 PERIOD_DAYS: Final = 31
 """All runs begin in January."""
+RENEWED_AFTER_S: Final = PERIOD_DAYS * DAY_S + 600.0
+"""Later than the period ends, also where the first charge had to be tried again and its period began minutes later."""
 DUNNED_AFTER_S: Final = PERIOD_DAYS * DAY_S + 1.25 * DAY_S
 """Later than the first day of dunning, however long a struck renewal took to be declined."""
 ASKED_AGAIN_AFTER_S: Final = (PERIOD_DAYS + 10) * DAY_S
 CHANGED_AFTER: Final = timedelta(days=7)
-"""The difference to be paid is the same for any start within the next four minutes: a first charge whose COMMIT was lost
-is tried again later, and its period begins later."""
+"""The difference to be paid is the same for any start within the next four minutes: a first charge whose COMMIT was
+lost is tried again later, and its period begins later."""
 # The clock stands still: what is due runs at once. Ends are logged, so that they can be counted.
 HANDLERS: Final = tuple(
     replace(each, policy=replace(each.policy, rate=None, concurrency=None, log="all"))
@@ -245,7 +247,7 @@ class Renewal(BillingScenario):
 
     async def _begin(self, tx: Tx, now: datetime) -> None:
         await starting.start(tx, ACCOUNT, "basic", self.name)
-        for look, delay_s in (("due", PERIOD_DAYS * DAY_S + 1), ("dunned", DUNNED_AFTER_S)):
+        for look, delay_s in (("due", RENEWED_AFTER_S), ("dunned", DUNNED_AFTER_S)):
             await tx.send(BILLING_CLOCK, {}, action=keeping.RENEW, correlation_id=look, delay_s=delay_s)
         await tx.send(
             PAYMENT_INITIATION, {"subscription_id": self.name, "period": 1}, action=Action.RENEWAL,
