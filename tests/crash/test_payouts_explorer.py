@@ -39,6 +39,8 @@ def stand() -> OnCloudTasks:
         "payout @ payout engine.effects.store:record_plain #2 @ stopped",
         # The task service forgets what it has while a run of it dies in its commit.
         "payout-lost @ payout-lost engine.work:Work.commit #6 @ before",
+        # The server crashes under the janitor that looks for forgotten payouts: it comes by again.
+        "payout-lost @ - payouts_crash.scenarios:PayoutsScenario.janitors.look_later #1 @ server-crash-before",
     ],
 )
 def test_the_client_is_paid_once(postgres: ScratchServer, stand: OnCloudTasks, point: str) -> None:

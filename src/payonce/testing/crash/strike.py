@@ -21,7 +21,7 @@ from payonce.testing.crash.oracle import judge
 from payonce.testing.crash.rest import Schedule, StuckError
 from payonce.testing.crash.scenario import Scenario, Simulators, twists_of
 from payonce.testing.crash.server_crash import Session, open_transaction_id
-from payonce.testing.crash.wire import At, End, Reap, Verdict, Way
+from payonce.testing.crash.wire import At, End, Reap, Tick, Verdict, Way
 
 RUN_LIMIT_S: Final = 40.0
 """Of one run with all its children; below the time that a child waits for the explorer."""
@@ -198,6 +198,9 @@ class _Run:
             if fate is not Fate.DONE:
                 return fate
             schedule.held_up = self.sweeping and not done.worked
+            if isinstance(command, Tick) and not done.worked:
+                # A janitor that could not reach its server comes by again.
+                schedule.ticked.discard(command.janitor)
         return Fate.DONE
 
     async def _trap(self, at: At) -> Verdict:
