@@ -5,13 +5,15 @@ import socket
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
 import pytest
 
 from payonce.engine import hosts
-from payonce.engine.database import Database, connect, described
+from payonce.engine.database import Database
+from payonce.engine.sessions import connect, described, open_session
 from payonce.kit.outcomes import Unavailable
 from payonce.testing import ScratchDatabase
 
@@ -59,6 +61,7 @@ async def test_a_silent_host_does_not_use_up_the_time_of_the_others(
 ) -> None:
     """Guards the share of each host: the driver's own limit is for all of them, and the second is never tried."""
     monkeypatch.setattr("payonce.engine.database.CONNECT_TIMEOUT_S", LIMIT_S)
+    monkeypatch.setitem(cast(dict[str, Any], open_session.__kwdefaults__), "timeout", LIMIT_S)
     with silent_server() as silent:
         async with forwarded(scratch) as port:
             url = f"postgresql://payonce_service@127.0.0.1:{silent},127.0.0.1:{port}/{scratch.name}?sslmode=disable"

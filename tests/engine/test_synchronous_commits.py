@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any, cast
 
 import pytest
 
@@ -30,9 +31,8 @@ def cluster() -> Iterator[Cluster]:
 @pytest.fixture
 def waiting(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> ScratchDatabase:
     monkeypatch.setattr("payonce.engine.database.COMMAND_TIMEOUT_S", PATIENCE_S)
-    monkeypatch.setattr(
-        sessions.open_session, "__kwdefaults__", {**sessions.open_session.__kwdefaults__, "command_timeout": PATIENCE_S}
-    )
+    defaults = cast(dict[str, Any], sessions.open_session.__kwdefaults__)
+    monkeypatch.setitem(defaults, "command_timeout", PATIENCE_S)
     monkeypatch.setattr(commits, "FATE_LIMIT_S", LIMIT_S)
     return cluster.database()
 

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import msgspec
 
-from payonce.engine import database as engine_database
+from payonce.engine import commits
 from payonce.engine.database import Database
 from payonce.engine.effects import resolve, send, store
 from payonce.engine.effects import run as running
@@ -246,15 +246,18 @@ def commit_looked_up_by_its_id() -> None:
     """The server is asked what became of the transaction with the lost one's id, which may be somebody else's by then.
     Where the id comes from makes no difference: here the explorer has told it."""
 
-    async def status_of_the_id(database: Database, *arguments: object) -> str:
-        connection = await database.connect()
+    async def status_of_the_id(database: Database, *arguments: object) -> bool | None:
+        try:
+            connection = await database.connect()
+        except commits.UNREACHABLE:
+            return None
         try:
             status: str = await connection.fetchval("select txid_status($1)", crossings.transaction_id)
-            return status
+            return None if status == "in progress" else status == "committed"
         finally:
-            await connection.close()
+            connection.terminate()
 
-    put(engine_database, "_ask_how_it_ended", status_of_the_id)
+    put(commits, "_find", status_of_the_id)
 
 
 LOST_COMMIT: Final = Ablation(

@@ -74,7 +74,8 @@ async def cross(
     """
     global transaction_id
     assert _explorer is not None, "a crossing before report_to()"
-    _explorer.send(At(in_hand.get(), site(), way, reads))
+    message, wanted_by = in_hand.get(), site()
+    _explorer.send(At(message, wanted_by, way, reads))
     verdict = _explorer.receive()
     assert isinstance(verdict, Verdict), f"a verdict was wanted, not {verdict}"
     if verdict.stop:
