@@ -56,14 +56,6 @@ class ChargeCard(Effect[ChargeOrder, Made]):
         self.transaction = transaction
         self.token = token
 
-    def identity(self) -> object:
-        """Without the card: the customer may have another one by the time a lost answer is looked for."""
-        transaction = self.transaction
-        return {
-            "transaction": transaction.id, "account": transaction.account_id, "invoice": transaction.invoice_id,
-            "amount": str(transaction.amount),
-        }  # fmt: skip
-
     async def prepare(self) -> ChargeOrder:
         transaction, key = self.transaction, sent_as(self.reference)
         metadata = {"transaction": transaction.id, "account": transaction.account_id}
