@@ -19,6 +19,7 @@ VARIABLES = (
             "PORT",
             "SLOTS",
             "POOL_SIZE",
+            "ACCEPT_DATA_LOSS",
             "GRACE_S",
             "LOG",
             "JOB_LOG_DAYS",
@@ -65,6 +66,7 @@ def test_addresses_are_secrets_and_settings_cannot_be_changed(monkeypatch: pytes
     [
         ("PAYONCE_SLOTS", "0"),
         ("PAYONCE_POOL_SIZE", "1.5"),
+        ("PAYONCE_ACCEPT_DATA_LOSS", "perhaps"),
         ("PAYONCE_GRACE_S", "nan"),
         ("PAYONCE_GRACE_S", "-1"),
         ("PAYONCE_LOG", "loud"),
