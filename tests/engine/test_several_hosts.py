@@ -73,6 +73,18 @@ async def test_a_silent_host_does_not_use_up_the_time_of_the_others(
                 assert time.monotonic() - began_at < LIMIT_S / 2, "the host that answered last is asked first"
 
 
+async def test_a_host_that_dies_while_it_is_asked_is_passed_over(scratch: ScratchDatabase) -> None:
+    async def die(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.close()
+
+    dying = await asyncio.start_server(die, "127.0.0.1", 0)
+    async with dying, forwarded(scratch) as port:
+        hosts = f"127.0.0.1:{dying.sockets[0].getsockname()[1]},127.0.0.1:{port}"
+        connection = await connect(f"postgresql://payonce_service@{hosts}/{scratch.name}?sslmode=disable")
+        connection.terminate()
+
+
 async def test_a_host_that_refuses_writes_is_passed_over(scratch: ScratchDatabase) -> None:
     """Without being told so in the URL: nothing of payonce can work on a standby."""
     query = parse_qs(urlsplit(scratch.service_url).query)

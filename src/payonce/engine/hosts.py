@@ -7,9 +7,14 @@ import asyncpg
 
 from payonce.kit.postgres_hosts import Host, hosts_of
 
-PASSED_OVER: Final = (OSError, asyncpg.CannotConnectNowError, asyncpg.TargetServerAttributeNotMatched)
-"""What one server may say while another serves: gone, starting, a standby. Anything else is told at once: a refused
-login is refused everywhere."""
+PASSED_OVER: Final = (
+    OSError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.TargetServerAttributeNotMatched,
+)
+"""What one server may say while another serves: gone, dying, starting, a standby. Anything else is told at once: a
+refused login is refused everywhere."""
 _answered: dict[str, Host] = {}
 """The host that answered last, by URL: after a failover no further connection waits for the dead one."""
 
