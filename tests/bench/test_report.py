@@ -31,7 +31,7 @@ def test_ratios_compare_with_the_best_peer_of_each_figure() -> None:
         row("pgqueuer", drain=20_000, bulk=40_000, idle=2.0),
         row("saq", drain=1_000, bulk=60_000, idle=0.5),
     ]
-    assert ratios(rows) == {"drain": 2.0, "bulk_enqueue": 2.0, "idle_p50": 2.0}
+    assert ratios(rows) == {"drain": 2.0, "bulk_enqueue": 2.0, "idle_p50": 2.0, "transactional": None}
 
 
 def test_a_peer_without_a_figure_is_not_the_best_one() -> None:
@@ -42,6 +42,18 @@ def test_a_peer_without_a_figure_is_not_the_best_one() -> None:
 def test_our_transactional_row_is_no_peer_of_ours() -> None:
     rows = [row("payonce", drain=30.0), row("payonce (transactional)", drain=20.0), row("rq", drain=10.0)]
     assert ratios(rows)["drain"] == 3.0
+
+
+def test_the_transactional_ratio_is_among_those_that_commit_both_together() -> None:
+    rows = [
+        TransactionalRow(backend="postgres", system=system, atomic=atomic, per_s=per_s, how="")
+        for system, atomic, per_s in [
+            ("payonce", False, 90.0), ("payonce", True, 60.0), ("saq", False, 80.0), ("dbos", True, 10.0),
+            ("pgqueuer", True, 20.0),
+        ]
+    ]  # fmt: skip
+    assert ratios([], rows)["transactional"] == 3.0
+    assert ratios([], rows[:3])["transactional"] is None
 
 
 @pytest.mark.parametrize("rows", [[], [row("payonce")], [row("saq")], [row("payonce", drain=None), row("saq")]])

@@ -72,9 +72,9 @@ def run(
         if any(system.is_installed for system in known):
             report.conditions.update(place.conditions())
         report.rows.extend(rows := one.rows())
-        report.transactional.extend(one.transactional_rows())
+        report.transactional.extend(transactional := one.transactional_rows())
         report.scaling.update(one.scaling)
-        report.ratios[each] = ratios(rows)
+        report.ratios[each] = ratios(rows, transactional)
         report.skipped.extend(_missing(system) for system in known if not system.is_installed)
         report.errors.extend(one.errors)
     return report

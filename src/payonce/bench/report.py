@@ -51,13 +51,21 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.format(msgspec.json.encode(self), indent=2).decode()
 
 
-def ratios(rows: Sequence[Row]) -> dict[str, float | None]:
+def ratios(rows: Sequence[Row], transactional: Sequence[TransactionalRow] = ()) -> dict[str, float | None]:
     """Ours divided by the best peer's of the same run; for idle_p50 smaller is better."""
     return {
         "drain": ratio_to_best(rows, lambda row: row.drain_per_s, best=max),
         "bulk_enqueue": ratio_to_best(rows, lambda row: row.bulk_per_s, best=max),
         "idle_p50": ratio_to_best(rows, lambda row: row.idle_p50_ms, best=min),
+        "transactional": transactional_ratio(transactional),
     }
+
+
+def transactional_ratio(rows: Sequence[TransactionalRow]) -> float | None:
+    """Among those that commit the business row and the acknowledgement together."""
+    ours = [row.per_s for row in rows if row.atomic and row.system == OURS]
+    peers = [row.per_s for row in rows if row.atomic and row.system not in OUR_SYSTEMS]
+    return round(ours[0] / max(peers), 3) if ours and peers else None
 
 
 def ratio_to_best(

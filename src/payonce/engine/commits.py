@@ -196,8 +196,8 @@ async def _roll_back(connection: PlainConnection, transaction: Transaction) -> N
         connection.terminate()
 
 
-# A commit whose wait for a synchronous standby was cancelled, as our own time-out does, is on the primary alone. The log
-# has one order: when this later commit is answered, the standby has the earlier one too.
+# A commit whose wait for a synchronous standby was cancelled, as our own time-out does, is on the primary alone. The
+# log has one order: when this later commit is answered, the standby has the earlier one too.
 _REPLICATE: Final = "select pg_logical_emit_message(true, 'payonce', '')"
 
 # A role sees since when a session runs only if it is one of its own: then the id alone has to do.
