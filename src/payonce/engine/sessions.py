@@ -69,7 +69,7 @@ class PlainConnection(asyncpg.Connection):
     session_token: str
     _begins_late = False
     _begin_pending = False
-    _before_commit = ""
+    _before_commit: tuple[str, Sequence[str]] | None = None
 
     @property
     def is_pooled(self) -> bool:
@@ -105,9 +105,11 @@ class PlainConnection(asyncpg.Connection):
         """The next BEGIN is sent with the statement that follows it, in one round trip where that has plain values."""
         self._begins_late = True
 
-    def before_commit(self, statement: str) -> None:
-        """The next COMMIT takes the statement along, so that it costs no round trip of its own."""
-        self._before_commit = statement
+    def before_commit(self, query: str, *values: object) -> None:
+        """The next COMMIT takes the statement along, so that it costs no round trip of its own. Values must be plain."""
+        literals = _as_literals(values)
+        assert literals is not None, f"only plain values can be sent with COMMIT, not {values}"
+        self._before_commit = query, literals
 
     def is_in_transaction(self) -> bool:
         return self._begin_pending or super().is_in_transaction()
@@ -116,23 +118,25 @@ class PlainConnection(asyncpg.Connection):
         if query == "BEGIN;" and self._begins_late:
             self._begins_late, self._begin_pending = False, True
             return "BEGIN"
-        if query == "COMMIT;" and self._before_commit:
-            query, self._before_commit = f"{self._before_commit}; COMMIT;", ""
         if self._begin_pending:
             if (values := _as_literals(args)) is None:
                 await self._begin()
             else:
-                query, args = await self._after_begin(query, values), ()
+                query, args = f"BEGIN; {await self._by_name(query, values)}", ()
+                self._begin_pending = False
+        elif query == "COMMIT;" and self._before_commit is not None:
+            along, self._before_commit = self._before_commit, None
+            query = f"{await self._by_name(*along)} COMMIT;"
         return await super().execute(query, *args, timeout=timeout)
 
-    async def _after_begin(self, query: str, values: Sequence[str]) -> str:
-        if values:
-            if query not in self._prepared:
-                statement = await self.prepare(query)
-                self._prepared[query] = statement.get_name(), statement
-            query = f"EXECUTE {self._prepared[query][0]}({', '.join(values)});"
-        self._begin_pending = False
-        return f"BEGIN; {query}"
+    async def _by_name(self, query: str, values: Sequence[str]) -> str:
+        """The statement as text that can stand beside others: prepared once in this session, so planned once."""
+        if not values:
+            return query
+        if query not in self._prepared:
+            statement = await self.prepare(query)
+            self._prepared[query] = statement.get_name(), statement
+        return f"EXECUTE {self._prepared[query][0]}({', '.join(values)});"
 
     async def _begin(self) -> None:
         self._begin_pending = False
