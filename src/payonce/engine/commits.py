@@ -105,7 +105,7 @@ async def fenced_transaction(database: Connects, connection: Connection, fence: 
 
 async def _commit(database: Connects, connection: PlainConnection, transaction: Transaction) -> None:
     token, session = new_id(), Session(connection.backend_pid, connection.backend_started_at)
-    connection.before_commit(_WRITE_TOKEN, token)
+    connection.before_commit(_NOTE_COMMIT, token)
     try:
         await transaction.commit()
     except LOST_ANSWERS as error:
@@ -194,7 +194,7 @@ async def _roll_back(connection: PlainConnection, transaction: Transaction) -> N
 
 
 # A transaction that has written nothing has nothing to lose, and leaves no token.
-_WRITE_TOKEN: Final = """
+_NOTE_COMMIT: Final = """
     insert into payonce.commits (token) select $1::uuid where pg_current_xact_id_if_assigned() is not null"""
 
 # A commit whose wait for a synchronous standby was cancelled, as our own time-out does, is on the primary alone. The

@@ -106,7 +106,7 @@ class PlainConnection(asyncpg.Connection):
         self._begins_late = True
 
     def before_commit(self, query: str, *values: object) -> None:
-        """The next COMMIT takes the statement along, so that it costs no round trip of its own. Values must be plain."""
+        """The next COMMIT takes this statement, which has plain values, along in its round trip."""
         literals = _as_literals(values)
         assert literals is not None, f"only plain values can be sent with COMMIT, not {values}"
         self._before_commit = query, literals
@@ -118,15 +118,15 @@ class PlainConnection(asyncpg.Connection):
         if query == "BEGIN;" and self._begins_late:
             self._begins_late, self._begin_pending = False, True
             return "BEGIN"
+        if query == "COMMIT;" and self._before_commit is not None:
+            along, self._before_commit = self._before_commit, None
+            query = f"{await self._by_name(*along)} COMMIT;"
         if self._begin_pending:
             if (values := _as_literals(args)) is None:
                 await self._begin()
             else:
                 query, args = f"BEGIN; {await self._by_name(query, values)}", ()
                 self._begin_pending = False
-        elif query == "COMMIT;" and self._before_commit is not None:
-            along, self._before_commit = self._before_commit, None
-            query = f"{await self._by_name(*along)} COMMIT;"
         return await super().execute(query, *args, timeout=timeout)
 
     async def _by_name(self, query: str, values: Sequence[str]) -> str:

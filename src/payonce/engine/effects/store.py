@@ -8,6 +8,7 @@ from uuid import UUID
 import asyncpg
 
 from payonce.engine.database import Connection, is_transient
+from payonce.engine.effects import writes
 from payonce.engine.effects.declaration import Effect, Findable, Keyed, Safety
 from payonce.engine.effects.model import (
     OPEN,
@@ -21,7 +22,6 @@ from payonce.engine.effects.model import (
     kept_reference,
     state_after,
 )  # fmt: skip
-from payonce.engine.effects.sets import New, Performed, insert_all, record_all
 from payonce.engine.model import Claim, clean_text
 from payonce.engine.outbox.kept import wake_kept
 from payonce.engine.rows import MESSAGE_STARTS_OVER
@@ -84,7 +84,7 @@ async def insert(
 ) -> Stored | None:  # fmt: skip
     """A new effect with its first try. None when another run was quicker; Retry while its scope is taken."""
     safety = effect.safety
-    new = New(
+    new = writes.New(
         new_id(), effect.kind, key, generation, effect.version, type(safety).__name__.lower(), scope, request,
         claim.message.id, claim.message.trace, effect.timeout_s,
         safety.valid_for_s if isinstance(safety, Keyed) else None, service, claim.message.lane,
@@ -92,7 +92,7 @@ async def insert(
         None if amount is None else amount.minor, _horizon_s(safety), claim.token, identity,
     )  # fmt: skip
     try:
-        [row] = await insert_all(connection, [new])
+        row = await writes.insert(connection, new)
     except asyncpg.UniqueViolationError as error:
         raise Retry(f"another effect of {scope} is open") from error
     if row is None and scope is not None:
@@ -225,13 +225,13 @@ async def record_plain(
     anything else, or when the vendor's answer cannot be kept: `record` has to look."""
     if result.event is not Event.PERFORMED:
         return None
-    performed = Performed(
+    performed = writes.Performed(
         effect_id, attempt, result.outcome, kept_reference(result.vendor_ref), redacted(result.detail),
         None if claim is None else claim.message.id, None if claim is None else claim.token,
     )  # fmt: skip
     try:
         async with pool.acquire() as connection:
-            [row] = await record_all(connection, [performed])
+            row = await writes.record_performed(connection, performed)
     except asyncpg.PostgresError as error:
         if is_transient(error):
             raise

@@ -26,7 +26,7 @@ PLUMBING: Final = (
     "payonce.queues.redis.lines", "payonce.queues.redis.store", "redis", "payonce.testing.crash.redis_crossings",
     "payonce.kit", "payonce.testing.crash.child", "payonce.testing.crash.crossings", "google", "grpc",
     "payonce.testing.crash.on_cloudtasks", "payonce.testing.crash.tasks_wire",
-    "payonce.engine.effects.sets",
+    "payonce.engine.effects.writes",
 )  # fmt: skip
 """Modules that carry other modules' statements and requests: a crossing is named for whoever wanted it."""
 NOBODY: Final = "-"
