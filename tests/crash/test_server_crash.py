@@ -59,9 +59,16 @@ def test_the_process_lives_on_and_finds_out(postgres: ScratchServer, point: str,
     assert report.figures()["ids_reused"] == reused
 
 
-def test_money_moves_once_with_queues_in_redis(postgres: ScratchServer) -> None:
-    point = parse_point("wire @ w-1 engine.effects.send:Run.intent #1 @ server-crash-before")
-    report = explore([WIRE], server=postgres, backend=OnRedis(), only=point)
+@pytest.mark.parametrize(
+    "point",
+    [
+        "wire @ w-1 engine.effects.send:Run.intent #1 @ server-crash-before",
+        # Its effect does not reach the person: the message must not be parked without one.
+        "wire @ w-2 engine.work:Work.give_up #1 @ server-crash-before",
+    ],
+)
+def test_money_moves_once_with_queues_in_redis(postgres: ScratchServer, point: str) -> None:
+    report = explore([WIRE], server=postgres, backend=OnRedis(), only=parse_point(point))
     assert report.sound, report.told()
     assert report.figures()["ids_reused"] == 1
 

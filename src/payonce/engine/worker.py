@@ -279,6 +279,9 @@ class QueueServer:
         except asyncio.CancelledError:
             reason = f"{reason}; and giving up was cancelled: {run.cancelled_because or 'by itself'}"
         except Exception as error:
+            if isinstance(error, DATABASE_ERRORS) and is_transient(error) and work.settled_as is None:
+                # Its effects are not before a person: parked now, it would wait for an answer that nobody is asked for.
+                return Settlement(claim, Ending.RELEASED, redact(f"{reason}; but database: {error}"), RELEASE_DELAY_S)
             reason = redact(f"{reason}; and giving up failed: {_story(error)}")
         return None if work.settled_as is not None else Settlement(claim, ending, reason)
 
