@@ -52,7 +52,8 @@ async def test_a_transaction_that_is_open_while_a_seal_is_made_is_in_the_next_on
     async with stage() as s:
         lease = await leading(s)
         await noted(s, "before")
-        async with s.database.transaction() as late:
+        # Not the stage's own transaction: what is read below must not see it.
+        async with s.database.work.acquire() as late, late.transaction():
             await note(late, "test", "reference", "late", actor="tester")
             # With a higher id than the late one's.
             await noted(s, "after")

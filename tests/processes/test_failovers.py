@@ -44,7 +44,7 @@ HELD = """
     select count(*) from payonce.messages m
     where m.state = 'ready' and m.last_error like '%is not sent: the database%' and m.ready_at > payonce.due_now()
 """
-WAITING = "select count(*) from pg_stat_activity where wait_event = 'SyncRep' and query ilike 'commit%'"
+WAITING = "select count(*) from pg_stat_activity where wait_event = 'SyncRep' and query ilike '%commit;'"
 BURN_TRANSACTIONS = "do $$ begin for n in 1..2000 loop perform pg_current_xact_id(); commit; end loop; end $$"
 CLAIMED_SINCE = "select exists (select from payonce.messages where claimed_at > $1)"
 STARTED_SINCE = "select count(*) from payonce.effect_attempts where event = 'started' and created_at > $1"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import asyncpg
 import pytest
 
-from payonce.engine.ledger import Posting, Reference, moved
+from payonce.engine.ledger import Overdrawn, Posting, Reference, moved
 from payonce.engine.migrate import migrate
 from payonce.kit.money import Amount, well_known
 from payonce.testing import ScratchDatabase, ScratchServer, open_stage
@@ -47,7 +47,7 @@ async def test_sets_go_on_from_old_books_beside_the_version_before(empty: Scratc
     async with open_stage(empty) as s:
         ids = await set_posted(s, refund, spend, again)
         assert (ids[0], ids[2]) == (2, during)
-        with pytest.raises(asyncpg.PostgresError, match="account budgets/refunds holds 0 minor units"):
+        with pytest.raises(Overdrawn, match=r"account budgets/refunds holds 0\.0"):
             await set_posted(s, again, transfer("spend:2", 1, "budgets/refunds", "payouts/clients"))
         assert await findings(s) == {}
     assert await before.fetchval("while it is replaced") == during
