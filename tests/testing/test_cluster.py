@@ -88,6 +88,11 @@ async def test_a_cluster_fails_over_again_and_again(cluster: Cluster) -> None:
     cluster.drop(cluster.database())
 
 
+async def test_a_killed_server_leaves_no_shared_memory_behind(cluster: Cluster) -> None:
+    """It lies in the data folder, which the cluster deletes."""
+    assert await ask(cluster.database().superuser_url, "select count(*) from pg_ls_dir('pg_dynshmem')") > 0
+
+
 async def caught_up(cluster: Cluster, url: str) -> None:
     """An asynchronous standby is given the time that it needs."""
 

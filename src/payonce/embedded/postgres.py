@@ -209,6 +209,8 @@ def _tie(home: Home, postmaster: Postmaster) -> None:
 def untie(pid: int) -> None:
     """For a server that is dead, or is being stopped: the shell that would stop it with this process ends."""
     if tie := _ties.pop(pid, None):
+        # Killed, because a child that this process has forked may hold the other end of its pipe open.
+        tie.kill()
         tie.communicate()
 
 

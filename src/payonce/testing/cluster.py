@@ -13,19 +13,20 @@ import asyncio
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
+from uuid import uuid4
 
 import asyncpg
 
 from payonce.embedded import Installation, Server, find_installations, reset, start
 from payonce.embedded.account import reachable_installation
-from payonce.embedded.binaries import WAY_OUT
 from payonce.embedded.cluster import PORT
 from payonce.embedded.home import find_home, make_home, make_socket_folder
 from payonce.embedded.postgres import untie
@@ -33,7 +34,7 @@ from payonce.embedded.postmaster import is_alive, wait_until
 from payonce.embedded.roles import SUPERUSER
 from payonce.engine.migrate import Migration
 from payonce.kit.outcomes import Unavailable
-from payonce.testing.servers import QUICK_SETTINGS, ScratchDatabase, ScratchServer, make_folder
+from payonce.testing.servers import OWNER, QUICK_SETTINGS, ScratchDatabase, ScratchServer, make_folder
 
 BACKUP_LIMIT_S: Final = 60.0
 STREAMING_LIMIT_S: Final = 30.0
@@ -41,9 +42,12 @@ PROMOTE_LIMIT_S: Final = 30.0
 DEATH_LIMIT_S: Final = 10.0
 ANSWER_LIMIT_S: Final = 10.0
 NODES: Final = ("a", "b")
+FOLDER_PREFIX: Final = "payonce-cluster-"
 SETTINGS: Final = {
     **QUICK_SETTINGS,
     "synchronous_commit": "on",
+    # In the data folder, which is deleted: what a killed server leaves among the system's shared memory stays for good.
+    "dynamic_shared_memory_type": "mmap",
     # A standby that waits five seconds between two tries to reach its primary makes every test five seconds longer.
     "wal_retrieve_retry_interval": "100ms",
 }
@@ -58,6 +62,7 @@ class Cluster:
     migrations: Sequence[Migration]
     synchronous: bool
     primary: Server
+    settings: Mapping[str, str]
     standby: Server | None = None
     _scratch: ScratchServer = field(init=False)
 
@@ -66,15 +71,19 @@ class Cluster:
 
     @classmethod
     def make(
-        cls, migrations: Sequence[Migration], *, synchronous: bool, installation: Installation | None = None
+        cls,
+        migrations: Sequence[Migration],
+        *,
+        synchronous: bool,
+        installation: Installation | None = None,
+        folder: Path | None = None,
+        settings: Mapping[str, str] = MappingProxyType({}),
     ) -> "Cluster":
         """Two servers in a folder of their own. A synchronous primary answers a COMMIT only when the standby has it."""
-        chosen = installation or next(iter(replicating_installations()), None)
-        if chosen is None:
-            raise Unavailable(f"no PostgreSQL with pg_basebackup was found: {WAY_OUT}")
-        folder = make_folder("payonce-cluster-")
-        primary = start(folder / NODES[0], binaries=chosen, settings=SETTINGS, tie_to_parent=True)
-        cluster = cls(folder, chosen, migrations, synchronous, primary)
+        chosen = installation or replicating_installation()
+        place, all_settings = folder or make_folder(FOLDER_PREFIX), {**SETTINGS, **settings}
+        primary = start(place / NODES[0], binaries=chosen, settings=all_settings, tie_to_parent=True)
+        cluster = cls(place, chosen, migrations, synchronous, primary, all_settings)
         try:
             cluster.rejoin()
         except BaseException:
@@ -90,8 +99,22 @@ class Cluster:
 
     def database(self) -> ScratchDatabase:
         """A migrated database. Its URLs name both servers and lead to whichever of them takes writes."""
-        made = self._scratch.database()
-        return ScratchDatabase(made.name, *map(self._at_both, (made.owner_url, made.service_url, made.superuser_url)))
+        return self.urls(self._scratch.database().name)
+
+    def empty_database(self) -> ScratchDatabase:
+        """A database without payonce in it."""
+        name = f"scratch_{uuid4().hex}"
+        self.execute(f"create database {name} owner {OWNER} template template0")
+        return self.urls(name)
+
+    def urls(self, name: str) -> ScratchDatabase:
+        """Of a database of this name, at both servers."""
+        at = self._scratch.urls(name)
+        return ScratchDatabase(name, *map(self._at_both, (at.owner_url, at.service_url, at.superuser_url)))
+
+    def execute(self, statement: str) -> None:
+        """As superuser, outside any scratch database."""
+        _ask(self.primary, statement)
 
     def drop(self, database: ScratchDatabase) -> None:
         self._scratch.drop(database)
@@ -125,7 +148,7 @@ class Cluster:
         reset(self.folder / name)
         self._copy_primary(name)
         source = f"host={_socket_folder(self.primary)} user={SUPERUSER} application_name={name}"
-        settings = {**SETTINGS, "primary_conninfo": source}
+        settings = {**self.settings, "primary_conninfo": source}
         self.standby = start(self.folder / name, binaries=self.installation, settings=settings, tie_to_parent=True)
         # In the configuration file, not on the command line: a promoted server has no standby yet to wait for.
         _ask(self.primary, f"alter system set synchronous_standby_names = '{name if self.synchronous else ''}'")
@@ -139,9 +162,7 @@ class Cluster:
             # Not stopped: a primary whose replication is held would wait for its standby.
             if server is not None and is_alive(server.pid):
                 _kill(server)
-        for name in NODES:
-            reset(self.folder / name)
-        self.folder.rmdir()
+        delete_nodes(self.folder)
 
     def _signal_senders(self, how: signal.Signals) -> None:
         for pid in _ask(self.primary, "select array_agg(pid) from pg_stat_replication"):
@@ -175,6 +196,22 @@ class Cluster:
         ports = ",".join([str(PORT)] * len(NODES))
         where = f"host={','.join(folders)}&port={ports}"
         return f"{parts.scheme}://{parts.netloc}{parts.path}?{where}&target_session_attrs=read-write"
+
+
+def delete_nodes(folder: Path) -> None:
+    """Ends the servers in the folder of a cluster, if they run, and deletes it."""
+    for name in NODES:
+        reset(folder / name)
+    folder.rmdir()
+
+
+def replicating_installation() -> Installation:
+    """The preferred one that can make a standby."""
+    for found in replicating_installations():
+        return found
+    raise Unavailable(
+        "no PostgreSQL with pg_basebackup was found, which makes a standby: install the distribution's postgresql"
+    )
 
 
 def replicating_installations() -> list[Installation]:

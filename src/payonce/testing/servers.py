@@ -162,20 +162,24 @@ def _with_path(url: str, database: str) -> str:
 class _Line:
     """One superuser's connection for all the databases of a server: opening one for each costs as much as a test.
 
-    It lives in a thread of its own, because callers may stand inside a running event loop.
+    It lives in a thread of its own, because callers may stand inside a running event loop. The thread begins with the
+    first use: a process that forks others should have none.
     """
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._connection: asyncpg.Connection | None = None
-        self._loop = asyncio.new_event_loop()
-        self._thread = Thread(target=self._loop.run_forever, name="payonce-testing", daemon=True)
-        self._thread.start()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: Thread | None = None
 
     def execute(self, statement: str) -> None:
         self.wait_for(self.send(statement))
 
     def wait_for(self, work: Coroutine[Any, Any, Answer]) -> Answer:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = Thread(target=self._loop.run_forever, name="payonce-testing", daemon=True)
+            self._thread.start()
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     async def send(self, statement: str) -> None:
@@ -190,10 +194,11 @@ class _Line:
         await self._connection.execute(statement)
 
     def close(self) -> None:
-        self.wait_for(self._hang_up())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        if self._loop is not None and self._thread is not None:
+            self.wait_for(self._hang_up())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
 
     async def _hang_up(self) -> None:
         if self._connection is not None:
