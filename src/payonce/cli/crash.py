@@ -1,4 +1,4 @@
-"""`crash`: kill and stop processes, or crash their server, everywhere in every scenario; money must still move once."""
+"""`crash`: kill and stop processes, or their server, everywhere in every scenario; money must still move once."""
 
 import sys
 import time
@@ -37,8 +37,9 @@ def crash(
     mode: Annotated[
         list[str] | None,
         typer.Option(
-            help="Only these, repeatable: before, after, late, stopped, server-crash. The last is two: "
-            "server-crash-before and server-crash-after the COMMIT is carried out."
+            help="Only these, repeatable: before, after, late, stopped, server-crash, failover; all but failover if "
+            "unsaid. server-crash means -before and -after the COMMIT is carried out, failover these two and "
+            "-unreplicated, where the primary carries it out and dies before its standby has it."
         ),
     ] = None,
     processes: Annotated[
@@ -53,8 +54,10 @@ def crash(
     sends, killed after, killed with its words still on their way, or stopped until others have finished; then the rest
     runs on, and nothing may be lost, doubled or stuck. In mode server-crash the process lives on and the database
     server crashes instead, before or after a COMMIT; it restarts, and other clients are given the ids of lost
-    transactions. Uses private PostgreSQL servers, and with --backend redis private Redis servers; DATABASE_URL and
-    REDIS_URL are not used. Payouts and billing are explored when they are named.
+    transactions. In mode failover the primary of a cluster is killed and its synchronous standby promoted, and a person
+    releases the quarantine that follows; it needs a PostgreSQL with pg_basebackup. Uses private PostgreSQL servers, and
+    with --backend redis private Redis servers; DATABASE_URL and REDIS_URL are not used. Payouts and billing are
+    explored when they are named.
 
     \b
     Examples:
@@ -62,6 +65,7 @@ def crash(
       payonce crash wire --no-ablations
       payonce crash --every 3
       payonce crash --mode server-crash --json
+      payonce crash --mode failover --json
       payonce crash --backend redis
       payonce crash payout payout-direct payout-lost
       payonce crash payout --every 20

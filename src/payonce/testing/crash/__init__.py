@@ -1,5 +1,5 @@
-"""The crash explorer: kills or stops a process at every crossing of a scenario, or crashes its database server there,
-and compares both sides' books.
+"""The crash explorer: kills or stops a process at every crossing of a scenario, or crashes its database server there
+or fails over to a standby, and compares both sides' books.
 
     report = explore([MyScenario()])
     assert report.sound, report.told()
@@ -12,8 +12,10 @@ from payonce.testing.crash.backend import Backend
 from payonce.testing.crash.explore import ON_POSTGRES, Progress, explore, explore_without
 from payonce.testing.crash.model import (
     ALL_MODES,
+    FAILOVER,
     PROCESS_MODES,
     SERVER_CRASH,
+    USUAL_MODES,
     Crossing,
     Label,
     Mode,
@@ -28,7 +30,8 @@ from payonce.testing.crash.scenario import Decision, Now, PlainScenario, Reach, 
 from payonce.testing.crash.scenarios import BUILT_IN
 
 __all__ = [
-    "ABLATIONS", "ALL_MODES", "BUILT_IN", "ON_POSTGRES", "PROCESS_MODES", "SERVER_CRASH", "Ablation", "Backend",
-    "Caught", "Crossing", "Decision", "Label", "Mode", "Now", "PlainScenario", "Point", "Progress", "Reach", "Report",
-    "Result", "Scenario", "Simulators", "Violation", "explore", "explore_without", "parse_modes", "parse_point",
+    "ABLATIONS", "ALL_MODES", "BUILT_IN", "FAILOVER", "ON_POSTGRES", "PROCESS_MODES", "SERVER_CRASH", "USUAL_MODES",
+    "Ablation", "Backend", "Caught", "Crossing", "Decision", "Label", "Mode", "Now", "PlainScenario", "Point",
+    "Progress", "Reach", "Report", "Result", "Scenario", "Simulators", "Violation", "explore", "explore_without",
+    "parse_modes", "parse_point",
 ]  # fmt: skip

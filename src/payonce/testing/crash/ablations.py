@@ -11,7 +11,7 @@ from uuid import UUID
 
 import msgspec
 
-from payonce.engine import commits
+from payonce.engine import brakes, commits
 from payonce.engine.database import Database
 from payonce.engine.effects import resolve, send, store
 from payonce.engine.effects import run as running
@@ -27,8 +27,8 @@ from payonce.engine.work import Work
 from payonce.kit.ids import new_id
 from payonce.kit.outcomes import Stale
 from payonce.queues.postgres import PostgresQueue
-from payonce.testing.crash import crossings
-from payonce.testing.crash.model import Mode
+from payonce.testing.crash import child, crossings
+from payonce.testing.crash.model import SENT_IN_QUARANTINE, Mode
 from payonce.testing.crash.scenarios.client import BankClient, Order, Receipt, receipt_of
 
 DAMAGE: Final = frozenset({"happened twice", "books differ", "ledger", "invariant"})
@@ -260,8 +260,19 @@ def commit_looked_up_by_its_id() -> None:
     put(commits, "_find", status_of_the_id)
 
 
+def sent_in_quarantine() -> None:
+    """Whoever has connected to the new primary goes on as if nothing could be lost."""
+    put(child, "SEND_CHECKS", brakes.CHECKS)
+
+
 LOST_COMMIT: Final = Ablation(
     "the fate of a lost COMMIT", commit_looked_up_by_its_id, "wire", Mode.SERVER_CRASH_BEFORE, near="Run.intent"
+)
+LOST_BY_A_FAILOVER: Final = replace(
+    LOST_COMMIT, name="the fate of a COMMIT lost in a failover", mode=Mode.FAILOVER_UNREPLICATED
+)
+QUARANTINE: Final = Ablation(
+    "the quarantine after a failover", sent_in_quarantine, "wire", Mode.FAILOVER_BEFORE, frozenset({SENT_IN_QUARANTINE})
 )
 
 ABLATIONS: Final = (
@@ -280,4 +291,6 @@ ABLATIONS: Final = (
     Ablation("contradictions", contradictions_dropped, "wire", Mode.STOPPED),
     Ablation("the sweep of dead leases", dead_leases_kept, "charge", Mode.AFTER, frozenset({"stuck"})),
     LOST_COMMIT,
+    LOST_BY_A_FAILOVER,
+    QUARANTINE,
 )

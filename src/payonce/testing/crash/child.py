@@ -19,13 +19,14 @@ from payonce.engine.database import Database, is_transient
 from payonce.engine.janitors import Janitor
 from payonce.engine.outbox import relay_step
 from payonce.engine.process import Worker
+from payonce.engine.quarantine import notice_identity
 from payonce.engine.work import Handler, Work
 from payonce.kit import ids
 from payonce.kit.outcomes import Stale
 from payonce.kit.redact import redact
 from payonce.testing.crash.backend import Backend, Parts
 from payonce.testing.crash.crossings import NOBODY, ForwardingTransport, WatchedConnection, in_hand, report_to
-from payonce.testing.crash.person import answer, redrive
+from payonce.testing.crash.person import answer, redrive, release_quarantine
 from payonce.testing.crash.scenario import Scenario
 from payonce.testing.crash.wire import (
     AnswerReview,
@@ -34,9 +35,11 @@ from payonce.testing.crash.wire import (
     Command,
     Done,
     Leave,
+    Notice,
     Ready,
     Reap,
     Redrive,
+    Release,
     Step,
     Tick,
 )
@@ -137,6 +140,10 @@ class Hands:
                 return await answer(self._scenario, self._database, self._feed, command)
             case Redrive(queue, message_id):
                 return await redrive(self._admin, queue, message_id)
+            case Notice():
+                return await notice_identity(self._database, "the identity janitor")
+            case Release():
+                return await release_quarantine(self._database, self._feed)
             case Leave():
                 return False
 

@@ -85,6 +85,10 @@ class Child:
         """Returns when it does, which is at once; WNOWAIT leaves one that died instead for bury()."""
         os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
+    def stop(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+        self._stands_still()
+
     def wake(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
 

@@ -6,7 +6,7 @@ import signal
 import socket
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Final
 
 import msgspec
@@ -19,6 +19,8 @@ _NUMBER_BYTES: Final = 4
 _READ_BYTES: Final = 1 << 16
 
 Work = Callable[[int], bytes]
+OpenWork = Callable[[int], AbstractContextManager[Work]]
+"""By the number of the process that it is for."""
 
 
 class _Said(msgspec.Struct, frozen=True):
@@ -27,8 +29,9 @@ class _Said(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-def in_parallel(tasks: int, processes: int, open_work: Callable[[int], Work]) -> Iterator[tuple[int, bytes]]:
+def in_parallel(tasks: int, processes: int, open_work: OpenWork) -> Iterator[tuple[int, bytes]]:
     """Forks processes that each open their own work by their number, and yields the answer to every task as it comes.
+    Work is closed when there is no further task, but not in a process that is killed because another one failed.
 
     No thread may run here: a fork copies none.
     """
@@ -75,7 +78,7 @@ def _frames(buffer: bytearray) -> Iterator[_Said]:
 
 
 @contextmanager
-def _driver(pile: int, number: int, open_work: Callable[[int], Work]) -> Iterator[socket.socket]:
+def _driver(pile: int, number: int, open_work: OpenWork) -> Iterator[socket.socket]:
     ours, theirs = socket.socketpair()
     parent, pid = os.getpid(), os.fork()
     if pid == 0:
@@ -94,13 +97,13 @@ def _driver(pile: int, number: int, open_work: Callable[[int], Work]) -> Iterato
         os.waitpid(pid, 0)
 
 
-def _drive(pile: int, connection: socket.socket, open_work: Callable[[], Work]) -> None:
+def _drive(pile: int, connection: socket.socket, open_work: Callable[[], AbstractContextManager[Work]]) -> None:
     task = 0
     try:
-        work = open_work()
-        while number := os.read(pile, _NUMBER_BYTES):
-            task = int.from_bytes(number, "big")
-            _say(connection, _Said(task, work(task)))
+        with open_work() as work:
+            while number := os.read(pile, _NUMBER_BYTES):
+                task = int.from_bytes(number, "big")
+                _say(connection, _Said(task, work(task)))
     except BaseException:
         _say(connection, _Said(task, b"", traceback.format_exc()))
 

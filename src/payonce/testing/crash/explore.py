@@ -5,19 +5,22 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
 
 from payonce.kit.outcomes import Invalid
+from payonce.testing.cluster import replicating_installation
 from payonce.testing.crash.ablations import Ablation
 from payonce.testing.crash.backend import Backend
 from payonce.testing.crash.drivers import Work, in_parallel
+from payonce.testing.crash.failover import failover_cluster, folder_of_clusters
 from payonce.testing.crash.ground import Ground, prepare
-from payonce.testing.crash.model import ALL_MODES, PROCESS_MODES, SERVER_CRASH, Mode, Point, Result
+from payonce.testing.crash.model import FAILOVER, PROCESS_MODES, SERVER_CRASH, USUAL_MODES, Mode, Point, Result
 from payonce.testing.crash.on_postgres import OnPostgres
 from payonce.testing.crash.report import Caught, Report
 from payonce.testing.crash.scenario import Scenario
@@ -46,7 +49,7 @@ def explore(
     seed: int = 1,
     only: Point | None = None,
     every: int = 1,
-    modes: Sequence[Mode] = ALL_MODES,
+    modes: Sequence[Mode] = USUAL_MODES,
     ablations: Sequence[Ablation] = (),
     processes: int | None = None,
     server: ScratchServer | None = None,
@@ -57,16 +60,19 @@ def explore(
 
     `only` runs that one point, with the children's own output shown; `every` leaves points out as `thinned` says. The
     same seed takes the same steps. An ablation is tried if `modes` has its mode. `server` is never crashed: the modes
-    that crash a server start their own.
+    that crash a server start their own. Unavailable if a failover is among the modes and nothing can make a standby.
     """
     began_at = time.monotonic()
     _check(scenarios, only, ablations)
     count = processes or _cores()
     opening = _Opening(scenarios, seed, server, backend, loud=only is not None)
     if only is not None:
-        with opening.crash_hunt(1) if only.mode in SERVER_CRASH else opening.hunt(1) as hunt:
+        with opening.hunt_for(only.mode)(1) as hunt:
             found = hunt.results("point", [only], progress)
         return Report(seed, [], found, [], [only], 0, time.monotonic() - began_at)
+    if set(FAILOVER) & set(modes):
+        # Refused before anything else is done, which takes minutes.
+        replicating_installation()
     tried = [ablation for ablation in ablations if ablation.mode in modes]
     with opening.hunt(count) as hunt:
         recordings = hunt.recordings(progress)
@@ -74,11 +80,16 @@ def explore(
         points = thinned(whole, every)
         results = hunt.results("points", _of(PROCESS_MODES, points), progress)
         caught = hunt.without(_of(PROCESS_MODES, tried), progress)
-    crashes, blind = _of(SERVER_CRASH, points), _of(SERVER_CRASH, tried)
-    if crashes or blind:
-        with opening.crash_hunt(min(count, max(len(blind), -(-len(crashes) // POINTS_PER_SERVER)))) as hunt:
-            results += hunt.results("points with a crash of the server", crashes, progress)
-            caught += hunt.without(blind, progress)
+    for modes_there, what in (
+        (SERVER_CRASH, "points with a crash of the server"),
+        (FAILOVER, "points with a failover"),
+    ):
+        crashes, blind = _of(modes_there, points), _of(modes_there, tried)
+        if crashes or blind:
+            wanted = max(len(blind), -(-len(crashes) // POINTS_PER_SERVER))
+            with opening.hunt_for(modes_there[0])(min(count, wanted)) as hunt:
+                results += hunt.results(what, crashes, progress)
+                caught += hunt.without(blind, progress)
     left_out = len(whole) - len(points)
     return Report(seed, recordings, results, caught, points, left_out, time.monotonic() - began_at)
 
@@ -97,9 +108,9 @@ def explore_without(
     count = processes or _cores()
     opening = _Opening(scenarios, seed, server, backend, loud=False)
     caught: dict[str, Caught] = {}
-    for modes, open_hunt in ((PROCESS_MODES, opening.hunt), (SERVER_CRASH, opening.crash_hunt)):
+    for modes in (PROCESS_MODES, SERVER_CRASH, FAILOVER):
         if chosen := _of(modes, ablations):
-            with open_hunt(min(count, len(chosen))) as hunt:
+            with opening.hunt_for(modes[0])(min(count, len(chosen))) as hunt:
                 caught |= {each.name: each for each in hunt.without(chosen, lambda what, done, total: None)}
     return [caught[ablation.name] for ablation in ablations]
 
@@ -122,7 +133,7 @@ def thinned(points: Sequence[Point], every: int) -> list[Point]:
 
 
 _HasMode = TypeVar("_HasMode", Point, Ablation)
-_Grounds = Mapping[str, tuple[Scenario, Ground]]
+_Grounds = Callable[[str], tuple[Scenario, Ground]]
 """By the scenarios' names."""
 
 
@@ -138,15 +149,16 @@ class _Driver:
     grounds: _Grounds
 
     def run(self, scenario: str, point: Point | None, ablation: Ablation | None = None) -> Result:
-        return self.explorer.run(*self.grounds[scenario], point, None if ablation is None else ablation.apply)
+        return self.explorer.run(*self.grounds(scenario), point, None if ablation is None else ablation.apply)
 
 
 @dataclass(frozen=True)
 class _Hunt:
     """What every driver takes along from its parent when it is forked."""
 
-    grounds: Sequence[_Grounds]
-    """One for each driver, or one for all."""
+    scenarios: Sequence[Scenario]
+    open_grounds: Callable[[int], AbstractContextManager[_Grounds]]
+    """In a driver, by its number."""
     modes: Sequence[Mode]
     """What may happen on these grounds."""
     processes: int
@@ -156,7 +168,7 @@ class _Hunt:
     loud: bool
 
     def recordings(self, progress: Progress) -> list[Result]:
-        names = list(self.grounds[0])
+        names = [scenario.name for scenario in self.scenarios]
         return self._each(
             "runs without a crash", len(names), progress, lambda driver, task: driver.run(names[task], None), Result
         )
@@ -196,10 +208,12 @@ class _Hunt:
     ) -> list[Answer]:
         """The answers in the order of their tasks, whoever gave them first."""
 
-        def open_work(number: int) -> Work:
-            explorer = Explorer(self.seed, self.backend, self.backend.place(self.folder), loud=self.loud)
-            driver = _Driver(explorer, self.grounds[number % len(self.grounds)])
-            return lambda task: msgspec.msgpack.encode(act(driver, task))
+        @contextmanager
+        def open_work(number: int) -> Iterator[Work]:
+            with self.open_grounds(number) as grounds:
+                explorer = Explorer(self.seed, self.backend, self.backend.place(self.folder), loud=self.loud)
+                driver = _Driver(explorer, grounds)
+                yield lambda task: msgspec.msgpack.encode(act(driver, task))
 
         found: dict[int, Answer] = {}
         progress(what, 0, tasks)
@@ -232,6 +246,12 @@ class _Opening:
     backend: Backend
     loud: bool
 
+    def hunt_for(self, mode: Mode) -> Callable[[int], AbstractContextManager[_Hunt]]:
+        """Where a point in this mode can be struck."""
+        if mode in FAILOVER:
+            return self.failover_hunt
+        return self.crash_hunt if mode in SERVER_CRASH else self.hunt
+
     @contextmanager
     def hunt(self, processes: int) -> Iterator[_Hunt]:
         with _server(self.server) as running, self._on([running], PROCESS_MODES, processes) as hunt:
@@ -244,13 +264,37 @@ class _Opening:
             yield hunt
 
     @contextmanager
+    def failover_hunt(self, processes: int) -> Iterator[_Hunt]:
+        """A cluster for each driver, made in it: whoever promotes a standby has to know which server is which."""
+
+        @contextmanager
+        def open_grounds(number: int) -> Iterator[_Grounds]:
+            scenarios = {each.name: each for each in self.scenarios}
+            with failover_cluster(folder / str(number)) as cluster:
+                yield cache(lambda name: (scenarios[name], prepare(cluster, self.backend, scenarios[name])))
+
+        with folder_of_clusters() as folder, self._opened(open_grounds, FAILOVER, processes) as hunt:
+            yield hunt
+
+    @contextmanager
     def _on(self, servers: Sequence[ScratchServer], modes: Sequence[Mode], processes: int) -> Iterator[_Hunt]:
+        """One server for each driver, or one for all."""
+        grounds: list[Mapping[str, tuple[Scenario, Ground]]] = [
+            {each.name: (each, prepare(server, self.backend, each)) for each in self.scenarios} for server in servers
+        ]
+        with self._opened(
+            lambda number: nullcontext(grounds[number % len(grounds)].__getitem__), modes, processes
+        ) as hunt:
+            yield hunt
+
+    @contextmanager
+    def _opened(
+        self, open_grounds: Callable[[int], AbstractContextManager[_Grounds]], modes: Sequence[Mode], processes: int
+    ) -> Iterator[_Hunt]:
         with tempfile.TemporaryDirectory(prefix="payonce-crash-") as folder:
-            grounds = [
-                {each.name: (each, prepare(server, self.backend, each)) for each in self.scenarios}
-                for server in servers
-            ]
-            yield _Hunt(grounds, modes, processes, self.backend, Path(folder), self.seed, self.loud)
+            yield _Hunt(
+                self.scenarios, open_grounds, modes, processes, self.backend, Path(folder), self.seed, self.loud
+            )
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import asyncpg
 
+from payonce.embedded.roles import DATABASE
 from payonce.engine.database import Database
 from payonce.engine.migrate import known_migrations, migrate
 from payonce.engine.outbox import declare_relays
@@ -17,9 +18,11 @@ from payonce.engine.policy import Policy
 from payonce.engine.sessions import PlainConnection, session_settings
 from payonce.engine.transaction import begin
 from payonce.testing.clock import Clock
+from payonce.testing.cluster import Cluster
 from payonce.testing.crash.backend import Backend, Place, Yard
 from payonce.testing.crash.child import SHORTEST_LEASE_S
 from payonce.testing.crash.crossings import ForwardingTransport, learn_types
+from payonce.testing.crash.failover import Failover, newest_start
 from payonce.testing.crash.scenario import Scenario, twists_of
 from payonce.testing.crash.server_crash import Session, crash_server, take_transaction_ids
 from payonce.testing.eventually import eventually
@@ -33,13 +36,18 @@ BACKENDS_GONE_WITHIN_S: Final = 60.0
 class Ground:
     """A server and a template on it, which nobody connects to any more."""
 
-    server: ScratchServer
+    server: ScratchServer | Cluster
     template: str
     settings: dict[str, str]
     """Of the children's sessions: the server is looked at once, and not by every child."""
 
+    @property
+    def cluster(self) -> Cluster | None:
+        """With a standby that can be promoted, if it is one."""
+        return self.server if isinstance(self.server, Cluster) else None
 
-def prepare(server: ScratchServer, backend: Backend, scenario: Scenario) -> Ground:
+
+def prepare(server: ScratchServer | Cluster, backend: Backend, scenario: Scenario) -> Ground:
     """Migrates and sets up once; every point begins from a copy of it."""
     database = server.empty_database()
     asyncio.run(_set_up(database, backend, scenario))
@@ -78,7 +86,9 @@ class Plot:
     address: str
     settings: dict[str, str]
     closing: AsyncExitStack
+    cluster: Cluster | None = None
     now: datetime = BEGINNING
+    failover: Failover | None = None
 
     async def hop(self, to: datetime) -> None:
         self.now = await self.yard.freeze(to)
@@ -108,15 +118,23 @@ class Plot:
         await eventually(none, BACKENDS_GONE_WITHIN_S, "the end of sessions that idle in a transaction")
 
     async def crash_server(self, lost_id: int | None) -> bool:
-        """Returns when the server is back and others have written; answers whether one of them was given that id."""
-        await crash_server(self.superuser)
+        """Crashes the server, or the primary of a cluster, whose standby is then promoted. Returns when it takes
+        writes and others have written; answers whether one of them was given that id."""
+        if self.cluster is None:
+            await crash_server(self.superuser)
+        else:
+            self.cluster.crash_primary()
+            self.cluster.promote()
+            await self.superuser.open()
         await self.owner.open()
+        if self.cluster is not None:
+            self.failover = Failover(self.now, await newest_start(self.owner))
         return await take_transaction_ids(self.superuser, lost_id)
 
 
 @asynccontextmanager
-async def superuser_of(server: ScratchServer) -> AsyncIterator[Session]:
-    session = await Session(server.server.superuser_url).open()
+async def superuser_of(server: ScratchServer | Cluster) -> AsyncIterator[Session]:
+    session = await Session(server.urls(DATABASE).superuser_url).open()
     try:
         yield session
     finally:
@@ -124,6 +142,8 @@ async def superuser_of(server: ScratchServer) -> AsyncIterator[Session]:
 
 
 async def open_plot(ground: Ground, superuser: Session, place: Place, scenario: Scenario) -> Plot:
+    if ground.cluster is not None and ground.cluster.standby is None:
+        ground.cluster.rejoin()
     name = f"crash_{uuid4().hex}"
     await superuser.execute(f"create database {name} owner {OWNER} template {ground.template} strategy file_copy")
     database = ground.server.urls(name)
@@ -135,7 +155,11 @@ async def open_plot(ground: Ground, superuser: Session, place: Place, scenario: 
         yard = await opening.enter_async_context(place.yard(connection, policies_of(scenario)))
         for queue, bodies in twists_of(scenario).pushed.items():
             await yard.push(queue, bodies)
-        return Plot(database, owner, superuser, yard, place.address, ground.settings, opening.pop_all())
+        if ground.cluster is not None:
+            # As every process does when it starts: another server is noticed only by who knows the one before.
+            await owner.execute("select payonce.notice_identity('the explorer')")
+        closing = opening.pop_all()
+        return Plot(database, owner, superuser, yard, place.address, ground.settings, closing, ground.cluster)
     raise AssertionError("a stack of exits never swallows an error")
 
 

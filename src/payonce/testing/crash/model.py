@@ -25,25 +25,36 @@ class Mode(StrEnum):
     gives the transaction's id to somebody else's."""
     SERVER_CRASH_AFTER = "server-crash-after"
     """The database server commits what the process sent and crashes; the process lives on without the answer."""
+    FAILOVER_BEFORE = "failover-before"
+    """The primary dies before the process sends, and its standby is promoted. The transaction is lost, and the new
+    primary gives its id to somebody else's."""
+    FAILOVER_AFTER = "failover-after"
+    """Primary and standby commit what the process sent; the primary dies before it answers."""
+    FAILOVER_UNREPLICATED = "failover-unreplicated"
+    """The primary commits what the process sent, and dies while it waits for the standby, which never has it."""
 
 
 PROCESS_MODES: Final = (Mode.BEFORE, Mode.AFTER, Mode.LATE, Mode.STOPPED)
 """What happens to a process; its server goes on."""
 SERVER_CRASH: Final = (Mode.SERVER_CRASH_BEFORE, Mode.SERVER_CRASH_AFTER)
-ALL_MODES: Final = (*PROCESS_MODES, *SERVER_CRASH)
+FAILOVER: Final = (Mode.FAILOVER_BEFORE, Mode.FAILOVER_AFTER, Mode.FAILOVER_UNREPLICATED)
+USUAL_MODES: Final = (*PROCESS_MODES, *SERVER_CRASH)
+"""Those of an exploration that names none: failovers take the longest, and not every PostgreSQL can make a standby."""
+ALL_MODES: Final = (*USUAL_MODES, *FAILOVER)
 MODES_BY_NAME: Final[Mapping[str, tuple[Mode, ...]]] = {
     **{mode.value: (mode,) for mode in ALL_MODES},
     "server-crash": SERVER_CRASH,
+    "failover": FAILOVER,
 }
 
 
 def parse_modes(names: Sequence[str]) -> tuple[Mode, ...]:
-    """The modes of these names in their usual order; all of them when no name is given."""
+    """The modes of these names in their usual order; the usual ones when no name is given."""
     for name in names:
         if name not in MODES_BY_NAME:
             raise Invalid(f"there is no mode {name!r}; there are: {', '.join(MODES_BY_NAME)}")
-    chosen = {mode for name in names for mode in MODES_BY_NAME[name]}
-    return tuple(mode for mode in ALL_MODES if mode in chosen or not names)
+    chosen = {mode for name in names for mode in MODES_BY_NAME[name]} or USUAL_MODES
+    return tuple(mode for mode in ALL_MODES if mode in chosen)
 
 
 class Label(msgspec.Struct, frozen=True, order=True):
@@ -102,6 +113,8 @@ class Violation(msgspec.Struct, frozen=True):
     text: str
 
 
+SENT_IN_QUARANTINE: Final = "sent in quarantine"
+"""The kind of violation of a failover after which somebody sends before a person has released the quarantine."""
 UNREACHED: Final = "not reached again"
 """The kind of violation that says nothing about money: the scenario does not run the same way twice."""
 
@@ -116,4 +129,4 @@ class Result(msgspec.Struct, frozen=True):
     crossings: list[Crossing] = []
     """Every crossing of the first child, in order."""
     id_reused: bool = False
-    """The id of the transaction that a server crash undid was given to another that committed."""
+    """The id of the transaction that a server crash or a failover undid was given to another that committed."""

@@ -10,7 +10,7 @@ from payonce.queues.redis import RedisQueue, kept, pull
 from payonce.queues.redis.keys import main_key
 from payonce.queues.redis.refill import Refilled
 from payonce.testing.crash import on_redis
-from payonce.testing.crash.ablations import DAMAGE, LOST_COMMIT, Ablation, put
+from payonce.testing.crash.ablations import DAMAGE, LOST_BY_A_FAILOVER, LOST_COMMIT, QUARANTINE, Ablation, put
 from payonce.testing.crash.model import Mode
 
 STUCK: Final = frozenset({"stuck"})
@@ -102,4 +102,6 @@ REDIS_ABLATIONS: Final = (
     Ablation("the sweep of dead leases", dead_leases_kept, "charge", Mode.AFTER, STUCK, "Work.commit"),
     Ablation("the refill", nothing_is_put_back, "wiped", Mode.AFTER, STUCK, "Work.commit"),
     LOST_COMMIT,
+    LOST_BY_A_FAILOVER,
+    QUARANTINE,
 )

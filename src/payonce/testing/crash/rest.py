@@ -3,13 +3,15 @@
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Final, cast
 
 from payonce.engine.effects import reviews
 from payonce.engine.transaction import Reader
+from payonce.testing.crash.failover import newest_start
 from payonce.testing.crash.ground import Plot
 from payonce.testing.crash.scenario import Scenario, Simulators, twists_of
-from payonce.testing.crash.wire import AnswerReview, Carry, Command, Reap, Redrive, Step, Tick
+from payonce.testing.crash.wire import AnswerReview, Carry, Command, Notice, Reap, Redrive, Release, Step, Tick
 
 STEPS_MAX: Final = 400
 """Of one child; a scenario is a handful of messages, so what is not at rest by then never will be."""
@@ -54,14 +56,28 @@ class Schedule:
             if look.leased:
                 # Whoever held it is gone, or has let go without a word.
                 await self.plot.yard.advance_leases(self.longest_lease_s + 1)
-            elif (following := await self.plot.yard.next_due()) is not None:
+                continue
+            following = await self.plot.yard.next_due()
+            if await self._is_released_before(following):
+                return Release()
+            if following is not None:
                 if twists_of(self.scenario).leases_pass:
                     await self.plot.yard.advance_leases((following - self.plot.now).total_seconds())
                 await self.plot.hop(following)
             else:
                 return None
 
+    async def _is_released_before(self, following: datetime | None) -> bool:
+        """Whether the person releases a quarantine now, before anything else is due."""
+        failover = self.plot.failover
+        if failover is None or failover.released or not failover.release_comes_before(following):
+            return False
+        failover.sent_in_quarantine = await newest_start(self.plot.owner) > failover.started
+        return True
+
     async def _when_idle(self) -> Command | None:
+        if self.plot.failover is not None and not self.plot.failover.noticed:
+            return Notice()
         for name in self.janitors:
             if name not in self.ticked:
                 self.ticked.add(name)

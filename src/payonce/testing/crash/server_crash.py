@@ -16,15 +16,18 @@ import asyncpg
 from payonce.testing.eventually import eventually
 from payonce.testing.servers import BROKEN, QUICK_SETTINGS, ScratchServer, Servers
 
-SETTINGS: Final = {
-    **QUICK_SETTINGS,
-    "restart_after_crash": "on",
+QUIET: Final = {
     # Only a COMMIT may write the log out. The log survives the crash as far as it is written, and a transaction whose
     # records are in it keeps its id; these would write it out at moments of their own.
     "wal_writer_delay": "10s",
     "bgwriter_lru_maxpages": "0",
     "autovacuum": "off",
     "checkpoint_timeout": "1d",
+}
+SETTINGS: Final = {
+    **QUICK_SETTINGS,
+    **QUIET,
+    "restart_after_crash": "on",
     # Without standby snapshots, which wake the log's writer every 15 seconds.
     "wal_level": "minimal",
     "max_wal_senders": "0",
@@ -33,6 +36,7 @@ RESTART_WITHIN_S: Final = 30.0
 OTHER_WRITES: Final = 3
 """Transactions of other clients after a crash in which no id was lost."""
 IDS_TAKEN_MAX: Final = 10_000
+OTHERS_TABLE: Final = "create table written_by_others (id bigint generated always as identity)"
 
 
 class Session:
@@ -104,7 +108,7 @@ def crashable_servers(count: int) -> Iterator[list[ScratchServer]]:
             servers = Servers((), SETTINGS)
             stack.callback(servers.close)
             server = servers.of()
-            server.execute("create table written_by_others (id bigint generated always as identity)")
+            server.execute(OTHERS_TABLE)
             running.append(server)
         yield running
 

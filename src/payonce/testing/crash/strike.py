@@ -15,16 +15,21 @@ import asyncpg
 from payonce.testing.crash.backend import Backend, Place
 from payonce.testing.crash.child import Duty
 from payonce.testing.crash.children import Child, Fate, Judge, StillbornError, fork
+from payonce.testing.crash.failover import waits_for_standby
 from payonce.testing.crash.ground import Ground, Plot, close_plot, open_plot, superuser_of
-from payonce.testing.crash.model import UNREACHED, Crossing, Label, Mode, Point, Result, Violation
+from payonce.testing.crash.model import SENT_IN_QUARANTINE, UNREACHED, Crossing, Label, Mode, Point, Result, Violation
 from payonce.testing.crash.oracle import judge
 from payonce.testing.crash.rest import Schedule, StuckError
 from payonce.testing.crash.scenario import Scenario, Simulators, twists_of
 from payonce.testing.crash.server_crash import Session, open_transaction_id
-from payonce.testing.crash.wire import At, End, Reap, Tick, Verdict, Way
+from payonce.testing.crash.wire import At, Command, Done, End, Notice, Reap, Release, Tick, Verdict, Way
+from payonce.testing.eventually import eventually
 
 RUN_LIMIT_S: Final = 40.0
 """Of one run with all its children; below the time that a child waits for the explorer."""
+TRIES_MAX: Final = 5
+"""Of a point whose lost transaction left a trace: the server writes its log out at moments of its own, if seldom."""
+WAITS_WITHIN_S: Final = 30.0
 FIRST, SUCCESSOR = 1, 2
 
 Answer = TypeVar("Answer")
@@ -52,15 +57,23 @@ class Explorer:
     def run(self, scenario: Scenario, ground: Ground, point: Point | None, ablate: Ablate | None = None) -> Result:
         """Never raises for what the scenario does: whatever goes wrong in it is a violation."""
         began_at = time.monotonic()
+        for _ in range(TRIES_MAX):
+            run = self._run_once(scenario, ground, point, ablate)
+            if not run.left_a_trace:
+                break
+        return Result(scenario.name, point, run.violations, time.monotonic() - began_at, run.crossed, run.id_reused)
+
+    def _run_once(self, scenario: Scenario, ground: Ground, point: Point | None, ablate: Ablate | None) -> "_Run":
         superuser = self._superuser(ground)
         plot = self._runner.run(open_plot(ground, superuser, self._place, scenario))
         run = _Run(self, scenario, plot, point, ablate)
         try:
-            violations = run.whole()
+            run.violations = run.whole()
         finally:
             run.bury_all()
+            run.let_replication_go_on()
             self._runner.run(close_plot(plot))
-        return Result(scenario.name, point, violations, time.monotonic() - began_at, run.crossed, run.id_reused)
+        return run
 
     def _superuser(self, ground: Ground) -> Session:
         if id(ground.server) not in self._superusers:
@@ -104,7 +117,12 @@ class _Run:
     lost_id: int | None = None
     """Of the transaction that the crash of the server undid."""
     id_reused: bool = False
+    failing_over: asyncio.Task[None] | None = None
+    """While the first process commits, and the standby does not have it."""
+    went_on: bool = False
+    """The first process has got past the COMMIT at which it was to be struck."""
     sweeping: bool = False
+    violations: list[Violation] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.simulators = self.scenario.simulators(lambda: self.plot.now)
@@ -123,14 +141,28 @@ class _Run:
             ]
         if self.point is not None and self.struck is None:
             return [Violation(UNREACHED, f"the first process came to its end without crossing {self.point.label}")]
-        if self.lost_id is not None and not self.id_reused:
+        if self.left_a_trace:
             return [Violation(UNREACHED, f"transaction {self.lost_id} left a trace, and nobody was given its id again")]
+        if self.plot.failover is not None and self.plot.failover.sent_in_quarantine:
+            return [Violation(SENT_IN_QUARANTINE, "a send began after the failover, and nobody had released it")]
         read = cast(asyncpg.Connection, self.plot.owner)
         return self.explorer.wait(judge(self.scenario, self.simulators, read, self.plot.yard))
+
+    @property
+    def left_a_trace(self) -> bool:
+        """The id of the lost transaction did not come up again, so the run shows less than it should."""
+        return self.lost_id is not None and not self.id_reused
 
     def bury_all(self) -> None:
         for child in self.children:
             child.bury()
+
+    def let_replication_go_on(self) -> None:
+        """After a run that broke off while it was held: nobody else could commit."""
+        if self.failing_over is not None and self.plot.cluster is not None:
+            self.failing_over.cancel()
+            if self.plot.failover is None:
+                self.plot.cluster.resume_replication()
 
     def _strike_and_recover(self) -> None:
         first = self._child(FIRST)
@@ -195,15 +227,25 @@ class _Run:
         while (command := await schedule.next_command()) is not None:
             self.sweeping = isinstance(command, Reap)
             fate, done = await child.turn(command, judge_crossing, self.simulators)
+            await self._end_failover()
             if fate is not Fate.DONE:
                 return fate
             schedule.held_up = self.sweeping and not done.worked
-            if isinstance(command, Tick) and not done.worked:
-                # A janitor that could not reach its server comes by again.
-                schedule.ticked.discard(command.janitor)
+            self._note(schedule, command, done)
         return Fate.DONE
 
+    def _note(self, schedule: Schedule, command: Command, done: Done) -> None:
+        match command:
+            case Tick() if not done.worked:
+                # A janitor that could not reach its server comes by again.
+                schedule.ticked.discard(command.janitor)
+            case Notice() if self.plot.failover is not None:
+                self.plot.failover.noticed = done.worked
+            case Release() if self.plot.failover is not None:
+                self.plot.failover.released = done.worked
+
     async def _trap(self, at: At) -> Verdict:
+        await self._end_failover()
         if at.carried_out:
             await self._crash_server(None)
             return Verdict()
@@ -222,12 +264,38 @@ class _Run:
                 return Verdict(End.DIE_AFTER, stop=True)
             case Mode.STOPPED:
                 return Verdict(End.GO, stop=True, asleep_s=self.schedules[FIRST].longest_lease_s + 1)
-            case Mode.SERVER_CRASH_BEFORE:
+            case Mode.SERVER_CRASH_BEFORE | Mode.FAILOVER_BEFORE:
                 self.lost_id = await self._open_transaction_id()
                 await self._crash_server(self.lost_id)
                 return Verdict(transaction_id=self.lost_id)
-            case Mode.SERVER_CRASH_AFTER:
+            case Mode.SERVER_CRASH_AFTER | Mode.FAILOVER_AFTER:
                 return Verdict(End.LOSE_ANSWER, transaction_id=await self._open_transaction_id())
+            case Mode.FAILOVER_UNREPLICATED:
+                assert self.plot.cluster is not None, "a failover wants a cluster"
+                self.plot.cluster.hold_replication()
+                self.lost_id = await self._open_transaction_id()
+                self.failing_over = asyncio.create_task(self._fail_over_in_commit(self.children[0]))
+                return Verdict(transaction_id=self.lost_id)
+
+    async def _fail_over_in_commit(self, first: Child) -> None:
+        """When its COMMIT waits for the standby; or, if it has nothing to commit, when it has gone on. It stands still
+        meanwhile, or it would connect to the new primary before others have written there."""
+
+        async def waits_or_went_on() -> bool:
+            return self.went_on or await waits_for_standby(self.plot.superuser, first.name)
+
+        await eventually(waits_or_went_on, WAITS_WITHIN_S, "the COMMIT that waits for the standby")
+        first.stop()
+        # A statement outside a transaction has its id only now.
+        self.lost_id = self.lost_id or await self._open_transaction_id()
+        await self._crash_server(self.lost_id)
+        first.wake()
+
+    async def _end_failover(self) -> None:
+        if self.failing_over is not None:
+            self.went_on = True
+            await self.failing_over
+            self.failing_over = None
 
     async def _open_transaction_id(self) -> int | None:
         return await open_transaction_id(self.plot.superuser, self.children[0].name)

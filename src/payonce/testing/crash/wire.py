@@ -128,12 +128,20 @@ class Redrive(msgspec.Struct, tag=True, frozen=True):
     message_id: UUID
 
 
+class Notice(msgspec.Struct, tag=True, frozen=True):
+    """Look which server serves the database, as every process does every few seconds."""
+
+
+class Release(msgspec.Struct, tag=True, frozen=True):
+    """The person releases the quarantine."""
+
+
 class Leave(msgspec.Struct, tag=True, frozen=True):
     """End in order."""
 
 
 Up = Ready | At | Sent | Done
-Command = Step | Reap | Carry | Tick | AnswerReview | Redrive | Leave
+Command = Step | Reap | Carry | Tick | AnswerReview | Redrive | Notice | Release | Leave
 Down = Verdict | Received | Command
 
 _read_up: Final = msgspec.msgpack.Decoder(Up)

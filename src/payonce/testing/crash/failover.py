@@ -1,0 +1,77 @@
+"""Failovers under a process that lives on: the primary is killed, and its synchronous standby is promoted.
+
+What the standby does not have is lost, and so is any trace of its transaction's id: the new primary hands that id out
+again to the next writer. payonce is in quarantine afterwards, and a person releases it.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from payonce.embedded.roles import SUPERUSER
+from payonce.engine.quarantine.check import LOOK_AGAIN_S
+from payonce.testing.cluster import FOLDER_PREFIX, Cluster, delete_nodes, replicating_installation
+from payonce.testing.crash.server_crash import OTHERS_TABLE, QUIET, Session
+from payonce.testing.servers import make_folder
+
+RELEASED_AFTER_S: Final = LOOK_AGAIN_S + 5.0
+"""When the person comes: every message that wants to send has been held by then, also one that waited for a retry."""
+
+
+@dataclass
+class Failover:
+    """One that has happened, as the explorer follows it up."""
+
+    at: datetime
+    """By the due clock."""
+    started: int
+    """The newest send that is on record on the new primary."""
+    noticed: bool = False
+    sent_in_quarantine: bool = False
+    released: bool = False
+
+    def release_comes_before(self, following: datetime | None) -> bool:
+        """Whether the person comes before that moment, at which the next thing is due."""
+        return following is None or following > self.at + timedelta(seconds=RELEASED_AFTER_S)
+
+
+async def newest_start(owner: Session) -> int:
+    found: int = await owner.fetchval(
+        "select coalesce(max(id), 0) from payonce.effect_attempts where event = 'started'"
+    )
+    return found
+
+
+async def waits_for_standby(superuser: Session, application_name: str) -> bool:
+    """Whether a COMMIT of this process is on the primary and not answered, because the standby does not have it."""
+    found: bool = await superuser.fetchval(
+        "select exists (select from pg_stat_activity where application_name = $1 and wait_event = 'SyncRep')",
+        application_name,
+    )
+    return found
+
+
+@contextmanager
+def folder_of_clusters() -> Iterator[Path]:
+    """Where drivers make their clusters. What a driver left behind that was killed ends and is deleted with this."""
+    replicating_installation()
+    folder = make_folder(FOLDER_PREFIX)
+    try:
+        yield folder
+    finally:
+        for left_behind in folder.iterdir():
+            delete_nodes(left_behind)
+        folder.rmdir()
+
+
+@contextmanager
+def failover_cluster(folder: Path) -> Iterator[Cluster]:
+    folder.mkdir(mode=0o755)
+    with Cluster.make((), synchronous=True, folder=folder, settings=QUIET) as cluster:
+        cluster.execute(OTHERS_TABLE)
+        # A database is there for its users once it is on both: drivers ask the standby first if it is named first.
+        cluster.execute(f"alter role {SUPERUSER} set synchronous_commit = 'remote_apply'")
+        yield cluster
