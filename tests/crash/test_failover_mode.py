@@ -1,6 +1,7 @@
 """The explorer fails over to a standby under a live process: it finds out what became of its COMMIT, and sends nothing
 before a person has released the quarantine."""
 
+import threading
 from pathlib import Path
 
 import asyncpg
@@ -78,6 +79,7 @@ def test_a_safeguard_that_is_taken_out_is_missed(postgres: ScratchServer, ablati
 @needs_a_standby
 @pytest.mark.parametrize("flushed", [False, True])
 async def test_an_id_is_reused_unless_the_standby_has_heard_of_it(flushed: bool) -> None:
+    threads = threading.active_count()
     with folder_of_clusters() as folder, failover_cluster(folder / "0") as cluster:
         url = cluster.urls(DATABASE).superuser_url
         superuser, lost = await Session(url).open(), await asyncpg.connect(url)
@@ -91,6 +93,7 @@ async def test_an_id_is_reused_unless_the_standby_has_heard_of_it(flushed: bool)
             cluster.crash_primary()
             cluster.promote()
             await superuser.open()
+            assert threading.active_count() == threads, "the explorer forks, which only one thread survives"
             assert await take_transaction_ids(superuser, transaction_id) is not flushed
             assert await superuser.fetchval("select count(*) from rows where id = 1") == 0
         finally:
