@@ -28,7 +28,7 @@ BLIND = Play(
     "blind", (pay.wire, pay.send_receipt), pay.WIRE, {"w-1": 10_000}, {"w-1": frozenset({"paid"})}
 )  # fmt: skip
 """One payment that can neither be looked up nor repeated at the bank."""
-COMMITS = {"engine.effects.send:Run.intent", "engine.effects.send:Run.record", "engine.work:Work.commit"}
+COMMITS = {"engine.effects.send:Run.intent", "engine.work:Work.commit"}
 
 
 def test_money_moves_once_when_the_server_crashes_at_any_commit(postgres: ScratchServer) -> None:
