@@ -81,9 +81,9 @@ async def test_a_stale_run_commits_nothing_and_begins_no_effect(stage: OpenStage
         new, _ = await others.begin(message_id)
         async with runs.s.database.transaction() as connection:
             assert not await runs.queue.hold_within(connection, old)
-            assert await runs.queue.settle_within(connection, Settlement(old, Ending.SUCCESS)) is None
+            assert not await runs.queue.settle_within(connection, Settlement(old, Ending.SUCCESS))
             assert await others.queue.hold_within(connection, new)
-            assert await others.queue.settle_within(connection, Settlement(new, Ending.SUCCESS)) is not None
+            assert await others.queue.settle_within(connection, Settlement(new, Ending.SUCCESS))
 
 
 async def test_a_settlement_that_a_transaction_recorded_is_answered_when_it_is_committed(stage: OpenStage) -> None:
@@ -92,7 +92,7 @@ async def test_a_settlement_that_a_transaction_recorded_is_answered_when_it_is_c
         claim, delivery = await runs.begin(message_id)
         settlement = Settlement(claim, Ending.SUCCESS)
         async with runs.s.database.transaction() as connection:
-            assert await runs.queue.settle_within(connection, settlement) is not None
+            assert await runs.queue.settle_within(connection, settlement)
         exchange = await runs.queue.exchange([replace_recorded(settlement)], 0)
         assert list(exchange.answers) == [Answer.SETTLED]
         assert await runs.told(delivery) == replies.DONE

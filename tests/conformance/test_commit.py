@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import Context
 from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
@@ -102,7 +103,7 @@ async def test_of_two_runs_of_one_message_one_commits(stage: OpenStage) -> None:
         successor = Work(await take_over(s, queue), queue, s.database, s.feed, Reader(s.database))
         async with successor.commit() as tx:
             await tx.execute("insert into business values ('b-1')")
-            stale = asyncio.create_task(commit_a_row(work))
+            stale = asyncio.create_task(commit_a_row(work), context=Context())
             waits = await waits_or_ended(s, stale)
         [ended] = await asyncio.gather(stale, return_exceptions=True)
         assert isinstance(ended, Stale)

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
-import asyncpg
 import pytest
 
 from payonce.engine import database as databases
@@ -64,6 +63,55 @@ async def test_a_handler_that_catches_everything_around_its_commit_loses_nothing
         async with working(s, catch_all):
             pass
         assert await s.owner.fetchval("select count(*) from notes") == RUNS
+
+
+async def test_a_handler_that_swallows_a_failed_commit_is_run_again(stage: OpenStage) -> None:
+    """Nothing is acknowledged with nothing written: here the session is lost inside the first commit of each."""
+
+    @handles(MOVE)
+    async def swallow(work: Work) -> None:
+        with suppress(Exception):
+            async with work.commit() as tx:
+                await tx.execute("insert into notes values ($1)", work.message.payload["number"])
+                if not work.message.attempts:
+                    tx.connection.terminate()
+
+    async with stage() as s:
+        await accounts(s, 0)
+        async with working(s, swallow, runs=5):
+            pass
+        assert await s.owner.fetchval("select count(*) from notes") == 5
+        errors = await s.owner.fetch("select distinct last_error from payonce.job_logs where status = 'retry'")
+        assert ["the handler returned although its commit() failed" in row["last_error"] for row in errors] == [True]
+
+
+async def test_a_statement_that_ends_the_transaction_is_refused(stage: OpenStage) -> None:
+    async with stage() as s:
+        await accounts(s, 0)
+
+        async def roll_back() -> None:
+            async with begin(s.database, s.feed) as tx:
+                await tx.execute("insert into notes values (1)")
+                await tx.execute("rollback")
+
+        with pytest.raises(RuntimeError, match="leave BEGIN, COMMIT and ROLLBACK to the engine"):
+            await roll_back()
+        assert await s.owner.fetchval("select count(*) from notes") == 0
+
+
+async def test_a_task_that_outlives_its_transaction_reads_by_itself(stage: OpenStage) -> None:
+    ended = asyncio.Event()
+    async with stage() as s:
+
+        async def read_later() -> int:
+            await ended.wait()
+            found: int = await s.read.fetchval("select 7")
+            return found
+
+        async with begin(s.database, s.feed):
+            reading = asyncio.create_task(read_later())
+        ended.set()
+        assert await reading == 7
 
 
 async def test_transfers_that_run_at_once_end_as_one_after_the_other(stage: OpenStage) -> None:
@@ -162,7 +210,7 @@ async def test_reads_inside_a_request_use_its_connection_too(stage: OpenStage) -
 
 async def test_two_reads_at_once_inside_one_commit_fail_at_once(stage: OpenStage) -> None:
     async with stage() as s:
-        with pytest.raises(asyncpg.InterfaceError, match="another operation is in progress"):
+        with pytest.raises(RuntimeError, match="two reads at once inside one transaction"):
             async with begin(s.database, s.feed):
                 await asyncio.gather(*(s.read.fetchval("select pg_sleep(0.1)") for _ in range(2)))
 
@@ -171,27 +219,36 @@ async def test_nobody_waits_for_a_connection_for_ever(stage: OpenStage, monkeypa
     monkeypatch.setattr(databases, "ACQUIRE_LIMIT_S", 0.2)
     async with stage() as s:
         held = [await s.database.work.acquire() for _ in range(s.database.work.get_max_size())]
-        with pytest.raises(Unavailable, match="all 10 of this pool are in use; raise PAYONCE_POOL_SIZE"):
+        with pytest.raises(Unavailable, match="all 10 of the pool work are in use"):
             await s.read.fetchval("select 1")
         for connection in held:
             await s.database.work.release(connection)
         assert await s.read.fetchval("select 1") == 1
 
 
-async def test_an_effect_inside_a_commit_is_refused(stage: OpenStage) -> None:
+@pytest.mark.parametrize("inside", ["commit", "begin", "intent"])
+async def test_an_effect_inside_a_transaction_is_refused(stage: OpenStage, inside: str) -> None:
     vendor = Vendor()
     errors: list[str] = []
 
-    @handles(MOVE)
-    async def pay_inside(work: Work) -> None:
-        async with work.commit():
-            try:
-                await work.effect(Pay(vendor, Blind()), key="p-1")
-            except RuntimeError as error:
-                errors.append(str(error))
+    async def pay(work: Work) -> None:
+        try:
+            await work.effect(Pay(vendor, Blind()), key="p-2")
+        except RuntimeError as error:
+            errors.append(str(error))
 
-    async with stage() as s, working(s, pay_inside, runs=1):
-        pass
+    async with stage() as s:
+
+        @handles(MOVE)
+        async def pay_inside(work: Work) -> None:
+            if inside == "intent":
+                await work.effect(Pay(vendor, Blind()), key="p-1", intent=lambda tx: pay(work))
+                return
+            async with work.commit() if inside == "commit" else begin(s.database, s.feed):
+                await pay(work)
+
+        async with working(s, pay_inside, runs=1):
+            pass
     assert len(errors) == 1
     assert "a vendor is never called inside a transaction" in errors[0]
-    assert not vendor.calls
+    assert [order.reference for order in vendor.calls] == (["p-1:1"] if inside == "intent" else [])

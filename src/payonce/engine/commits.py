@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple, Protocol, cast
 from uuid import UUID
@@ -22,10 +23,11 @@ from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Unavailable
 
 LOOK_AGAIN_S: Final = 0.1
+LOOK_AGAIN_MAX_S: Final = 2.0
 FATE_LIMIT_S: Final = 300.0
 """How long the fate of a COMMIT is looked for: a server recovers from a crash, or a standby is promoted, within it."""
 TOKENS_KEPT_S: Final = 7_200.0
-"""Many times FATE_LIMIT_S: a token is there when it is looked for, also after a step of the server's clock."""
+"""Many times FATE_LIMIT_S: a token is there when it is looked for, unless the server's clock is stepped by hours."""
 FORGET_BATCH: Final = 50_000
 
 LOST_ANSWERS: Final = (
@@ -44,7 +46,7 @@ Fence = Callable[[Connection], Awaitable[bool]]
 
 log = get_logger(__name__)
 
-_open: ContextVar[tuple[object, Connection] | None] = ContextVar("open transaction", default=None)
+_open: "ContextVar[_Open | None]" = ContextVar("open transaction", default=None)
 
 
 class Connects(Protocol):
@@ -60,6 +62,13 @@ class Pooled(Protocol):
     def work(self) -> asyncpg.Pool: ...
 
 
+@dataclass
+class _Open:
+    database: object
+    connection: Connection
+    ended: bool = False
+
+
 class Session(NamedTuple):
     """One server process: its id alone may be another one's by now."""
 
@@ -72,19 +81,25 @@ async def settled_transaction(
     database: Connects, connection: Connection, *, begin_late: bool = False
 ) -> AsyncIterator[None]:
     """A transaction that is committed when this returns and is not when this raises, also if the answer to COMMIT is
-    lost. Raises Unavailable when that could not be found out within FATE_LIMIT_S."""
+    lost. Raises Unavailable when that could not be found out within FATE_LIMIT_S. A cancellation during COMMIT leaves
+    open which of the two it is."""
     own = cast(PlainConnection, connection).itself()
     if begin_late:
         own.begin_late()
     transaction = connection.transaction()
     await transaction.start()
-    outer = _open.set((database, connection))
+    opened = _Open(database, connection)
+    outer = _open.set(opened)
     try:
         yield
+        if not own.is_in_transaction():
+            raise RuntimeError("a statement ended the transaction: leave BEGIN, COMMIT and ROLLBACK to the engine")
     except BaseException:
         await _roll_back(own, transaction)
         raise
     finally:
+        # Tasks that were begun inside keep this context, and may outlive the transaction.
+        opened.ended = True
         _open.reset(outer)
     await _commit(database, own, transaction)
 
@@ -92,7 +107,7 @@ async def settled_transaction(
 def transaction_of(database: Connects) -> Connection | None:
     """The connection of the transaction that the caller is in, if it is in one of this database."""
     found = _open.get()
-    return found[1] if found is not None and found[0] is database else None
+    return found.connection if found is not None and found.database is database and not found.ended else None
 
 
 @asynccontextmanager
@@ -124,10 +139,12 @@ async def was_committed(database: Connects, session: Session, token: UUID) -> bo
     """Whether the transaction with this token was committed. Returns only once its session is gone."""
     try:
         async with asyncio.timeout(FATE_LIMIT_S):
+            wait_s = LOOK_AGAIN_S
             while True:
                 if (found := await _find(database, session, token)) is not None:
                     return found
-                await asyncio.sleep(LOOK_AGAIN_S)
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, LOOK_AGAIN_MAX_S)
     except TimeoutError as error:
         raise Unavailable(
             f"the answer to a COMMIT was lost, and for {FATE_LIMIT_S:g} s nobody could say whether it was carried out: "
@@ -153,6 +170,8 @@ async def _find(database: Connects, session: Session, token: UUID) -> bool | Non
         if found:
             await connection.execute(_REPLICATE)
         return found
+    except (asyncpg.InsufficientPrivilegeError, asyncpg.UndefinedTableError):
+        raise
     except UNREACHABLE:
         return None
     finally:

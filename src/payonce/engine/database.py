@@ -74,9 +74,9 @@ class Database:
         if settings is None:
             settings = await session_settings(url, shortest_lease_s, application_name)
         async with (
-            _pool(url, settings, work_pool_size, connection_class) as work,
-            _pool(url, {**settings, **HANDLERS_PLANNER}, work_pool_size, connection_class, 0) as handlers,
-            _pool(url, {**settings, **ENGINE_PLANNER}, ENGINE_POOL_SIZE, connection_class) as engine,
+            _pool("work", url, settings, work_pool_size, connection_class) as work,
+            _pool("handlers", url, {**settings, **HANDLERS_PLANNER}, work_pool_size, connection_class, 0) as handlers,
+            _pool("engine", url, {**settings, **ENGINE_PLANNER}, ENGINE_POOL_SIZE, connection_class) as engine,
         ):
             yield cls(url, work, handlers, engine, settings)
 
@@ -121,6 +121,8 @@ def is_transient(error: BaseException) -> bool:
 class BoundedPool(asyncpg.Pool):
     """Nobody waits for a connection for longer than ACQUIRE_LIMIT_S."""
 
+    name = ""
+
     async def _acquire(self, timeout: float | None) -> PoolConnectionProxy:  # noqa: ASYNC109 - the driver's
         driver: Any = super()
         try:
@@ -129,8 +131,8 @@ class BoundedPool(asyncpg.Pool):
                 return connection
         except TimeoutError as error:
             raise Unavailable(
-                f"no connection to the database became free within {ACQUIRE_LIMIT_S:g} s: all {self.get_max_size()} of "
-                "this pool are in use; raise PAYONCE_POOL_SIZE, or look for transactions that wait"
+                f"no connection to the database became free in time: all {self.get_max_size()} of the pool {self.name} "
+                "are in use; look for transactions that wait, or raise PAYONCE_POOL_SIZE (the engine's pool is fixed)"
             ) from error
 
 
@@ -145,7 +147,7 @@ async def _connect_in_pool(url: str, **options: Any) -> asyncpg.Connection:
 
 @asynccontextmanager
 async def _pool(
-    url: str, settings: dict[str, str], size: int, connection_class: type[PlainConnection], least: int = 1
+    name: str, url: str, settings: dict[str, str], size: int, connection_class: type[PlainConnection], least: int = 1
 ) -> AsyncIterator[asyncpg.Pool]:
     pool = BoundedPool(
         url,
@@ -161,6 +163,7 @@ async def _pool(
         record_class=asyncpg.Record,
         loop=None,
     )
+    pool.name = name
     try:
         await pool
     except CONNECT_ERRORS as error:

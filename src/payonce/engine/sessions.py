@@ -127,7 +127,12 @@ class PlainConnection(asyncpg.Connection):
             else:
                 query, args = f"BEGIN; {await self._by_name(query, values)}", ()
                 self._begin_pending = False
-        return await super().execute(query, *args, timeout=timeout)
+        try:
+            return await super().execute(query, *args, timeout=timeout)
+        except asyncpg.InvalidSQLStatementNameError:
+            # DISCARD or DEALLOCATE took them away.
+            self._prepared.clear()
+            raise
 
     async def _by_name(self, query: str, values: Sequence[str]) -> str:
         """The statement as text that can stand beside others: prepared once in this session, so planned once."""
@@ -339,19 +344,15 @@ def _as_literals(values: Iterable[object]) -> list[str] | None:
     """Values as SQL; None if one of them is not surely plain: then the driver must send it apart from the text."""
     found = []
     for value in values:
-        match value:
-            case None:
-                found.append("null")
-            case bool() | int():
-                found.append(str(value).lower())
-            case float() if isfinite(value):
-                found.append(repr(value))
-            case UUID():
-                found.append(f"'{value}'")
-            case str() if _PLAIN_TEXT.fullmatch(value):
-                found.append(f"'{value}'")
-            case _:
-                return None
+        if value is None:
+            found.append("null")
+        elif type(value) in (bool, int) or (type(value) is float and isfinite(value)):
+            found.append(repr(value).lower())
+        elif isinstance(value, UUID) or (type(value) is str and _PLAIN_TEXT.fullmatch(value)):
+            found.append(f"'{value}'")
+        else:
+            # Subclasses too: an enumeration writes itself in its own way.
+            return None
     return found
 
 

@@ -34,18 +34,34 @@ class Reader:
         self._pool = database.work if pool is None else pool
 
     async def fetch(self, sql: str, *arguments: Any) -> list[Any]:
-        rows: list[Any] = await self._source.fetch(sql, *arguments)
+        with _one_after_the_other():
+            rows: list[Any] = await self._source.fetch(sql, *arguments)
         return rows
 
     async def fetchrow(self, sql: str, *arguments: Any) -> Any:
-        return await self._source.fetchrow(sql, *arguments)
+        with _one_after_the_other():
+            return await self._source.fetchrow(sql, *arguments)
 
     async def fetchval(self, sql: str, *arguments: Any) -> Any:
-        return await self._source.fetchval(sql, *arguments)
+        with _one_after_the_other():
+            return await self._source.fetchval(sql, *arguments)
 
     @property
     def _source(self) -> asyncpg.Pool | Connection:
         return transaction_of(self._database) or self._pool
+
+
+@contextmanager
+def _one_after_the_other() -> Iterator[None]:
+    """Concurrent reads of one transaction are a bug of the caller, which the driver reports like a lost connection."""
+    try:
+        yield
+    except asyncpg.InterfaceError as error:
+        if "another operation is in progress" in str(error):
+            raise RuntimeError(
+                "two reads at once inside one transaction: they share its connection, so await one after the other"
+            ) from error
+        raise
 
 
 class Tx:

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, get_type_hints
 
-from payonce.engine.commits import fenced_transaction, settled_transaction
+from payonce.engine.commits import fenced_transaction, settled_transaction, transaction_of
 from payonce.engine.database import Connection, Database
 from payonce.engine.declared import pause_loudly
 from payonce.engine.effects.declaration import Effect, Outcome, Request
@@ -20,6 +20,7 @@ from payonce.engine.policy import Policy
 from payonce.engine.queue import PullQueue
 from payonce.engine.transaction import Reader, RingingFeed, Tx
 from payonce.kit.outcomes import Invalid, Refused, Stale
+from payonce.kit.redact import redact
 
 FIRST_TOKEN: Final = 1
 """Of a message's first claim. Attempts do not tell: they start over when it is redriven, and stay when it is held."""
@@ -34,7 +35,7 @@ class Work:
         "_called",
         "_checks",
         "_claim",
-        "_committing",
+        "_commit_error",
         "_database",
         "_ended",
         "_feed",
@@ -65,7 +66,7 @@ class Work:
         self.settlement: Settlement | None = None
         """How the run ended, once a transaction of its own has committed that."""
         self._called = False
-        self._committing = False
+        self._commit_error: str | None = None
         self._under_way: list[str] = []
         """Effects that are being performed right now, also those that are not on record yet."""
         self._ended: set[tuple[str, str]] = set()
@@ -87,7 +88,20 @@ class Work:
         """
         if self.settled_as is not None:
             raise RuntimeError("commit() was already used in this run; put everything into one transaction")
+        self._refuse_inside_a_transaction("commit()")
         settlement = Settlement(self._claim, Ending.SUCCESS if rejected is None else Ending.FAILED, rejected)
+        try:
+            async with self._fenced(settlement) as tx:
+                yield tx
+        except BaseException as error:
+            self._commit_error = redact(f"{type(error).__name__}: {error}")
+            raise
+        self.settlement = settlement
+        if tx.sent_to:
+            self._feed.ring(tx.sent_to)
+
+    @asynccontextmanager
+    async def _fenced(self, settlement: Settlement) -> AsyncIterator[Tx]:
 
         def fence(connection: Connection) -> Awaitable[bool]:
             return self._queue.settle_within(connection, settlement)
@@ -102,15 +116,15 @@ class Work:
             # Behind the fence no intent of this message can be committed any more.
             if (label := await self.open_effect(tx)) is not None:
                 raise RuntimeError(f"commit() although the end of {label} is not known; let what effect() raised pass")
-            self._committing = True
-            try:
-                yield tx
-            finally:
-                self._committing = False
+            yield tx
             await tx.check_alive()
-        self.settlement = settlement
-        if tx.sent_to:
-            self._feed.ring(tx.sent_to)
+
+    def _refuse_inside_a_transaction(self, call: str) -> None:
+        if transaction_of(self._database) is not None:
+            raise RuntimeError(
+                f"{call} inside a transaction of the same database: call it before or after that; a vendor is never "
+                "called inside a transaction, and a second transaction would wait for the first"
+            )
 
     async def effect(
         self, effect: Effect[Request, Outcome], *, key: str, intent: Intent | None = None, scope: str | None = None
@@ -126,11 +140,7 @@ class Work:
             raise RuntimeError(
                 "effect() after commit(): the message is settled, and nobody would find the effect again"
             )
-        if self._committing:
-            raise RuntimeError(
-                f"effect() inside commit(): call {effect.kind} {key} before commit(), which ends the run; a vendor is "
-                "never called inside a transaction"
-            )
+        self._refuse_inside_a_transaction(f"effect() {effect.kind} {key}")
         run = EffectRun(
             self._claim, self._queue, self._database, self._feed, self.read, self._service, self._checks
         )  # fmt: skip
@@ -145,6 +155,13 @@ class Work:
             self._under_way.remove(f"{effect.kind} {key}")
         self._ended.add((effect.kind, key))
         return outcome
+
+    async def unfinished(self) -> str | None:
+        """Why the run has not ended although its handler returned; None when it has."""
+        if self._commit_error is not None:
+            return f"its commit() failed: {self._commit_error}"
+        label = await self.open_effect()
+        return None if label is None else f"the end of {label} is not known"
 
     async def open_effect(self, read: Reader | Tx | None = None) -> str | None:
         """An effect of the message that may have been sent and whose end is not known: the message must not end on it.

@@ -215,8 +215,8 @@ class QueueServer:
             return Ended(Ending.RELEASED, f"no handler here for action {message.action!r}")
         try:
             await handler(work)
-            if work.settled_as is None and (label := await work.open_effect()) is not None:
-                return Ended(Ending.RETRY, f"the handler returned although the end of {label} is not known")
+            if work.settled_as is None and (why := await work.unfinished()) is not None:
+                return Ended(Ending.RETRY, f"the handler returned although {why}")
             return SUCCEEDED
         except (Held, QueueAway) as outcome:
             # A freeze, or a server that is away, may last longer than any policy: it must not make a queue give up.

@@ -11,7 +11,7 @@
 | PAYONCE_METRICS | open, or key: /metrics and depths of queues need an API key | open on the loopback, else key |
 | PAYONCE_TRUSTED_PROXIES | addresses or networks whose X-Forwarded-For and -Proto are believed | none |
 | PAYONCE_SLOTS | messages in work at once, per queue and process | 100 |
-| PAYONCE_POOL_SIZE | database connections for handlers, per process; up to 14 more are the engine's | 10 |
+| PAYONCE_POOL_SIZE | database connections of each of two pools, per process; 10 more are the engine's | 10 |
 | PAYONCE_ACCEPT_DATA_LOSS | true to start on a database that may lose commits; see docs/database.md | false |
 | PAYONCE_GRACE_S | seconds that running work gets when the process is told to stop | 20 |
 | PAYONCE_LOG | json, pretty or auto (pretty on a terminal) | auto |

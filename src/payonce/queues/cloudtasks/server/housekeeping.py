@@ -1,7 +1,8 @@
-"""What is cleared away in time: freed names, tasks past their age or without a queue, old operations."""
+"""What is cleared away in time: commit tokens, freed names, tasks past their age or without a queue, old operations."""
 
 from typing import Final
 
+from payonce.engine.commits import forget_tokens
 from payonce.engine.database import Database
 from payonce.queues.cloudtasks.server.operations import OPERATION_KEPT_S
 from payonce.queues.cloudtasks.server.queue_store import NAME_LOCK_S
@@ -14,7 +15,7 @@ RETENTION_DAYS: Final = 31
 
 async def prune(database: Database) -> int:
     """One batch of each kind; answers how many rows went. Names must outlive the lock on them."""
-    gone = 0
+    gone = await forget_tokens(database)
     for statement, arguments in (
         (_FREE_NAMES, (PRUNE_BATCH,)),
         (_DROP_TASKS_OF_DELETED_QUEUES, (PRUNE_BATCH,)),

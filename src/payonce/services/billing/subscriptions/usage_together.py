@@ -1,6 +1,7 @@
 """Events that wait at the same time go to the store in one call: one round trip and one commit for all of them."""
 
 import asyncio
+from contextvars import Context
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -35,7 +36,8 @@ class Together:
         answer: asyncio.Future[Counted] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Event(account_id, feature, delta, event_id, answer))
         if len(self._calls) < CALLS_MAX:
-            call = asyncio.create_task(self._call())
+            # Apart from its first caller's transaction, if that has one: it serves others too.
+            call = asyncio.create_task(self._call(), context=Context())
             self._calls.add(call)
             call.add_done_callback(self._calls.discard)
         return await answer
