@@ -16,7 +16,7 @@ from payonce.kit.outcomes import Unavailable
 from payonce.testing import OpenStage, Stage, eventually
 from tests.engine.effects_stage import Pay, Vendor
 
-MOVE = Policy("move", max_attempts=None, backoff=Fixed(0.01), log="all")
+MOVE = Policy("move", max_attempts=None, backoff=Fixed(0), log="all")
 RUNS = 40
 POOL_SIZE = 10
 
