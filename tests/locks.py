@@ -1,14 +1,22 @@
 """Seeing that somebody waits, and making everybody wait at one place: races are forced, not hoped for."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any, Literal
+from contextvars import Context
+from typing import Any, Literal, TypeVar
 
 from payonce.testing import Stage, eventually
 
+Result = TypeVar("Result")
+
 GATE = 7_105_210
 """The advisory lock that a gate is made of: whoever comes shares it, and the gate's keeper does not."""
+
+
+def apart(coroutine: Coroutine[Any, Any, Result]) -> "asyncio.Task[Result]":
+    """As another process would do it: outside the transaction in which the test stands."""
+    return asyncio.create_task(coroutine, context=Context())
 
 
 async def waiting_for_locks(s: Stage) -> int:

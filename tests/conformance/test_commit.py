@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import Context
 from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
@@ -24,7 +23,7 @@ from payonce.kit.outcomes import Stale, Unavailable
 from payonce.queues.postgres import PostgresQueue
 from payonce.testing import OpenStage, Stage, eventually
 from tests.conformance.wire import on_the_wire
-from tests.locks import waits_or_ended
+from tests.locks import apart, waits_or_ended
 
 PAY = Policy("pay", lease_s=30)
 SHIP = Policy("ship")
@@ -103,7 +102,7 @@ async def test_of_two_runs_of_one_message_one_commits(stage: OpenStage) -> None:
         successor = Work(await take_over(s, queue), queue, s.database, s.feed, Reader(s.database))
         async with successor.commit() as tx:
             await tx.execute("insert into business values ('b-1')")
-            stale = asyncio.create_task(commit_a_row(work), context=Context())
+            stale = apart(commit_a_row(work))
             waits = await waits_or_ended(s, stale)
         [ended] = await asyncio.gather(stale, return_exceptions=True)
         assert isinstance(ended, Stale)

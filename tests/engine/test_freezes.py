@@ -31,7 +31,7 @@ from payonce.kit.outcomes import Held, Invalid, Unavailable
 from payonce.testing import OpenStage, eventually
 from tests.engine.brakes_stage import PAY, PayCoins, PayEuros, Till, euros, open_till
 from tests.engine.effects_stage import HORIZON_S, TIMEOUT_S, Order, Receipt
-from tests.locks import waiting_for_locks, waits_or_ended
+from tests.locks import apart, waiting_for_locks, waits_or_ended
 
 KEYED = Keyed(3_600.0)
 MANY = 300
@@ -105,10 +105,10 @@ async def test_an_intent_that_commits_after_the_freeze_has_seen_it(stage: OpenSt
     async with open_till(stage) as till:
         async with till.begin() as under_way:
             await check_freezes(under_way, sending())
-            freezing = asyncio.create_task(frozen(till, vendor="bank"))
+            freezing = apart(frozen(till, vendor="bank"))
             assert await waits_or_ended(till.s, freezing)
             [work] = await till.claim()
-            paying = asyncio.create_task(till.pay(work, "p-1"))
+            paying = apart(till.pay(work, "p-1"))
 
             async def both_wait_or_one_went_on() -> bool:
                 return paying.done() or freezing.done() or await waiting_for_locks(till.s) == 2
@@ -128,7 +128,7 @@ async def _is(answer: Any, wanted: int) -> bool:
 async def test_no_intent_of_many_at_once_commits_after_the_freeze(stage: OpenStage) -> None:
     async with open_till(stage) as till:
         works = await till.claim(MANY)
-        paying = asyncio.create_task(till.pay_all(works))
+        paying = apart(till.pay_all(works))
         await eventually(lambda: till.vendor.calls)
         await frozen(till, everything=True)
         intents = await till.s.owner.fetchval("select count(*) from payonce.effects")
@@ -154,7 +154,7 @@ async def test_a_further_try_is_frozen_too(stage: OpenStage) -> None:
 async def test_a_freeze_never_keeps_an_outcome_from_being_recorded(stage: OpenStage) -> None:
     async with open_till(stage, KEYED, "stop before") as till:
         [work] = await till.claim()
-        paying = asyncio.create_task(till.pay(work, "p-1"))
+        paying = apart(till.pay(work, "p-1"))
         await till.vendor.arrived.wait()
         await frozen(till, everything=True)
         till.vendor.resume.set()
@@ -176,7 +176,7 @@ async def test_a_freeze_tells_of_the_sends_that_had_begun_and_waits_for_their_en
     """An intent before the freeze may be sent after it: nobody is told that all is quiet before it is."""
     async with open_till(stage, KEYED) as till:
         works = await till.claim(2)
-        paying = asyncio.create_task(till.pay(works[0], "p-1", 150, PayWithinABudget))
+        paying = apart(till.pay(works[0], "p-1", 150, PayWithinABudget))
         await till.vendor.arrived.wait()
         made = await frozen(till, everything=True)
         assert (made.under_way.count, made.under_way.amounts) == (1, (euros("1.50"),))
@@ -198,7 +198,7 @@ async def test_it_is_quiet_when_the_time_outs_have_ended_though_nobody_said_so(s
     """A worker that died in its send records nothing, and sends nothing either."""
     async with open_till(stage, KEYED) as till:
         [work] = await till.claim()
-        paying = asyncio.create_task(till.pay(work, "p-1", 100, PayWithinABudget))
+        paying = apart(till.pay(work, "p-1", 100, PayWithinABudget))
         await till.vendor.arrived.wait()
         made = await frozen(till, vendor="bank")
         waiting = asyncio.create_task(wait_until_quiet(till.read, made))
@@ -224,7 +224,7 @@ async def test_a_freeze_tells_only_of_sends_that_it_would_have_stopped(
 ) -> None:
     async with open_till(stage, KEYED, "stop before") as till:
         [work] = await till.claim(lane="acme")
-        paying = asyncio.create_task(till.pay(work, "p-1"))
+        paying = apart(till.pay(work, "p-1"))
         await till.vendor.arrived.wait()
         assert (await frozen(till, **conditions)).under_way.count == count
         till.vendor.resume.set()

@@ -13,6 +13,7 @@ from payonce.kit.outcomes import Held, Invalid, Refused, Retry, Unknown
 from payonce.testing import OpenStage, eventually
 from tests.engine.brakes_stage import PayCoins, PayEuros, Till, euros, open_till
 from tests.engine.effects_stage import Receipt
+from tests.locks import apart
 
 KEYED = Keyed(36_000.0)
 
@@ -47,7 +48,7 @@ async def test_a_second_intent_waits_until_the_first_one_counts(stage: OpenStage
             return others[0].done() or bool(await till.s.owner.fetchval(waiting))
 
         async def let_the_second_begin(tx: Tx) -> None:
-            others.append(asyncio.create_task(till.pay(second, "p-2")))
+            others.append(apart(till.pay(second, "p-2")))
             await eventually(waits_or_is_through)
 
         await first.effect(PayEuros(till.vendor, till.safety), key="p-1", intent=let_the_second_begin)

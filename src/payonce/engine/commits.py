@@ -6,8 +6,8 @@ crashed or was promoted hands them out again, and answers for somebody else's tr
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
@@ -108,6 +108,16 @@ def transaction_of(database: Connects) -> Connection | None:
     """The connection of the transaction that the caller is in, if it is in one of this database."""
     found = _open.get()
     return found.connection if found is not None and found.database is database and not found.ended else None
+
+
+@contextmanager
+def outside_transactions() -> Iterator[None]:
+    """For work that has nothing to do with the transaction of whoever began it."""
+    outer = _open.set(None)
+    try:
+        yield
+    finally:
+        _open.reset(outer)
 
 
 @asynccontextmanager

@@ -90,34 +90,33 @@ class Work:
             raise RuntimeError("commit() was already used in this run; put everything into one transaction")
         self._refuse_inside_a_transaction("commit()")
         settlement = Settlement(self._claim, Ending.SUCCESS if rejected is None else Ending.FAILED, rejected)
-        try:
-            async with self._fenced(settlement) as tx:
-                yield tx
-        except BaseException as error:
-            self._commit_error = redact(f"{type(error).__name__}: {error}")
-            raise
-        self.settlement = settlement
-        if tx.sent_to:
-            self._feed.ring(tx.sent_to)
-
-    @asynccontextmanager
-    async def _fenced(self, settlement: Settlement) -> AsyncIterator[Tx]:
 
         def fence(connection: Connection) -> Awaitable[bool]:
             return self._queue.settle_within(connection, settlement)
 
-        async with (
-            self._database.handlers.acquire() as connection,
-            fenced_transaction(self._database, connection, fence) as held,
-        ):
-            if not held:
-                raise Stale(f"message {self.message.id} of {self.message.queue} is no longer this run's to settle")
-            tx = Tx(connection, self._feed, self.message.trace)
-            # Behind the fence no intent of this message can be committed any more.
-            if (label := await self.open_effect(tx)) is not None:
-                raise RuntimeError(f"commit() although the end of {label} is not known; let what effect() raised pass")
-            yield tx
-            await tx.check_alive()
+        self._commit_error = "it did not end"
+        try:
+            async with (
+                self._database.handlers.acquire() as connection,
+                fenced_transaction(self._database, connection, fence) as held,
+            ):
+                if not held:
+                    raise Stale(f"message {self.message.id} of {self.message.queue} is no longer this run's to settle")
+                tx = Tx(connection, self._feed, self.message.trace)
+                # Behind the fence no intent of this message can be committed any more.
+                if (label := await self.open_effect(tx)) is not None:
+                    raise RuntimeError(
+                        f"commit() although the end of {label} is not known; let what effect() raised pass"
+                    )
+                yield tx
+                await tx.check_alive()
+        except BaseException as error:
+            self._commit_error = redact(f"{type(error).__name__}: {error}")
+            raise
+        self._commit_error = None
+        self.settlement = settlement
+        if tx.sent_to:
+            self._feed.ring(tx.sent_to)
 
     def _refuse_inside_a_transaction(self, call: str) -> None:
         if transaction_of(self._database) is not None:

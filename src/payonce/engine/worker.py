@@ -12,6 +12,7 @@ import asyncpg
 from msgspec import structs
 
 from payonce.engine import metrics
+from payonce.engine.commits import outside_transactions
 from payonce.engine.database import Database, is_transient
 from payonce.engine.effects.send import IntentCheck
 from payonce.engine.model import SCHEMA_VERSION, Answer, Claim, Ending, Message, Settlement, schema_version
@@ -214,7 +215,8 @@ class QueueServer:
         if handler is None or (message.extra and schema_version(message) > SCHEMA_VERSION):
             return Ended(Ending.RELEASED, f"no handler here for action {message.action!r}")
         try:
-            await handler(work)
+            with outside_transactions():
+                await handler(work)
             if work.settled_as is None and (why := await work.unfinished()) is not None:
                 return Ended(Ending.RETRY, f"the handler returned although {why}")
             return SUCCEEDED

@@ -12,7 +12,7 @@ from payonce.services.billing.subscriptions.changing import When
 from payonce.services.billing.subscriptions.model import State, Subscription
 from payonce.services.billing.subscriptions.refusals import Conflict, NotFound
 from payonce.testing import OpenStage, eventually
-from tests.locks import waits_for_a_lock
+from tests.locks import apart, waits_for_a_lock
 from tests.services.billing.billing_stage import BEGIN, House, aed, open_house
 
 LONG_AGO = datetime(2020, 1, 31, 9, tzinfo=UTC)
@@ -116,7 +116,7 @@ async def test_a_cancellation_that_holds_the_subscription_as_the_clock_arrives_i
             async with house.s.begin() as other:
                 await clocks.advance(other, clock.id, subscription.period_end)
             await house.drain()
-            arrived = await clocks.find(house.s.read, clock.id)
+            arrived = await apart(clocks.find(house.s.read, clock.id))
             assert arrived is not None
             assert arrived.arrived
         await house.run()
@@ -234,14 +234,14 @@ async def test_who_subscribes_while_they_are_put_on_a_clock_lives_by_one_time(st
 
         async with house.s.begin() as tx:
             await starting.start(tx, first.id, "basic")
-            joining = asyncio.create_task(join(first.id))
+            joining = apart(join(first.id))
             await eventually(lambda: waits_for_a_lock(house.s))
         with pytest.raises(Conflict, match="without a subscription"):
             await joining
 
         async with house.s.begin() as tx:
             await clocks.put_on_clock(tx, second.id, clock.id)
-            subscribing = asyncio.create_task(house.subscribe(second, run=False))
+            subscribing = apart(house.subscribe(second, run=False))
             await eventually(lambda: waits_for_a_lock(house.s))
         assert (await subscribing).test_clock_id == clock.id
         await house.run()

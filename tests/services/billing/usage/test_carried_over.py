@@ -1,7 +1,6 @@
 """A period that is left for a new one, as by a change from a month to a year: what was used goes along as the price
 goes back, so that nobody begins at zero by changing to and fro."""
 
-import asyncio
 from datetime import timedelta
 
 import pytest
@@ -10,7 +9,7 @@ from payonce.services.billing.subscriptions import settling, store, usage
 from payonce.services.billing.subscriptions.changing import When
 from payonce.services.billing.subscriptions.usage import NotCounted
 from payonce.testing import OpenStage, eventually
-from tests.locks import waits_for_a_lock
+from tests.locks import apart, waits_for_a_lock
 from tests.services.billing.billing_stage import Customer, House, open_house
 from tests.services.billing.usage.usage_stage import CALLS, SECOND, THIRD, broken, renew, subscribe
 
@@ -82,7 +81,7 @@ async def test_who_counts_while_the_period_is_left_counts_in_the_new_one(stage: 
         middle = SECOND + (THIRD - SECOND) / 2
         async with s.begin() as tx:
             await usage.carry_over(tx, before, middle)
-            counting = asyncio.create_task(usage.use(s.read, "anna", CALLS, 700, "e-2"))
+            counting = apart(usage.use(s.read, "anna", CALLS, 700, "e-2"))
             await eventually(lambda: waits_for_a_lock(s))
             await tx.execute("update subscriptions.subscriptions set period_start = $1", middle)
         assert (await counting).period_start == middle
