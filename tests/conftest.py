@@ -1,12 +1,14 @@
 """What every test run shares: the long runs wait for --full, and nothing is left out without being named."""
 
 import gc
+import logging
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 import hypothesis
 import pytest
+import structlog
 
 from payonce.engine.people import passwords
 from payonce.testing import Servers
@@ -104,3 +106,13 @@ def skipped(config: pytest.Config) -> dict[str, list[str]]:
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         by_reason[reason.removeprefix("Skipped: ")].append(report.nodeid)
     return by_reason
+
+
+@pytest.fixture
+def restored_logs() -> Iterator[None]:
+    """For tests that run a command in their own process, which sends logs to a stream that is closed afterwards."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:], root.level = handlers, level
+    structlog.reset_defaults()

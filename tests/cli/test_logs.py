@@ -3,21 +3,13 @@
 import io
 import json
 import logging
-from collections.abc import Iterator
 
 import pytest
 import structlog
 
 from payonce.logs import NO_SIGN, configure_logs, sign_of
 
-
-@pytest.fixture(autouse=True)
-def _restored() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:], root.level = handlers, level
-    structlog.reset_defaults()
+pytestmark = pytest.mark.usefixtures("restored_logs")
 
 
 def logged(style: str, **values: object) -> str:

@@ -118,6 +118,7 @@ def test_failovers_are_explored_when_they_are_named() -> None:
     assert set(ALL_MODES) == set(Mode)
 
 
+@pytest.mark.usefixtures("restored_logs")
 @pytest.mark.parametrize(
     "arguments", [("wire", "--mode", "failover"), ("--only", f"{INTENT} @ failover-after")], ids=["modes", "one point"]
 )
