@@ -1,6 +1,6 @@
 """The measurement of the ledger runs, leaves sound books behind and can be repeated in the same database."""
 
-from payonce.bench import ledger_sealing
+from payonce.bench import ledger_seals
 from payonce.bench.ledger import run
 from payonce.testing import ScratchDatabase
 
@@ -13,6 +13,6 @@ def test_postings_into_one_hot_account_are_counted(scratch: ScratchDatabase) -> 
 
 
 def test_the_price_of_sealing_is_measured_on_a_ledger_that_verifies(scratch: ScratchDatabase) -> None:
-    figures = ledger_sealing.run(scratch.service_url, 0.2, rounds=1, connections=3)
+    figures = ledger_seals.run(scratch.service_url, 0.2, rounds=1, connections=3)
     assert min(figures.values()) > 0 or figures["server_cpu_us_per_sealed_posting"] == 0
     assert figures["bytes_per_sealed_posting"] > 32, "a digest for each"

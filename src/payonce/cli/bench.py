@@ -85,13 +85,13 @@ async def _measure_ledger(seconds: float, connections: int, sealing_rounds: int)
     import asyncio
 
     from payonce.app import migrate_database
-    from payonce.bench import ledger, ledger_sealing
+    from payonce.bench import ledger, ledger_seals
     from payonce.cli.scratch import scratch_database
 
     async with scratch_database(command_settings()) as addresses:
         await migrate_database(addresses)
         if sealing_rounds:
-            return await asyncio.to_thread(ledger_sealing.run, addresses.service, seconds, sealing_rounds, connections)
+            return await asyncio.to_thread(ledger_seals.run, addresses.service, seconds, sealing_rounds, connections)
         return await asyncio.to_thread(ledger.run, addresses.service, seconds, connections)
 
 

@@ -158,7 +158,7 @@ async def was_committed(database: Connects, session: Session, token: UUID) -> bo
     except TimeoutError as error:
         raise Unavailable(
             f"the answer to a COMMIT was lost, and for {FATE_LIMIT_S:g} s nobody could say whether it was carried out: "
-            f"the database did not answer, or its process {session.pid} did not end; whatever was to follow is left out"
+            f"the database did not answer, or its process {session.pid} did not end; nothing was done after it"
         ) from error
 
 

@@ -35,7 +35,7 @@ REAP_BATCH: Final = 1_000
 SUSPECTS_PER_STEP: Final = 10
 """Entries that are handed over alone, one after the other, beside every batch: neither holds up the other for long."""
 CRASHES_SUSPICIOUS: Final = 2
-"""So many relays may die on an entry in company; then it goes alone, and if one dies again it is parked."""
+"""So many relays may die on an entry beside others; then it goes alone, and if one dies again it is parked."""
 
 log = get_logger(__name__)
 
@@ -245,7 +245,7 @@ _ODD: Final = """
          where relay = $1 and state = 'waiting' and suspect and try_at <= payonce.due_now()
          order by try_at limit 1) is not null as suspects"""
 
-# The token grows, so that the late relay finds itself stale. Dying in company raises suspicion; dying alone parks.
+# The token grows, so that the late relay finds itself stale. Dying beside others raises suspicion; dying alone parks.
 _REAP: Final = """
     with dead as (
         select id from payonce.outbox

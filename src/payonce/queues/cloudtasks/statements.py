@@ -6,7 +6,7 @@ from payonce.engine.outbox.kept import CONSUMER_PREFIX
 from payonce.engine.rows import MESSAGE_COLUMNS
 
 SUSPICIOUS: Final = 2
-"""So many processes may die on a message in company; then it runs alone, and if one dies again it is parked."""
+"""So many processes may die on a message beside others; then it runs alone, and if one dies again it is parked."""
 
 _ENTRY_COLUMNS: Final = ", ".join(
     f"entry.{name.strip()}" for name in MESSAGE_COLUMNS.split(",") if name.strip() not in ("id", "queue")

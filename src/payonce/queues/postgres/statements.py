@@ -227,7 +227,7 @@ SHORTEN: Final = """
         where id = any($1) and lease_until > payonce.lease_now() + make_interval(secs => $2::float8)
         order by id for update skip locked))"""
 
-# The token grows, so that the late claimer finds itself stale. Dying alone parks; dying in company raises suspicion.
+# The token grows, so that the late claimer finds itself stale. Dying alone parks; dying beside others raises suspicion.
 REAP: Final = f"""
     with dead as (
         select id from payonce.messages

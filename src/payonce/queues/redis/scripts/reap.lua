@@ -1,4 +1,4 @@
--- Takes messages from claimers whose lease ended. Dying alone parks; dying in company raises suspicion.
+-- Takes messages from claimers whose lease ended. Dying alone parks; dying beside others raises suspicion.
 -- ARGV: id, token, reason and line of the log of each. Answers with the ids that were taken.
 local taken, lines = {'OK'}, {}
 local now = whole(due_now)
