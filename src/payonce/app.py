@@ -4,7 +4,6 @@ Adding a service is one folder with the rooms of its neighbours, and one line in
 """
 
 import asyncio
-import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -12,19 +11,29 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from payonce import embedded
-from payonce.billing_outside import open_billing
+from payonce.assembly import (
+    check_environment,
+    check_held,
+    is_among,
+    open_forwarding,
+    open_resources,
+    roles_of,
+    scopes_of,
+    services_in,
+)
+from payonce.billing_outside import check_billing_held, open_payments, open_subscriptions, payments_in, subscriptions_in
 from payonce.engine import brakes, webhooks
 from payonce.engine.audit.run import STATEMENT_LIMIT_S, Audit, Check, Report, Tell, checks_of, run_audit
 from payonce.engine.bell import Bell
 from payonce.engine.checks import SEND_CHECKS
-from payonce.engine.database import Database
+from payonce.engine.database import Database, check_login
 from payonce.engine.durability import check_durability, weaknesses
 from payonce.engine.janitors import run_janitors
 from payonce.engine.janitors.prune import add_partitions
 from payonce.engine.ledger import Finding
 from payonce.engine.migrate import Migration, Status, known_migrations, migrate, status
 from payonce.engine.outbox import LogRelay, Relay, declare_relays
-from payonce.engine.policy import environment_name, override_from_environment
+from payonce.engine.policy import override_from_environment
 from payonce.engine.process import Worker
 from payonce.engine.quarantine import notice_identity
 from payonce.engine.queue import Admin
@@ -37,11 +46,13 @@ from payonce.kit.ids import process_name
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid
 from payonce.on_demand import (
-    billing_routes,
     billing_scenarios,
-    billing_short_routes,
+    payments_routes,
+    payments_short_routes,
     payouts_routes,
     payouts_scenarios,
+    subscriptions_routes,
+    subscriptions_short_routes,
     transfers_routes,
     transfers_scenarios,
 )
@@ -50,8 +61,10 @@ from payonce.paying import open_payouts
 from payonce.pushing import at_home, open_pushed, tuned
 from payonce.queues.backends import Backend, open_backend, refuse_if_elsewhere, take_over, until_moved
 from payonce.queues.cloudtasks.server.observing import observe_tasks
+from payonce.routes.scopes import ScopeCatalogue
 from payonce.service import Running, Service
 from payonce.services import billing, payouts
+from payonce.services.billing import payments, subscriptions
 from payonce.settings import TOKEN_BYTES, Settings, revealed
 
 DEFAULT_LEASE_S: Final = 30.0
@@ -63,19 +76,28 @@ SERVICES: Final = (
     Service(
         "transfers", "payonce.examples.transfers", transfers.ROLES, transfers.INVARIANTS, resources=open_banks,
         references=transfers.REFERENCES, statements=transfers.statements, scenarios=transfers_scenarios,
-        routes=transfers_routes, scopes=transfers.SCOPES,
+        routes=transfers_routes, scopes=transfers.SCOPES, tenant_scopes=tuple(transfers.SCOPES),
     ),
     Service(
         "payouts", "payonce.services.payouts", payouts.ROLES, payouts.INVARIANTS, payouts.SCHEDULES,
         resources=open_payouts, references=payouts.REFERENCES, statements=payouts.statements,
         scenarios=payouts_scenarios, routes=payouts_routes, scopes=payouts.SCOPES, pushes=payout_targets,
-        observes=payouts.observe_payouts, names=payouts.NAMES,
+        observes=payouts.observe_payouts, names=payouts.NAMES, lookups=payouts.LOOKUPS,
+        attention=payouts.waiting_payouts,
     ),
     Service(
-        "billing", "payonce.services.billing", billing.ROLES, billing.INVARIANTS, billing.SCHEDULES,
-        resources=open_billing, references=billing.REFERENCES, statements=billing.statements, names=billing.NAMES,
-        scenarios=billing_scenarios, routes=billing_routes, short_routes=billing_short_routes, scopes=billing.SCOPES,
-        observes=billing.observe_billing,
+        "billing", "payonce.services.billing", {"subscriptions": subscriptions.HANDLERS}, subscriptions.INVARIANTS,
+        subscriptions.SCHEDULES, resources=open_subscriptions, references=subscriptions.REFERENCES,
+        names=subscriptions.NAMES, scenarios=billing_scenarios, routes=subscriptions_routes,
+        short_routes=subscriptions_short_routes, scopes=billing.SCOPES, tenant_refusal=billing.NO_TENANTS,
+        observes=subscriptions.observe_subscriptions, lookups=subscriptions.LOOKUPS, in_database=subscriptions_in,
+        routes_with_role=True,
+    ),
+    Service(
+        "billing", None, {"payments": payments.HANDLERS}, payments.INVARIANTS, payments.SCHEDULES,
+        resources=open_payments, references=payments.REFERENCES, names=payments.NAMES, statements=payments.statements,
+        routes=payments_routes, short_routes=payments_short_routes, observes=payments.observe_payments,
+        lookups=payments.LOOKUPS, in_database=payments_in, routes_with_role=True, check_held=check_billing_held,
     ),
     Service("webhooks", None, {"sender": [webhooks.deliver]}, resources=open_webhooks),
     Service(
@@ -96,12 +118,18 @@ ACTIONS: Final[Sequence[Callable[[Admin], brakes.Action[Any]]]] = (
     payouts.limiting,
     billing.deciding,
     billing.giving_back,
+    billing.changing_credit,
 )
 """What may need a second person."""
 
 
-def role_names() -> list[str]:
-    return [f"{service.name}.{role}" for service in SERVICES for role in service.roles]
+def scope_catalogue() -> ScopeCatalogue:
+    return scopes_of(SERVICES)
+
+
+def role_names(settings: Settings | None = None) -> list[str]:
+    """Of every service; with settings, of those whose tables the database holds."""
+    return roles_of(SERVICES if settings is None else services_in(SERVICES, settings))
 
 
 def handlers_of(roles: Sequence[str]) -> list[Handler]:
@@ -165,9 +193,13 @@ class App:
     """One process: its database, its queues, and, with roles, its workers."""
 
     def __init__(
-        self, settings: Settings, database: Database, bell: Bell, handlers: Sequence[Handler], backend: Backend
-    ) -> None:
+        self, settings: Settings, database: Database, bell: Bell, handlers: Sequence[Handler], backend: Backend,
+        roles: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         self.settings = settings
+        self.roles = tuple(roles)
+        self.services = services_in(SERVICES, settings)
+        """Those whose tables the database holds, whichever roles run here."""
         self.database = database
         self.bell = bell
         self.backend = backend
@@ -175,6 +207,8 @@ class App:
         self.admin = backend.admin
         self.read = Reader(database)
         self.actions = {action.name: action for action in (declared(self.admin) for declared in ACTIONS)}
+        self.lookups = [lookup for service in self.services for lookup in service.lookups]
+        self.attention = [service.attention for service in self.services if service.attention is not None]
         self.running: Mapping[str, Running] = {}
         self.resources: Sequence[object] = ()
         self.statements: Sequence[StatementSource] = ()
@@ -204,8 +238,13 @@ class App:
         """Refuses, with what to do, a database that is away, too new or not migrated, and roles that do not exist."""
         handlers = handlers_of(roles)
         settings.check_roles(roles)
-        everybody = handlers_of(role_names())
-        _check_environment(everybody)
+        settings.billing.check_database(roles)
+        if roles:
+            settings.access.check_platform(settings.cloud_tasks_project)
+        services, everybody = services_in(SERVICES, settings), handlers_of(role_names())
+        check_environment(everybody)
+        known = {handler.policy.queue for handler in everybody}
+        everybody = handlers_of(roles_of(services))
         addresses = await find_database(settings)
         if settings.embedded:
             await migrate_database(addresses)
@@ -218,6 +257,7 @@ class App:
             if roles:
                 # Commands go on: somebody may have to freeze a vendor on just such a database, and the audit tells.
                 await check_durability(database.engine, accepted=settings.accept_data_loss)
+                await check_login(database.engine, accepted=settings.embedded or settings.access.accept_superuser)
             await notice_identity(database, "start of a process")
             bell = await stack.enter_async_context(Bell.open(database, listen=bool(roles)))
             if handlers:
@@ -227,16 +267,19 @@ class App:
                 open_backend(settings.backend, revealed(settings.redis_url), database, bell)
             )
             handlers, everybody = await tuned(database, handlers), await tuned(database, everybody)
-            backend, running = await open_pushed(SERVICES, settings, roles, everybody, backend, database, bell, stack)
+            backend, running = await open_pushed(services, settings, roles, everybody, backend, database, bell, stack)
+            backend = await open_forwarding(services, settings, backend, database, bell, stack)
             queues = at_home(handlers, backend)
             await refuse_if_elsewhere(database, backend.name, queues, revealed(settings.redis_url))
             if handlers:
+                await check_held(SERVICES, settings, database, known - {each.policy.queue for each in everybody})
                 await take_over(database, backend.name, queues)
-            app = cls(settings, database, bell, handlers, backend)
+            app = cls(settings, database, bell, handlers, backend, roles)
             app.running = running
             await app._declare(everybody)
             if handlers:
-                app.resources, app.statements = await _open_resources(settings, database, roles, stack)
+                running_here = [service for service in services if is_among(service, roles)]
+                app.resources, app.statements = await open_resources(running_here, settings, database, stack)
                 for source in app.statements:
                     await register(database, source)
             try:
@@ -251,8 +294,8 @@ class App:
     async def audit(self, tell: Tell | None = None, *, statement_limit_s: float = STATEMENT_LIMIT_S) -> Report:
         """The books, the engine's rows, what every service promises, and whether the database keeps its commits."""
         checks = [
-            *checks_of(SERVICES),
-            *(self._check(service, audit) for service in SERVICES for audit in service.audits),
+            *checks_of(self.services),
+            *(self._check(service, audit) for service in self.services for audit in service.audits),
         ]
         if not self.settings.accept_data_loss:
             checks.append(Check("database: commits survive a crash", _find_weaknesses))
@@ -263,15 +306,23 @@ class App:
 
     async def known_as(self, name: str) -> list[str]:
         """The correlation ids of what a service's callers call so."""
-        queries = [service.names for service in SERVICES if service.names is not None]
-        return [row[0] for query in queries for row in await self.read.fetch(query, name)]
+        queries = [service.names for service in self.services if service.names is not None]
+        return list(dict.fromkeys([row[0] for query in queries for row in await self.read.fetch(query, name)]))
+
+    def holds(self, role: str) -> bool:
+        """Whether the database has the tables of this role's service, whichever roles run here."""
+        return role in roles_of(self.services)
+
+    def answers(self, service: Service) -> bool:
+        """Whether this process answers its routes. One without roles answers for all services."""
+        return not (self.roles and service.routes_with_role) or is_among(service, self.roles)
 
     @asynccontextmanager
     async def open_statements(self) -> AsyncIterator[Sequence[StatementSource]]:
         """The statements of every vendor, for a command: it needs the vendors' keys in its environment."""
         async with AsyncExitStack() as stack:
-            with_statements = [service.name for service in SERVICES if service.statements is not None]
-            _, statements = await _open_resources(self.settings, self.database, with_statements, stack)
+            with_statements = [service for service in self.services if service.statements is not None]
+            _, statements = await open_resources(with_statements, self.settings, self.database, stack)
             yield statements
 
     def start(self) -> None:
@@ -314,14 +365,14 @@ class App:
             self.feed,
             self.admin,
             holder=self.process_name,
-            schedules=[schedule for service in SERVICES for schedule in service.schedules],
+            schedules=[schedule for service in self.services for schedule in service.schedules],
             relays=(*RELAYS, *self.backend.relays),
             led=self.backend.led,
             statements=self.statements,
             keep_days=self.settings.job_log_days,
             bell=self.bell,
             anchor=self.settings.audit_anchor,
-            observers=[service.observes for service in SERVICES if service.observes is not None],
+            observers=[service.observes for service in self.services if service.observes is not None],
         )
 
     def _check(self, service: Service, audit: Audit) -> Check:
@@ -347,30 +398,3 @@ class App:
         if wanted := {**missing, **ours}:
             await self.feed.declare(list(wanted.values()))
         await declare_relays(self.database, (*RELAYS, *self.backend.relays, *self.backend.also_known))
-
-
-def _check_environment(everybody: Sequence[Handler]) -> None:
-    """A variable that matches no queue is a slip of the pen, and would otherwise change nothing, silently."""
-    known = sorted({environment_name(handler.policy.queue) for handler in everybody})
-    for name in os.environ:
-        prefix, _, rest = name.partition("__")
-        queue, _, changed = rest.partition("__")
-        if prefix == "QUEUE_POLICY" and (queue not in known or not changed):
-            raise Invalid(f"{name} names no field of a queue; write QUEUE_POLICY__<QUEUE>__<FIELD>, where QUEUE is: "
-                          f"{', '.join(known)}")  # fmt: skip
-
-
-async def _open_resources(
-    settings: Settings, database: Database, roles: Sequence[str], stack: AsyncExitStack
-) -> tuple[list[object], list[StatementSource]]:
-    wanted = {role.partition(".")[0] for role in roles}
-    found: list[object] = []
-    statements: list[StatementSource] = []
-    for service in (each for each in SERVICES if each.name in wanted):
-        opened: Sequence[object] = ()
-        if service.resources is not None:
-            opened = await stack.enter_async_context(service.resources(settings, database))
-        found += opened
-        if service.statements is not None:
-            statements += service.statements(opened)
-    return found, statements

@@ -4,17 +4,21 @@ import logging
 import re
 import sys
 from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
 from typing import Any, Final, Literal, TextIO
 
 import msgspec
 
 from payonce.kit.log import structlog
-from payonce.kit.redact import HIDDEN, could_be_card, redact
+from payonce.kit.redact import HIDDEN, TEXT_MAX_CHARS, could_be_card, redact
 
 LogStyle = Literal["json", "pretty", "auto"]
 
 DEPTH_MAX: Final = 6
 """Deeper values are shown as text: a log line is not a place for documents."""
+
+SHOWN_MAX_CHARS: Final = 100_000
+"""Of one value with all that is in it."""
 
 LEVEL_SIGNS: Final = {"critical": "❌", "error": "❌", "exception": "❌", "warning": "⚠️"}
 # The first word found in the event's name decides, so the order is from the particular to the general.
@@ -27,7 +31,11 @@ EVENT_SIGNS: Final = {
     "http": "🌐",
     "request": "🌐",
     "vendor": "🌐",
+    "exchange": "🌐",
+    "priced": "💰",
     "paid": "💰",
+    "refunded": "💰",
+    "deposit": "💰",
     "payment": "💰",
     "posted": "💰",
     "amount": "💰",
@@ -39,6 +47,11 @@ EVENT_SIGNS: Final = {
     "schedule": "⏰",
     "due": "⏰",
     "lease": "⏰",
+    "triggered": "🚀",
+    "taken_up": "📦",
+    "received": "📦",
+    "accumulating": "⏰",
+    "finished": "✅",
     "trace": "🆔",
     "done": "✅",
     "stopped": "✅",
@@ -52,8 +65,11 @@ _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 """What a terminal obeys instead of showing it: a stranger's path could otherwise rewrite the lines above it."""
 
 
-def configure_logs(style: LogStyle = "auto", *, quiet: bool = False, stream: TextIO | None = None) -> None:
-    """Sends everything, the standard library's logging included, to stderr. `quiet` keeps to warnings."""
+def configure_logs(
+    style: LogStyle = "auto", *, quiet: bool = False, stream: TextIO | None = None, emoji: bool = False
+) -> None:
+    """Sends everything, the standard library's logging included, to stderr. `quiet` keeps to warnings; with `emoji`
+    JSON has the sign of a line, and its words, in `message`."""
     out = sys.stderr if stream is None else stream
     pretty = style == "pretty" or (style == "auto" and out.isatty())
     level = logging.WARNING if quiet else logging.INFO
@@ -64,7 +80,7 @@ def configure_logs(style: LogStyle = "auto", *, quiet: bool = False, stream: Tex
             structlog.processors.TimeStamper(fmt="iso", utc=True, key="timestamp"),
             structlog.processors.format_exc_info,
             take_out_secrets,
-            render_pretty if pretty else render_json,
+            render_pretty if pretty else render_json_with_emoji if emoji else render_json,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.WriteLoggerFactory(out),
@@ -82,25 +98,53 @@ def take_out_secrets(logger: Any, method: str, event: MutableMapping[str, Any]) 
 
 
 def without_secrets(value: Any, key: str = "", depth: int = DEPTH_MAX) -> Any:
-    """The value as it may be shown: plain, bounded in depth, secrets hidden by what they are or are called."""
+    """The value as it may be shown: plain, bounded in depth and length, secrets hidden by what they are or are
+    called."""
+    return _shown_of(value, key, depth, _Room(SHOWN_MAX_CHARS))
+
+
+@dataclass
+class _Room:
+    """Characters that may still be looked at; what comes after them is left out."""
+
+    chars: int
+
+    def redacted(self, text: str) -> str:
+        if self.chars <= 0 and text:
+            return f"… ({len(text):,} characters)"
+        shown = redact(text, max_chars=min(self.chars, TEXT_MAX_CHARS))
+        self.chars -= len(text)
+        return shown
+
+
+def _shown_of(value: Any, key: str, depth: int, room: _Room) -> Any:
     if key and _names_a_secret(key):
         return HIDDEN
     if isinstance(value, str):
-        return redact(value)
+        return room.redacted(value)
     if isinstance(value, int):
         return HIDDEN if could_be_card(value) else value
     if value is None or isinstance(value, float):
         return value
     if isinstance(value, Mapping) and depth:
-        return {redact(str(name)): without_secrets(item, str(name), depth - 1) for name, item in value.items()}
+        return {room.redacted(str(name)): _shown_of(item, str(name), depth - 1, room) for name, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)) and depth:
-        return [without_secrets(item, "", depth - 1) for item in value]
-    return redact(str(value))
+        return [_shown_of(item, "", depth - 1, room) for item in value]
+    return room.redacted(str(value))
 
 
 def render_json(logger: Any, method: str, event: MutableMapping[str, Any]) -> str:
     ordered = {key: event.pop(key) for key in ("timestamp", "level", "event") if key in event}
     return msgspec.json.encode({**ordered, **event}).decode()
+
+
+def render_json_with_emoji(logger: Any, method: str, event: MutableMapping[str, Any]) -> str:
+    """As JSON; `message` is what Google's log viewer shows of a line."""
+    name = str(event.get("event", ""))
+    sign = sign_of(name, str(event.get("level", "info")))
+    words = name.replace("_", " ")
+    event.setdefault("message", words if sign == NO_SIGN else f"{sign} {words}")
+    return render_json(logger, method, event)
 
 
 def render_pretty(logger: Any, method: str, event: MutableMapping[str, Any]) -> str:

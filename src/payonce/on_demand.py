@@ -40,13 +40,25 @@ def billing_scenarios() -> Sequence["Scenario"]:
     return SCENARIOS
 
 
-def billing_routes() -> "APIRouter":
-    from payonce.services.billing.api import build_routes
+def subscriptions_routes() -> "APIRouter":
+    from payonce.services.billing.subscriptions.api import build_routes
 
     return build_routes()
 
 
-def billing_short_routes() -> "Sequence[Route]":
-    from payonce.services.billing.api import build_short_routes
+def subscriptions_short_routes() -> "Sequence[Route]":
+    from payonce.services.billing.subscriptions.api import build_short_routes
+
+    return build_short_routes()
+
+
+def payments_routes() -> "APIRouter":
+    from payonce.services.billing.payments.api import build_routes
+
+    return build_routes()
+
+
+def payments_short_routes() -> "Sequence[Route]":
+    from payonce.services.billing.payments.inbound_messages import build_short_routes
 
     return build_short_routes()

@@ -5,12 +5,16 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from payonce.engine.attention import Attentive
 from payonce.engine.audit.run import Audit
 from payonce.engine.bell import Bell
 from payonce.engine.database import Database
 from payonce.engine.janitors import Schedule
+from payonce.engine.lookup import Lookup
+from payonce.engine.outbox import Relay
 from payonce.engine.push import Target
 from payonce.engine.reconcile import StatementSource
+from payonce.engine.transaction import Reader
 from payonce.engine.work import Handler
 from payonce.settings import Settings
 
@@ -19,6 +23,14 @@ if TYPE_CHECKING:
     from starlette.routing import Route
 
     from payonce.testing.crash import Scenario
+
+
+@dataclass(frozen=True)
+class Forwarding:
+    """Queues of another service whose database is another one, and the relay that brings messages there."""
+
+    queues: frozenset[str]
+    relay: Relay
 
 
 class Running(Protocol):
@@ -39,8 +51,9 @@ class Service:
     """What a service declares: who handles what, its schema, and what its handlers need from outside."""
 
     name: str
+    """Of a service that is deployed in several parts, each part is registered, under the same name."""
     package: str | None
-    """Has the folder `migrations`; None for what is part of the engine and migrates with it."""
+    """Has the folder `migrations`; None for what migrates with the engine or with another part of the service."""
     roles: Mapping[str, Sequence[Handler]]
     invariants: Mapping[str, str] = field(default_factory=dict)
     schedules: Sequence[Schedule] = ()
@@ -50,6 +63,10 @@ class Service:
     """For each kind of reference that its postings have, a query: of the ids in $1::text[], those that exist."""
     names: str | None = None
     """A query: the correlation ids of what people call $1, so that `payonce trace` finds it by any name."""
+    lookups: Sequence[Lookup] = ()
+    """Its objects by whatever a person holds of them, for the console's search and for the links of a trace."""
+    attention: Attentive | None = None
+    """Its objects that wait for a person, for the console's first page."""
     audits: Sequence[Audit] = ()
     """What `payonce audit run` checks beyond queries, such as a vendor's books against ours."""
     statements: Callable[[Sequence[object]], Sequence[StatementSource]] | None = None
@@ -61,12 +78,25 @@ class Service:
     short_routes: Callable[[], Sequence["Route"]] | None = None
     """What is asked most: it stands before all other routes, as finding one among hundreds costs more than many an
     answer does."""
+    routes_with_role: bool = False
+    """Whether only processes that run one of its roles answer its routes; else every process that listens does."""
     scopes: Mapping[str, str] = field(default_factory=dict)
     """What keys for its routes may be allowed, and what that means."""
+    tenant_scopes: Sequence[str] = ()
+    """Those of its scopes whose routes keep tenants apart, and so let keys of a tenant in."""
+    tenant_refusal: str | None = None
+    """Why keys of a tenant can have none of its other scopes, and what to do instead; None: they see every tenant."""
     pushes: Callable[[Settings], Sequence[Target]] | None = None
     """Which of its queues a task service brings over HTTP, and where; the others lie where all queues do."""
     observes: Callable[[Database], Awaitable[None]] | None = None
     """Refreshes its gauges from the store, in every process."""
+    forwards: Callable[[Settings, Database], AbstractAsyncContextManager[Forwarding]] | None = None
+    """Where messages go for queues that are served from another database."""
+    in_database: Callable[["Service", Settings], "Service | None"] | None = None
+    """What of it the database of this process holds, by the settings; None: nothing. Without it: all of it, always."""
+    check_held: Callable[[Settings, Reader], Awaitable[None]] | None = None
+    """Refuses, with what to do, a database that holds other parts of it than the settings say. Called before a role
+    starts."""
     runs: Mapping[str, Callable[[Settings, Database, Bell], AbstractAsyncContextManager[Running | None]]] = field(
         default_factory=dict
     )

@@ -155,11 +155,12 @@ async def open_desk(
     working: bool = True,
     dispatching: bool = True,
     slots: int = DEFAULT_SLOTS,
+    verified_by_platform: bool = False,
 ) -> AsyncIterator[Desk]:
     policies = list({handler.policy.queue: handler.policy for handler in handlers}.values())
     async with stage() as s, AsyncExitStack() as stack:
         server = await stack.enter_async_context(open_server(s.database, s.bell, dispatching=dispatching))
-        config = Config(PLACE, LOCAL_ACCOUNT, server.address)
+        config = Config(PLACE, LOCAL_ACCOUNT, server.address, verified_by_platform=verified_by_platform)
         queues = [pushed(policy) for policy in policies]
         tasks = await stack.enter_async_context(open_cloud_tasks(s.database, s.bell, config, queues))
         await declare_relays(s.database, [tasks.relay])

@@ -128,6 +128,14 @@ def test_tune_says_what_was_measured_and_keeps_it_when_told(ask: Ask, scratch: S
     assert (shown["policy"]["rate"], shown["policy"]["concurrency"]) == (24.0, 72)
 
 
+def test_tune_reads_the_vendors_rate_as_the_services_do(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHANGENOW_REQUESTS_PER_S", "5")
+    [found] = ask("queues", "tune")["queues"]
+    assert found["rate"] == 4.0, "80 % of what the key is allowed"
+    [given] = ask("queues", "tune", "--vendor-rate", "10")["queues"]
+    assert given["rate"] == 8.0
+
+
 def test_tune_refuses_what_it_cannot_measure(ask: Ask) -> None:
     assert "pushed are: tally-changes" in ask("queues", "tune", "other", code=2)
     assert "the vendor's rate is 0.0" in ask("queues", "tune", "--vendor-rate", "0", code=2)

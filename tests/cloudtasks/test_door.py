@@ -8,8 +8,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from payonce.engine.metrics import REGISTRY
 from payonce.engine.model import Message, message_to_wire
@@ -57,9 +59,11 @@ class Knocking:
 
 
 @asynccontextmanager
-async def knocking(stage: OpenStage, *, working: bool = True) -> AsyncIterator[Knocking]:
+async def knocking(stage: OpenStage, *, working: bool = True, by_platform: bool = False) -> AsyncIterator[Knocking]:
     signer = TokenMaker()
-    async with open_desk(stage, [run], working=working, dispatching=False) as desk:
+    async with open_desk(
+        stage, [run], working=working, dispatching=False, verified_by_platform=by_platform
+    ) as desk:  # fmt: skip
         await remember(desk, signer)
         async with HttpClient("door", desk.url, allow_private=True) as http:
             yield Knocking(desk, http, signer)
@@ -84,6 +88,39 @@ async def test_a_task_with_the_right_token_is_run_and_answered(stage: OpenStage)
         assert (answer.status, answer.json()) == (200, {"outcome": "settled"})
         again = await k.knock(body)
         assert (again.status, again.json()) == (200, {"outcome": "already_settled"})
+
+
+@pytest.mark.parametrize("by_platform", [True, False])
+async def test_a_task_as_cloud_run_forwards_it_is_run_where_cloud_run_verifies_and_refused_elsewhere(
+    stage: OpenStage, by_platform: bool
+) -> None:
+    async with knocking(stage, by_platform=by_platform) as k:
+        [message_id] = await k.desk.put({"n": 1})
+        body = message_to_wire(Message(id=message_id, queue=QUEUE))
+        forwarded = f"{k.token().rpartition('.')[0]}.SIGNATURE_REMOVED_BY_GOOGLE"
+        with_another = await k.knock(body, forwarded, X_Serverless_Authorization="Bearer x.y.z")
+        assert with_another.status == 401
+        with capture_logs() as said:
+            answer = await k.knock(body, forwarded, X_CloudTasks_TaskName=task_id(message_id, 0))
+        if by_platform:
+            assert (answer.status, answer.json()) == (200, {"outcome": "settled"})
+        else:
+            assert answer.status == 401
+            assert await k.written() == 0
+            [line] = [each for each in said if each["event"] == "task_refused"]
+            assert "CLOUD_TASKS_VERIFIED_BY=cloud-run" in line["reason"]
+
+
+@pytest.mark.parametrize("by_platform", [True, False])
+async def test_a_request_with_two_tokens_is_refused(stage: OpenStage, by_platform: bool) -> None:
+    """Which of them Cloud Run has checked, nobody here can know."""
+    async with knocking(stage, by_platform=by_platform) as k:
+        [message_id] = await k.desk.put({"n": 1})
+        body = message_to_wire(Message(id=message_id, queue=QUEUE))
+        answer = await k.knock(body, "x.y.z", authorization=f"Bearer {k.token()}")
+        assert answer.status == 401
+        assert await k.written() == 0
+        assert (await k.knock(body, X_CloudTasks_TaskName=task_id(message_id, 0))).status == 200
 
 
 async def test_only_the_task_service_may_knock(stage: OpenStage) -> None:

@@ -175,9 +175,33 @@ def test_google_needs_the_account_it_signs_for(monkeypatch: pytest.MonkeyPatch) 
     assert (config.local, config.place.parent) == (False, "projects/my-project-123/locations/us-central1")
 
 
+async def test_cloud_runs_check_is_trusted_on_cloud_run_alone(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CLOUD_TASKS_ENDPOINT", raising=False)
+    for name in ("K_SERVICE", "K_REVISION", "K_CONFIGURATION"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("CLOUD_TASKS_VERIFIED_BY", "cloud-run")
+    with pytest.raises(Invalid, match=r"this is no Cloud Run service \(K_SERVICE is not set\)"):
+        async with App.open(load_settings(), ["tally.worker"]):
+            pass
+    for name in ("K_SERVICE", "K_REVISION", "K_CONFIGURATION"):
+        monkeypatch.setenv(name, "gcsplit2")
+    with pytest.raises(Invalid, match="CLOUD_TASKS_PROJECT_ID is not set; only tasks of Google's"):
+        async with App.open(load_settings(), ["tally.worker"]):
+            pass
+    monkeypatch.setenv("CLOUD_TASKS_PROJECT_ID", "my-project-123")
+    monkeypatch.setenv("CLOUD_TASKS_SERVICE_ACCOUNT", "tasks@my-project-123.iam.gserviceaccount.com")
+    assert cloud_tasks(load_settings()).verified_by_platform
+    load_settings().access.check_platform("my-project-123")
+    monkeypatch.delenv("CLOUD_TASKS_VERIFIED_BY")
+    assert not cloud_tasks(load_settings()).verified_by_platform
+
+
 @pytest.mark.parametrize(
     ("variable", "value"),
     [
+        ("CLOUD_TASKS_VERIFIED_BY", "google"),
         ("CLOUD_TASKS_PROJECT_ID", "My Project"), ("CLOUD_TASKS_LOCATION", "US Central"),
         ("CLOUD_TASKS_ENDPOINT", "http://here"), ("CLOUD_TASKS_SERVICE_ACCOUNT", "nobody"),
     ],

@@ -49,8 +49,14 @@ def signed_as_google(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokens, "ISSUER", "https://accounts.google.com")
 
 
-def verifier(google: GoogleThere) -> Verifier:
-    return Verifier(GoogleKeys(HttpClient("google", "https://google.example", transport=google)), ACCOUNT)
+def verifier(google: GoogleThere, *, by_platform: bool = False) -> Verifier:
+    keys = GoogleKeys(HttpClient("google", "https://google.example", transport=google))
+    return Verifier(keys, ACCOUNT, by_platform=by_platform)
+
+
+def forwarded(token: str) -> str:
+    """As Cloud Run passes it on behind its IAM check."""
+    return f"Bearer {token.rpartition('.')[0]}.SIGNATURE_REMOVED_BY_GOOGLE"
 
 
 async def test_a_token_of_google_is_verified_and_the_keys_are_kept() -> None:
@@ -99,3 +105,51 @@ async def test_without_keys_nobody_is_let_in() -> None:
     google.status = 503
     with pytest.raises(Unavailable, match="Google's keys cannot be had"):
         await verifier(google).check(f"Bearer {maker.token(ACCOUNT, AUDIENCE)}", AUDIENCE)
+
+
+async def test_a_token_as_cloud_run_forwards_it_is_taken_by_its_claims_where_the_settings_say_so() -> None:
+    maker = TokenMaker()
+    google = GoogleThere(maker)
+    checking = verifier(google, by_platform=True)
+    for _ in range(2):
+        await checking.check(forwarded(maker.token(ACCOUNT, AUDIENCE)), AUDIENCE)
+    assert google.asked == 0, "there is nothing to verify with Google's keys"
+    # What still has its signature came past the check: it is verified as everywhere.
+    await checking.check(f"Bearer {maker.token(ACCOUNT, AUDIENCE)}", AUDIENCE)
+    with pytest.raises(Invalid, match="unknown key"):
+        await checking.check(f"Bearer {TokenMaker().token(ACCOUNT, AUDIENCE)}", AUDIENCE)
+
+
+async def test_claims_are_checked_behind_cloud_run_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    maker = TokenMaker()
+    checking = verifier(GoogleThere(maker), by_platform=True)
+    wrong = {
+        "wrong account": maker.token("somebody@my-project.iam.gserviceaccount.com", AUDIENCE),
+        "wrong audience": maker.token(ACCOUNT, "https://gcsplit3.example"),
+    }
+    monkeypatch.setattr(tokens, "LIFETIME_S", -120)
+    wrong["expired"] = TokenMaker().token(ACCOUNT, AUDIENCE)
+    monkeypatch.setattr(tokens, "LIFETIME_S", 3_600)
+    monkeypatch.setattr(tokens, "ISSUER", "https://somebody.example")
+    wrong["wrong issuer"] = TokenMaker().token(ACCOUNT, AUDIENCE)
+    for reason, token in wrong.items():
+        with pytest.raises(Invalid, match=reason):
+            await checking.check(forwarded(token), AUDIENCE)
+    for text in ("Bearer .SIGNATURE_REMOVED_BY_GOOGLE", "Bearer a.b.c.SIGNATURE_REMOVED_BY_GOOGLE"):
+        with pytest.raises(Invalid, match="not a token"):
+            await checking.check(text, AUDIENCE)
+
+
+async def test_a_token_without_its_signature_is_refused_where_nobody_else_has_checked_it() -> None:
+    maker = TokenMaker()
+    with pytest.raises(Invalid, match="set CLOUD_TASKS_VERIFIED_BY=cloud-run for this service, or deploy it with"):
+        await verifier(GoogleThere(maker)).check(forwarded(maker.token(ACCOUNT, AUDIENCE)), AUDIENCE)
+
+
+async def test_cloud_run_checks_another_token_if_the_request_has_one() -> None:
+    maker = TokenMaker()
+    checking = verifier(GoogleThere(maker), by_platform=True)
+    token = forwarded(maker.token(ACCOUNT, AUDIENCE))
+    await checking.check(token, AUDIENCE)
+    with pytest.raises(Invalid, match="another token"):
+        await checking.check(token, AUDIENCE, serverless=True)

@@ -4,6 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from google.api_core.exceptions import PermissionDenied
 
 from payonce.engine import joblog
 from payonce.engine.model import Message
@@ -116,6 +117,29 @@ async def test_a_server_without_batches_gets_one_by_one(stage: OpenStage, monkey
         now = await desk.s.clock.now()
         answers = await desk.tasks.relay.deliver([entry_of(now) for _ in range(5)])
         assert all(isinstance(answer, Delivered) for answer in answers)
+        assert await desk.tasks_there() == 5
+
+
+async def test_a_batch_that_nobody_may_look_at_is_made_one_by_one(stage: OpenStage) -> None:
+    async with open_desk(stage, [run], working=False, dispatching=False) as desk:
+        client = desk.tasks.service._connected()
+        batch = client.batch_create_tasks
+
+        async def not_at_once(**how: Any) -> Any:
+            """As Google may answer: the operation goes on, and its caller has no permission to ask for it."""
+            operation = await batch(**how)
+            operation.operation.done = False
+
+            async def refused(*_: object, **__: object) -> None:
+                raise PermissionDenied("The caller does not have permission")
+
+            operation._refresh = refused
+            return operation
+
+        client.batch_create_tasks = not_at_once
+        now = await desk.s.clock.now()
+        answers = await desk.tasks.relay.deliver([entry_of(now) for _ in range(5)])
+        assert all(isinstance(answer, Delivered) for answer in answers), answers
         assert await desk.tasks_there() == 5
 
 

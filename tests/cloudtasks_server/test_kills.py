@@ -34,7 +34,7 @@ class Ground:
 
     def begin(self, place: int = 0) -> Child:
         port = str(self.ports[place])
-        command = (sys.executable, "-m", "payonce", "cloudtasks", "--port", port)
+        command = (sys.executable, "-m", "payonce", "cloudtasks", "--port", port, "--without-token")
         return self.processes.start(*command, name="server", environment={"DATABASE_URL": self.s.scratch.service_url})
 
     async def kill(self, server: Child) -> None:

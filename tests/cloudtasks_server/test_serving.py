@@ -1,7 +1,14 @@
 """A server in a process: how it ends, and how several share one database."""
 
 import asyncio
+from typing import Any
 
+import pytest
+from google.api_core.exceptions import Unauthenticated
+
+from payonce.kit.outcomes import Unavailable
+from payonce.queues.cloudtasks.client import Config, Errand, QueueNumbers, TaskService
+from payonce.queues.cloudtasks.names import LOCAL_ACCOUNT, Place
 from payonce.queues.cloudtasks.server.housekeeping import prune
 from payonce.queues.cloudtasks.server.serving import keep_house, open_server
 from payonce.queues.cloudtasks.server.tokens import TokenMaker
@@ -9,6 +16,7 @@ from payonce.testing import OpenStage
 from payonce.testing.serving import serving
 from tests.cloudtasks_server.desk import LOCATION, QUEUE, Desk, Worker, open_client
 
+TOKEN = "a-token-of-the-server"
 KEYS = "select count(*) from cloudtasks.signing_keys"
 
 
@@ -36,6 +44,41 @@ async def test_what_outlives_the_grace_is_left_to_its_lease(stage: OpenStage) ->
             await desk.arrivals(1)
         assert await s.owner.fetchval("select count(*) from cloudtasks.tasks where lease_until is not null") == 1
         worker.open.set()
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [(), (("authorization", TOKEN),), (("authorization", "Bearer "),), (("authorization", f"Bearer {TOKEN}x"),),
+     (("authorization", f"Basic {TOKEN}"),), (("authorization", f"Bearer {TOKEN}"), ("authorization", "Bearer x"))],
+    ids=["none", "no scheme", "empty", "another", "another scheme", "two"],
+)  # fmt: skip
+async def test_a_call_without_the_token_is_refused_and_does_nothing(stage: OpenStage, metadata: Any) -> None:
+    async with (
+        stage() as s, open_server(s.database, s.bell, token=TOKEN) as server, open_client(server.address) as client
+    ):  # fmt: skip
+        with pytest.raises(Unauthenticated, match="needs a token"):
+            await client.create_queue(parent=LOCATION, queue={"name": QUEUE}, metadata=metadata)
+        with pytest.raises(Unauthenticated):
+            await client.transport.operations_client.get_operation("operations/1", metadata=list(metadata))
+        assert await s.owner.fetchval("select count(*) from cloudtasks.queues") == 0
+
+
+async def test_our_own_client_sends_the_token_with_every_kind_of_call(stage: OpenStage) -> None:
+    place = Place("p", "l")
+    async with stage() as s, open_server(s.database, s.bell, token=TOKEN, dispatching=False) as server:
+        service = TaskService(Config(place, LOCAL_ACCOUNT, server.address, lambda: TOKEN))
+        stranger = TaskService(Config(place, LOCAL_ACCOUNT, server.address))
+        errands = [Errand(f"{place.queue('q')}/tasks/t{n}", "http://127.0.0.1:9/", "a", b"", 30.0) for n in range(3)]
+        try:
+            assert await service.installation() == await s.database.installation()
+            await service.create_queue("q", QueueNumbers(1.0, 1, 1, 0.0, 1.0, 1.0, 1))
+            assert [said.code for said in await service.create("q", errands)] == ["OK"] * 3
+            assert await service.find(errands[0].name) == "http://127.0.0.1:9/"
+            with pytest.raises(Unavailable, match="UNAUTHENTICATED"):
+                await stranger.queue("q")
+        finally:
+            await service.close()
+            await stranger.close()
 
 
 async def test_a_server_that_does_not_dispatch_wakes_one_that_does(stage: OpenStage, desk: Desk) -> None:

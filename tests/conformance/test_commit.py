@@ -271,11 +271,19 @@ async def test_a_process_that_stands_still_inside_a_commit_does_not_hold_up_take
         work = Work(claim, queue, still, s.feed, Reader(still))
         successors: list[Claim] = []
 
+        async def take_over() -> bool:
+            await queue.reap()
+            successors.extend((await queue.exchange([], 1)).claims)
+            return bool(successors)
+
         async def stand_still() -> None:
-            async with work.commit():
+            async with work.commit() as tx:
+                await tx.execute("select")
                 await s.clock.advance_leases(short.lease_s + 1)
-                await eventually(queue.reap, within_s=30, what="take-over")
-                successors.extend((await queue.exchange([], 1)).claims)
+                try:
+                    await eventually(take_over, within_s=30)
+                except asyncpg.PostgresError as error:
+                    raise AssertionError("the stopped process held up its successor") from error
 
         with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):
             await stand_still()

@@ -9,12 +9,12 @@ from uuid import UUID
 
 import pytest
 
-from payonce.engine import joblog
+from payonce.engine import joblog, worker
 from payonce.engine.bell import Bell
 from payonce.engine.metrics import UPKEEP
 from payonce.engine.model import Message, Settlement, State
 from payonce.engine.policy import Fixed, Policy
-from payonce.engine.process import Worker
+from payonce.engine.process import DEFAULT_SLOTS, Worker
 from payonce.engine.queue import POLL_S, Exchange, PullQueue
 from payonce.engine.upkeep import Task
 from payonce.engine.work import Handler, Work, handles
@@ -54,18 +54,18 @@ class Asked:
 
 
 @asynccontextmanager
-async def working(s: AnyStage, *handlers: Handler) -> AsyncIterator[Asked]:
+async def working(s: AnyStage, *handlers: Handler, slots: int = DEFAULT_SLOTS) -> AsyncIterator[Asked]:
     """A worker that runs while this is entered; yields how often its first queue is asked."""
     policies = [handler.policy for handler in handlers]
     queues: dict[str, PullQueue] = {policy.queue: await s.queue(policy, "worker-1") for policy in policies}
     with pytest.MonkeyPatch.context() as patch:
         asked = Asked(queues[policies[0].queue], patch)
-        worker = Worker(handlers, s.database, s.feed, lambda policy: queues[policy.queue])
-        running = asyncio.create_task(worker.run())
+        process = Worker(handlers, s.database, s.feed, lambda policy: queues[policy.queue], slots=slots)
+        running = asyncio.create_task(process.run())
         try:
             yield asked
         finally:
-            await worker.stop(grace_s=30)
+            await process.stop(grace_s=30)
             await asyncio.wait_for(running, 40)
 
 
@@ -92,6 +92,46 @@ async def test_every_message_is_handled_once(stage: OpenAnyStage) -> None:
             await eventually(s.drained)
         assert sorted(map(str, handled)) == sorted(map(str, sent))
         assert await statuses(s) == ["success"] * 300
+
+
+@pytest.mark.parametrize("limit_s", [3600.0, worker.REFILL_LIMIT_S])
+async def test_in_a_backlog_free_slots_are_filled_several_at_a_time_or_after_a_moment(
+    stage: OpenAnyStage, limit_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "REFILL_LIMIT_S", limit_s)
+    slots, runs = 2 * worker.REFILL_SHARE, list[asyncio.Event]()
+
+    @handles(PAY)
+    async def pay(work: Work) -> None:
+        runs.append(asyncio.Event())
+        await runs[-1].wait()
+
+    async with stage() as s:
+        await s.feed.declare([PAY])
+        await s.feed.put([Message(queue="pay") for _ in range(2 * slots)])
+        async with working(s, pay, slots=slots):
+            await eventually(lambda: len(runs) == slots)
+            runs[0].set()
+            await eventually(lambda: ended(s, 1))
+            if limit_s > SOON_S:
+                await asyncio.sleep(2 * POLL_S)
+                assert len(runs) == slots
+                runs[1].set()
+                await eventually(lambda: len(runs) == slots + 2)
+            else:
+                await eventually(lambda: len(runs) == slots + 1)
+            monkeypatch.setattr(worker, "REFILL_LIMIT_S", 0.0)
+
+            async def all_ended() -> bool:
+                for run in runs:
+                    run.set()
+                return await s.drained()
+
+            await eventually(all_ended)
+
+
+async def ended(s: AnyStage, runs: int) -> bool:
+    return len(await statuses(s)) == runs
 
 
 async def test_a_failing_message_is_retried_by_policy_and_then_parked_with_its_reason(stage: OpenAnyStage) -> None:

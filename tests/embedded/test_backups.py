@@ -127,3 +127,15 @@ def test_password_is_not_on_the_command_line() -> None:
     url = "postgresql://owner:p%40ss@db.example:5433/payonce?sslmode=require"
     assert _without_password(url) == "postgresql://owner@db.example:5433/payonce?sslmode=require"
     assert client_environment(url)["PGPASSWORD"] == "p@ss"
+
+
+def test_a_password_in_the_query_is_not_on_the_command_line_either() -> None:
+    url = "postgresql://owner@db.example/payonce?sslmode=require&password=p%40ss&connect_timeout=5"
+    assert _without_password(url) == "postgresql://owner@db.example/payonce?sslmode=require&connect_timeout=5"
+    assert client_environment(url)["PGPASSWORD"] == "p@ss"
+    assert (
+        _without_password("postgresql://owner@db.example/payonce?pass%77ord=x")
+        == "postgresql://owner@db.example/payonce"
+    )
+    with pytest.raises(Invalid, match="sslpassword"):
+        _without_password("postgresql://owner@db.example/payonce?sslpassword=x")

@@ -310,7 +310,10 @@ async def test_a_redrive_is_weighed_by_what_its_messages_move(stage: OpenStage) 
         await parked(till, 100, 200, 300)
         redrive, approval = await ask_redrive(till)
         assert (redrive.count, approval.amounts) == (3, (euros("6.00"),))
-        assert approval.text == "redrive 3 parked messages of pay (6.00 EUR)"
+        assert approval.text == (
+            "redrive 3 parked messages of pay (6.00 EUR), "
+            "3 of them go straight back to waiting for the answer to a review"
+        )
         assert await message_states(till) == ["parked"] * 3
         assert (await granted(till, approval)).result == {"queue": "pay", "redriven": 3}
         assert await message_states(till) == ["ready"] * 3
@@ -348,7 +351,10 @@ async def test_many_messages_of_which_nobody_knows_what_they_move_need_a_second_
         await threshold(till, "500.00")
         _, approval = await ask_redrive(till)
         assert isinstance(approval, Approval)
-        assert approval.text == "redrive 3 parked messages of pay (1.00 EUR), what 2 of them move is not known"
+        assert approval.text == (
+            "redrive 3 parked messages of pay (1.00 EUR), what 2 of them move is not known, "
+            "1 of them go straight back to waiting for the answer to a review"
+        )
         assert await message_states(till) == ["parked"] * 3
         await granted(till, approval)
         assert await message_states(till) == ["ready"] * 3

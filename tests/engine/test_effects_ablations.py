@@ -204,8 +204,8 @@ ABLATIONS: Ablations = {
         patched(Work, "open_effect", only_what_is_on_record),
         [test_effects_giving_up.test_a_run_does_not_end_while_an_effect_of_it_is_still_being_prepared],
     ),
-    "the waking of what was parked": (
-        patched(store, "wake_parked", nothing_is_open),
+    "the waking of what waits for the answer": (
+        patched(store, "wake_message", nothing_is_open),
         [
             test_effects_late_news.test_what_a_statement_finds_wakes_the_message_that_was_parked_with_it,
             test_effects_late_news.test_a_late_answer_of_the_vendor_wakes_the_message_that_was_parked_with_it,

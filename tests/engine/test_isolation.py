@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from payonce.engine import database as databases
+from payonce.engine import pools
 from payonce.engine.effects import Blind
 from payonce.engine.model import Message
 from payonce.engine.policy import Fixed, Policy
@@ -216,7 +216,7 @@ async def test_two_reads_at_once_inside_one_commit_fail_at_once(stage: OpenStage
 
 
 async def test_nobody_waits_for_a_connection_for_ever(stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(databases, "ACQUIRE_LIMIT_S", 0.2)
+    monkeypatch.setattr(pools, "ACQUIRE_LIMIT_S", 0.2)
     async with stage() as s:
         held = [await s.database.work.acquire() for _ in range(s.database.work.get_max_size())]
         with pytest.raises(Unavailable, match="all 10 of the pool work are in use"):

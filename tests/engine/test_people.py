@@ -22,9 +22,12 @@ from payonce.engine.people import (
 from payonce.engine.people.guesses import (
     ADDRESS_FAILURES_MAX,
     FAILURES_MAX,
+    KNOWN_FOR_S,
     NAME_FAILURES_MAX,
     NAME_PAUSE_S,
     WINDOW_S,
+    TooMany,
+    count_attempt,
 )
 from payonce.engine.people.sessions import ABSOLUTE_S, IDLE_S
 from payonce.engine.transaction import Tx
@@ -67,7 +70,7 @@ async def test_neither_password_nor_token_is_in_the_database(stage: OpenStage) -
     async with stage() as s:
         await add(s)
         token = await enter(s)
-        for table in ("people", "sessions", "login_failures", "audit_log"):
+        for table in ("people", "sessions", "login_failures", "login_networks", "audit_log"):
             rows = [str(dict(row)) for row in await s.owner.fetch(f"select * from payonce.{table}")]
             assert not [row for row in rows if PASSWORD in row or token in row]
 
@@ -190,6 +193,61 @@ async def test_one_address_may_not_try_many_names(stage: OpenStage) -> None:
             await enter(s)
 
 
+async def test_failed_logins_at_another_endpoint_do_not_lock_operators_out(stage: OpenStage) -> None:
+    async with stage() as s:
+        await add(s)
+        for number in range(ADDRESS_FAILURES_MAX):
+            await count_attempt(s.database, f"customer {number}", "192.0.2.1", "shop")
+        with pytest.raises(TooMany):
+            await count_attempt(s.database, "one more", "192.0.2.1", "shop")
+        assert await enter(s)
+
+
+async def test_failed_logins_of_others_do_not_lock_out_who_has_logged_in_from_there(stage: OpenStage) -> None:
+    async with stage() as s:
+        await add(s)
+        await add(s, "bob")
+        await enter(s)
+        for number in range(ADDRESS_FAILURES_MAX):
+            await count_attempt(s.database, f"name {number}", "192.0.2.1")
+        with pytest.raises(NotAdmitted, match="too many"):
+            await enter(s, "bob")
+        assert await enter(s)
+        # Only guesses at this very account count against it.
+        for _ in range(FAILURES_MAX):
+            with pytest.raises(NotAdmitted, match="wrong"):
+                await enter(s, password="not the password")
+        with pytest.raises(NotAdmitted, match="too many"):
+            await enter(s)
+
+
+async def test_an_account_is_known_at_a_network_for_a_month(stage: OpenStage) -> None:
+    async with stage() as s:
+        await add(s)
+        await enter(s)
+        await s.clock.advance(KNOWN_FOR_S + 1)
+        for number in range(ADDRESS_FAILURES_MAX):
+            await count_attempt(s.database, f"name {number}", "192.0.2.1")
+        with pytest.raises(NotAdmitted, match="too many"):
+            await enter(s)
+        await enter(s, address="192.0.2.9")
+        assert await s.owner.fetchval("select count(*) from payonce.login_networks") == 1
+
+
+async def test_a_new_password_ends_the_wait(stage: OpenStage) -> None:
+    """As the refusal says."""
+    async with stage() as s:
+        await add(s)
+        for _ in range(FAILURES_MAX):
+            with pytest.raises(NotAdmitted, match="wrong"):
+                await enter(s, password="not the password")
+        with pytest.raises(NotAdmitted, match="set a new password with: payonce users passwd"):
+            await enter(s)
+        async with s.begin() as tx:
+            await set_password(tx, "ann", "another long password", by="root")
+        assert await enter(s, password="another long password")
+
+
 async def test_one_ipv6_network_is_one_address(stage: OpenStage) -> None:
     async with stage() as s:
         await add(s)
@@ -217,6 +275,26 @@ async def test_a_name_that_is_guessed_from_everywhere_is_judged_now_and_then(sta
         assert await enter(s, "bob")
         # Not locked out, however long it goes on.
         await s.clock.advance(NAME_PAUSE_S + 1)
+        assert await enter(s)
+
+
+@pytest.mark.parametrize(("endpoint", "is_known"), [("shop", False), ("console", True)])
+async def test_guesses_at_a_name_elsewhere_do_not_delay_its_owner(
+    stage: OpenStage, endpoint: str, is_known: bool
+) -> None:
+    """At another endpoint, or from other networks than the one where its owner has logged in."""
+    async with stage() as s:
+        await add(s)
+        if is_known:
+            await enter(s)
+        await count_attempt(s.database, "ann", "198.51.100.0", endpoint)
+        await s.database.work.execute(
+            "insert into payonce.login_failures (name, address) select name, address || n "
+            "from payonce.login_failures, generate_series(1, $1::int) n",
+            NAME_FAILURES_MAX,
+        )
+        with pytest.raises(TooMany):
+            await count_attempt(s.database, "ann", "198.51.100.0", endpoint)
         assert await enter(s)
 
 

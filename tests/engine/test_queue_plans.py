@@ -2,6 +2,7 @@
 
 import pytest
 
+from payonce.engine.commits import settled_transaction
 from payonce.engine.model import Answer, Ending, Message, Settlement
 from payonce.engine.policy import Fixed, Policy
 from payonce.queues.postgres import PostgresQueue
@@ -30,7 +31,7 @@ async def lives(s: Stage, queue: PostgresQueue) -> None:
     assert await queue.mark_alone(ends[0].claim)
     half = AT_ONCE // 2
     put_off = [Settlement(end.claim, Ending.RETRY, "not yet", 60.0) for end in ends[half:]]
-    async with s.database.engine.acquire() as connection, connection.transaction():
+    async with s.database.engine.acquire() as connection, settled_transaction(s.database, connection):
         assert await queue.settle_within(connection, ends[0])
     assert set((await queue.exchange([*ends[1:half], *put_off], 0)).answers) == {Answer.SETTLED}
 

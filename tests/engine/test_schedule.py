@@ -76,10 +76,29 @@ async def test_a_due_time_that_comes_again_puts_nothing_new(stage: OpenStage) ->
         await scheduler.tick(lease)
         await s.clock.freeze(minute(1))
         await scheduler.tick(lease)
+        assert await keys(s) == ["schedule:minutely:2030-01-01T12:01:00+00:00"]
+        await s.owner.execute("delete from payonce.messages")
         await s.owner.execute("update payonce.schedules set next_at = $1", minute(1))
         await scheduler.tick(lease)
-        assert await keys(s) == ["schedule:minutely:2030-01-01T12:01:00+00:00"]
+        assert await keys(s) == []
         assert await next_at(s) == minute(2)
+
+
+@pytest.mark.parametrize("begun", ["delete from payonce.messages", "update payonce.messages set attempts = 1"])
+async def test_a_message_that_nobody_has_begun_is_not_put_again_for_the_next_time(stage: OpenStage, begun: str) -> None:
+    """The role may run nowhere: its queue would fill up for ever."""
+    async with stage() as s:
+        lease = await led(s)
+        scheduler = Scheduler(s.database, s.feed, [MINUTELY])
+        await scheduler.tick(lease)
+        for number in range(1, 5):
+            await s.clock.freeze(minute(number))
+            assert await scheduler.tick(lease) == (number == 1)
+        assert await keys(s) == [MINUTELY.key(minute(1))]
+        await s.owner.execute(begun)
+        await s.clock.freeze(minute(5))
+        assert await scheduler.tick(lease) == 1
+        assert MINUTELY.key(minute(5)) in await keys(s)
 
 
 async def test_an_old_leader_puts_nothing_and_moves_nothing(stage: OpenStage) -> None:

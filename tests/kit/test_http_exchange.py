@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 
 from payonce import __version__
 from payonce.kit.http import BodyTooLarge, Unsendable
+from payonce.kit.http.failures import Broken
 from payonce.kit.http.response import Attempt
 from payonce.kit.outcomes import Invalid, NotSent, Unknown
 from tests.kit.conftest import OpenClient, Vendor, patient
@@ -151,6 +152,21 @@ def test_a_packed_body_is_not_unpacked_beyond_the_limit_before_it_is_refused() -
         assert tracemalloc.get_traced_memory()[1] < 2_000_000
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 10_000])
+@pytest.mark.parametrize("more", [gzip.compress(b'{"paid": true}'), b"\0", b"{}"], ids=["member", "padding", "text"])
+def test_more_after_the_end_of_gzip_is_an_error_and_not_passed_over(more: bytes, chunk_bytes: int) -> None:
+    packed = gzip.compress(b'{"paid": false}')
+    attempt, whole = Attempt(100_000), packed + more
+    attempt.begin(200, [("Content-Encoding", "gzip")])
+    chunks = [whole[start : start + chunk_bytes] for start in range(0, len(whole), chunk_bytes)]
+    with pytest.raises(Broken, match="more after the end of its gzip"):
+        [attempt.feed(chunk) for chunk in chunks]  # type: ignore[func-returns-value]
+    alone = Attempt(100_000)
+    alone.begin(200, [("Content-Encoding", "gzip")])
+    alone.feed(packed)
+    assert alone.finish()[1] == b'{"paid": false}'
 
 
 async def test_a_body_at_the_limit_is_taken_in(open_client: OpenClient, vendor: Vendor) -> None:

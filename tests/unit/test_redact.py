@@ -1,10 +1,13 @@
 """Secrets and card numbers do not reach logs, job logs or error texts."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from payonce.kit.redact import HIDDEN, candidates, redact
+from payonce.kit.redact import HIDDEN, TEXT_MAX_CHARS, candidates, redact
+from payonce.logs import without_secrets
 
 SECRETS = {
     "password in a URL": ("cannot reach postgresql://app:hunter2@db:5432/x", "hunter2"),
@@ -98,7 +101,7 @@ def test_card_numbers_are_looked_for_with_an_effort_that_grows_with_the_text(fil
 )  # fmt: skip
 def test_no_text_holds_the_process_up(filler: str) -> None:
     """Work that grew with the square of these 300,000 characters would take hours, and the test's time would end."""
-    redact(filler * (300_000 // len(filler)))
+    redact(filler * (300_000 // len(filler)), max_chars=300_000)
 
 
 @given(
@@ -127,3 +130,30 @@ def test_an_id_of_ours_stays_whole_whatever_its_digits(shown: str) -> None:
     # What only begins like one is none.
     assert redact("4242-4242-4242-4242") == HIDDEN
     assert HIDDEN in redact(f"{shown}-4242-4242-4242-4242")
+
+
+def test_a_long_text_is_cut_and_no_half_secret_shows_at_the_cut() -> None:
+    assert redact("x" * TEXT_MAX_CHARS) == "x" * TEXT_MAX_CHARS
+    cut = redact("x" * (TEXT_MAX_CHARS + 5_000))
+    assert cut == "x" * TEXT_MAX_CHARS + "… (5,000 more characters)"
+    for before in range(TEXT_MAX_CHARS - 25, TEXT_MAX_CHARS + 1):
+        shown = redact("x" * (before - 1) + " 4242424242424242 " + "y" * 50_000)
+        assert "4242" not in shown
+        assert "hunter2" not in redact("x" * (before - 12) + " password=hunter2hunter2 " + "y" * 50_000)
+
+
+@pytest.mark.parametrize("filler", ["1 ", "1-", "token", "01901234-1234-7"])
+def test_the_time_for_a_text_has_a_bound(filler: str) -> None:
+    began = time.process_time()
+    redact(filler * (5_000_000 // len(filler)))
+    # In full it takes some seconds.
+    assert time.process_time() - began < 0.5
+
+
+def test_the_time_for_a_document_has_a_bound() -> None:
+    document = {"lines": [{"text": "1 " * 1_000} for _ in range(2_000)]}
+    began = time.process_time()
+    shown = without_secrets(document)
+    assert time.process_time() - began < 1.5
+    assert shown["lines"][0]["text"] == "1 " * 1_000
+    assert list(shown["lines"][-1].values()) == ["… (2,000 characters)"]

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
 import asyncpg
 
@@ -118,8 +118,9 @@ def psql_command(url: str) -> list[str]:
 
 def client_environment(url: str) -> dict[str, str]:
     """The process environment, with the url's password where PostgreSQL's programs look for it."""
-    password = urlsplit(url).password
-    return {**os.environ, **({"PGPASSWORD": unquote(password)} if password else {})}
+    parts = urlsplit(url)
+    password = unquote(parts.password) if parts.password else dict(parse_qsl(parts.query)).get("password")
+    return {**os.environ, **({"PGPASSWORD": password} if password else {})}
 
 
 def _pour(installation: Installation, url: str, path: Path, *, first: str, last: str) -> None:
@@ -204,9 +205,16 @@ async def _ask(url: str) -> tuple[int, int]:
 
 
 def _without_password(url: str) -> str:
+    """As it may stand in a command line, which every user of the machine can read."""
     parts = urlsplit(url)
     login, at, host = parts.netloc.rpartition("@")
-    return urlunsplit(parts._replace(netloc=f"{login.partition(':')[0]}{at}{host}"))
+    query = [pair for pair in parts.query.split("&") if unquote(pair.partition("=")[0]) != "password"]
+    if any(unquote(pair.partition("=")[0]) == "sslpassword" for pair in query):
+        raise Invalid(
+            "DATABASE_URL has sslpassword, which PostgreSQL's programs take on their command line alone, where every "
+            "user of the machine could read it; use a key without a passphrase that only its owner can read"
+        )
+    return urlunsplit(parts._replace(netloc=f"{login.partition(':')[0]}{at}{host}", query="&".join(query)))
 
 
 def _last_lines(file: IO[bytes]) -> str:

@@ -7,6 +7,7 @@ from typing import Any, Final
 from payonce.engine.ledger.model import Reads
 from payonce.engine.outbox.admin import GIVEN_UP
 from payonce.engine.queue import Depth
+from payonce.engine.vendor_calls import VendorCalls, failing_vendors
 from payonce.kit.money import Amount, Asset
 
 OUTBOX_LATE_S: Final = 60.0
@@ -38,6 +39,8 @@ class Alerts:
     outbox_late_s: float
     quarantine: str | None
     """Why nothing is sent; None when there is no quarantine."""
+    vendors: Sequence[VendorCalls] = ()
+    """Those of whose calls many failed within the last minutes, over all processes."""
 
     @property
     def quiet(self) -> bool:
@@ -47,6 +50,7 @@ class Alerts:
             and not self.outbox_parked
             and not self.outbox_late
             and not self.paused
+            and not self.vendors
             and self.quarantine is None
         )
 
@@ -57,11 +61,13 @@ class Alerts:
     def badge(self, name: str | None) -> int:
         """The count beside a page's title."""
         value = 0 if name is None else getattr(self, name)
-        return value.count if isinstance(value, OpenEffects) else int(value)
+        if isinstance(value, OpenEffects):
+            return value.count
+        return int(value) if isinstance(value, int) else len(value)
 
 
 async def alerts(read: Reads, depths: Sequence[Depth]) -> Alerts:
-    """One round trip; messages are counted by whoever has the depths, for they may live elsewhere."""
+    """Messages are counted by whoever has the depths, for they may live elsewhere."""
     rows = await read.fetch(
         f"""
         select 'effects' as what, state, asset, exponent, count(*)::bigint as count, sum(amount_minor) as minor,
@@ -105,6 +111,7 @@ async def alerts(read: Reads, depths: Sequence[Depth]) -> Alerts:
         outbox_parked=counts["outbox_parked"]["count"],
         outbox_late_s=counts["outbox_late"]["oldest_s"],
         quarantine=None if quarantine is None else quarantine["text"],
+        vendors=await failing_vendors(read),
     )
 
 

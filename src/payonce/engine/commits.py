@@ -6,18 +6,18 @@ crashed or was promoted hands them out again, and answers for somebody else's tr
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, NamedTuple, Protocol, cast
+from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 import asyncpg
 from asyncpg.transaction import Transaction
 
-from payonce.engine.sessions import CONNECT_ERRORS, Connection, PlainConnection
+from payonce.engine.sessions import CONNECT_ERRORS, Connection, PlainConnection, plain
 from payonce.kit.ids import new_id
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Unavailable
@@ -41,9 +41,6 @@ LOST_ANSWERS: Final = (
 """Errors of a COMMIT that may have been carried out all the same."""
 UNREACHABLE: Final = (*CONNECT_ERRORS, Unavailable)
 
-Fence = Callable[[Connection], Awaitable[bool]]
-"""Whether the caller may still write."""
-
 log = get_logger(__name__)
 
 _open: "ContextVar[_Open | None]" = ContextVar("open transaction", default=None)
@@ -66,6 +63,8 @@ class Pooled(Protocol):
 class _Open:
     database: object
     connection: Connection
+    token: UUID
+    token_is_written: bool = False
     ended: bool = False
 
 
@@ -77,22 +76,20 @@ class Session(NamedTuple):
 
 
 @asynccontextmanager
-async def settled_transaction(
-    database: Connects, connection: Connection, *, begin_late: bool = False
-) -> AsyncIterator[None]:
+async def settled_transaction(database: Connects, connection: Connection) -> AsyncIterator[None]:
     """A transaction that is committed when this returns and is not when this raises, also if the answer to COMMIT is
     lost. Raises Unavailable when that could not be found out within FATE_LIMIT_S. A cancellation during COMMIT leaves
     open which of the two it is."""
-    own = cast(PlainConnection, connection).itself()
-    if begin_late:
-        own.begin_late()
+    own = plain(connection)
+    await own.prepare_ahead(_NOTE_COMMIT)
+    own.begin_late()
     transaction = connection.transaction()
     await transaction.start()
-    opened = _Open(database, connection)
+    opened = _Open(database, connection, new_id())
     outer = _open.set(opened)
     try:
         yield
-        if not own.is_in_transaction():
+        if not own.is_closed() and not own.is_in_transaction():
             raise RuntimeError("a statement ended the transaction: leave BEGIN, COMMIT and ROLLBACK to the engine")
     except BaseException:
         await _roll_back(own, transaction)
@@ -101,13 +98,21 @@ async def settled_transaction(
         # Tasks that were begun inside keep this context, and may outlive the transaction.
         opened.ended = True
         _open.reset(outer)
-    await _commit(database, own, transaction)
+    await _commit(database, own, transaction, opened)
 
 
 def transaction_of(database: Connects) -> Connection | None:
     """The connection of the transaction that the caller is in, if it is in one of this database."""
     found = _open.get()
     return found.connection if found is not None and found.database is database and not found.ended else None
+
+
+def token_to_write(connection: Connection) -> UUID:
+    """The token of the open transaction of this connection. The caller writes it with a statement of its own."""
+    opened = _open.get()
+    assert opened is not None and opened.connection is connection, "the token belongs to another transaction"
+    opened.token_is_written = True
+    return opened.token
 
 
 @contextmanager
@@ -120,22 +125,15 @@ def outside_transactions() -> Iterator[None]:
         _open.reset(outer)
 
 
-@asynccontextmanager
-async def fenced_transaction(database: Connects, connection: Connection, fence: Fence) -> AsyncIterator[bool]:
-    """A transaction that begins with a fence, in one round trip where that is a single statement. False when the fence
-    does not hold: then nothing is to be written."""
-    async with settled_transaction(database, connection, begin_late=True):
-        yield await fence(connection)
-
-
-async def _commit(database: Connects, connection: PlainConnection, transaction: Transaction) -> None:
-    token, session = new_id(), Session(connection.backend_pid, connection.backend_started_at)
-    connection.before_commit(_NOTE_COMMIT, token)
+async def _commit(database: Connects, connection: PlainConnection, transaction: Transaction, opened: _Open) -> None:
+    session = Session(connection.backend_pid, connection.backend_started_at)
     try:
+        if not opened.token_is_written:
+            await connection.send_ahead(_NOTE_COMMIT, opened.token)
         await transaction.commit()
     except LOST_ANSWERS as error:
         connection.terminate()
-        committed = await was_committed(database, session, token)
+        committed = await was_committed(database, session, opened.token)
         log.warning("commit_answer_lost", error=type(error).__name__, committed=committed)
         if not committed:
             raise
@@ -169,7 +167,9 @@ async def _find(database: Connects, session: Session, token: UUID) -> bool | Non
     except UNREACHABLE:
         return None
     try:
-        standby, alive = await connection.fetchrow(_IS_ALIVE, session.pid, session.started_at)
+        found_session = await connection.fetchrow(_IS_ALIVE, session.pid, session.started_at)
+        assert found_session is not None
+        standby, alive = found_session
         if alive:
             await _end(connection, session)
         if standby or alive:

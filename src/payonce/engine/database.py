@@ -1,6 +1,5 @@
 """Connections to PostgreSQL: three pools, checked at the start, and the transaction that handlers write in."""
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -8,10 +7,10 @@ from functools import partial
 from typing import Any, Final, cast
 
 import asyncpg
-from asyncpg.pool import PoolConnectionProxy
 
 from payonce.engine.commits import settled_transaction
 from payonce.engine.migrate import SERVICE_ROLE, Migration, status
+from payonce.engine.pools import BoundedPool
 from payonce.engine.sessions import (
     COMMAND_TIMEOUT_S,
     CONNECT_ERRORS,
@@ -24,10 +23,11 @@ from payonce.engine.sessions import (
     session_settings,
     unreachable,
 )
+from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Unavailable
 
-ACQUIRE_LIMIT_S: Final = 30.0
-"""How long anybody waits for a free connection of a pool."""
+log = get_logger(__name__)
+
 ENGINE_POOL_SIZE: Final = 8
 """Claims, settles, heartbeats and janitors; apart from the handlers' pool, which handlers may exhaust."""
 
@@ -49,7 +49,7 @@ STATEMENTS_KEPT: Final = 1_000
 """Prepared statements of a connection: more than a process has. The driver would keep 100."""
 
 
-__all__ = ["Connection", "Database", "is_transient"]
+__all__ = ["Connection", "Database", "check_login", "is_transient"]
 
 
 @dataclass(frozen=True)
@@ -118,24 +118,6 @@ def is_transient(error: BaseException) -> bool:
     return isinstance(error, (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError, TimeoutError, Unavailable))
 
 
-class BoundedPool(asyncpg.Pool):
-    """Nobody waits for a connection for longer than ACQUIRE_LIMIT_S."""
-
-    name = ""
-
-    async def _acquire(self, timeout: float | None) -> PoolConnectionProxy:  # noqa: ASYNC109 - the driver's
-        driver: Any = super()
-        try:
-            async with asyncio.timeout(ACQUIRE_LIMIT_S if timeout is None else timeout):
-                connection: PoolConnectionProxy = await driver._acquire(None)
-                return connection
-        except TimeoutError as error:
-            raise Unavailable(
-                f"no connection to the database became free in time: all {self.get_max_size()} of the pool {self.name} "
-                "are in use; look for transactions that wait, or raise PAYONCE_POOL_SIZE (the engine's pool is fixed)"
-            ) from error
-
-
 async def _connect_in_pool(url: str, **options: Any) -> asyncpg.Connection:
     """A pool connects whenever it is asked for more. Nobody listens while a server restarts: a handler that meets this
     has no bug, which by a bare OSError could not be told from one of its own."""
@@ -187,6 +169,30 @@ async def _check_role(connection: Connection) -> None:
             f"services must not run as {user}, which is a superuser or owns the tables; "
             f"use a login that is a member of {SERVICE_ROLE}"
         )
+
+
+ACCEPT_SUPERUSER: Final = "PAYONCE_ACCEPT_SUPERUSER"
+
+
+async def check_login(connection: Any, *, accepted: bool) -> None:
+    """Refuses a login that is a superuser or can become one. Services change to a role that may do less, and whoever
+    breaks into one can change back."""
+    row = await connection.fetchrow(
+        """
+        select session_user, rolname from pg_roles where rolsuper and pg_has_role(session_user, oid, 'member')
+        order by rolname <> session_user limit 1
+        """
+    )
+    if row is None:
+        return
+    if not accepted:
+        how = "is" if row["rolname"] == row["session_user"] else f"is a member of {row['rolname']},"
+        raise Unavailable(
+            f"DATABASE_URL logs in as {row['session_user']}, which {how} a superuser: whoever breaks into a service "
+            f"could read and change everything on that server; use a login that is a member of {SERVICE_ROLE}, as "
+            f"docs/operating.md tells, or start all the same with {ACCEPT_SUPERUSER}=true"
+        )
+    log.warning("superuser_accepted", login=row["session_user"], setting=ACCEPT_SUPERUSER)
 
 
 async def _check_clocks(connection: Connection) -> None:

@@ -18,6 +18,10 @@ from payonce.kit.outcomes import Invalid
 log = get_logger(__name__)
 
 
+class UnknownQueue(Invalid):
+    """No service has declared a queue with this name."""
+
+
 @dataclass(frozen=True)
 class Declared:
     policy: Policy | None
@@ -48,10 +52,10 @@ async def check_known(source: asyncpg.Pool | Connection, queue: str) -> None:
         raise await unknown_queue(source, queue)
 
 
-async def unknown_queue(source: asyncpg.Pool | Connection, queue: str) -> Invalid:
+async def unknown_queue(source: asyncpg.Pool | Connection, queue: str) -> UnknownQueue:
     names = await queue_names(source)
     listed = f"known are: {', '.join(names)}" if names else "none is declared yet: start a service first"
-    return Invalid(f"there is no queue {queue!r}; {listed}")
+    return UnknownQueue(f"there is no queue {queue!r}; {listed}")
 
 
 async def set_paused(

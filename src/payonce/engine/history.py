@@ -42,7 +42,8 @@ class Minute:
 
     @property
     def errors(self) -> int:
-        return self.retry + self.failed + self.parked
+        """Runs that ended badly for good. A retry is none of them: it may still end well."""
+        return self.failed + self.parked
 
 
 @dataclass

@@ -32,6 +32,8 @@ class Status(StrEnum):
 
 
 LOGGED: Final = (Status.SUCCESS, Status.RETRY, Status.FAILED, Status.PARKED)
+ERRORS: Final = (Status.FAILED, Status.PARKED)
+"""Runs that ended badly for good."""
 
 
 class Readable(Protocol):
@@ -85,7 +87,7 @@ async def recent(
     *,
     queue: str | None = None,
     queues: Sequence[str] | None = None,
-    status: Status | str | None = None,
+    status: Status | str | Sequence[Status] | None = None,
     action: str | None = None,
     correlation_id: str | None = None,
     idempotency_key: str | None = None,
@@ -116,8 +118,9 @@ async def recent(
             arguments.append(value)
             conditions.append(f"{comparison} ${len(arguments)}")
     if status is not None:
+        wanted = [status] if isinstance(status, str) else status
         # Written out, because the index of failures is chosen only when the planner sees that this is one.
-        conditions.append(f"status = '{_logged_status(status).value}'")
+        conditions.append(f"status in ({', '.join(repr(_logged_status(each).value) for each in wanted)})")
     where = "where " + " and ".join(conditions) if conditions else ""
     rows = await reader.fetch(
         f"select {_LOG_COLUMNS} from payonce.job_logs {where} order by id desc limit $1", *arguments

@@ -174,6 +174,10 @@ BUDGET_PENALTIES = Counter(
 HTTP_REQUESTS = Counter(
     "payonce_http_requests_total", "Answers over HTTP.", ["method", "route", "status"], registry=REGISTRY
 )
+HTTP_CONNECTIONS_CLOSED = Counter(
+    "payonce_http_connections_closed_total", "HTTP connections that a limit closed or refused, by why.", ["reason"],
+    registry=REGISTRY,
+)  # fmt: skip
 TOKEN_FAILURES = Counter(
     "payonce_token_failures_total", "Keys and access tokens that were refused, by why.", ["reason"], registry=REGISTRY
 )

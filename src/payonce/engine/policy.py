@@ -9,11 +9,14 @@ from datetime import datetime
 from typing import Any, Final, Literal
 from uuid import UUID
 
+from payonce.engine.contract import Contract
 from payonce.engine.model import ATTEMPTS_MAX, DELAY_MAX_S, NAME_MAX_LENGTH, Ending, Message
 from payonce.kit.outcomes import Invalid
 
 RELEASE_DELAY_S: Final = 5.0
 """How long a message that this worker does not know rests before any worker sees it again."""
+RELEASED_MAX_S: Final = 86_400.0
+"""How old a message may become that only another release knows, before it is parked: longer than a rolling deploy."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,8 @@ class Policy:
     """Claim round-robin over the messages' lanes, so that one tenant cannot hold up the others."""
     log: Literal["all", "failures"] = "all"
     on_give_up: Literal["park"] | GiveUp = "park"
+    contract: Contract | None = field(default=None, compare=False)
+    """Which messages the queue takes; what does not fit is parked before a handler sees it. None: whatever comes."""
 
     def __post_init__(self) -> None:
         _check(self)
@@ -107,10 +112,12 @@ class Policy:
 
     def described(self) -> dict[str, object]:
         """Plain values, for people and for other processes."""
-        plain = {item.name: getattr(self, item.name) for item in fields(self)}
+        plain = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "contract"}
         plain["backoff"] = {item.name: getattr(self.backoff, item.name) for item in fields(self.backoff)}
         if callable(self.on_give_up):
             plain["on_give_up"] = getattr(self.on_give_up, "__qualname__", "handler")
+        if self.contract is not None:
+            plain["actions"] = self.contract.actions
         return plain
 
 
@@ -131,6 +138,8 @@ class Step:
     reason: str | None
     delay_s: float = 0.0
     give_up: bool = False
+    cause: str | None = None
+    """Of giving up: how the last run ended, without the words on giving up."""
 
 
 def next_step(policy: Policy, message: Message, first_attempt_at: datetime, now: datetime, ended: Ended) -> Step:
@@ -143,15 +152,20 @@ def next_step(policy: Policy, message: Message, first_attempt_at: datetime, now:
     run = message.attempts + 1
     limit = message.max_attempts if message.max_attempts is not None else policy.max_attempts
     if limit is not None and run >= limit:
-        return Step(Ending.PARKED, f"gave up after {run} of {limit} attempts: {ended.reason}", give_up=True)
+        return _gave_up(ended, f"gave up after {run} of {limit} attempts")
     delay_s = planned_delay_s(policy, message.id, run)
     if ended.after_s is not None:
         delay_s = _bounded_s(ended.after_s)
     age_s = (now - first_attempt_at).total_seconds()
     if policy.give_up_after_s is not None and age_s + delay_s > policy.give_up_after_s:
-        reason = f"gave up {age_s:.0f} s after the first attempt (limit {policy.give_up_after_s:g} s): {ended.reason}"
-        return Step(Ending.PARKED, reason, give_up=True)
+        return _gave_up(ended, f"gave up {age_s:.0f} s after the first attempt, limit {policy.give_up_after_s:g} s")
     return Step(Ending.RETRY, ended.reason, delay_s)
+
+
+def _gave_up(ended: Ended, how: str) -> Step:
+    """The cause comes first: lists and notices cut a long reason at its end."""
+    cause = ended.reason or "no reason given"
+    return Step(Ending.PARKED, f"{cause} ({how})", give_up=True, cause=cause)
 
 
 def planned_delay_s(policy: Policy, message_id: UUID, run: int) -> float:
@@ -160,9 +174,10 @@ def planned_delay_s(policy: Policy, message_id: UUID, run: int) -> float:
 
 
 def policy_as_described(described: Mapping[str, Any]) -> Policy:
-    """What `described` told, as a policy again. A handler for giving up is only a name then, and parks."""
-    known = {item.name for item in fields(Policy)}
-    plain = {name: value for name, value in described.items() if name in known and name != "on_give_up"}
+    """What `described` told, as a policy again. A handler for giving up is only a name then, and parks; of the contract
+    only the actions were told, and nothing is held to it."""
+    known = {item.name for item in fields(Policy)} - {"on_give_up", "contract"}
+    plain = {name: value for name, value in described.items() if name in known}
     return Policy(**{**plain, "backoff": Exponential(**described.get("backoff", {}))})
 
 
@@ -186,7 +201,7 @@ _MAY_BE_NONE: Final = frozenset(
 )
 _FLAGS: Final = frozenset({"lanes"})
 _LISTS: Final = frozenset({"steps_seconds"})
-_NOT_FROM_OUTSIDE: Final = frozenset({"queue", "backoff", "on_give_up"})
+_NOT_FROM_OUTSIDE: Final = frozenset({"queue", "backoff", "on_give_up", "contract"})
 
 
 def policy_from(queue: str, values: Mapping[str, object]) -> Policy:

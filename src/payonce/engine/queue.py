@@ -94,6 +94,9 @@ class Preview:
     samples: Sequence[Stored] = field(default_factory=tuple)
     with_open_effects: int = 0
     """Of these money may be under way: a purge leaves them."""
+    in_review: int = 0
+    """An effect of these waits for a person's answer: redriven, they run into it and go straight back to waiting. The
+    answer wakes them."""
     unreadable: int = 0
     """These are no messages: a redrive leaves them."""
 
@@ -136,7 +139,8 @@ class PullQueue(Protocol):
         ...
 
     async def settle_within(self, connection: Connection, settlement: Settlement) -> bool:
-        """The fenced end of a run, parked ones included, inside its business transaction; False when stale."""
+        """The fenced end of a run, parked ones included, inside its business transaction; False when stale. A queue may
+        leave that to the next statement of the transaction, its COMMIT included, which then raises Stale."""
         ...
 
     async def hold_within(self, connection: Connection, claim: Claim) -> bool:
@@ -191,6 +195,11 @@ class Admin(Protocol):
         """`within` an open transaction it happens with its commit; waking the workers is then its caller's."""
         ...
 
-    async def purge(self, queue: str, state: State, which: Filter, by: str) -> int:
-        """Messages with open effects stay: without them nobody would find out what became of the money."""
+    async def purge(
+        self, queue: str, state: State, which: Filter, by: str, *, limit: int | None = None,
+        put_before: datetime | None = None,
+    ) -> int:  # fmt: skip
+        """Messages with open effects stay: without them nobody would find out what became of the money. With a limit,
+        about so many at most, and none only when none is left. What was put later than `put_before`, or than now,
+        stays too."""
         ...

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+import traceback
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -39,3 +40,12 @@ class Gate:
     @property
     def open(self) -> bool:
         return not (self.stopping or self.closed)
+
+
+def story_of(error: BaseException) -> str:
+    """The exception and where it came from; no local values."""
+    frames = traceback.extract_tb(error.__traceback__)
+    path = " < ".join(
+        f"{frame.name} ({frame.filename.rsplit('/', 1)[-1]}:{frame.lineno})" for frame in reversed(frames[-6:])
+    )
+    return f"{type(error).__name__}: {error} [{path}]"

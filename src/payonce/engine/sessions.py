@@ -3,22 +3,18 @@
 Settings are not start-up parameters: PgBouncer refuses those, or is configured to drop them without a word.
 """
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import datetime
-from functools import cached_property
-from math import isfinite
 from types import SimpleNamespace
 from typing import Any, Final, Self, cast
 from urllib.parse import urlsplit
-from uuid import UUID
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
-from asyncpg.prepared_stmt import PreparedStatement
 
 from payonce.engine.hosts import connect_to_any
 from payonce.engine.migrate import SERVICE_ROLE, check_server
+from payonce.engine.pipelining import PipeliningConnection
 from payonce.kit.ids import new_id
 from payonce.kit.outcomes import Unavailable
 from payonce.kit.postgres_hosts import hosts_of
@@ -60,16 +56,13 @@ _STATEMENT_LOST: Final = (asyncpg.InvalidSQLStatementNameError, asyncpg.Duplicat
 Connection = asyncpg.Connection | PoolConnectionProxy
 
 
-class PlainConnection(asyncpg.Connection):
+class PlainConnection(PipeliningConnection):
     """Leaves nothing behind in a session, so needs no resetting round trip when it goes back to its pool."""
 
     backend_pid: int
     """Of the server process; through a pooler another one than the driver was told."""
     backend_started_at: datetime
     session_token: str
-    _begins_late = False
-    _begin_pending = False
-    _before_commit: tuple[str, Sequence[str]] | None = None
 
     @property
     def is_pooled(self) -> bool:
@@ -101,72 +94,6 @@ class PlainConnection(asyncpg.Connection):
         """Behind the proxy of a pool, which lets go of a connection that was lost."""
         return self
 
-    def begin_late(self) -> None:
-        """The next BEGIN is sent with the statement that follows it, in one round trip where that has plain values."""
-        self._begins_late = True
-
-    def before_commit(self, query: str, *values: object) -> None:
-        """The next COMMIT takes this statement, which has plain values, along in its round trip."""
-        literals = _as_literals(values)
-        assert literals is not None, f"only plain values can be sent with COMMIT, not {values}"
-        self._before_commit = query, literals
-
-    def is_in_transaction(self) -> bool:
-        return self._begin_pending or super().is_in_transaction()
-
-    async def execute(self, query: str, *args: Any, timeout: float | None = None) -> str:  # noqa: ASYNC109 - the driver's
-        if query == "BEGIN;" and self._begins_late:
-            self._begins_late, self._begin_pending = False, True
-            return "BEGIN"
-        if query == "COMMIT;" and self._before_commit is not None:
-            along, self._before_commit = self._before_commit, None
-            query = f"{await self._by_name(*along)} COMMIT;"
-        if self._begin_pending:
-            if (values := _as_literals(args)) is None:
-                await self._begin()
-            else:
-                query, args = f"BEGIN; {await self._by_name(query, values)}", ()
-                self._begin_pending = False
-        try:
-            return await super().execute(query, *args, timeout=timeout)
-        except asyncpg.InvalidSQLStatementNameError:
-            # DISCARD or DEALLOCATE took them away.
-            self._prepared.clear()
-            raise
-
-    async def _by_name(self, query: str, values: Sequence[str]) -> str:
-        """The statement as text that can stand beside others: prepared once in this session, so planned once."""
-        if not values:
-            return query
-        if query not in self._prepared:
-            statement = await self.prepare(query)
-            self._prepared[query] = statement.get_name(), statement
-        return f"EXECUTE {self._prepared[query][0]}({', '.join(values)});"
-
-    async def _begin(self) -> None:
-        self._begin_pending = False
-        await super().execute("BEGIN;")
-
-    async def fetch(self, *args: Any, **options: Any) -> Any:
-        if self._begin_pending:
-            await self._begin()
-        return await super().fetch(*args, **options)
-
-    async def fetchrow(self, *args: Any, **options: Any) -> Any:
-        if self._begin_pending:
-            await self._begin()
-        return await super().fetchrow(*args, **options)
-
-    async def fetchval(self, *args: Any, **options: Any) -> Any:
-        if self._begin_pending:
-            await self._begin()
-        return await super().fetchval(*args, **options)
-
-    @cached_property
-    def _prepared(self) -> dict[str, tuple[str, PreparedStatement]]:
-        """Names by text, for as long as the session lasts; the driver closes statements that nobody holds."""
-        return {}
-
     async def _introspect_types(self, typeoids: Iterable[int], timeout: float | None) -> tuple[Any, Any]:  # noqa: ASYNC109
         """The driver asks on every connection anew what arrays of built-in types are: 8 to 14 ms of the server's time
         each, measured. Once per process is enough."""
@@ -177,6 +104,11 @@ class PlainConnection(asyncpg.Connection):
         types, statement = await driver._introspect_types(typeoids, timeout)
         _built_in_types.update({(major, row["oid"]): row for row in types if row["oid"] < FIRST_OID_OF_USERS})
         return types, statement
+
+
+def plain(connection: Connection) -> PlainConnection:
+    """The connection behind the proxy of a pool."""
+    return cast(PlainConnection, connection).itself()
 
 
 async def open_session(
@@ -335,25 +267,6 @@ def _in_milliseconds(shown: str) -> int | None:
     number = shown.rstrip("mshind")
     scale = _MILLISECONDS.get(shown[len(number) :])
     return int(number) * scale if number.isdigit() and scale else None
-
-
-_PLAIN_TEXT: Final = re.compile(r"[A-Za-z0-9_.:-]*")
-
-
-def _as_literals(values: Iterable[object]) -> list[str] | None:
-    """Values as SQL; None if one of them is not surely plain: then the driver must send it apart from the text."""
-    found = []
-    for value in values:
-        if value is None:
-            found.append("null")
-        elif type(value) in (bool, int) or (type(value) is float and isfinite(value)):
-            found.append(repr(value).lower())
-        elif isinstance(value, UUID) or (type(value) is str and _PLAIN_TEXT.fullmatch(value)):
-            found.append(f"'{value}'")
-        else:
-            # Subclasses too: an enumeration writes itself in its own way.
-            return None
-    return found
 
 
 def _quoted(text: str) -> str:

@@ -56,12 +56,16 @@ class Story:
     truncated: bool
     moved: Sequence[Amount] = field(default_factory=tuple)
     """What its effects performed, by asset."""
+    correlation_ids: Sequence[str] = ()
+    """What its messages are about, the most recent first."""
 
 
 async def story(read: Reads, what: str) -> Story:
     """Behind a trace, message, effect or correlation id, or an idempotency key; no scenes when nothing is known."""
     found = await joblog.trace(read, what)
-    trace_ids = list(found.trace_ids) or await _trace_of_effect(read, what)
+    trace_ids = list(found.trace_ids)
+    if not trace_ids and (trace_ids := await _trace_of_effect(read, what)):
+        found = await joblog.trace(read, trace_ids[0])
     effects = await _effects(read, trace_ids)
     effect_scenes, tries_cut = await _effect_scenes(read, effects)
     postings = await _postings(read, "trace_id = any($1::text[])", list(trace_ids))
@@ -71,7 +75,8 @@ async def story(read: Reads, what: str) -> Story:
     scenes = [*map(_run_scene, found.entries), *effect_scenes, *postings, *entries, *notes]
     cut = found.truncated or tries_cut or len(effects) == EFFECTS_MAX or len(postings) == POSTINGS_MAX
     cut = cut or len(entries) == ENTRIES_MAX or len(notes) == NOTES_MAX or len(references) > REFERENCES_MAX
-    return Story(trace_ids, sorted(scenes, key=lambda scene: scene.at), cut, _moved(effects))
+    about = dict.fromkeys(entry.correlation_id for entry in reversed(found.entries) if entry.correlation_id)
+    return Story(trace_ids, sorted(scenes, key=lambda scene: scene.at), cut, _moved(effects), tuple(about))
 
 
 async def _trace_of_effect(read: Reads, what: str) -> list[str]:

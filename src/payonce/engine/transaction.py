@@ -17,6 +17,9 @@ from payonce.engine.outbox.entries import put_out
 from payonce.engine.outbox.model import EVENTS, wake_name
 from payonce.engine.policy import Policy
 from payonce.engine.queue import Feed
+from payonce.kit.log import get_logger
+
+log = get_logger(__name__)
 
 
 class RingingFeed(Feed, Protocol):
@@ -73,6 +76,7 @@ class Tx:
         self._trace_id = trace_id
         self.sent_to: set[str] = set()
         self._failed = False
+        self._lines: list[tuple[str, str, dict[str, Any]]] = []
 
     @property
     def connection(self) -> Connection:
@@ -116,6 +120,16 @@ class Tx:
         commits. False when it is paused already."""
         with self._noticing_errors():
             return await pause_loudly(self._connection, queue, reason, by)
+
+    def log(self, event: str, *, level: str = "info", **values: object) -> None:
+        """A line for the process log, if and only if this transaction commits."""
+        self._lines.append((level, event, {**values, "trace_id": self._trace_id}))
+
+    def write_lines(self) -> None:
+        """For whoever has committed it."""
+        lines, self._lines = self._lines, []
+        for level, event, values in lines:
+            getattr(log, level)(event, **values)
 
     async def check_alive(self) -> None:
         """PostgreSQL answers the COMMIT of a failed transaction with a quiet ROLLBACK. A caller who swallowed the
@@ -208,3 +222,4 @@ async def begin(database: Database, feed: RingingFeed, trace_id: str | None = No
         tx = Tx(connection, feed, trace_id)
         yield tx
     feed.ring(tx.sent_to)
+    tx.write_lines()

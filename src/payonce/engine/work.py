@@ -4,10 +4,12 @@ import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final, get_type_hints
+from typing import Any, Final, get_args, get_type_hints
 
-from payonce.engine.commits import fenced_transaction, settled_transaction, transaction_of
-from payonce.engine.database import Connection, Database
+from msgspec.structs import replace
+
+from payonce.engine.commits import settled_transaction, transaction_of
+from payonce.engine.database import Database, is_transient
 from payonce.engine.declared import pause_loudly
 from payonce.engine.effects.declaration import Effect, Outcome, Request
 from payonce.engine.effects.leaving import has_loose_ends, hold_effects, left_open
@@ -15,10 +17,12 @@ from payonce.engine.effects.review import give_up_effects
 from payonce.engine.effects.run import Intent, run_effect
 from payonce.engine.effects.send import IntentCheck
 from payonce.engine.effects.send import Run as EffectRun
+from payonce.engine.effects.wakeup import answered_since, may_be_answered
 from payonce.engine.model import Claim, Ending, Message, Settlement
 from payonce.engine.policy import Policy
 from payonce.engine.queue import PullQueue
 from payonce.engine.transaction import Reader, RingingFeed, Tx
+from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid, Refused, Stale
 from payonce.kit.redact import redact
 
@@ -26,6 +30,8 @@ FIRST_TOKEN: Final = 1
 """Of a message's first claim. Attempts do not tell: they start over when it is redriven, and stay when it is held."""
 
 Function = Callable[..., Awaitable[None]]
+
+log = get_logger(__name__)
 
 
 class Work:
@@ -42,6 +48,8 @@ class Work:
         "_queue",
         "_service",
         "_under_way",
+        "cause",
+        "payload",
         "read",
         "settlement",
     )
@@ -63,8 +71,12 @@ class Work:
         self._service = service
         self._checks = checks
         self.read = read
+        self.payload: Any = None
+        """As the queue's contract has it: an instance of the type that it declares for the message's action."""
         self.settlement: Settlement | None = None
         """How the run ended, once a transaction of its own has committed that."""
+        self.cause: str | None = None
+        """For the policy's on_give_up: how the last run ended."""
         self._called = False
         self._commit_error: str | None = None
         self._under_way: list[str] = []
@@ -84,23 +96,20 @@ class Work:
     async def commit(self, rejected: str | None = None) -> AsyncIterator[Tx]:
         """Fence, state, next messages, job log and acknowledgement in one commit; at most once per run.
 
-        Raises Stale before anything is written when the lease has passed to somebody else.
+        Raises Stale when the lease has passed to somebody else, at the latest with the first statement of the
+        transaction, which is then not executed.
         """
         if self.settled_as is not None:
             raise RuntimeError("commit() was already used in this run; put everything into one transaction")
         self._refuse_inside_a_transaction("commit()")
         settlement = Settlement(self._claim, Ending.SUCCESS if rejected is None else Ending.FAILED, rejected)
-
-        def fence(connection: Connection) -> Awaitable[bool]:
-            return self._queue.settle_within(connection, settlement)
-
         self._commit_error = "it did not end"
         try:
             async with (
                 self._database.handlers.acquire() as connection,
-                fenced_transaction(self._database, connection, fence) as held,
+                settled_transaction(self._database, connection),
             ):
-                if not held:
+                if not await self._queue.settle_within(connection, settlement):
                     raise Stale(f"message {self.message.id} of {self.message.queue} is no longer this run's to settle")
                 tx = Tx(connection, self._feed, self.message.trace)
                 # Behind the fence no intent of this message can be committed any more.
@@ -117,6 +126,7 @@ class Work:
         self.settlement = settlement
         if tx.sent_to:
             self._feed.ring(tx.sent_to)
+        tx.write_lines()
 
     def _refuse_inside_a_transaction(self, call: str) -> None:
         if transaction_of(self._database) is not None:
@@ -181,6 +191,37 @@ class Work:
         async with self._database.transaction() as connection:
             await pause_loudly(connection, self.message.queue, reason, by)
 
+    async def put_off(self, settlement: Settlement) -> Settlement | None:
+        """Ends a run that is repeated later. While an effect of it is before a person it settles by itself, behind a
+        last look at the effects: an answer that came during the run makes the next run due at once, and a later answer
+        finds the message waiting. None when it is settled, or no longer this run's."""
+        try:
+            if self._called and await may_be_answered(self.read, self.message.id, self._claim.effects_since):
+                await self._put_off(settlement)
+                return None
+        except Stale:
+            return None
+        except Exception as error:
+            if not is_transient(error):
+                raise
+            # Without the last look: an answer that came during the run is seen when the policy's delay is over.
+            log.warning("effects_not_looked_at", message_id=str(self.message.id), error=redact(str(error)))
+        return settlement
+
+    async def _put_off(self, settlement: Settlement) -> None:
+        message, since = self.message, self._claim.effects_since
+        async with (
+            self._database.handlers.acquire() as connection,
+            settled_transaction(self._database, connection),
+        ):
+            if not await self._queue.hold_within(connection, self._claim):
+                raise Stale(f"message {message.id} of {message.queue} is no longer this run's to put off")
+            if await answered_since(Tx(connection, self._feed, message.trace), message.id, since):
+                settlement = replace(settlement, delay_s=0.0)
+            if not await self._queue.settle_within(connection, settlement):
+                raise Stale(f"message {message.id} of {message.queue} is no longer this run's to put off")
+        self.settlement = settlement
+
     async def give_up(self, why: str) -> Ending | None:
         """Ends a run that will not be repeated, as far as its effects go; None when they leave nothing to be done.
 
@@ -201,7 +242,8 @@ class Work:
             if news or still_open is None:
                 return Ending.RETRY if news else None
             await give_up_effects(tx, message.id, why)
-            reason = f"{why}; {still_open.label} waits for a person"
+            waits = f"{still_open.label} waits for a person"
+            reason = why if waits in why else f"{why}; {waits}"
             settlement = Settlement(self._claim, Ending.PARKED, reason)
             if not await self._queue.settle_within(connection, settlement):
                 raise Stale(f"message {message.id} of {message.queue} is no longer this run's to give up")
@@ -216,8 +258,9 @@ class Handler:
     policy: Policy
     action: str | None
     function: Function
-    needs: Mapping[str, type]
-    """Parameters behind `work`, by name, with the type that the composition root must supply."""
+    needs: Mapping[str, Any]
+    """Parameters behind `work`, by name, with the type that the composition root must supply; `Type | None` where it
+    may have none to supply."""
     service: str = ""
     """Whose handler it is; the composition root says so."""
 
@@ -226,10 +269,13 @@ class Handler:
         found: dict[str, object] = {}
         for name, wanted in self.needs.items():
             matching = [resource for resource in resources if isinstance(resource, wanted)]
+            if not matching and type(None) in get_args(wanted):
+                found[name] = None
+                continue
             if len(matching) != 1:
                 raise Invalid(
-                    f"handler {self.function.__qualname__} needs {name}: {wanted.__name__}, and {len(matching)} things "
-                    "fit; supply exactly one where the service is built"
+                    f"handler {self.function.__qualname__} needs {name}: {getattr(wanted, '__name__', wanted)}, and "
+                    f"{len(matching)} things fit; supply exactly one where the service is built"
                 )
             found[name] = matching[0]
         if not found:

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,26 +11,44 @@ import asyncpg
 from msgspec import structs
 
 from payonce.engine import metrics
+from payonce.engine.admission import admit
 from payonce.engine.commits import outside_transactions
 from payonce.engine.database import Database, is_transient
 from payonce.engine.effects.send import IntentCheck
-from payonce.engine.model import SCHEMA_VERSION, Answer, Claim, Ending, Message, Settlement, schema_version
+from payonce.engine.model import Answer, Claim, Ending, Message, Settlement
 from payonce.engine.policy import RELEASE_DELAY_S, Ended, Policy, Step, next_step
 from payonce.engine.queue import POLL_S, Exchange, PullQueue
-from payonce.engine.runs import Gate, Run
+from payonce.engine.runs import Gate, Run, story_of
 from payonce.engine.transaction import Reader, RingingFeed
 from payonce.engine.work import Work
 from payonce.kit.log import get_logger
-from payonce.kit.outcomes import Held, KeyReused, NotSent, QueueAway, Refused, Retry, Stale, Unavailable, Unknown
+from payonce.kit.outcomes import (
+    Held,
+    KeyReused,
+    NotSent,
+    QueueAway,
+    Refused,
+    Retry,
+    Stale,
+    Unavailable,
+    Unknown,
+    Unprocessable,
+)  # fmt: skip
 from payonce.kit.redact import redact
 
 CLAIM_MAX: Final = 500
 SETTLE_MAX: Final = 1_000
+REFILL_SHARE: Final = 8
+REFILL_LIMIT_S: Final = 0.05
+"""In a backlog, free slots are filled again when an eighth of all is free, or after this time: a claim for each of them
+costs the store more than the runs do."""
 RETRY_CONNECTION_S: Final = 0.2
 RETRY_CONNECTION_MAX_S: Final = 2.0
 FLUSH_LOOK_S: Final = 0.01
 SUCCEEDED: Final = Ended(Ending.SUCCESS)
 DATABASE_ERRORS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, Unavailable)
+HOPELESS: Final = {KeyReused: "effect_key_reused", Unprocessable: "message_unprocessable"}
+"""What trying again does not mend: parked at once, under these names in the log."""
 LEASE_MARGIN: Final = 0.1
 """Share of the lease left when an unrenewed run is cancelled: it must be over before somebody else begins."""
 
@@ -60,6 +77,7 @@ class QueueServer:
     settling: int = 0
     claiming: int = 0
     rest_until: float = 0.0
+    refill_at: float = 0.0
     taken_up: int = 0
     """Claims of messages that had waited for another attempt, as far as nobody was told of them."""
 
@@ -132,7 +150,10 @@ class QueueServer:
             return False
         for claim in exchange.claims:
             self.start(claim, leased_at, sent_at)
-        return exchange.more or len(exchange.claims) == room > 0
+        more = exchange.more or len(exchange.claims) == room > 0
+        if room:
+            self.refill_at = time.monotonic() + REFILL_LIMIT_S if more else 0.0
+        return more
 
     async def step(self) -> bool:
         """Claims one message, runs it and settles it, with nothing beside it. False when none could be claimed.
@@ -206,15 +227,14 @@ class QueueServer:
                 self._observe_retry_latency(run)
             if self.queue.mirrors:
                 self.ended.append(structs.replace(work.settlement, recorded=True))
-        self.queue.wake()
+        if self.ended or self._room() or not self.runs:
+            self.queue.wake()
 
     async def _handle(self, run: Run, work: Work) -> Ended | None:
         """What the run came to; None when the message is no longer this worker's."""
         message = run.claim.message
-        handler = self.handlers.get(message.action) or self.handlers.get(None)
-        if handler is None or (message.extra and schema_version(message) > SCHEMA_VERSION):
-            return Ended(Ending.RELEASED, f"no handler here for action {message.action!r}")
         try:
+            handler, work.payload = await admit(self.policy.contract, self.handlers, run, self.read)
             with outside_transactions():
                 await handler(work)
             if work.settled_as is None and (why := await work.unfinished()) is not None:
@@ -241,16 +261,17 @@ class QueueServer:
             return await self._failed(message, error)
 
     async def _failed(self, message: Message, error: Exception) -> Ended:
-        """A store that is away passes; a reused key does not, and on_give_up does not know what is on record for it."""
+        """A store that is away passes. A reused key does not, nor a message that nobody can carry out, and on_give_up
+        knows nothing of either."""
         if isinstance(error, DATABASE_ERRORS) and is_transient(error):
             await self.database.leave_read_only_sessions(error)
             return Ended(Ending.RETRY, redact(f"database: {error}"))
-        reused = isinstance(error, KeyReused)
+        event = next((name for kind, name in HOPELESS.items() if isinstance(error, kind)), None)
         # Not log.exception: a logger may be set up to show local values, and those are customers' data.
-        story = redact(str(error) if reused else _story(error))
-        event = "effect_key_reused" if reused else "handler_failed"
-        log.error(event, queue=message.queue, message_id=str(message.id), trace_id=message.trace, error=story)
-        return Ended(Ending.PARKED if reused else Ending.RETRY, story)
+        story = redact(story_of(error) if event is None else str(error))
+        log.error(event or "handler_failed", queue=message.queue, message_id=str(message.id), trace_id=message.trace,
+                  error=story)  # fmt: skip
+        return Ended(Ending.RETRY if event is None else Ending.PARKED, story)
 
     async def _settlement(self, run: Run, work: Work, ended: Ended) -> Settlement | None:
         claim, now = run.claim, run.store_now
@@ -259,7 +280,8 @@ class QueueServer:
             return await self._give_up(run, work, step)
         if step.ending is Ending.SUCCESS and claim.message.attempts:
             self._observe_retry_latency(run)
-        return Settlement(claim, step.ending, step.reason, step.delay_s)
+        settlement = Settlement(claim, step.ending, step.reason, step.delay_s)
+        return settlement if step.ending is not Ending.RETRY else await work.put_off(settlement)
 
     async def _give_up(self, run: Run, work: Work, step: Step) -> Settlement | None:
         """Parks, or lets the policy's handler end the business object; never while money may be under way."""
@@ -272,19 +294,23 @@ class QueueServer:
                     news = f"{reason}; but there is news of its effects"
                     return Settlement(claim, Ending.RETRY, news, self._backoff_s(run))
             if callable(self.policy.on_give_up):
+                work.cause = step.cause
                 await self.policy.on_give_up(work)
                 ending = Ending.FAILED
         except Stale:
             return None
         except QueueAway as error:
             return Settlement(claim, Ending.RELEASED, redact(f"{reason}; but {error}"), RELEASE_DELAY_S)
+        except Retry as kept:
+            # There is no business object to end: the message itself is what a person finds.
+            reason = redact(f"{reason}; {kept.reason}")
         except asyncio.CancelledError:
             reason = f"{reason}; and giving up was cancelled: {run.cancelled_because or 'by itself'}"
         except Exception as error:
             if isinstance(error, DATABASE_ERRORS) and is_transient(error) and work.settled_as is None:
                 # Its effects are not before a person: parked now, it would wait for an answer that nobody is asked for.
                 return Settlement(claim, Ending.RELEASED, redact(f"{reason}; but database: {error}"), RELEASE_DELAY_S)
-            reason = redact(f"{reason}; and giving up failed: {_story(error)}")
+            reason = redact(f"{reason}; and giving up failed: {story_of(error)}")
         return None if work.settled_as is not None else Settlement(claim, ending, reason)
 
     def _observe_retry_latency(self, run: Run) -> None:
@@ -292,13 +318,17 @@ class QueueServer:
         metrics.RETRY_LATENCY_SECONDS.labels(self.policy.queue).observe(latency.total_seconds())
 
     def _room(self) -> int:
-        if not self.gate.open or time.monotonic() < self.rest_until:
+        now = time.monotonic()
+        if not self.gate.open or now < self.rest_until:
             return 0
-        return max(0, min(self.claim_max, self.slots - len(self.runs) - self.claiming))
+        free = self.slots - len(self.runs) - self.claiming
+        if free < self.slots // REFILL_SHARE and now < self.refill_at:
+            return 0
+        return max(0, min(self.claim_max, free))
 
     def _patience_s(self) -> float:
-        rest_s = self.rest_until - time.monotonic()
-        return min(POLL_S, rest_s) if rest_s > 0 else POLL_S
+        now = time.monotonic()
+        return min(POLL_S, *(until - now for until in (self.rest_until, self.refill_at) if until > now), POLL_S)
 
     def _lease_left_s(self, run: Run) -> float:
         return max(0.0, run.renewed_at + self.policy.lease_s - time.monotonic())
@@ -361,12 +391,3 @@ async def _first_of(
 def _being_cancelled() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def _story(error: BaseException) -> str:
-    """The exception and where it came from; no local values."""
-    frames = traceback.extract_tb(error.__traceback__)
-    path = " < ".join(
-        f"{frame.name} ({frame.filename.rsplit('/', 1)[-1]}:{frame.lineno})" for frame in reversed(frames[-6:])
-    )
-    return f"{type(error).__name__}: {error} [{path}]"

@@ -5,6 +5,7 @@
     │   ├── Retry            a handler: not now, try again by policy
     │   │   └── Held         an operator's brake: not now, and no attempt is used up
     │   ├── Unknown          a handler: it may or may not have happened
+    │   ├── Unprocessable    a handler: no run will ever carry this message out; parked at once
     │   ├── Refused          an effect: the vendor said a definite no
     │   └── NotSent          an effect: it provably never left
     ├── Stale                the lease passed to somebody else; nothing was written
@@ -43,6 +44,11 @@ class Held(Retry):
 
 class Unknown(Outcome):
     """It may have happened. Tried again by policy; the next run finds out before it acts."""
+
+
+class Unprocessable(Outcome):
+    """The message names what is not there, or asks for what cannot be: trying again does not help, so it is parked with
+    the reason. Raised before anything was sent."""
 
 
 class Refused(Outcome):

@@ -28,8 +28,8 @@ def check_limits(policies: Sequence[Policy]) -> None:
 
 
 async def declare_queues(connection: Connection, policies: Sequence[Policy], backend: str) -> set[str]:
-    """What an operator set (paused) stays. The queues' rows are locked until the caller's transaction ends.
-    Answers the names of the limits that were not known before."""
+    """What an operator set (paused) stays, and so do the actions that other releases have declared. The queues' rows
+    are locked until the caller's transaction ends. Answers the names of the limits that were not known before."""
     # Limits before queues and each by name, so that two processes that start together cannot deadlock.
     new_limits: set[str] = set()
     for policy in sorted(policies, key=lambda policy: policy.limit_name or ""):
@@ -37,16 +37,18 @@ async def declare_queues(connection: Connection, policies: Sequence[Policy], bac
             new_limits.add(policy.limit_name)
     await connection.executemany(
         """
-        insert into payonce.queues as known (name, limit_name, lease_s, key_retention_s, log, policy, backend)
-        values ($1, $2, $3, $4, $5, $6::json, $7)
+        insert into payonce.queues as known (name, limit_name, lease_s, key_retention_s, log, policy, backend, actions)
+        values ($1, $2, $3, $4, $5, $6::json, $7, $8)
         on conflict (name) do update set limit_name = excluded.limit_name, lease_s = excluded.lease_s,
             key_retention_s = excluded.key_retention_s, log = excluded.log, policy = excluded.policy,
-            backend = excluded.backend
+            backend = excluded.backend,
+            actions = array(select distinct unnest(known.actions || excluded.actions) order by 1)
         """,
         [
             (
                 policy.queue, policy.limit_name, policy.lease_s, policy.key_retention_s, policy.log,
                 msgspec.json.encode(policy.described()).decode(), backend,
+                [] if policy.contract is None else policy.contract.actions,
             )
             for policy in sorted(policies, key=lambda policy: policy.queue)
         ],

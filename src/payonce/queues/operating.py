@@ -42,11 +42,25 @@ def has_open_effects(table: str) -> str:
     select from payonce.effects e where e.message_id = {table}.id and e.state in ('intended', 'unknown', 'review'))"""
 
 
-async def in_parts(pool: asyncpg.Pool, some: Callable[[Connection, datetime], Awaitable[int | None]]) -> int:
-    """`some` until it says None, each time in a transaction of its own, with the time at which it all began."""
-    begun_at = await pool.fetchval("select payonce.due_now()")
+def is_in_review(table: str) -> str:
+    """In SQL, of the message in a row of this table: whether an effect of it waits for a person."""
+    return f"exists (select from payonce.effects e where e.message_id = {table}.id and e.state = 'review')"
+
+
+async def in_parts(
+    pool: asyncpg.Pool,
+    some: Callable[[Connection, datetime], Awaitable[int | None]],
+    limit: int | None = None,
+    begun_at: datetime | None = None,
+) -> int:
+    """`some` until it says None or the limit is reached, each time in a transaction of its own, with the time at which
+    it all began."""
+    begun_at = begun_at or await pool.fetchval("select payonce.due_now()")
     count = 0
     async with pool.acquire() as connection:
-        while (done := await some(connection, begun_at)) is not None:
+        while limit is None or count < limit:
+            done = await some(connection, begun_at)
+            if done is None:
+                break
             count += done
     return count

@@ -1,6 +1,7 @@
 """Two backends as one: pushed queues by name at the task service, all others where queues lie."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Protocol
 from uuid import UUID
 
@@ -84,5 +85,8 @@ class RoutedAdmin:
     async def redrive(self, queue: str, which: Filter, within: Connection | None = None) -> int:
         return await self._of(queue).redrive(queue, which, within)
 
-    async def purge(self, queue: str, state: State, which: Filter, by: str) -> int:
-        return await self._of(queue).purge(queue, state, which, by)
+    async def purge(
+        self, queue: str, state: State, which: Filter, by: str, *, limit: int | None = None,
+        put_before: datetime | None = None,
+    ) -> int:  # fmt: skip
+        return await self._of(queue).purge(queue, state, which, by, limit=limit, put_before=put_before)

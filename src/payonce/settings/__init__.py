@@ -2,37 +2,38 @@
 
 | variable | meaning | unset |
 |---|---|---|
-| DATABASE_URL | PostgreSQL that the services use | a private one is started |
-| DATABASE_OWNER_URL | the login that migrates | DATABASE_URL |
-| REDIS_URL | Redis that the queues lie in | they lie in PostgreSQL |
-| PAYONCE_QUEUES | postgres or redis, whatever REDIS_URL says | redis if REDIS_URL is set |
-| PAYONCE_DATA_DIR | folder of the private PostgreSQL | .payonce of the project, else the user's data folder |
-| PAYONCE_HOST, PAYONCE_PORT | where HTTP listens (PORT is honoured) | 127.0.0.1, 8080 |
-| PAYONCE_METRICS | open, or key: /metrics and depths of queues need an API key | open on the loopback, else key |
-| PAYONCE_TRUSTED_PROXIES | addresses or networks whose X-Forwarded-For and -Proto are believed | none |
+| DATABASE_URL | PostgreSQL login of the roles, neither superuser nor owner | a private server is started |
+| DATABASE_OWNER_URL | PostgreSQL login that owns and migrates the schema | DATABASE_URL |
+| REDIS_URL | Redis that holds the queues | PostgreSQL holds them |
+| PAYONCE_QUEUES | backend of the queues | redis if REDIS_URL is set, else postgres |
+| PAYONCE_DATA_DIR | folder of the private PostgreSQL, simulators and keys | .payonce of the project, else of the user |
+| PAYONCE_HOST | address that HTTP listens on | 127.0.0.1 |
+| PAYONCE_PORT | port that HTTP listens on; PORT is read where this is unset | 8080 |
+| PAYONCE_METRICS | whether /metrics and the queues' depths need an API key | open on the loopback, else key |
+| PAYONCE_TRUSTED_PROXIES | proxies whose X-Forwarded-For and X-Forwarded-Proto are trusted | none |
 | PAYONCE_SLOTS | messages in work at once, per queue and process | 100 |
 | PAYONCE_POOL_SIZE | database connections of each of two pools, per process; 10 more are the engine's | 10 |
-| PAYONCE_ACCEPT_DATA_LOSS | true to start on a database that may lose commits; see docs/database.md | false |
-| PAYONCE_GRACE_S | seconds that running work gets when the process is told to stop | 20 |
-| PAYONCE_LOG | json, pretty or auto (pretty on a terminal) | auto |
+| PAYONCE_ACCEPT_DATA_LOSS | start on a database that may lose commits; see docs/database.md | false |
+| PAYONCE_GRACE_S | seconds that running work may take after SIGTERM | 20 |
+| PAYONCE_LOG | log format; auto is pretty on a terminal and json elsewhere | auto |
+| PAYONCE_LOG_EMOJI | add the emoji of the pretty format to JSON lines, in a field `message` | false |
 | PAYONCE_JOB_LOG_DAYS | days that the job log is kept | 30 |
 | PAYONCE_AUDIT_ANCHOR | file to which the heads of the sealed audit log and ledger are appended | none |
-| PAYONCE_KEYS | keys that seal stored secrets, `k1:base64`, several with commas | made for the private database |
-| PAYONCE_WEBHOOK_PRIVATE | true to deliver webhooks also to private addresses and over plain http | false |
-| WEBHOOK_SIGNING_SECRET | what incoming webhooks are verified with; several with spaces between | none |
-| WEBHOOK_TOLERANCE_SECONDS | how far a webhook's timestamp may be off | 300 |
-| CLOUD_TASKS_PROJECT_ID | Google project whose Cloud Tasks bring pushed queues | our own server does |
-| CLOUD_TASKS_LOCATION | where its queues are | us-central1 |
-| CLOUD_TASKS_ENDPOINT | host:port of a Cloud Tasks server without TLS, such as `payonce cloudtasks` | 127.0.0.1:8123 |
-| CLOUD_TASKS_SERVICE_ACCOUNT | account for which the task service signs its calls | our own server's |
-| PAYONCE_CHAIN_URL | a simulated chain in another process, beside its CHANGENOW_URL | simulated in the process |
-| PAYONCE_NORTHBANK_URL, PAYONCE_SOUTHBANK_URL | the banks of the example `transfers` | simulated in the process |
-| CHANGENOW_API_KEY | the key to ChangeNOW | simulated in the process, if CHANGENOW_URL is unset too |
-| CHANGENOW_PRIVATE_API_KEY | the key that its list of exchanges asks for, if you have one | CHANGENOW_API_KEY |
-| CHANGENOW_URL | where ChangeNOW is | https://api.changenow.io |
+| PAYONCE_KEYS | keys that encrypt stored secrets, with commas between | generated for the private database |
+| PAYONCE_WEBHOOK_PRIVATE | deliver webhooks also to private addresses and over plain HTTP | false |
+| CLOUD_TASKS_PROJECT_ID | Google project whose Cloud Tasks deliver the pushed queues | our own server delivers them |
+| CLOUD_TASKS_LOCATION | Google location of its queues | us-central1 |
+| CLOUD_TASKS_ENDPOINT | our own Cloud Tasks server, started with `payonce cloudtasks` | 127.0.0.1:8123 |
+| CLOUD_TASKS_SERVICE_ACCOUNT | service account in the OIDC tokens of tasks | our own server's |
+| PAYONCE_CHAIN_URL | the simulated chain of `payonce simulators`; set CHANGENOW_URL too | simulated in the process |
+| PAYONCE_NORTHBANK_URL | Northbank, which the example `transfers` withdraws from | simulated in the process |
+| PAYONCE_SOUTHBANK_URL | Southbank, which the example `transfers` pays into | simulated in the process |
+| CHANGENOW_API_KEY | API key of ChangeNOW | simulated in the process, if CHANGENOW_URL is unset too |
+| CHANGENOW_PRIVATE_API_KEY | API key for ChangeNOW's list of exchanges, which some partners need | CHANGENOW_API_KEY |
+| CHANGENOW_URL | address of ChangeNOW | https://api.changenow.io |
 
-QUEUE_POLICY__<QUEUE>__<FIELD> changes one field of one queue's policy; see payonce.engine.policy. What payouts and
-billing read is in payonce.settings.payouts and .billing; any of them may name a secret instead (.references).
+QUEUE_POLICY__<QUEUE>__<FIELD> changes one field of one queue's policy; see payonce.engine.policy. Further settings are
+in payonce.settings.access, .payouts and .billing; any of them may name a secret instead (.references).
 """
 
 import os
@@ -47,6 +48,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, Vali
 
 from payonce.kit.outcomes import Invalid
 from payonce.kit.postgres_hosts import hosts_of
+from payonce.settings.access import AccessSettings
 from payonce.settings.billing import BillingSettings, jwt_keys, notification_secrets
 from payonce.settings.keeping import KEY_BYTES, default_data_dir, kept, kept_keys
 from payonce.settings.payouts import HOSTPAY_KEY, SIGNING_KEY, PayoutsSettings
@@ -136,6 +138,7 @@ class Settings(BaseModel):
     log: Literal["json", "pretty", "auto"] = Field(
         "auto", validation_alias="PAYONCE_LOG", description="it must be json, pretty or auto"
     )
+    log_emoji: bool = Field(False, validation_alias="PAYONCE_LOG_EMOJI", description="it must be true or false")
     job_log_days: int = Field(
         30,
         ge=1,
@@ -210,6 +213,7 @@ class Settings(BaseModel):
         None, validation_alias="PAYONCE_CHAIN_URL", description="it must be an address such as http://127.0.0.1:8545"
     )
 
+    access: AccessSettings = Field(default_factory=lambda: AccessSettings.model_validate({}))
     payouts: PayoutsSettings = Field(default_factory=lambda: PayoutsSettings.model_validate({}))
     billing: BillingSettings = Field(default_factory=lambda: BillingSettings.model_validate({}))
 
@@ -316,21 +320,15 @@ class Settings(BaseModel):
         if any(role.startswith("payouts.") for role in roles):
             self.signing_keys()
             self.hostpay_keys()
-            self._check_wallet()
+            self.payouts.check_hostpay(
+                roles, has_key=self.changenow_api_key is not None, has_url=self.changenow_url is not None,
+                has_chain=self.chain_url is not None,
+            )  # fmt: skip
             if self.cloud_tasks_project is not None:
                 self.payouts.check_addresses()
         if any(role.startswith("billing.") for role in roles):
             jwt_keys(self)
             notification_secrets(self)
-
-    def _check_wallet(self) -> None:
-        """No role takes part in payments that no wallet could make."""
-        if self.changenow_api_key is not None and self.chain_url is None:
-            raise Invalid(
-                "CHANGENOW_API_KEY is set and there is no wallet: this version has none that holds real money, so "
-                "payouts could be taken and never paid; unset it to have exchange and wallet simulated, or set "
-                "CHANGENOW_URL and PAYONCE_CHAIN_URL as `payonce simulators` prints them"
-            )
 
     def signing_keys(self) -> "tuple[Secret, ...]":
         """What payouts' webhook and tokens are signed with: the first makes, every one reads."""
@@ -382,7 +380,7 @@ def revealed(secret: SecretStr | None) -> str | None:
 
 def load_settings() -> Settings:
     """The environment as Settings, or Invalid with the variable, its value and the way out."""
-    known = variables(Settings) | variables(PayoutsSettings) | variables(BillingSettings)
+    known = variables(Settings) | variables(AccessSettings) | variables(PayoutsSettings) | variables(BillingSettings)
     environ = resolved(os.environ, known)
     try:
         payouts, billing = PayoutsSettings.model_validate(environ), BillingSettings.model_validate(environ)
@@ -392,6 +390,7 @@ def load_settings() -> Settings:
             raise Invalid(
                 "DATABASE_OWNER_URL is set and DATABASE_URL is not; set both, or neither for the private database"
             )
-        return Settings.model_validate({**environ, "payouts": payouts, "billing": billing})
+        parts = {"access": AccessSettings.model_validate(environ), "payouts": payouts, "billing": billing}
+        return Settings.model_validate({**environ, **parts})
     except ValidationError as error:
         raise Invalid(sentence(error, known)) from None

@@ -2,18 +2,24 @@
 
 | variable | meaning | unset |
 |---|---|---|
-| JWT_SECRET_KEY | signs the tokens of people who log in; several with spaces between, the first signs | made for the private database, else no role starts |
-| ACCESS_TOKEN_EXPIRE_MINUTES | how long an access token counts | 15 |
-| REFRESH_TOKEN_EXPIRE_DAYS | how long a login can be prolonged without use | 30 |
-| WEBHOOK_SIGNING_SECRET | what payments sign their notifications with, and subscriptions verify them by | made for the private database, else no role starts |
-| WEBHOOK_TOLERANCE_SECONDS | how far a notification's timestamp may be off | 300 |
-| BILLING_SELLER | who sells, on invoices: a name and lines of an address, with semicolons between | payonce |
-| SUBSCRIPTION_SERVICE_URL | where subscriptions answer, for the notifications of payments | this process if it runs both, else http://127.0.0.1:8001 |
-| BILLING_TEST_CLOCKS | true or false: whether customers may be put on clocks that people move | where the gateway is simulated in the process |
-| GATEWAY_URL, GATEWAY_API_KEY | where the card gateway is, and our key to it | simulated in the process |
-| GATEWAY_WEBHOOK_SECRET | what the gateway signs its webhooks with; several with spaces between | made for the private database, else its webhooks are refused |
-| GATEWAY_REQUESTS_PER_S | how many requests a second your key is allowed; four fifths of it are used | 100 |
-| GATEWAY_TIMEOUT_S | how long an answer of the gateway is waited for | 14 |
+| JWT_SECRET_KEY | signs access tokens; several keys may be separated by spaces: the first signs, all verify | generated for the private database, else no role starts |
+| ACCESS_TOKEN_EXPIRE_MINUTES | lifetime of an access token | 15 |
+| REFRESH_TOKEN_EXPIRE_DAYS | lifetime of a refresh token | 30 |
+| BILLING_REGISTRATIONS_MAX | accounts that one address may register within a quarter of an hour; 0 closes self-registration | 20 |
+| WEBHOOK_SIGNING_SECRET | signs the notifications of payments to subscriptions; several secrets may be separated by spaces: the first signs, all verify | generated for the private database, else no role starts |
+| WEBHOOK_TOLERANCE_SECONDS | how far the timestamp of an incoming webhook may be off | 300 |
+| BILLING_SELLER | the seller's name and address on invoices | payonce |
+| BILLING_INVOICE_FONTS | TrueType files for invoices, with semicolons between; a letter is taken from the first that has it, and after them from the bundled fonts | bundled fonts |
+| BILLING_INVOICE_FONTS_BOLD | the same for bold text | bundled fonts |
+| SUBSCRIPTION_SERVICE_URL | address of `billing.subscriptions`: payments send it notifications and ask it whether an access token still counts | this process if it runs both, else http://127.0.0.1:8001 |
+| BILLING_DATABASE | which billing service's tables DATABASE_URL holds: both, subscriptions or payments | both |
+| PAYMENT_SERVICE_URL | address of `billing.payments`, for subscriptions with a database of their own | http://127.0.0.1:8002 |
+| BILLING_TEST_CLOCKS | allow test clocks; set it to the same value for both roles | true where the gateway is simulated in the process, else false |
+| GATEWAY_URL | address of the card gateway | simulated in the process |
+| GATEWAY_API_KEY | API key of the card gateway | simulated in the process |
+| GATEWAY_WEBHOOK_SECRET | verifies the gateway's webhooks; several secrets may be separated by spaces | generated for the private database, else the gateway's webhooks are refused |
+| GATEWAY_REQUESTS_PER_S | the gateway's rate limit for your key, per second; payonce uses four fifths of it | 100 |
+| GATEWAY_TIMEOUT_S | seconds to wait for an answer of the gateway | 14 |
 
 Each may be projects/…/secrets/…/versions/… instead; see payonce.settings.references.
 A process that runs billing.subscriptions and nothing else listens on port 8001, one that runs billing.payments on 8002,
@@ -23,7 +29,7 @@ unless PAYONCE_PORT or --port says otherwise.
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
@@ -53,6 +59,10 @@ _KEY_RULE: Final = (
 )
 
 
+FONTS_MAX: Final = 8
+_FONTS_RULE: Final = f"it must be up to {FONTS_MAX} absolute paths of TrueType files, with semicolons between"
+
+
 class BillingSettings(BaseModel):
     """Each description completes the sentence that refuses a bad value: what it must be."""
 
@@ -73,10 +83,28 @@ class BillingSettings(BaseModel):
         validation_alias="REFRESH_TOKEN_EXPIRE_DAYS",
         description="it must be a whole number of days from 1 to 366",
     )
+    registrations_max: int = Field(
+        20,
+        ge=0,
+        le=1_000_000,
+        validation_alias="BILLING_REGISTRATIONS_MAX",
+        description="it must be a whole number from 0 to 1000000; 0 closes self-registration",
+    )
     subscription_service_url: str | None = Field(
         None,
         validation_alias="SUBSCRIPTION_SERVICE_URL",
         description="it must be an address such as http://127.0.0.1:8001",
+    )
+
+    payment_service_url: str | None = Field(
+        None,
+        validation_alias="PAYMENT_SERVICE_URL",
+        description="it must be an address such as http://127.0.0.1:8002",
+    )
+    database: Literal["both", "subscriptions", "payments"] = Field(
+        "both",
+        validation_alias="BILLING_DATABASE",
+        description="it must be both, subscriptions or payments: the services whose tables DATABASE_URL holds",
     )
 
     seller: str = Field(
@@ -85,6 +113,13 @@ class BillingSettings(BaseModel):
         max_length=1_000,
         validation_alias="BILLING_SELLER",
         description="it must be a name and up to 8 lines of an address, with semicolons between",
+    )
+
+    invoice_fonts: str | None = Field(
+        None, max_length=4_000, validation_alias="BILLING_INVOICE_FONTS", description=_FONTS_RULE
+    )
+    invoice_fonts_bold: str | None = Field(
+        None, max_length=4_000, validation_alias="BILLING_INVOICE_FONTS_BOLD", description=_FONTS_RULE
     )
 
     test_clocks: bool | None = Field(
@@ -126,6 +161,14 @@ class BillingSettings(BaseModel):
             raise ValueError("no name, or too many lines")
         return text
 
+    @field_validator("invoice_fonts", "invoice_fonts_bold")
+    @classmethod
+    def _are_files(cls, text: str | None) -> str | None:
+        files = files_of(text)
+        if len(files) > FONTS_MAX or not all(file.is_absolute() for file in files):
+            raise ValueError("too many files, or relative paths")
+        return text
+
     @field_validator("jwt_secret_key")
     @classmethod
     def _are_keys(cls, text: SecretStr | None) -> SecretStr | None:
@@ -133,7 +176,7 @@ class BillingSettings(BaseModel):
             jwt_keys_of(text.get_secret_value())
         return text
 
-    @field_validator("subscription_service_url")
+    @field_validator("subscription_service_url", "payment_service_url")
     @classmethod
     def _is_http(cls, url: str | None) -> str | None:
         if url is not None:
@@ -176,6 +219,19 @@ class BillingSettings(BaseModel):
         simulated = self.gateway_url is None and self.gateway_api_key is None
         return simulated if self.test_clocks is None else self.test_clocks
 
+    def holds(self, role: str) -> bool:
+        """Whether the database has the tables of one of billing's roles."""
+        return self.database == "both" or role == f"billing.{self.database}"
+
+    def check_database(self, roles: Sequence[str]) -> None:
+        """Refuses a role whose tables are in another database."""
+        for role in roles:
+            if role in PORTS and not self.holds(role):
+                raise Invalid(
+                    f"BILLING_DATABASE is {self.database}, so {role} has its tables in another database; run it with "
+                    f"the DATABASE_URL of that one and BILLING_DATABASE={role.partition('.')[2]}"
+                )
+
     def gateway_secrets(self, folder: Path | None) -> "tuple[Secret, ...]":
         """What the gateway's webhooks are verified with. Without a setting, one that is made and kept in `folder`,
         which is that of the private database or of simulators; with neither none, and every webhook is refused."""
@@ -186,6 +242,11 @@ class BillingSettings(BaseModel):
         if folder is None:
             return ()
         return secrets_of(kept(folder / GATEWAY_SECRET_FILE_NAME, lambda: new_secret().reveal()))
+
+
+def files_of(text: str | None) -> tuple[Path, ...]:
+    """Paths with semicolons between; none for None."""
+    return tuple(Path(name.strip()) for name in (text or "").split(";") if name.strip())
 
 
 def jwt_keys_of(text: str) -> tuple[bytes, ...]:

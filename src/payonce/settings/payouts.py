@@ -2,23 +2,36 @@
 
 | variable | meaning | unset |
 |---|---|---|
-| SUCCESS_URL_SIGNING_KEY | signs the webhook and makes the tokens between the roles; several with spaces between, the first makes | made for the private database, else no role starts |
-| TPS_HOSTPAY_SIGNING_KEY | the same for tokens to hostpay | the same |
+| SUCCESS_URL_SIGNING_KEY | verifies the webhook and signs the tokens between the roles; several keys may be separated by spaces: the first signs, all verify | generated for the private database, else no role starts |
+| TPS_HOSTPAY_SIGNING_KEY | signs the tokens to hostpay; several keys may be separated by spaces: the first signs, all verify | generated for the private database, else no role starts |
 | TP_FLAT_FEE | our fee in percent | 3 |
-| HOST_WALLET_ADDRESS | where the vendor sends refunds: the wallet that pays, and no other | the wallet's own |
-| GCSPLIT1_URL, GCSPLIT2_URL, GCSPLIT3_URL, HOSTPAY_WEBHOOK_URL | where orchestrator, estimator, swapper and hostpay answer; needed at Google | this process |
-| GCSPLIT2_QUEUE, GCSPLIT3_QUEUE, HOSTPAY_QUEUE | what the task service calls the queues to them | as here |
-| ESTIMATOR__GCSPLIT1_RESPONSE_QUEUE, SWAPPER__GCSPLIT1_RESPONSE_QUEUE | the same for the queues back from estimator and swapper; GCSPLIT1_RESPONSE_QUEUE is taken where it says nothing new | as here |
-| PAYOUTS_ALLOW_MISSING_PAYMENT_ID | true for callers whose webhook has no payment_id | false |
-| PAYOUTS_TOKENS_V1 | off, accept or emit: whether older services take part | off |
-| CHANGENOW_REQUESTS_PER_S | how many requests a second your key is allowed; four fifths of it are used | 30 |
-| CHANGENOW_TIMEOUT_S | how long an answer of ChangeNOW is waited for | 14 |
-| INSTANCE_CONNECTION_NAME, DB_NAME, DB_USER, DB_PASSWORD | a Cloud SQL database, without DATABASE_URL | |
+| HOST_WALLET_ADDRESS | address for ChangeNOW's refunds: that of the wallet that pays | the wallet's own |
+| GCSPLIT1_URL | address of `payouts.orchestrator`; required with CLOUD_TASKS_PROJECT_ID | this process |
+| GCSPLIT2_URL | address of `payouts.estimator`; required with CLOUD_TASKS_PROJECT_ID | this process |
+| GCSPLIT3_URL | address of `payouts.swapper`; required with CLOUD_TASKS_PROJECT_ID | this process |
+| HOSTPAY_WEBHOOK_URL | address of `payouts.hostpay`, or of your own GCHostPay; required with CLOUD_TASKS_PROJECT_ID | this process |
+| GCSPLIT2_QUEUE | queue to the estimator, as the task service calls it | gcsplit-usdt-eth-estimate-queue |
+| GCSPLIT3_QUEUE | queue to the swapper, as the task service calls it | gcsplit-eth-client-swap-queue |
+| HOSTPAY_QUEUE | queue to hostpay, as the task service calls it | gcsplit-hostpay-trigger-queue |
+| ESTIMATOR__GCSPLIT1_RESPONSE_QUEUE | queue from the estimator to the orchestrator, as the task service calls it | gcsplit-usdt-eth-response-queue |
+| SWAPPER__GCSPLIT1_RESPONSE_QUEUE | queue from the swapper to the orchestrator, as the task service calls it | gcsplit-eth-client-response-queue |
+| GCSPLIT1_RESPONSE_QUEUE | older name of the response queues' settings; it cannot rename a queue | none |
+| PAYOUTS_ALLOW_MISSING_PAYMENT_ID | accept webhooks without a payment_id | false |
+| PAYOUTS_TOKENS_V1 | accept, or also emit, the tokens of older services | off |
+| PAYOUTS_HOSTPAY | who pays: our wallet, or your own GCHostPay at HOSTPAY_WEBHOOK_URL | internal |
+| PAYOUTS_WEBHOOK_FORMAT | six-field accepts webhooks without payment_id and timestamp | full |
+| CHANGENOW_REQUESTS_PER_S | ChangeNOW's rate limit for your key, per second; payonce uses four fifths of it | 30 |
+| CHANGENOW_TIMEOUT_S | seconds to wait for an answer of ChangeNOW | 14 |
+| INSTANCE_CONNECTION_NAME | Cloud SQL instance, used where DATABASE_URL is unset | none |
+| DB_NAME | database of the Cloud SQL instance; required with INSTANCE_CONNECTION_NAME | none |
+| DB_USER | login of the Cloud SQL instance; required with INSTANCE_CONNECTION_NAME | none |
+| DB_PASSWORD | password of the Cloud SQL login; required with INSTANCE_CONNECTION_NAME | none |
 
 Each may be projects/…/secrets/…/versions/… instead; see payonce.settings.references.
 """  # noqa: E501
 
 import re
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Final, Literal
 from urllib.parse import quote, urlencode
@@ -27,6 +40,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, fi
 
 from payonce.kit.outcomes import Invalid
 
+HOSTPAY_ROLE: Final = "payouts.hostpay"
 SIGNING_KEY: Final = "SUCCESS_URL_SIGNING_KEY"
 HOSTPAY_KEY: Final = "TPS_HOSTPAY_SIGNING_KEY"
 FEE_PERCENT_DECIMALS: Final = 6
@@ -90,6 +104,12 @@ class PayoutsSettings(BaseModel):
     )
     tokens_v1: Literal["off", "accept", "emit"] = Field(
         "off", validation_alias="PAYOUTS_TOKENS_V1", description="it must be off, accept or emit"
+    )
+    hostpay: Literal["internal", "external"] = Field(
+        "internal", validation_alias="PAYOUTS_HOSTPAY", description="it must be internal or external"
+    )
+    webhook_format: Literal["full", "six-field"] = Field(
+        "full", validation_alias="PAYOUTS_WEBHOOK_FORMAT", description="it must be full or six-field"
     )
     changenow_per_s: float = Field(
         30.0,
@@ -178,6 +198,40 @@ class PayoutsSettings(BaseModel):
         missing = [variable for variable, url in urls.items() if url is None]
         if missing:
             raise Invalid(f"CLOUD_TASKS_PROJECT_ID is set and {missing[0]} is not; {_URL_RULE}")
+
+    @property
+    def external_hostpay(self) -> bool:
+        return self.hostpay == "external"
+
+    def runnable(self, roles: Sequence[str]) -> list[str]:
+        """Of these roles, those that a process of all of them runs: where somebody else pays, not hostpay."""
+        return [role for role in roles if role != HOSTPAY_ROLE or not self.external_hostpay]
+
+    def check_hostpay(self, roles: Sequence[str], *, has_key: bool, has_url: bool, has_chain: bool) -> None:
+        """No role takes part in payments that nobody could make."""
+        if self.external_hostpay:
+            self._check_external_hostpay(real_exchange=has_key or has_url)
+            if HOSTPAY_ROLE in roles:
+                raise Invalid(f"PAYOUTS_HOSTPAY is external, so your own GCHostPay pays; do not run {HOSTPAY_ROLE}")
+        elif has_key and not has_chain:
+            raise Invalid(
+                "CHANGENOW_API_KEY is set and there is no wallet: this version has none that holds real money, so "
+                "payouts could be taken and never paid; unset it to have exchange and wallet simulated, or set "
+                "CHANGENOW_URL and PAYONCE_CHAIN_URL as `payonce simulators` prints them, or set "
+                "PAYOUTS_HOSTPAY=external to have your own GCHostPay pay"
+            )
+
+    def _check_external_hostpay(self, *, real_exchange: bool) -> None:
+        """Refuses what would have somebody's own GCHostPay pay nowhere, or nobody be told."""
+        if self.hostpay_url is None:
+            raise Invalid(f"PAYOUTS_HOSTPAY is external and HOSTPAY_WEBHOOK_URL is not set; {_URL_RULE}, where your "
+                          "GCHostPay takes its tasks")  # fmt: skip
+        if self.host_wallet_address is None:
+            raise Invalid("PAYOUTS_HOSTPAY is external and HOST_WALLET_ADDRESS is not set; set it to the address of "
+                          "the wallet that your GCHostPay pays from, where the exchange sends refunds")  # fmt: skip
+        if not real_exchange:
+            raise Invalid("PAYOUTS_HOSTPAY is external and the exchange is simulated in this process: your GCHostPay "
+                          "would be told to pay addresses that nobody has; set CHANGENOW_API_KEY")  # fmt: skip
 
     @property
     def accepts_v1(self) -> bool:

@@ -2,7 +2,7 @@
 
 | variable | meaning | unset |
 |---|---|---|
-| SECRET_MANAGER_ENDPOINT | host:port on this machine that serves secrets without TLS | Google's |
+| SECRET_MANAGER_ENDPOINT | a Secret Manager without TLS on this machine | Google's |
 """
 
 import re

@@ -4,15 +4,16 @@ letting more happen without one."""
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any
 from uuid import UUID
 
 import msgspec
 
+from payonce.engine import bulk
 from payonce.engine.brakes.approval import Action, Weighed
 from payonce.engine.brakes.threshold import locked_threshold, remove_threshold, set_threshold, thresholds
 from payonce.engine.effects.review import Answer, answer_review
-from payonce.engine.effects.store import wake_parked
+from payonce.engine.effects.wakeup import wake_message
 from payonce.engine.fingerprint import fingerprint
 from payonce.engine.model import State
 from payonce.engine.queue import Admin, Filter
@@ -20,9 +21,6 @@ from payonce.engine.reconcile.suspense import describe, item_of, write_off
 from payonce.engine.transaction import Reader, Tx
 from payonce.kit.money import Amount, Asset
 from payonce.kit.outcomes import Invalid, Stale
-
-BULK_MAX: Final = 50_000
-"""Messages that one transaction redrives."""
 
 
 class ReviewAnswer(msgspec.Struct, frozen=True):
@@ -44,6 +42,9 @@ class Chosen(msgspec.Struct, frozen=True):
     which: Filter
     count: int
     fingerprint: str
+    in_batches: bool = False
+    """More than one transaction changes: an operation (payonce.engine.bulk) does it. Which messages they are is then
+    said by the filter alone; of those that match, some may have gone on by then."""
 
 
 class Redrive(Chosen, frozen=True):
@@ -74,8 +75,8 @@ def answering(_: Admin) -> Action[ReviewAnswer]:
             tx, given.effect_id, given.answer, by, given.note, revision=given.revision, outcome=given.outcome,
             vendor_ref=given.vendor_ref,
         )  # fmt: skip
-        # In the same commit: a message that was parked with the open effect goes on with the answer.
-        if (woken := await wake_parked(tx.connection, answered.message_id)) is not None:
+        # In the same commit: a message that is parked, or waits for its next attempt, goes on with the answer.
+        if (woken := await wake_message(tx.connection, answered.message_id)) is not None:
             tx.sent_to.add(woken)
         lives = "select exists (select from payonce.live_messages where id = $1)"
         return {"effect": answered.effect_id, "state": answered.state, "message": answered.message_id,
@@ -90,15 +91,19 @@ def what_follows(answered: Mapping[str, Any]) -> str:
         return "its message goes on"
     if answered["gone"]:
         return "its message is gone and no message follows it; put one, or see: payonce audit run"
-    return "its message was not parked and goes on by itself"
+    return "its message is due or in work, and goes on by itself"
 
 
 def redriving(admin: Admin) -> Action[Redrive]:
     async def weigh(tx: Tx, asked: Redrive) -> Weighed:
+        if asked.in_batches:
+            return await _weigh_in_batches(tx, asked)
         ids = await ids_of(tx, admin, asked)
         amounts, unknown = await amounts_of(tx, ids), await unknown_of(tx, ids)
         text = f"redrive {asked.count:,} parked messages of {asked.queue}{_listed(amounts)}"
         text += f", what {unknown:,} of them move is not known" if unknown else ""
+        waiting = await in_review_of(tx, ids)
+        text += f", {waiting:,} of them go straight back to waiting for the answer to a review" if waiting else ""
         # One message alone is a person's daily work; of many nobody looks at each, and where a second person is asked
         # at all, what is not known may be above any threshold.
         many = asked.count > 1 and unknown and await thresholds(tx)
@@ -106,6 +111,12 @@ def redriving(admin: Admin) -> Action[Redrive]:
         return Weighed(f"{asked.queue} {asked.fingerprint[:16]}", text, amounts, unknown, because)
 
     async def execute(tx: Tx, asked: Redrive, by: str) -> dict[str, Any]:
+        if asked.in_batches:
+            why = f"redrive of {asked.count:,} parked messages"
+            begun = await bulk.start(
+                tx, bulk.Kind.REDRIVE, asked.queue, State.PARKED, asked.which, asked.count, by, why
+            )  # fmt: skip
+            return {"queue": asked.queue, "redriven": 0, "operation": begun.id}
         ids = await ids_of(tx, admin, asked)
         redriven = await admin.redrive(asked.queue, Filter(ids=ids), within=tx.connection) if ids else 0
         if redriven != asked.count:
@@ -114,6 +125,13 @@ def redriving(admin: Admin) -> Action[Redrive]:
         return {"queue": asked.queue, "redriven": redriven}
 
     return Action("redrive", Redrive, weigh, execute)
+
+
+async def _weigh_in_batches(tx: Tx, asked: Redrive) -> Weighed:
+    """What so many move is not added up: where a second person is asked at all, one is asked here."""
+    text = f"redrive {asked.count:,} parked messages of {asked.queue} in batches; what they move is not added up"
+    because = f"{asked.count:,} messages are more than anybody looks at" if await thresholds(tx) else ""
+    return Weighed(f"{asked.queue} in batches", text, [], asked.count, because)
 
 
 def writing_off(_: Admin) -> Action[WriteOff]:
@@ -149,7 +167,7 @@ async def threshold_change_of(tx: Tx, asset: Asset, above: Amount | None) -> Thr
 async def redrive_of(tx: Tx, admin: Admin, queue: str, which: Filter) -> Redrive:
     """What a redrive of these messages would be now, to be previewed and asked for."""
     found = await chosen_of(tx, admin, queue, State.PARKED, which)
-    return Redrive(found.queue, found.which, found.count, found.fingerprint)
+    return Redrive(found.queue, found.which, found.count, found.fingerprint, found.in_batches)
 
 
 async def chosen_of(tx: Tx, admin: Admin, queue: str, state: State, which: Filter) -> Chosen:
@@ -158,15 +176,16 @@ async def chosen_of(tx: Tx, admin: Admin, queue: str, state: State, which: Filte
         now: datetime = await tx.fetchval("select payonce.due_now()")
         end = now + timedelta(microseconds=1)
         which = replace(which, parked_before=end if which.parked_before is None else min(which.parked_before, end))
-    ids = await admin.choose(queue, state, which, BULK_MAX + 1, within=tx.connection)
-    if len(ids) > BULK_MAX:
-        raise Invalid(f"more than {BULK_MAX:,} messages match; take them in parts, by the time before or after which")
+    ids = await admin.choose(queue, state, which, bulk.BULK_MAX + 1, within=tx.connection)
+    if len(ids) > bulk.BULK_MAX:
+        found = await admin.preview(queue, state, which)
+        return Chosen(queue, which, found.count - found.unreadable, fingerprint([]), in_batches=True)
     return Chosen(queue, which, len(ids), fingerprint(ids))
 
 
 async def ids_of(tx: Tx, admin: Admin, asked: Chosen, state: State = State.PARKED) -> list[UUID]:
     """Exactly those that were shown, or Stale."""
-    ids = await admin.choose(asked.queue, state, asked.which, BULK_MAX + 1, within=tx.connection)
+    ids = await admin.choose(asked.queue, state, asked.which, bulk.BULK_MAX + 1, within=tx.connection)
     if fingerprint(ids) != asked.fingerprint:
         raise Stale(f"the {state} messages of {asked.queue} are not those of {asked.count:,} any more; look again")
     return ids
@@ -198,6 +217,15 @@ async def unknown_of(read: Reader | Tx, message_ids: Sequence[UUID]) -> int:
         select count(*) from unnest($1::uuid[]) as m (id)
         where not exists (select from payonce.effects e where e.message_id = m.id and e.amount_minor is not null)
         """,
+        list(message_ids),
+    )
+    return count
+
+
+async def in_review_of(read: Reader | Tx, message_ids: Sequence[UUID]) -> int:
+    """How many of these would run into an effect that waits for a person, and go straight back to waiting."""
+    count: int = await read.fetchval(
+        "select count(distinct message_id) from payonce.effects where message_id = any($1) and state = 'review'",
         list(message_ids),
     )
     return count

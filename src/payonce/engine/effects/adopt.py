@@ -7,6 +7,7 @@ from uuid import UUID
 from payonce.engine.database import Connection
 from payonce.engine.effects import store
 from payonce.engine.effects.model import OPEN, Cause, Event, Result, State, Stored, state_after
+from payonce.engine.effects.wakeup import wake_message
 from payonce.kit.ids import new_id
 from payonce.kit.money import Amount
 
@@ -92,7 +93,7 @@ async def _abandon_earlier(connection: Connection, adopted: Stored) -> None:
         if stored.state in OPEN:
             await store.move(connection, stored, State.ABANDONED, Result(Event.ABANDONED, reason), reason=reason)
             if stored.state is State.REVIEW:
-                await store.wake_parked(connection, stored.message_id)
+                await wake_message(connection, stored.message_id)
 
 
 async def _again(connection: Connection, effect_id: UUID) -> Stored:

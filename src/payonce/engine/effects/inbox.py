@@ -56,18 +56,21 @@ class OpenCount:
 
 async def effects(
     read: Reader | Tx, states: Sequence[State] = tuple(OPEN), *, vendor: str | None = None, asset: str | None = None,
-    limit: int = 100, after: UUID | None = None, newest_first: bool = False,
+    queue: str | None = None, limit: int = 100, after: UUID | None = None, newest_first: bool = False,
 ) -> list[Listed]:  # fmt: skip
-    """The oldest first, or the newest; `after` is the last id of the previous page."""
+    """The oldest first, or the newest; `after` is the last id of the previous page. Of a queue: those whose messages
+    are there now."""
     behind, direction = ("<", "desc") if newest_first else (">", "asc")
     rows = await read.fetch(
         f"""
         select *, payonce.due_now() as now from payonce.effects
         where state = any($1) and ($2::text is null or vendor = $2) and ($3::text is null or asset = $3)
           and ($4::uuid is null or id {behind} $4)
+          and ($6::text is null or exists (
+              select from payonce.live_messages m where m.id = effects.message_id and m.queue = $6))
         order by id {direction} limit $5
         """,
-        list(states), vendor, asset, after, min(limit, LISTED_MAX),
+        list(states), vendor, asset, after, min(limit, LISTED_MAX), queue,
     )  # fmt: skip
     return [_as_listed(row) for row in rows]
 

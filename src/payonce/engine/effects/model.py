@@ -161,7 +161,9 @@ def next_move(stored: Stored, safety: Safety, timeout_s: float, can_resolve: boo
         case State.ABANDONED:
             return Move(Step.REFUSE, f"abandoned: {stored.reason}")
         case State.REVIEW:
-            return Move(Step.WAIT, f"{stored.label} waits for a person: {stored.review_cause}", REVIEW_LOOK_S)
+            waits = f"{stored.label} waits for a person: {stored.review_cause}"
+            # What went wrong comes first: the message's own reason is otherwise all that lists show of it.
+            return Move(Step.WAIT, f"{stored.reason}; {waits}" if stored.reason else waits, REVIEW_LOOK_S)
     if stored.busy_until is not None and stored.now < stored.busy_until:
         rest_s = (stored.busy_until - stored.now).total_seconds()
         return Move(Step.WAIT, f"another run is performing {stored.label}", rest_s)

@@ -6,7 +6,7 @@ monotonic clock; what remains is the time between that look and the vendor's doo
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
@@ -14,8 +14,8 @@ from uuid import UUID
 
 from payonce.engine import metrics
 from payonce.engine.audit import Severity, note
-from payonce.engine.commits import fenced_transaction
-from payonce.engine.database import Connection, Database, is_transient
+from payonce.engine.commits import settled_transaction
+from payonce.engine.database import Database, is_transient
 from payonce.engine.effects import store
 from payonce.engine.effects.declaration import Effect, Happened, Outcome, Request, decode, encode
 from payonce.engine.effects.model import Event, Result, State, Stored
@@ -88,15 +88,11 @@ class Run:
     @asynccontextmanager
     async def intent(self) -> AsyncIterator[Tx]:
         """A transaction that begins with the fence."""
-
-        def fence(connection: Connection) -> Awaitable[bool]:
-            return self.queue.hold_within(connection, self.claim)
-
         async with (
             self.database.handlers.acquire() as connection,
-            fenced_transaction(self.database, connection, fence) as held,
+            settled_transaction(self.database, connection),
         ):
-            if not held:
+            if not await self.queue.hold_within(connection, self.claim):
                 message = self.claim.message
                 raise Stale(f"message {message.id} of {message.queue} is no longer this run's; nothing was sent")
             tx = Tx(connection, self.feed, self.claim.message.trace)
@@ -104,6 +100,7 @@ class Run:
             await tx.check_alive()
         if tx.sent_to:
             self.feed.ring(tx.sent_to)
+        tx.write_lines()
 
     async def check(
         self, tx: Tx, effect: Effect[Request, Outcome], key: str, scope: str | None, request: Request, *, again: bool,

@@ -22,9 +22,8 @@ from payonce.engine.effects.model import (
     kept_reference,
     state_after,
 )  # fmt: skip
+from payonce.engine.effects.wakeup import wake_message
 from payonce.engine.model import Claim, clean_text
-from payonce.engine.outbox.kept import wake_kept
-from payonce.engine.rows import MESSAGE_STARTS_OVER
 from payonce.engine.transaction import Reader, Tx
 from payonce.kit.ids import new_id
 from payonce.kit.money import Amount
@@ -202,7 +201,7 @@ async def record(
         row = await _record_without_document(connection, stored, attempt, result, error, claim)
     after = as_stored(row)
     if stored.state is State.REVIEW and after.state is not State.REVIEW:
-        await wake_parked(connection, after.message_id)
+        await wake_message(connection, after.message_id)
     return after
 
 
@@ -237,23 +236,6 @@ async def record_plain(
             raise
         return None
     return None if row is None else as_stored(row)
-
-
-async def wake_parked(connection: Connection, message_id: UUID) -> str | None:
-    """A message that was parked with an effect in review goes on once the effect has left it, in the same commit.
-    One that is not parked yet finds the effect changed when it is to be parked, for it locks its effects first.
-    Answers what to ring after the commit; None when it was not parked."""
-    queue: str | None = await connection.fetchval(
-        f"""
-        with parked as (
-            select id from payonce.messages where id = $1 and state = 'parked' for update skip locked
-        )
-        update payonce.messages m set {MESSAGE_STARTS_OVER} from parked where m.id = parked.id
-        returning m.queue
-        """,
-        message_id,
-    )
-    return queue or await wake_kept(connection, message_id)
 
 
 async def _record_without_document(

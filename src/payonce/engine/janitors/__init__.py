@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from payonce.engine import bulk
 from payonce.engine.audit import LedgerSealer
 from payonce.engine.bell import Bell
 from payonce.engine.database import Database, is_transient
@@ -27,6 +28,7 @@ from payonce.engine.quarantine import notice_identity
 from payonce.engine.queue import Admin
 from payonce.engine.reconcile import StatementSource
 from payonce.engine.transaction import RingingFeed
+from payonce.engine.vendor_calls import CallCounts, forget_old_calls
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Stale
 from payonce.kit.redact import redact
@@ -43,6 +45,7 @@ RELAY_EVERY_S: Final = 1.0
 SEAL_EVERY_S: Final = 10.0
 ORPHANS_EVERY_S: Final = 30.0
 SNAPSHOTS_EVERY_S: Final = 60.0
+OPERATIONS_EVERY_S: Final = 1.0
 IDENTITY_EVERY_S: Final = 5.0
 RECONCILE_LOOK_S: Final = 10.0
 """How soon a vendor's statement is asked for after it fell due."""
@@ -106,6 +109,11 @@ async def run_janitors(
                 Janitor("seal", SEAL_EVERY_S, while_leading(leadership, sealer.tick)),
                 Janitor("seal ledger", SEAL_EVERY_S, while_leading(leadership, ledger_seals.tick)),
                 Janitor("orphans", ORPHANS_EVERY_S, while_leading(leadership, lambda _: review_orphans(database))),
+                Janitor(
+                    "operations",
+                    OPERATIONS_EVERY_S,
+                    while_leading(leadership, lambda _: bulk.carry_on(database, admin, feed)),
+                ),
                 Janitor("snapshots", SNAPSHOTS_EVERY_S, while_leading(leadership, lambda _: snapshots.tick())),
                 Janitor("observe", OBSERVE_EVERY_S, lambda: observe(database, admin)),
                 *(
@@ -113,6 +121,7 @@ async def run_janitors(
                     for number, each in enumerate(observers, start=1)
                 ),
                 Janitor("history", HISTORY_EVERY_S, counts.tick),
+                Janitor("vendor calls", HISTORY_EVERY_S, CallCounts(database).tick),
                 Janitor("depths", DEPTHS_EVERY_S, while_leading(leadership, lambda _: _sample(database, admin))),
                 *(
                     Janitor(
@@ -131,6 +140,7 @@ async def run_janitors(
 
 async def _sample(database: Database, admin: Admin) -> None:
     await sample_depths(database, [await admin.depth(queue) for queue in await admin.queues()])
+    await forget_old_calls(database)
 
 
 def while_leading(

@@ -13,7 +13,7 @@ from payonce.engine.leases import fence
 from payonce.engine.ledger.model import Reads
 from payonce.engine.model import Lease, Message, check_message, encode_payloads
 from payonce.engine.policy import Policy
-from payonce.engine.transaction import RingingFeed, begin
+from payonce.engine.transaction import RingingFeed, Tx, begin
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid
 
@@ -80,7 +80,8 @@ class Daily:
 
 @dataclass(frozen=True)
 class Schedule:
-    """A message that is put at regular times. What was missed while nothing ran is put once."""
+    """A message that is put at regular times. What was missed while nothing ran is put once, and while nobody has begun
+    the message of one time, none is put for the next: a queue whose role runs nowhere does not fill up."""
 
     name: str
     policy: Policy
@@ -176,23 +177,40 @@ class Scheduler:
         log.info("schedule_begun", schedule=schedule.name, rule=repr(schedule.every), next_at=next_at.isoformat())
 
     async def _fire(self, schedule: Schedule, lease: Lease) -> bool:
-        """The message and the next time in one transaction. The key holds even if the row is set back by hand."""
+        """The message and the next time in one transaction, unless the last message has not been begun. The key holds
+        even if the row is set back by hand."""
         async with begin(self._database, self._feed) as tx:
             await fence(tx.connection, lease)
             row = await tx.fetchrow(
                 """
-                select next_at, payonce.due_now() as due_now from payonce.schedules
+                select next_at, last_at, payonce.due_now() as due_now from payonce.schedules
                 where name = $1 and rule = $2 and next_at <= payonce.due_now() for update
                 """,
                 schedule.name, repr(schedule.every),
             )  # fmt: skip
             if row is None:
                 return False
+            following = schedule.every.after(row["due_now"])
+            if row["last_at"] is not None and await _waits(tx, schedule, row["last_at"]):
+                await tx.execute("update payonce.schedules set next_at = $2 where name = $1", schedule.name, following)
+                return False
             key = schedule.key(row["next_at"])
             await tx.send(schedule.policy, dict(schedule.payload), action=schedule.action, key=key)
             await tx.execute(
                 "update payonce.schedules set last_at = next_at, next_at = $2 where name = $1",
-                schedule.name, schedule.every.after(row["due_now"]),
+                schedule.name, following,
             )  # fmt: skip
         log.info("schedule_fired", schedule=schedule.name, due_at=row["next_at"].isoformat())
         return True
+
+
+async def _waits(tx: Tx, schedule: Schedule, due_at: datetime) -> bool:
+    """Whether nobody has begun the message of that time."""
+    found: bool = await tx.fetchval(
+        """
+        select exists (select from payonce.live_messages
+            where queue = $1 and state = 'ready' and ready_at >= $2 and attempts = 0 and idempotency_key = $3)
+        """,
+        schedule.policy.queue, due_at, schedule.key(due_at),
+    )  # fmt: skip
+    return found

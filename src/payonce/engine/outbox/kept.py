@@ -151,7 +151,8 @@ async def accept_unkept(connection: Connection, relay: str, message: Message) ->
 
 
 async def wake_kept(connection: Connection, message_id: UUID) -> str | None:
-    """Lets a parked entry start over, whichever relay it has. Answers what to ring after the commit."""
+    """Lets a parked entry start over, whichever relay it has; one that waits for its next attempt is brought at once.
+    Answers what to ring after the commit; None when a run has it, it is due, or there is none."""
     relay: str | None = await connection.fetchval(
         f"""
         with parked as (
@@ -160,6 +161,22 @@ async def wake_kept(connection: Connection, message_id: UUID) -> str | None:
         )
         update payonce.outbox entry set {STARTS_OVER}
         from parked where entry.relay = parked.relay and entry.id = parked.id
+        returning entry.relay
+        """,
+        message_id,
+    )
+    relay = relay or await connection.fetchval(
+        """
+        with early as (
+            select o.relay, o.id from payonce.relays r join payonce.outbox o on o.relay = r.name and o.id = $1
+            where r.keeps and o.state <> 'parked' and o.ready_at > payonce.due_now()
+              and (o.holder is null or o.held_until <= payonce.lease_now())
+            limit 1 for update of o skip locked
+        )
+        update payonce.outbox entry
+        set state = 'waiting', token = entry.token + 1, lease_until = null, delivery = entry.delivery + 1, tries = 0,
+            refusals = 0, suspect = false, ready_at = payonce.due_now(), try_at = payonce.due_now()
+        from early where entry.relay = early.relay and entry.id = early.id
         returning entry.relay
         """,
         message_id,

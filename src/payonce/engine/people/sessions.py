@@ -9,7 +9,7 @@ from typing import Final
 from payonce.engine.audit import Severity, note
 from payonce.engine.database import Database
 from payonce.engine.model import NAME_MAX_LENGTH, clean_text
-from payonce.engine.people.guesses import TooMany, count_attempt, take_back
+from payonce.engine.people.guesses import TooMany, count_attempt, remember_network, take_back
 from payonce.engine.people.model import Person, Role
 from payonce.engine.people.passwords import Crowded, is_password
 from payonce.engine.transaction import Reader
@@ -67,6 +67,7 @@ async def log_in(database: Database, name: str, password: str, address: str) -> 
     token = secrets.token_urlsafe(TOKEN_BYTES)
     async with database.transaction() as connection:
         await take_back(connection, attempt)
+        await remember_network(connection, name, address)
         await connection.execute(
             """
             delete from payonce.sessions where person = $1 and (

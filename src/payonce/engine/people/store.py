@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Final
 
 from payonce.engine.audit import Severity, note
+from payonce.engine.people.guesses import forget_guesses
 from payonce.engine.people.model import Role, checked_name
 from payonce.engine.people.passwords import check_password, hash_password
 from payonce.engine.transaction import Reader, Tx
@@ -46,7 +47,8 @@ async def add_person(tx: Tx, name: str, role: Role, password: str, by: str) -> s
 
 
 async def set_password(tx: Tx, name: str, password: str, by: str) -> None:
-    """Ends their sessions: a password is changed above all when somebody else may know it."""
+    """Ends their sessions: a password is changed above all when somebody else may know it. Failed logins for the old
+    one no longer count."""
     name = checked_name(name)
     check_password(password)
     changed = await tx.fetchval(
@@ -56,6 +58,7 @@ async def set_password(tx: Tx, name: str, password: str, by: str) -> None:
     if changed is None:
         raise await _unknown(tx, name)
     await tx.execute("delete from payonce.sessions where person = $1", name)
+    await forget_guesses(tx.connection, name)
     await note(tx.connection, LOCATION, name, "password changed", actor=by, severity=Severity.WARNING)
 
 

@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
+import msgspec
+
 from payonce.engine import metrics
 from payonce.engine.audit import Severity, note
+from payonce.engine.contract import Contract
 from payonce.engine.database import Connection, Database
 from payonce.engine.model import clean_text
 from payonce.engine.policy import Policy, Steps
@@ -50,6 +53,14 @@ async def give_up(work: Work) -> None:
         await _end(tx, work.message.id, DeliveryState.FAILED, f"given up after {work.message.attempts + 1} attempts")
 
 
+class Delivery(msgspec.Struct, frozen=True, kw_only=True):
+    """Deliver an event to an endpoint: the delivery that is on record under the message's id."""
+
+    event: str
+    type: str
+    endpoint: str
+
+
 DELIVERIES: Final = Policy(
     "webhook-deliveries",
     max_attempts=1 + len(SCHEDULE_S),
@@ -58,6 +69,7 @@ DELIVERIES: Final = Policy(
     run_limit_s=60.0,
     lanes=True,
     on_give_up=give_up,
+    contract=Contract({"deliver": Delivery}),
 )
 
 

@@ -1,6 +1,6 @@
 """The one outgoing HTTP client, the guard on where it may go, and the seam where simulators plug in."""
 
-from payonce.kit.http.budgeted import request_within
+from payonce.kit.http.budgeted import Watch, request_within
 from payonce.kit.http.client import HttpClient
 from payonce.kit.http.failures import (
     AnswerLost,
@@ -29,6 +29,7 @@ __all__ = [
     "Target",
     "TimedOut",
     "Unsendable",
+    "Watch",
     "parse_url",
     "request_within",
 ]

@@ -15,6 +15,9 @@ NO_ANSWER: Final = "no_answer"
 Observe = Callable[[str, float], None]
 """Told how a request was answered (ok, refused, resting, error, no_answer) and how long that took, its turn aside."""
 
+Watch = Callable[[str, str, float], None]
+"""The same with the name of the call before it."""
+
 
 async def request_within(
     budget: Budget, http: HttpClient, method: str, path: str, *, observe: Observe | None = None, **options: Any

@@ -107,6 +107,9 @@ class Attempt:
                 chunk = self._gzip.decompress(chunk, room + 1)
             except zlib.error:
                 raise Broken("answered with damaged gzip") from None
+            if self._gzip.unused_data:
+                # Readers differ in whether they take it: what the body is, nobody can know.
+                raise Broken("answered with more after the end of its gzip")
         if len(chunk) > room or self._raw_bytes > self._body_max_bytes:
             raise BodyTooLarge(f"answered {self.status} with a body over {self._body_max_bytes} bytes", self.status)
         self._body += chunk

@@ -28,6 +28,7 @@ from payonce.queues.operating import (
     check_purged,
     has_open_effects,
     in_parts,
+    is_in_review,
 )
 
 log = get_logger(__name__)
@@ -93,14 +94,19 @@ class CloudTasksAdmin:
                 (select count(*) from (select from payonce.outbox where {_matching(state)} limit {COUNT_MAX}) counted)
                     as total,
                 (select count(*) from (select from payonce.outbox where {_matching(state)} and {_HAS_OPEN_EFFECTS}
-                    limit {COUNT_MAX}) counted) as with_open_effects
+                    limit {COUNT_MAX}) counted) as with_open_effects,
+                (select count(*) from (select from payonce.outbox where {_matching(state)} and {_IS_IN_REVIEW}
+                    limit {COUNT_MAX}) counted) as in_review
             from payonce.outbox where {_matching(state)} order by {_AT}, id limit {SAMPLES}
             """,
             *_arguments(queue, which),
         )
         if not rows:
             return Preview(0)
-        return Preview(rows[0]["total"], [_stored(row, state) for row in rows], rows[0]["with_open_effects"])
+        first = rows[0]
+        return Preview(
+            first["total"], [_stored(row, state) for row in rows], first["with_open_effects"], first["in_review"]
+        )  # fmt: skip
 
     async def choose(
         self, queue: str, state: State, which: Filter, limit: int, within: Connection | None = None
@@ -135,7 +141,10 @@ class CloudTasksAdmin:
             self._bell.ring({queue, wake_name(RELAY)})
         return count
 
-    async def purge(self, queue: str, state: State, which: Filter, by: str) -> int:
+    async def purge(
+        self, queue: str, state: State, which: Filter, by: str, *, limit: int | None = None,
+        put_before: datetime | None = None,
+    ) -> int:  # fmt: skip
         """Deletes what is there at the beginning; each leaves a row in the job log, so nothing vanishes untold, and its
         id in the inbox, so that its task is known when it comes. Messages with open effects stay."""
         await check_known(self._pool, queue)
@@ -144,7 +153,7 @@ class CloudTasksAdmin:
         async def some(connection: Connection, begun_at: datetime) -> int | None:
             return await self._purge_some(connection, queue, state, which, by, begun_at)
 
-        return await in_parts(self._pool, some)
+        return await in_parts(self._pool, some, limit, put_before)
 
     async def _purge_some(
         self, connection: Connection, queue: str, state: State, which: Filter, by: str, begun_at: datetime
@@ -182,6 +191,7 @@ _IN: Final = {
 }
 
 _HAS_OPEN_EFFECTS: Final = has_open_effects("outbox")
+_IS_IN_REVIEW: Final = is_in_review("outbox")
 
 
 def _matching(state: State) -> str:

@@ -5,7 +5,7 @@ has the extra `gcp`.
 """
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -29,6 +29,9 @@ OK: Final = "OK"
 ALREADY_EXISTS: Final = "ALREADY_EXISTS"
 NOT_FOUND: Final = "NOT_FOUND"
 UNIMPLEMENTED: Final = "UNIMPLEMENTED"
+NEVER_TOLD: Final = (UNIMPLEMENTED, NOT_FOUND, "PERMISSION_DENIED")
+"""Said of the operation that a batch is, these mean that nobody will tell us how it ended. Google documents no
+permission for looking at one, and no role of Cloud Tasks has it by name."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,10 @@ class Config:
     account: str
     endpoint: str | None = None
     """host:port of a server without TLS; None: Google's."""
+    token: Callable[[], str] | None = None
+    """Tells what such a server lets callers in by. Asked when it is connected to: most commands never do."""
+    verified_by_platform: bool = False
+    """Whether Cloud Run checks the tokens of tasks before they come here, and takes their signature away."""
 
     @property
     def local(self) -> bool:
@@ -89,7 +96,7 @@ class TaskService:
         self.config = config
         self._client: CloudTasksAsyncClient | None = None
         self._batches = True
-        """False once the service has said that it knows no batch calls."""
+        """False once the service has said that it knows no batch calls, or lets nobody look at their operations."""
 
     async def close(self) -> None:
         if self._client is not None:
@@ -182,11 +189,12 @@ class TaskService:
 
     def _connected(self) -> "CloudTasksAsyncClient":
         if self._client is None:
-            self._client = _connect(self.config.endpoint)
+            token = None if self.config.token is None else self.config.token()
+            self._client = _connect(self.config.endpoint, token)
         return self._client
 
     async def _create_together(self, queue: str, errands: Sequence[Errand]) -> list[Said] | None:
-        """None when the service has no such call."""
+        """None when the service has no such call, or does not tell how the batch ended."""
         from google.api_core.exceptions import GoogleAPICallError
         from google.cloud import tasks_v2
 
@@ -201,14 +209,19 @@ class TaskService:
             operation = await self._connected().batch_create_tasks(
                 request=wrapped, timeout=CALL_LIMIT_S, retry=None
             )  # fmt: skip
-            ended = await _ended(operation)
         except GoogleAPICallError as error:
-            said = said_of(error)
-            if said.code == UNIMPLEMENTED:
-                self._batches = False
-                return None
-            return [said] * len(errands)
-        return _parted(ended, len(errands))
+            return self._without_batches(said_of(error), (UNIMPLEMENTED,), len(errands))
+        try:
+            return _parted(await _ended(operation), len(errands))
+        except GoogleAPICallError as error:
+            # What the batch has made meanwhile is known by its name when it is made again one by one.
+            return self._without_batches(said_of(error), NEVER_TOLD, len(errands))
+
+    def _without_batches(self, said: Said, for_good: Sequence[str], count: int) -> list[Said] | None:
+        if said.code not in for_good:
+            return [said] * count
+        self._batches = False
+        return None
 
     async def _create_one(self, queue: str, errand: Errand) -> Said:
         from google.api_core.exceptions import GoogleAPICallError
@@ -248,7 +261,7 @@ def said_of(error: BaseException) -> Said:
     return Said("UNAVAILABLE" if code is None else str(code.name), str(getattr(error, "message", error))[:500])
 
 
-def _connect(endpoint: str | None) -> "CloudTasksAsyncClient":
+def _connect(endpoint: str | None, token: str | None) -> "CloudTasksAsyncClient":
     try:
         import grpc
         from google.auth.credentials import AnonymousCredentials
@@ -262,9 +275,21 @@ def _connect(endpoint: str | None) -> "CloudTasksAsyncClient":
             return CloudTasksAsyncClient()
         except DefaultCredentialsError as error:
             raise Unavailable(f"there is no login for Google Cloud: {error}") from error
-    channel = grpc.aio.insecure_channel(endpoint)
+    channel = grpc.aio.insecure_channel(endpoint, interceptors=[] if token is None else [_bearing(token)])
     transport = CloudTasksGrpcAsyncIOTransport(channel=channel, credentials=AnonymousCredentials())
     return CloudTasksAsyncClient(transport=transport)
+
+
+def _bearing(token: str) -> Any:
+    """Adds the token to every call. Credentials of a call would need TLS."""
+    from grpc.aio import Metadata, UnaryUnaryClientInterceptor
+
+    class Bearing(UnaryUnaryClientInterceptor):  # type: ignore[misc]
+        async def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
+            metadata = (*(client_call_details.metadata or ()), ("authorization", f"Bearer {token}"))
+            return await continuation(client_call_details._replace(metadata=Metadata(*metadata)), request)
+
+    return Bearing()
 
 
 async def _ended(operation: Any) -> Any:

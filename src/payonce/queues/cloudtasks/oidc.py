@@ -1,6 +1,10 @@
 """Who may knock: every task carries a token that its service signed for our account, and it is verified each time.
 
 At Google the keys are Google's, fetched and kept; at our own server they are rows of the database that all share.
+
+Cloud Run with its IAM check (`--no-allow-unauthenticated`) verifies the token itself and replaces its signature with
+SIGNATURE_REMOVED_BY_GOOGLE before it passes the request on. Such a token is taken only where the settings say that this
+check stands before every request; its claims are checked here all the same.
 """
 
 import asyncio
@@ -35,6 +39,10 @@ KEYS_KEPT_S: Final = 3_600.0
 SKEW_S: Final = 60.0
 VERIFIED_MAX: Final = 10_000
 KEY_BITS_LEAST: Final = 2_048
+REMOVED: Final = "SIGNATURE_REMOVED_BY_GOOGLE"
+"""In place of the signature; see https://cloud.google.com/run/docs/troubleshooting#signature-removed"""
+SERVERLESS: Final = "x-serverless-authorization"
+"""With this header Cloud Run checks the token in it, and passes Authorization on unchecked."""
 
 
 class Keys(Protocol):
@@ -91,30 +99,45 @@ class Claims(msgspec.Struct, frozen=True):
 
 
 class Verifier:
-    def __init__(self, keys: Keys, account: str) -> None:
+    def __init__(self, keys: Keys, account: str, *, by_platform: bool = False) -> None:
         self._keys = keys
         self._account = account
+        self._by_platform = by_platform
         self._known: Mapping[str, RSAPublicKey] = {}
         self._looked_at = float("-inf")
         self._looking = asyncio.Lock()
         self._verified: dict[tuple[bytes, str], float] = {}
         """Until when a token holds, by its hash and audience: verifying is dear, and one serves many tasks."""
 
-    async def check(self, authorization: str, audience: str) -> None:
-        """Raises Invalid, which says what is wrong and nothing of what was sent, and Unavailable without keys."""
+    async def check(self, authorization: str, audience: str, *, serverless: bool = False) -> None:
+        """Raises Invalid, which says what is wrong and nothing of what was sent, and Unavailable without keys.
+        `serverless`: whether the request had a second token for Cloud Run."""
         scheme, _, token = authorization.partition(" ")
         if scheme.lower() != "bearer" or not token:
             raise Invalid("no token")
         if len(token) > TOKEN_MAX_BYTES:
             raise Invalid("token too long")
+        removed = token.endswith(f".{REMOVED}")
+        if removed:
+            self._check_forwarded(serverless)
         seen = (hashlib.sha256(token.encode()).digest(), audience)
         if self._verified.get(seen, 0.0) > time.time():
             return
-        claims = await self._opened(token)
+        claims = _forwarded(token) if removed else await self._opened(token)
         _check_claims(claims, self._keys.issuers, audience, self._account)
         if len(self._verified) >= VERIFIED_MAX:
             self._verified.clear()
         self._verified[seen] = claims.exp
+
+    def _check_forwarded(self, serverless: bool) -> None:
+        """Whether Cloud Run may be trusted to have verified this token before it removed its signature."""
+        if not self._by_platform:
+            raise Invalid(
+                "Cloud Run has removed the signature: set CLOUD_TASKS_VERIFIED_BY=cloud-run for this service, or "
+                "deploy it with --allow-unauthenticated and let payonce verify the tokens"
+            )
+        if serverless:
+            raise Invalid("Cloud Run has checked another token than this one")
 
     async def _opened(self, token: str) -> Claims:
         parts = token.split(".")
@@ -134,10 +157,7 @@ class Verifier:
             key.verify(signature, f"{parts[0]}.{parts[1]}".encode(), padding.PKCS1v15(), SHA256())
         except InvalidSignature as error:
             raise Invalid("wrong signature") from error
-        try:
-            return msgspec.json.decode(_decoded(parts[1]), type=Claims)
-        except (ValueError, msgspec.DecodeError, binascii.Error) as error:
-            raise Invalid("not a token") from error
+        return _claims(parts[1])
 
     async def _key(self, kid: str) -> RSAPublicKey | None:
         if self._is_due(kid):
@@ -151,6 +171,20 @@ class Verifier:
     def _is_due(self, kid: str) -> bool:
         age_s = time.monotonic() - self._looked_at
         return age_s > KEYS_KEPT_S or (kid not in self._known and age_s > LOOK_AGAIN_S)
+
+
+def _forwarded(token: str) -> Claims:
+    parts = token.split(".")
+    if len(parts) != 3:
+        raise Invalid("not a token")
+    return _claims(parts[1])
+
+
+def _claims(part: str) -> Claims:
+    try:
+        return msgspec.json.decode(_decoded(part), type=Claims)
+    except (ValueError, msgspec.DecodeError, binascii.Error) as error:
+        raise Invalid("not a token") from error
 
 
 def _check_claims(claims: Claims, issuers: tuple[str, ...], audience: str, account: str) -> None:

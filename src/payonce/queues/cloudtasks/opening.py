@@ -53,15 +53,15 @@ class CloudTasks:
         from payonce.queues.cloudtasks.door import Door
         from payonce.queues.cloudtasks.oidc import GOOGLE_KEYS_URL, GoogleKeys, LocalKeys, Verifier
 
-        config = self.service.config
+        config, by_platform = self.service.config, self.service.config.verified_by_platform
         if config.local:
-            verifier = Verifier(LocalKeys(self._database), config.account)
+            verifier = Verifier(LocalKeys(self._database), config.account, by_platform=by_platform)
         else:
             from payonce.kit.http import HttpClient
 
             http = HttpClient("google keys", GOOGLE_KEYS_URL)
             self._stack.push_async_callback(http.close)
-            verifier = Verifier(GoogleKeys(http), config.account)
+            verifier = Verifier(GoogleKeys(http), config.account, by_platform=by_platform)
         return [
             (each, Door(each, self._boxes[each.queue], verifier, config.place, self._own_address))
             for each in self.pushed.values()

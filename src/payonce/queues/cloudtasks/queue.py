@@ -187,7 +187,9 @@ class CloudTasksQueue:
             settlement.claim.message.id: self._end(settlement) for settlement in settlements if not settlement.recorded
         }
         recorded = await self._record(list(ends.values())) if ends else set()
-        if any(end.anew for end in ends.values()):
+        if any(end.anew for end in ends.values()) or any(
+            each.recorded and each.ending is Ending.RETRY for each in settlements
+        ):
             self._bell.ring({wake_name(RELAY)})
         left = [message_id for message_id in ends if message_id not in recorded]
         gone = await self._ended(left) if left else set()
@@ -283,8 +285,7 @@ class CloudTasksQueue:
         return len(rows)
 
     async def settle_within(self, connection: Connection, settlement: Settlement) -> bool:
-        claim = settlement.claim
-        end = _End(claim.message.id, claim.token, settlement.ending, settlement.reason, settlement.delay_s)
+        claim, end = settlement.claim, self._end(settlement)
         if end.ending in (Ending.SUCCESS, Ending.FAILED):
             tag = await connection.execute(
                 SETTLE_ONE, RELAY, end.id, end.token, end.ending.value,

@@ -21,6 +21,7 @@ from payonce.queues.operating import (
     check_purged,
     has_open_effects,
     in_parts,
+    is_in_review,
 )
 from payonce.queues.postgres.rows import stored_of
 
@@ -96,14 +97,20 @@ class PostgresAdmin:
                 ) as total, (
                     select count(*) from (select from payonce.messages where {_MATCHING} and {_HAS_OPEN_EFFECTS}
                         limit {COUNT_MAX}) counted
-                ) as with_open_effects
+                ) as with_open_effects, (
+                    select count(*) from (select from payonce.messages where {_MATCHING} and {_IS_IN_REVIEW}
+                        limit {COUNT_MAX}) counted
+                ) as in_review
             from payonce.messages where {_MATCHING} order by ready_at, id limit {SAMPLES}
             """,
             *_arguments(queue, state, which),
         )
         if not rows:
             return Preview(0)
-        return Preview(rows[0]["total"], [stored_of(row) for row in rows], rows[0]["with_open_effects"])
+        first = rows[0]
+        return Preview(
+            first["total"], [stored_of(row) for row in rows], first["with_open_effects"], first["in_review"]
+        )  # fmt: skip
 
     async def choose(
         self, queue: str, state: State, which: Filter, limit: int, within: Connection | None = None
@@ -139,7 +146,10 @@ class PostgresAdmin:
             self._bell.ring({queue})
         return count
 
-    async def purge(self, queue: str, state: State, which: Filter, by: str) -> int:
+    async def purge(
+        self, queue: str, state: State, which: Filter, by: str, *, limit: int | None = None,
+        put_before: datetime | None = None,
+    ) -> int:  # fmt: skip
         """Deletes what is there at the beginning; each leaves a row in the job log, so nothing vanishes untold.
         Messages with open effects stay."""
         await check_known(self._pool, queue)
@@ -148,7 +158,7 @@ class PostgresAdmin:
         async def some(connection: Connection, begun_at: datetime) -> int | None:
             return await self._purge_some(connection, queue, state, which, by, begun_at)
 
-        return await in_parts(self._pool, some)
+        return await in_parts(self._pool, some, limit, put_before)
 
     async def _purge_some(
         self, connection: Connection, queue: str, state: State, which: Filter, by: str, begun_at: datetime
@@ -185,6 +195,7 @@ _MATCHING: Final = """queue = $1 and state = $2
 
 
 _HAS_OPEN_EFFECTS: Final = has_open_effects("messages")
+_IS_IN_REVIEW: Final = is_in_review("messages")
 
 _PURGE: Final = f"""
     with gone as (

@@ -12,11 +12,13 @@ import asyncpg
 from asyncpg import Record
 
 from payonce.engine.bell import Bell
+from payonce.engine.commits import token_to_write
 from payonce.engine.database import Connection, Database, is_transient
 from payonce.engine.model import Answer, Claim, Ending, Settlement, State, clean_text
 from payonce.engine.policy import Policy
 from payonce.engine.queue import POLL_S, Exchange
 from payonce.engine.rows import UNREADABLE
+from payonce.engine.sessions import plain
 from payonce.engine.upkeep import Task, entry_of, told, write_upkeep
 from payonce.kit.log import get_logger
 from payonce.queues.postgres import statements
@@ -215,15 +217,17 @@ class PostgresQueue:
     async def settle_within(self, connection: Connection, settlement: Settlement) -> bool:
         if settlement.ending not in (Ending.SUCCESS, Ending.FAILED):
             return bool(await self._settle_others(connection, [settlement]))
-        tag = await connection.execute(
+        await plain(connection).send_ahead(
             statements.SETTLE_WITHIN,
             settlement.claim.message.id,
             settlement.claim.token,
             settlement.ending.value,
             None if settlement.reason is None else clean_text(settlement.reason),
             self.policy.log == "all",
+            token_to_write(connection),
+            self.policy.queue,
         )
-        return tag == "SELECT 1"
+        return True
 
     async def hold_within(self, connection: Connection, claim: Claim) -> bool:
         tag = await connection.execute(statements.HOLD_WITHIN, claim.message.id, claim.token, self.policy.lease_s)

@@ -161,7 +161,8 @@ SETTLE_WITHIN: Final = f"""
                null, action, worker, claimed_at, payonce.due_now(), payonce.due_now()
         from gone where $5 or $3 <> 'success'
     )
-    select from gone"""
+    insert into payonce.commits (token)
+    select case when exists (select from gone) then $6::uuid else payonce.refuse_stale($1, $7) end"""
 
 HOLD_WITHIN: Final = """
     update payonce.messages set lease_until = payonce.lease_now() + make_interval(secs => $3::float8)

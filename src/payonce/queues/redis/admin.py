@@ -72,14 +72,16 @@ class RedisAdmin:
 
     async def preview(self, queue: str, state: State, which: Filter) -> Preview:
         await check_known(self._pool, queue)
-        count, with_open_effects, unreadable = 0, 0, 0
+        count, with_open_effects, in_review, unreadable = 0, 0, 0, 0
         samples: list[Stored] = []
         async for page in self.matching(queue, state, which):
             count += len(page)
             unreadable += sum(not found.readable for found in page)
-            with_open_effects += len(await self._with_open_effects([found.stored.message.id for found in page]))
+            effects = await self._with_open_effects([found.stored.message.id for found in page])
+            with_open_effects += len(effects)
+            in_review += sum(effects.values())
             samples += [found.stored for found in page[: SAMPLES - len(samples)]]
-        return Preview(count, samples, with_open_effects, unreadable)
+        return Preview(count, samples, with_open_effects, in_review, unreadable)
 
     async def choose(
         self, queue: str, state: State, which: Filter, limit: int, within: Connection | None = None
@@ -100,6 +102,8 @@ class RedisAdmin:
         left = set(rows)
         async for page in self.matching(queue, State.PARKED, which):
             left |= {each.stored.message.id for each in page if each.readable and each.stored.ready_at <= begun_at}
+            if which.ids and left.issuperset(which.ids):
+                break
         redriven: set[UUID] = set()
 
         async def act(page: Sequence[Found]) -> None:
@@ -128,8 +132,13 @@ class RedisAdmin:
                     found = True
                     left -= chosen.keys()
                     await act(list(chosen.values()))
+                if not left:
+                    return
 
-    async def purge(self, queue: str, state: State, which: Filter, by: str) -> int:
+    async def purge(
+        self, queue: str, state: State, which: Filter, by: str, *, limit: int | None = None,
+        put_before: datetime | None = None,
+    ) -> int:  # fmt: skip
         """Deletes what is there at the beginning; each leaves a row in the job log, so nothing vanishes untold.
         Messages with open effects stay."""
         await check_known(self._pool, queue)
@@ -150,7 +159,7 @@ class RedisAdmin:
             gone = [found for found in page if found.id in names]
             return Gone(len(gone), len(gone) - await self._forget(gone, reason))
 
-        return await self._change(queue, state, which, purge)
+        return await self._change(queue, state, which, purge, limit, put_before)
 
     async def _forget(self, gone: Sequence[Found], reason: str) -> int:
         """Rows go with their lines in the job log. Answers how many stay, because a run holds them: refill brings those
@@ -169,12 +178,13 @@ class RedisAdmin:
         return int(held)
 
     async def _change(
-        self, queue: str, state: State, which: Filter, act: Callable[[Sequence[Found]], Awaitable[Gone]]
-    ) -> int:
+        self, queue: str, state: State, which: Filter, act: Callable[[Sequence[Found]], Awaitable[Gone]],
+        limit: int | None, begun_at: datetime | None,
+    ) -> int:  # fmt: skip
         """What is there at the beginning, page by page; what an act removed is not skipped on the next page."""
-        begun_at = await self._pool.fetchval("select payonce.due_now()")
+        begun_at = begun_at or await self._pool.fetchval("select payonce.due_now()")
         skip, count, more = 0, 0, True
-        while more and skip < COUNT_MAX:
+        while more and skip < COUNT_MAX and (limit is None or count < limit):
             page, more = await self._page(queue, state, skip)
             chosen = [found for found in page if matches(found.stored, which) and _was_there(found, begun_at)]
             gone = await act(chosen) if chosen else Gone(0, 0)
@@ -204,15 +214,16 @@ class RedisAdmin:
             left -= looked
         return page, bool(more)
 
-    async def _with_open_effects(self, ids: Sequence[UUID]) -> set[UUID]:
+    async def _with_open_effects(self, ids: Sequence[UUID]) -> dict[UUID, bool]:
+        """And whether one of them is in review."""
         rows = await self._pool.fetch(
             """
-            select distinct message_id from payonce.effects
-            where message_id = any($1) and state in ('intended', 'unknown', 'review')
+            select message_id, bool_or(state = 'review') as in_review from payonce.effects
+            where message_id = any($1) and state in ('intended', 'unknown', 'review') group by message_id
             """,
             list(ids),
         )
-        return {row["message_id"] for row in rows}
+        return {row["message_id"]: row["in_review"] for row in rows}
 
 
 def purged(found: Found, reason: str) -> EndedRun:

@@ -13,7 +13,8 @@ OWNER: Final = "payonce:installation"
 """Whose queues lie there: payonce.installation.id of their database."""
 
 BESIDE: Final = (
-    "processing", "delayed", "failed", "alone", "leases", "claims", "ids", "policy", "paused", "seen", "lanes"
+    "processing", "delayed", "failed", "alone", "leases", "claims", "ids", "policy", "paused", "seen", "lanes",
+    "unlogged",
 )  # fmt: skip
 """What the keys beside a queue's main list end with."""
 
@@ -25,6 +26,11 @@ def main_key(queue: str) -> str:
 
 def paused_key(queue: str) -> str:
     return f"{main_key(queue)}:paused"
+
+
+def unlogged_key(queue: str) -> str:
+    """A list of what was parked because it cannot be read, and is not in PostgreSQL's job log yet."""
+    return f"{main_key(queue)}:unlogged"
 
 
 def check_names(policies: Iterable[Policy], known: Iterable[str]) -> None:

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from payonce.engine.bell import Bell
 from payonce.engine.database import Connection
-from payonce.engine.model import Answer, Claim, Ending, Message, Settlement, clean_text
+from payonce.engine.model import Answer, Claim, Ending, Settlement
 from payonce.engine.outbox import Fate, accept_unkept, hold_kept, settle_kept, wake_name
 from payonce.engine.policy import Policy
 from payonce.engine.queue import POLL_S, Exchange
@@ -19,7 +19,7 @@ from payonce.engine.upkeep import Task, entry_of, told, write_upkeep
 from payonce.kit.ids import drawn_token, new_id
 from payonce.kit.log import get_logger
 from payonce.queues.redis import scripts
-from payonce.queues.redis.bodies import decode_any, decode_plain, id_text
+from payonce.queues.redis.bodies import decode_any, decode_plain
 from payonce.queues.redis.kept import (
     KEPT,
     MAYBE_KEPT,
@@ -32,7 +32,7 @@ from payonce.queues.redis.kept import (
     record,
 )
 from payonce.queues.redis.repair import repair_claims
-from payonce.queues.redis.runlog import as_json, line, try_to_write_runs, write_runs
+from payonce.queues.redis.runlog import line, try_to_write_runs, write_runs
 from payonce.queues.redis.settling import (
     US,
     DeadClaim,
@@ -43,8 +43,10 @@ from payonce.queues.redis.settling import (
     run_of,
     silently_gone,
     success_words,
+    us_of,
 )
 from payonce.queues.redis.store import RedisStore
+from payonce.queues.redis.unreadable import log_unreadable, tell_unreadable
 from payonce.queues.redis.waiting import CLAIMING_LOOK_S, Caught, Doorbell
 
 REAP_BATCH: Final = 200
@@ -223,7 +225,8 @@ class RedisQueue:
                 flags, crashes, first = info.decode().split()
                 message = decode_plain(queue, body) if flags[1] == PLAIN else decode_any(queue, body)
             except UNREADABLE as error:
-                await self._park_unreadable(body, token, str(error))
+                words = await tell_unreadable(self._store, queue, body, token, us_of(now), str(error))
+                await self._run(drawn_token(), 0, "ready", (), [words])
                 continue
             if flags[0] in (KEPT, MAYBE_KEPT):
                 kept.append(KeptClaim(message, token, int(crashes), now, moment(first), kind=flags[0]))
@@ -260,14 +263,6 @@ class RedisQueue:
         await self._store.declare(self.policy.queue)
         back = [other_words(Settlement(claim, Ending.RELEASED)) for claim in claims]
         await self._run(drawn_token(), 0, "ready", (), back)
-
-    async def _park_unreadable(self, body: bytes, token: int, error: str) -> None:
-        message_id, reason = id_text(body), clean_text(f"this message cannot be read: {error}")
-        log.error("message_unreadable", queue=self.policy.queue, message_id=message_id, error=error)
-        nameless = Message(queue=self.policy.queue)
-        told = line(nameless, "parked", 0, reason).replace(str(nameless.id), as_json(message_id))
-        words = (message_id, token, Ending.PARKED.value, "", 0, reason, "", told)
-        await self._run(drawn_token(), 0, "ready", (), [words])
 
     async def claim_alone(self) -> Claim | None:
         token = drawn_token()
@@ -326,6 +321,7 @@ class RedisQueue:
 
     async def reap(self) -> int:
         now_us, incomplete, *dead = await self._store.run(scripts.DEAD, self.policy.queue, REAP_BATCH)
+        await log_unreadable(self._store, self.policy.queue, self._worker)
         put_back = await repair_claims(self._store, self.policy.queue) if incomplete else 0
         found = [
             held

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from payonce.engine.database import Connection, Database, is_transient
-from payonce.engine.model import Message
+from payonce.engine.model import Message, clean_text
 from payonce.kit.log import get_logger
 
 _encode = msgspec.json.Encoder().encode
@@ -54,15 +54,20 @@ async def write_runs(source: Database | Connection, runs: Sequence[EndedRun]) ->
     columns = zip(
         *(
             (
-                run.message.queue, run.message.id, run.message.correlation_id, run.message.idempotency_key,
-                run.message.trace_id, run.status, run.attempts, run.last_error, run.next_retry_at, run.message.action,
-                run.worker, run.started_at,
+                run.message.queue, run.message.id, _clean(run.message.correlation_id),
+                _clean(run.message.idempotency_key), _clean(run.message.trace_id), run.status, run.attempts,
+                run.last_error, run.next_retry_at, _clean(run.message.action), run.worker, run.started_at,
             )
             for run in runs
         ),
         strict=True,
     )  # fmt: skip
     await (source.engine if isinstance(source, Database) else source).execute(_INSERT, *map(list, columns))
+
+
+def _clean(text: str | None) -> str | None:
+    """A message that was pushed by hand may hold what PostgreSQL cannot."""
+    return None if text is None else clean_text(text)
 
 
 async def try_to_write_runs(database: Database, runs: Sequence[EndedRun]) -> None:

@@ -48,6 +48,11 @@ def silently_gone(message_id: UUID | str, token: int) -> Words:
     return str(message_id), token, Ending.FAILED.value, "", 0, "", "", ""
 
 
+def parking_words(name: str, token: int, reason: str, told: str) -> Words:
+    """Of what cannot be read: its body stays as it is."""
+    return name, token, Ending.PARKED.value, "", 0, reason, "", told
+
+
 def run_of(settlement: Settlement, now: datetime, worker: str) -> EndedRun | None:
     """A release is no run."""
     if settlement.ending is Ending.RELEASED:
@@ -116,6 +121,10 @@ def as_uuid(text: str) -> UUID | None:
         return UUID(text)
     except ValueError:
         return None
+
+
+def us_of(at: datetime) -> int:
+    return (at - EPOCH) // timedelta(microseconds=1)
 
 
 def moment(since_1970_us: bytes | str | float) -> datetime:

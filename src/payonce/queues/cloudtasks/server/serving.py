@@ -68,12 +68,14 @@ async def open_server(
     host: str = DEFAULT_HOST,
     port: int = 0,
     *,
+    token: str | None = None,
     name_lock_s: float = 0.0,
     grace_s: float = DRAIN_S,
     dispatching: bool = True,
 ) -> AsyncIterator[CloudTasksServer]:
     """Listens until the block ends, then drains. Port 0 takes any free one.
 
+    `token`: what callers send as the metadata `authorization: Bearer TOKEN`; None lets in whoever reaches the port.
     `name_lock_s`: for how long the name of a deleted queue is refused. `grace_s`: what requests under way have
     left when it closes. Without `dispatching` nothing runs by itself but for `server.run()`;
     `server.dispatcher.step()` sends, and `keep_house` keeps house.
@@ -86,7 +88,8 @@ async def open_server(
         service = Service(
             QueueStore(database), tasks, Operations(database, tasks), _rings(bell, dispatcher), name_lock_s
         )
-        listener, listens_on = await _listening(handlers_of(service, await database.installation()), host, port)
+        handlers = handlers_of(service, await database.installation(), token)
+        listener, listens_on = await _listening(handlers, host, port)
         server = CloudTasksServer(host, listens_on, dispatcher, database, tokens)
         if dispatching:
             server.loops["dispatcher"] = asyncio.create_task(server.run())
@@ -151,11 +154,15 @@ async def _keep_house(database: Database, tokens: TokenMaker) -> None:
         await asyncio.sleep(0 if gone >= PRUNE_BATCH else PRUNE_EVERY_S)
 
 
-def connect_lines(address: str) -> str:
-    """The lines of Python by which Google's client speaks to the server at this address."""
-    return (
+def connect_lines(address: str, token: str | None = None) -> str:
+    """The lines of Python by which Google's client speaks to the server at this address. `token` is the expression that
+    reads its token."""
+    lines = (
         "import grpc; from google.cloud import tasks_v2; "
         "from google.cloud.tasks_v2.services.cloud_tasks import transports\n"
         "client = tasks_v2.CloudTasksClient("
         f'transport=transports.CloudTasksGrpcTransport(channel=grpc.insecure_channel("{address}")))'
     )
+    if token is None:
+        return lines
+    return f'{lines}\nmetadata = [("authorization", "Bearer " + {token})]  # pass metadata=metadata with every call'

@@ -1,5 +1,6 @@
 """The gRPC surface: which method of the wire is which of the service's, and how refusals travel."""
 
+import hmac
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -23,8 +24,9 @@ Mark = tuple[tuple[str, str], ...]
 log = get_logger(__name__)
 
 
-def handlers_of(service: Service, installation: str) -> list[Any]:
-    """What grpc.aio serves. With queues goes along whose they are: one server may look like another's."""
+def handlers_of(service: Service, installation: str, token: str | None = None) -> list[Any]:
+    """What grpc.aio serves, to callers with the token if there is one. With queues goes along whose they are: one
+    server may look like another's."""
     mark = ((INSTALLATION, installation),)
     methods: dict[str, Method] = {
         "CreateQueue": service.create_queue,
@@ -49,10 +51,32 @@ def handlers_of(service: Service, installation: str) -> list[Any]:
     }
     refused = {name: _refusing(name) for name in NOT_SERVED}
     operations = {"GetOperation": _handler(service.get_operation, operations_pb2.GetOperationRequest)}
-    return [
+    handlers = [
         grpc.method_handlers_generic_handler(TASKS_SERVICE, {**served, **refused}),
         grpc.method_handlers_generic_handler(OPERATIONS_SERVICE, operations),
     ]
+    return handlers if token is None else [_Guarded(handler, token) for handler in handlers]
+
+
+class _Guarded(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Refuses calls without the token before anything of them is read."""
+
+    def __init__(self, handler: Any, token: str) -> None:
+        self._handler = handler
+        self._wanted = f"Bearer {token}".encode()
+
+    def service(self, handler_call_details: Any) -> Any:
+        handler = self._handler.service(handler_call_details)
+        if handler is None:
+            return None
+        given = [value for key, value in handler_call_details.invocation_metadata or () if key == "authorization"]
+        if len(given) == 1 and hmac.compare_digest(_raw(given[0]), self._wanted):
+            return handler
+        return _UNAUTHENTICATED
+
+
+def _raw(value: str | bytes) -> bytes:
+    return value if isinstance(value, bytes) else value.encode("utf-8", "replace")
 
 
 def _request_of(name: str) -> Any:
@@ -86,3 +110,14 @@ def _refusing(name: str) -> Any:
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, text)
 
     return grpc.unary_unary_rpc_method_handler(answer)
+
+
+async def _unauthenticated(request: bytes, context: Any) -> None:
+    await context.abort(
+        grpc.StatusCode.UNAUTHENTICATED,
+        "This Cloud Tasks server needs a token: send the metadata authorization with the value Bearer and the token, "
+        "which is in the file cloudtasks-token of the server's data folder, or in its CLOUD_TASKS_TOKEN.",
+    )
+
+
+_UNAUTHENTICATED: Final = grpc.unary_unary_rpc_method_handler(_unauthenticated)

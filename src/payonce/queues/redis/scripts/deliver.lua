@@ -1,7 +1,24 @@
 -- Takes in messages that PostgreSQL keeps. ARGV of each: body, in how many microseconds it is
 -- ready by whatever clock, when it was first tried or -, lane.
--- One that is here already stays as it is; one that is parked here was redriven there, and starts over.
+-- One that is here already stays as it is, but if it waits here and is due there, it was woken there and is due here
+-- too; one that is parked here was redriven there, and starts over.
 local redriven, any = {}, false
+
+-- What waits lies under the time that is known of it.
+local function hasten(id, meta)
+    local at = string.format('%.17g', meta.ready / 1000)
+    for _, key in ipairs({DELAYED, ALONE}) do
+        for _, body in ipairs(redis.call('ZRANGEBYSCORE', key, at, at)) do
+            if id_of(body) == id then
+                redis.call('ZREM', key, body)
+                if key == ALONE then redis.call('ZADD', ALONE, due_now / 1000, body) else push(body, meta.lane) end
+                return whole(due_now)
+            end
+        end
+    end
+    return meta.ready
+end
+
 pump()
 for at = 1, #ARGV, 4 do
     local body, ready, first, lane = ARGV[at], whole(due_now + ARGV[at + 1]), ARGV[at + 2], ARGV[at + 3]
@@ -9,8 +26,9 @@ for at = 1, #ARGV, 4 do
     local form = string.match(body, '^,"created_at":"[^"]*","action":', 45) and 'p' or 'e'
     local meta = meta_of(redis.call('HGET', IDS, id))
     if meta and string.sub(meta.flags, 3) ~= 'P' then
-        redis.call('HSET', IDS, id, meta_text('k' .. string.sub(meta.flags, 2), meta.ready, meta.crashes, meta.first,
-            meta.lane, meta.error))
+        local early = tonumber(meta.ready) > due_now and tonumber(ready) <= due_now
+        redis.call('HSET', IDS, id, meta_text('k' .. string.sub(meta.flags, 2), early and hasten(id, meta) or meta.ready,
+            meta.crashes, meta.first, meta.lane, meta.error))
     else
         redis.call('HSET', IDS, id, meta_text('k' .. form .. 'c', ready, 0, first ~= '-' and first or nil, lane))
         make_ready(body, tonumber(ready), lane)

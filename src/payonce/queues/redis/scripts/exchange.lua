@@ -62,6 +62,10 @@ local function settle_other(id, record, meta, ending, new_body, delay_us, reason
     if ending == 'parked' then
         state = 'P'
         redis.call('LPUSH', FAILED, body)
+        if new_body ~= '' and string.sub(kind, 1, 1) ~= 'k' then
+            -- PostgreSQL knows nothing of it: should its row in the job log not be written, the next sweep writes it.
+            redis.call('LPUSH', UNLOGGED, id .. ' ' .. record.claimed .. ' ' .. reason)
+        end
     elseif ending == 'released' then
         local tried = new_body == '+' or record.crashes > 0
         body, crashes = record.body, record.crashes
@@ -221,12 +225,14 @@ local function named_body(body)
         .. ',"attempts":0,"payload":' .. body .. '}', 'dpn'
 end
 
+-- The entry in UNLOGGED becomes a row of PostgreSQL's job log with the next sweep.
 local function park_unreadable(body)
-    local id = hash_id(body)
+    local id, reason = hash_id(body), 'this message cannot be read: it is no JSON object'
     redis.call('LPUSH', FAILED, body)
-    redis.call('HSET', IDS, id, meta_text('deP', now, 0, nil, '', 'this message cannot be read: it is no JSON object'))
+    redis.call('HSET', IDS, id, meta_text('deP', now, 0, nil, '', reason))
+    redis.call('LPUSH', UNLOGGED, id .. ' ' .. now .. ' ' .. reason)
     lines[#lines + 1] = '"queue":' .. cjson.encode(MAIN) .. ',"action":"","status":"parked","message_id":"' .. id
-        .. '","attempts":0,"info":"this message cannot be read: it is no JSON object"}'
+        .. '","attempts":0,"info":"' .. reason .. '"}'
 end
 
 local function readable(bodies)

@@ -4,6 +4,7 @@
 local MAIN = KEYS[1]
 local PROCESSING, DELAYED, FAILED, ALONE = MAIN .. ':processing', MAIN .. ':delayed', MAIN .. ':failed', MAIN .. ':alone'
 local LEASES, CLAIMS, IDS, POLICY = MAIN .. ':leases', MAIN .. ':claims', MAIN .. ':ids', MAIN .. ':policy'
+local UNLOGGED = MAIN .. ':unlogged'
 local PAUSED, LANES, LANE = MAIN .. ':paused', MAIN .. ':lanes', MAIN .. ':lane:'
 -- No queue's name has a slash: the keys of pay:sub are not taken for keys of pay.
 local LOCK, KEY, LOG = 'lock:' .. MAIN .. ':', 'key:' .. MAIN .. '/', 'q:log:jobs'

@@ -1,0 +1,68 @@
+"""A message goes on when an effect of it leaves the review, whatever state it is in.
+
+A parked message starts over. One that waits for its next attempt is due at once. One that is in work is left to its
+run: a run that ends with a retry looks at its effects once more, behind their locks (`answered_since`), so an answer is
+either seen there or finds the message waiting.
+"""
+
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+from payonce.engine.database import Connection
+from payonce.engine.outbox.kept import wake_kept
+from payonce.engine.rows import MESSAGE_STARTS_OVER
+from payonce.engine.transaction import Reader, Tx
+
+_ANSWERED: Final = """
+    exists (select from payonce.effect_attempts a
+            where a.effect_id = e.id and a.event = 'answered'
+              and a.created_at >= coalesce($2::timestamptz, '-infinity'))"""
+
+
+async def wake_message(connection: Connection, message_id: UUID) -> str | None:
+    """In the commit in which the effect leaves the review. Answers what to ring after the commit; None when the message
+    is in work, is due already, or is gone. Locks no message that somebody else has: they may wait for the effect."""
+    queue: str | None = await connection.fetchval(
+        f"""
+        with parked as (
+            select id from payonce.messages where id = $1 and state = 'parked' for update skip locked
+        )
+        update payonce.messages m set {MESSAGE_STARTS_OVER} from parked where m.id = parked.id
+        returning m.queue
+        """,
+        message_id,
+    )
+    queue = queue or await connection.fetchval(
+        """
+        with waiting as (
+            select id from payonce.messages
+            where id = $1 and state in ('ready', 'alone') and ready_at > payonce.due_now() for update skip locked
+        )
+        update payonce.messages m set ready_at = payonce.due_now() from waiting where m.id = waiting.id
+        returning m.queue
+        """,
+        message_id,
+    )
+    return queue or await wake_kept(connection, message_id)
+
+
+async def may_be_answered(read: Reader, message_id: UUID, since: datetime | None) -> bool:
+    """Whether an effect of the message is before a person, or was until somebody answered after `since`."""
+    found: bool = await read.fetchval(
+        f"""
+        select exists (select from payonce.effects e where e.message_id = $1 and (e.state = 'review' or {_ANSWERED}))
+        """,
+        message_id, since,
+    )  # fmt: skip
+    return found
+
+
+async def answered_since(tx: Tx, message_id: UUID, since: datetime | None) -> bool:
+    """Whether somebody answered for an effect of the message after `since`. Locks the effects until the caller commits:
+    who answers meanwhile waits, and then finds the message as this transaction leaves it."""
+    await tx.fetch("select from payonce.effects where message_id = $1 order by id for update", message_id)
+    found: bool = await tx.fetchval(
+        f"select exists (select from payonce.effects e where e.message_id = $1 and {_ANSWERED})", message_id, since
+    )
+    return found

@@ -1,0 +1,145 @@
+"""Statements that share the round trip of the statement behind them.
+
+The driver waits for the answer to every statement. PostgreSQL does not ask for that: it takes messages one behind the
+other and answers in order. So a statement whose answer nobody reads is kept back as bytes, and written to the
+connection just before the driver writes its next statement. The driver reads past its answer, and reports its error as
+that of its own statement; the server skips what stands behind an error.
+"""
+
+import struct
+from collections.abc import Awaitable, Callable
+from functools import cached_property, partial
+from typing import Any, Final
+
+import asyncpg
+from asyncpg.prepared_stmt import PreparedStatement
+
+from payonce.kit.outcomes import Stale
+
+STALE_SQLSTATE: Final = "PO001"
+"""Raised by payonce.refuse_stale."""
+_NOTHING: Final = "select where false"
+_NULL: Final = struct.pack("!i", -1)
+_EXECUTE: Final = b"E" + struct.pack("!iBi", 9, 0, 0)
+"""Of the nameless portal, all its rows."""
+
+Executor = Callable[[Any, float | None], Awaitable[Any]]
+
+
+class PipeliningConnection(asyncpg.Connection):
+    """A connection on which BEGIN, and whatever is sent ahead, costs no round trip."""
+
+    _begins_late = False
+    _ahead = b""
+
+    def begin_late(self) -> None:
+        """The next BEGIN goes ahead of the first statement of its transaction."""
+        self._begins_late = True
+
+    async def send_ahead(self, query: str, *values: object) -> None:
+        """Sends the statement in the round trip of the next one, which is not executed if this one fails. It must
+        return no rows, and raise if anything is wrong."""
+        self._ahead += _bind_and_execute(await self.prepare_ahead(query), values)
+
+    async def prepare_ahead(self, query: str) -> bytes:
+        """The name of the statement in this session. It is prepared once, and better not in the middle of a
+        transaction: the driver does so without a Sync, and a client that then stops is not idle to the server."""
+        if query not in self._statements_ahead:
+            # Before anything that waits is sent, so that an error of this is not one of that.
+            ahead, self._ahead = self._ahead, b""
+            try:
+                statement = await self.prepare(query)
+            finally:
+                self._ahead = ahead
+            self._statements_ahead[query] = statement.get_name().encode(), statement
+        return self._statements_ahead[query][0]
+
+    def is_in_transaction(self) -> bool:
+        return not self.is_closed() and (bool(self._ahead) or super().is_in_transaction())
+
+    async def execute(self, query: str, *args: Any, timeout: float | None = None) -> str:  # noqa: ASYNC109 - the driver's
+        if query == "BEGIN;" and self._begins_late:
+            self._begins_late = False
+            await self.send_ahead("begin")
+            return "BEGIN"
+        if self._ahead and not args:
+            if query == "COMMIT;":
+                await super().fetch("commit", timeout=timeout)
+                return "COMMIT"
+            if query == "ROLLBACK;":
+                self._ahead = b""
+                if not super().is_in_transaction():
+                    return "ROLLBACK"
+            # The driver sends it as a text, of maybe several statements, for which the server does not skip errors.
+            await self._catch_up()
+        return await super().execute(query, *args, timeout=timeout)
+
+    async def _copy_in(self, *args: Any, **options: Any) -> Any:
+        await self._catch_up()
+        driver: Any = super()
+        return await driver._copy_in(*args, **options)
+
+    async def _copy_out(self, *args: Any, **options: Any) -> Any:
+        await self._catch_up()
+        driver: Any = super()
+        return await driver._copy_out(*args, **options)
+
+    async def _get_statement(self, query: str, timeout: float | None, **options: Any) -> Any:  # noqa: ASYNC109 - the driver's
+        if options.get("named"):
+            # For a cursor or a prepared statement, which go to the server in other ways than the one below.
+            await self._catch_up()
+        driver: Any = super()
+        return await driver._get_statement(query, timeout, **options)
+
+    async def _do_execute(self, query: str, executor: Executor, *args: Any, **options: Any) -> Any:
+        driver: Any = super()
+        if self._ahead:
+            executor = partial(self._execute_behind, executor)
+        return await driver._do_execute(query, executor, *args, **options)
+
+    async def _execute_behind(self, executor: Executor, statement: Any, timeout: float | None) -> Any:  # noqa: ASYNC109
+        if not self._ahead:
+            return await executor(statement, timeout)
+        ahead, self._ahead = self._ahead, b""
+        driver: Any = self
+        protocol = driver._protocol
+        sent = protocol.queries_count
+        driver._transport.write(ahead)
+        try:
+            return await executor(statement, timeout)
+        except asyncpg.InvalidSQLStatementNameError:
+            # DISCARD or DEALLOCATE took them away.
+            self._statements_ahead.clear()
+            raise
+        except asyncpg.PostgresError as error:
+            if error.sqlstate == STALE_SQLSTATE:
+                raise Stale(str(error)) from None
+            raise
+        finally:
+            if protocol.queries_count == sent:
+                # The driver refused the values and sent nothing. After an error of what went ahead, the server would
+                # skip everything up to the end of a statement that never comes.
+                self.terminate()
+
+    async def _catch_up(self) -> None:
+        if self._ahead:
+            await super().fetch(_NOTHING)
+
+    @cached_property
+    def _statements_ahead(self) -> dict[str, tuple[bytes, PreparedStatement]]:
+        """Names by text, for as long as the session lasts; the driver closes statements that nobody holds."""
+        return {}
+
+
+def _bind_and_execute(name: bytes, values: tuple[object, ...]) -> bytes:
+    """The messages that bind the values, as texts, to a prepared statement and execute it."""
+    parts = [b"\0", name, b"\0", struct.pack("!HH", 0, len(values))]
+    for value in values:
+        if value is None:
+            parts.append(_NULL)
+        else:
+            text = str(value).encode()
+            parts += struct.pack("!i", len(text)), text
+    parts.append(b"\0\0")
+    bind = b"".join(parts)
+    return b"B" + struct.pack("!i", len(bind) + 4) + bind + _EXECUTE

@@ -1,0 +1,29 @@
+"""Names that a JSON object has twice: readers take different values, so nobody can know which one was meant."""
+
+import json
+
+SHOWN_MAX_CHARS = 80
+
+
+class _Repeated(Exception):
+    pass
+
+
+def repeated_name(document: bytes | str) -> str | None:
+    """The first name that some object in the document has more than once, as it may be shown. None also for a document
+    that is no JSON."""
+    try:
+        json.loads(document, object_pairs_hook=_seen, parse_int=str, parse_float=str)
+    except _Repeated as found:
+        return ascii(str(found))[:SHOWN_MAX_CHARS]
+    except (ValueError, RecursionError):
+        return None
+    return None
+
+
+def _seen(pairs: list[tuple[str, object]]) -> None:
+    names = set()
+    for name, _ in pairs:
+        if name in names:
+            raise _Repeated(name)
+        names.add(name)

@@ -1,0 +1,31 @@
+"""Queues whose consumer has a database of its own: messages go into the outbox, and a relay brings them there."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from payonce.engine.bell import Bell
+from payonce.engine.database import Connection, Database
+from payonce.engine.model import Message
+from payonce.engine.outbox import put_out, wake_name
+from payonce.engine.policy import Policy
+
+
+class ForwardedFeed:
+    """An idempotency key travels with its message, and decides where that is put."""
+
+    def __init__(self, database: Database, bell: Bell, relay: str) -> None:
+        self._database = database
+        self._bell = bell
+        self._relay = relay
+
+    async def declare(self, policies: Sequence[Policy]) -> None:
+        """Their own service does."""
+
+    async def put(self, messages: Sequence[Message], within: Connection | None = None) -> list[UUID]:
+        if within is not None:
+            return await put_out(within, self._relay, messages)
+        async with self._database.transaction() as connection:
+            return await put_out(connection, self._relay, messages)
+
+    def ring(self, queues: set[str]) -> None:
+        self._bell.ring({wake_name(self._relay)})

@@ -1,0 +1,258 @@
+"""The answer to an effect in review wakes its message, whatever state that is in, on every backend; and the preview of
+a redrive says what would only go back to waiting."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from payonce.embedded.redis import RedisServer
+from payonce.engine.brakes import Done, ReviewAnswer, answering, ask
+from payonce.engine.effects import Blind
+from payonce.engine.effects.review import Answer, Review, reviews
+from payonce.engine.model import Message, State
+from payonce.engine.outbox import relay_step
+from payonce.engine.policy import Fixed, Policy
+from payonce.engine.process import Worker
+from payonce.engine.queue import Admin, Filter
+from payonce.engine.transaction import Reader, RingingFeed, begin
+from payonce.engine.work import Handler, Work, handles
+from payonce.kit.outcomes import Retry
+from payonce.queues.redis import RedisRelay
+from payonce.testing import ScratchDatabase, Stage, open_stage
+from tests.cloudtasks.desk import open_runs
+from tests.conformance.redis_stage import RedisStage, open_redis_stage
+from tests.engine.effects_stage import Pay, Vendor
+
+PAY = Policy("pay", max_attempts=4, backoff=Fixed(3_600), lease_s=30)
+OUTCOME = {"number": "n-p-1:1", "reference": "p-1:1"}
+
+
+@dataclass
+class Ground:
+    s: Stage | RedisStage
+    feed: RingingFeed
+    admin: Admin
+    worker: Worker
+    bring: Callable[[], Awaitable[None]]
+    """What is due comes to where the worker finds it."""
+    vendor: Vendor
+    during: list[Callable[[], Awaitable[None]]]
+    """Done inside the next run, after its effect."""
+
+    async def step(self) -> bool:
+        await self.bring()
+        return await self.worker.step()
+
+    async def review(self) -> Review:
+        [found] = await reviews(Reader(self.s.database))
+        return found
+
+    async def answer(self, how: Answer = Answer.HAPPENED) -> Any:
+        found = await self.review()
+        given = ReviewAnswer(found.effect.id, found.effect.revision, how, "seen", OUTCOME)
+        async with begin(self.s.database, self.feed) as tx:
+            end = await ask(tx, answering(self.admin), given, "ada", "seen")
+        assert isinstance(end, Done)
+        return end.result
+
+    async def states(self) -> tuple[int, int, int]:
+        """Due, delayed, parked."""
+        await self.bring()
+        depth = await self.admin.depth(PAY.queue)
+        return depth.ready, depth.delayed, depth.parked
+
+    async def is_paid(self) -> bool:
+        return bool(await self.s.owner.fetchval("select state = 'performed' from payonce.effects"))
+
+
+OpenGround = Callable[[], AbstractAsyncContextManager[Ground]]
+
+
+During = list[Callable[[], Awaitable[None]]]
+
+
+def handler_of(vendor: Vendor, during: During) -> Handler:
+    @handles(PAY)
+    async def pay(work: Work) -> None:
+        try:
+            await work.effect(Pay(vendor, Blind()), key="p-1")
+        except Retry:
+            for act in during:
+                await act()
+            during.clear()
+            raise
+        if "busy" in vendor.faults:
+            raise Retry("somebody else is busy")
+        async with work.commit():
+            pass
+
+    return pay
+
+
+@asynccontextmanager
+async def on_postgres(scratch: ScratchDatabase, vendor: Vendor, during: During) -> AsyncIterator[Ground]:
+    async def nothing() -> None:
+        pass
+
+    async with open_stage(scratch) as s:
+        await s.clock.freeze()
+        queue = await s.queue(PAY)
+        worker = Worker([handler_of(vendor, during)], s.database, s.feed, lambda _: queue)
+        await s.feed.put([Message(queue=PAY.queue)])
+        yield Ground(s, s.feed, s.admin, worker, nothing, vendor, during)
+
+
+@asynccontextmanager
+async def on_redis(
+    scratch: ScratchDatabase, server: RedisServer, vendor: Vendor, during: During
+) -> AsyncIterator[Ground]:
+    async with open_redis_stage(scratch, server) as s:
+        await s.clock.freeze()
+        queue = await s.queue(PAY)
+
+        async def relay() -> None:
+            while await relay_step(s.database, RedisRelay(s.store)):
+                pass
+
+        worker = Worker([handler_of(vendor, during)], s.database, s.feed, lambda _: queue)
+        async with begin(s.database, s.feed) as tx:
+            await tx.send(PAY, {})
+        yield Ground(s, s.feed, s.admin, worker, relay, vendor, during)
+
+
+@asynccontextmanager
+async def on_cloud_tasks(scratch: ScratchDatabase, vendor: Vendor, during: During) -> AsyncIterator[Ground]:
+    async with open_stage(scratch) as s:
+        await s.clock.freeze()
+        async with open_runs(s, PAY) as runs:
+
+            async def tasks() -> None:
+                """The task service has every task, and brings those that are due."""
+                await s.owner.execute(
+                    "update payonce.outbox set state = 'delivered', token = token + 1 where state = 'waiting'"
+                )
+                due = "state = 'delivered' and ready_at <= payonce.due_now()"
+                for row in await s.owner.fetch(f"select id, delivery from payonce.outbox where {due}"):
+                    runs.bring(row["id"], row["delivery"])
+
+            worker = Worker([handler_of(vendor, during)], s.database, runs.tasks.feed, lambda _: runs.queue)
+            await runs.tasks.feed.put([Message(queue=PAY.queue)])
+            yield Ground(s, runs.tasks.feed, runs.tasks.admin, worker, tasks, vendor, during)
+
+
+@pytest.fixture(params=["PostgreSQL", "Redis", "Cloud Tasks"])
+def ground(scratch: ScratchDatabase, request: pytest.FixtureRequest) -> OpenGround:
+    vendor, during = Vendor(faults=["lost after"]), During()
+    if request.param == "PostgreSQL":
+        return lambda: on_postgres(scratch, vendor, during)
+    if request.param == "Redis":
+        server = request.getfixturevalue("redis_server")
+        return lambda: on_redis(scratch, server, vendor, during)
+    return lambda: on_cloud_tasks(scratch, vendor, during)
+
+
+async def _lost(g: Ground) -> None:
+    """The vendor's answer was lost; the next run puts that before a person."""
+    await g.step()
+    await g.s.clock.advance(3_601)
+
+
+async def _parked(g: Ground) -> None:
+    """With its effect before a person."""
+    for _ in range(4):
+        await g.step()
+        await g.s.clock.advance(3_601)
+
+
+async def test_an_answer_wakes_a_message_that_waits_for_its_next_attempt(ground: OpenGround) -> None:
+    async with ground() as g:
+        await _lost(g)
+        await g.step()
+        await g.review()
+        assert (await g.states())[1:] == (1, 0)
+        assert not await g.step(), "its time has not come"
+        assert (await g.answer())["redriven"]
+        assert (await g.states())[1:] == (0, 0)
+        assert await g.step()
+        assert await g.is_paid()
+        assert await g.states() == (0, 0, 0)
+        assert len(g.vendor.calls) == 1
+
+
+async def test_an_answer_wakes_a_message_that_was_redriven_into_the_review(ground: OpenGround) -> None:
+    async with ground() as g:
+        await _parked(g)
+        assert (await g.states())[1:] == (0, 1)
+        preview = await g.admin.preview(PAY.queue, State.PARKED, Filter())
+        assert (preview.count, preview.in_review, preview.with_open_effects) == (1, 1, 1)
+        assert await g.admin.redrive(PAY.queue, Filter()) == 1
+        await g.step()
+        assert (await g.states())[1:] == (1, 0), "straight back to waiting"
+        await g.answer()
+        assert await g.step()
+        assert await g.is_paid()
+        assert await g.states() == (0, 0, 0)
+        assert len(g.vendor.calls) == 1
+
+
+async def test_an_answer_wakes_a_parked_message(ground: OpenGround) -> None:
+    async with ground() as g:
+        await _parked(g)
+        assert (await g.states())[1:] == (0, 1)
+        await g.answer()
+        assert await g.step()
+        assert await g.is_paid()
+        assert await g.states() == (0, 0, 0)
+
+
+async def test_an_answer_during_a_run_makes_the_next_run_due_at_once(ground: OpenGround) -> None:
+    async with ground() as g:
+        await _lost(g)
+        g.during.append(_quietly(g.answer))
+        await g.step()
+        assert (await g.states())[1:] == (0, 0)
+        assert await g.step()
+        assert await g.is_paid()
+        assert await g.states() == (0, 0, 0)
+        assert len(g.vendor.calls) == 1
+
+
+async def test_an_answer_while_the_run_is_being_settled_waits_and_wakes_the_message(ground: OpenGround) -> None:
+    async with ground() as g:
+        answering_now: list[asyncio.Task[Any]] = []
+
+        async def answer_soon() -> None:
+            answering_now.append(asyncio.create_task(g.answer()))
+
+        await _lost(g)
+        g.during.append(answer_soon)
+        await g.step()
+        await asyncio.gather(*answering_now)
+        assert (await g.states())[1:] == (0, 0)
+        assert await g.step()
+        assert await g.is_paid()
+
+
+async def test_only_an_answer_to_this_very_run_makes_the_next_one_due_at_once(ground: OpenGround) -> None:
+    """Else a message that is retried for another reason would go round without a rest."""
+    async with ground() as g:
+        await _lost(g)
+        g.during.append(_quietly(g.answer))
+        await g.step()
+        await g.s.clock.advance(1)
+        g.vendor.faults.append("busy")
+        assert await g.step()
+        assert await g.is_paid()
+        assert (await g.states())[1:] == (1, 0)
+        assert not await g.step()
+
+
+def _quietly(act: Callable[[], Awaitable[Any]]) -> Callable[[], Awaitable[None]]:
+    async def quiet() -> None:
+        await act()
+
+    return quiet
