@@ -35,14 +35,14 @@ TAGS = ("health", "queues", "logs", "effects", "approvals", "webhooks", "deliver
 SHORT_RUN = ("queues", "effects", "payouts")
 """What is tried out without --full."""
 OF_BILLING = (
-    "auth", "plans", "subscriptions", "invoices", "entitlements", "usage", "payment events", "test clocks", "payments",
-    "billing ops",
+    "auth", "customers", "plans", "subscriptions", "invoices", "credit", "entitlements", "usage", "payment events",
+    "test clocks", "payments", "billing ops",
 )  # fmt: skip
 """Tried out in tests/services/billing/api, where there are customers who ask."""
 OPEN = {"/healthz", "/readyz", "/v1/health/", "/v1/health/detailed", "/metrics"}
 OPEN_AT_BILLING = {
-    "POST /v1/auth/register", "POST /v1/auth/login", "POST /v1/auth/refresh", "POST /v1/auth/logout", "GET /v1/plans",
-    "GET /v1/plans/{plan_id}",
+    "POST /v1/auth/register", "POST /v1/auth/login", "POST /v1/auth/refresh", "POST /v1/auth/logout",
+    "POST /v1/auth/set-password", "GET /v1/plans", "GET /v1/plans/{plan_id}",
 }  # fmt: skip
 """Where people come in, and what they come for."""
 

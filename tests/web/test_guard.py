@@ -12,7 +12,7 @@ from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.testing import capture_logs
 
-from payonce.web import guard, listening, server
+from payonce.web import guard, listening, protocol
 from payonce.web.guard import Guard
 from tests.web.asking import Answer, asked
 from tests.web.conftest import OpenWeb
@@ -173,11 +173,11 @@ async def test_the_console_is_guarded_too(web: OpenWeb) -> None:
         assert too_much.status == 413
 
 
-@pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\nhost: x\r\nslow: "])
+@pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\nhost: localhost\r\nslow: "])
 async def test_a_connection_on_which_no_request_arrives_is_closed(
     web: OpenWeb, monkeypatch: pytest.MonkeyPatch, said: bytes
 ) -> None:
-    monkeypatch.setattr(server.PunctualProtocol, "head_limit_s", 0.05)
+    monkeypatch.setattr(protocol.PunctualProtocol, "head_limit_s", 0.05)
     async with web() as ask, listening(ask.app, "127.0.0.1", 0) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port, family=socket.AF_INET)
         writer.write(said)
@@ -190,7 +190,7 @@ async def test_a_connection_on_which_no_request_arrives_is_closed(
 async def test_a_connection_that_rests_between_requests_stays_open(
     web: OpenWeb, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server.PunctualProtocol, "head_limit_s", 0.2)
+    monkeypatch.setattr(protocol.PunctualProtocol, "head_limit_s", 0.2)
     async with web() as ask, listening(ask.app, "127.0.0.1", 0) as port:
         reader, writer = await opened_in_time(port)
         for _ in range(2):
@@ -202,7 +202,7 @@ async def test_a_connection_that_rests_between_requests_stays_open(
         writer.close()
 
 
-PLAIN = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"
+PLAIN = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
 async def opened_in_time(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -217,17 +217,17 @@ async def opened_in_time(port: int) -> tuple[asyncio.StreamReader, asyncio.Strea
     raise AssertionError(f"no request was answered within {TRIES} tries")
 
 
-HEAD = b"GET /healthz HTTP/1.1\r\nhost: x\r\n"
+HEAD = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n"
 
 
 @pytest.mark.parametrize(
     ("said", "status"),
     [
-        (b"GET /" + b"x" * server.URL_MAX_BYTES + b" HTTP/1.1\r\nhost: x\r\n\r\n", 414),
-        (b"GET /" + b"x" * server.URL_MAX_BYTES, 414),
-        (HEAD + b"a: " + b"a" * server.HEAD_MAX_BYTES + b"\r\n\r\n", 431),
-        (HEAD + b"a: b\r\n" * (server.HEAD_MAX_BYTES // 6) + b"\r\n", 431),
-        (HEAD.replace(b"GET", b"POST") + b"transfer-encoding: chunked\r\n\r\n0\r\na: " + b"a" * server.HEAD_MAX_BYTES
+        (b"GET /" + b"x" * protocol.URL_MAX_BYTES + b" HTTP/1.1\r\nhost: localhost\r\n\r\n", 414),
+        (b"GET /" + b"x" * protocol.URL_MAX_BYTES, 414),
+        (HEAD + b"a: " + b"a" * protocol.HEAD_MAX_BYTES + b"\r\n\r\n", 431),
+        (HEAD + b"a: b\r\n" * (protocol.HEAD_MAX_BYTES // 6) + b"\r\n", 431),
+        (HEAD.replace(b"GET", b"POST") + b"transfer-encoding: chunked\r\n\r\n0\r\na: " + b"a" * protocol.HEAD_MAX_BYTES
          + b"\r\n\r\n", 431),
     ],
     ids=["url", "url without an end", "one long header", "many headers", "trailer"],
@@ -263,7 +263,7 @@ async def test_a_head_that_does_not_end_is_not_kept(web: OpenWeb) -> None:
 
 
 async def test_heads_below_the_bound_are_answered_however_many_come_on_one_connection(web: OpenWeb) -> None:
-    padding = b"a: " + b"a" * (server.HEAD_MAX_BYTES - 100) + b"\r\n\r\n"
+    padding = b"a: " + b"a" * (protocol.HEAD_MAX_BYTES - 100) + b"\r\n\r\n"
     body = b"x" * 200_000
     posted = HEAD.replace(b"GET", b"POST") + b"content-length: %d\r\n\r\n" % len(body) + body
     async with web() as ask, listening(ask.app, "127.0.0.1", 0) as port:
@@ -275,3 +275,26 @@ async def test_heads_below_the_bound_are_answered_however_many_come_on_one_conne
                 assert b"405" in await reader.readuntil(b"\r\n")
                 assert (await reader.readuntil(b'{"status":"alive"}')).count(b"HTTP/1.1 200 OK") == 1
         writer.close()
+
+
+async def test_a_proxy_that_the_settings_do_not_name_is_warned_of_once() -> None:
+    warned, named = Guard(echo, proxies_named=False), Guard(echo)
+    with capture_logs() as said:
+        for site in (warned, warned, named):
+            await asked(site, "GET", "/", [b""], {"x-forwarded-for": "203.0.113.7"}, "10.0.0.1")
+    [line] = said
+    assert (line["event"], line["address"], line["name_it_in"]) == (
+        "proxy_not_trusted", "10.0.0.1", "PAYONCE_TRUSTED_PROXIES",
+    )  # fmt: skip
+
+
+async def test_no_answer_is_kept_by_a_cache_unless_it_says_so(web: OpenWeb) -> None:
+    async with web() as ask:
+        holder = await ask.as_holder("shop", "webhooks:write", tenant="acme")
+        made = await holder.post("/v1/webhooks/endpoints", {"url": "https://shop.example/hooks", "events": ["*"]})
+        assert made.status == 201, made.body
+        rotated = await holder.post(f"/v1/webhooks/endpoints/{made.json['id']}/rotate", {})
+        assert rotated.status == 200, rotated.body
+        told = [made, rotated, await ask.get("/healthz"), await ask.get("/nowhere"), await ask.get("/v1/queues")]
+        assert {answer.headers["cache-control"] for answer in told} == {"no-store"}
+        assert (await ask.get("/openapi.json")).headers["cache-control"] == "no-cache"

@@ -7,10 +7,12 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
-from payonce.app import App
+from payonce.app import SERVICES, App
 from payonce.engine.apikeys import keys, make_key, recognised, revoke_key
 from payonce.kit.outcomes import Invalid
 from payonce.routes.attempts import ADDRESSES_MAX, FAILURES_MAX, GOOD_KEYS_MAX, WINDOW_S, Attempts
+from payonce.routes.callers import TAKEN_FROM_TENANTS
+from payonce.routes.scopes import TENANT_SCOPES
 from payonce.settings import Settings
 from payonce.testing import Clock, ScratchDatabase
 from payonce.web import build_web
@@ -242,3 +244,12 @@ async def test_beyond_the_loopback_metrics_tell_their_sums_to_keys_alone(
             assert (await (await ask.as_holder("ada", "queues:read")).get("/metrics")).status == 403
             scraped = await (await ask.as_holder("prometheus", "metrics:read")).get("/metrics")
             assert (scraped.status, "payonce_open_effects_amount" in scraped.body.decode()) == (200, True)
+
+
+async def test_keys_of_a_tenant_can_have_exactly_the_scopes_that_some_route_takes_from_them(web: OpenWeb) -> None:
+    async with web():
+        declared = {*TENANT_SCOPES, *(name for service in SERVICES for name in service.tenant_scopes)}
+        known = {name for service in SERVICES for name in service.scopes} | TENANT_SCOPES.keys()
+        # Services that other tests make have routes and scopes of their own.
+        assert declared == TAKEN_FROM_TENANTS & known
+        assert declared <= known

@@ -39,7 +39,7 @@ async def started(processes: Processes, scratch: ScratchDatabase) -> tuple[Child
 async def posted(port: int, key: str, headers: dict[str, str]) -> Answer:
     """Over a real socket; a connection that breaks is a ConnectionError."""
     body = json.dumps(ORDER).encode()
-    lines = {**headers, "host": "x", "connection": "close", "content-type": "application/json",
+    lines = {**headers, "host": "localhost", "connection": "close", "content-type": "application/json",
              "content-length": str(len(body)), "idempotency-key": key}  # fmt: skip
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:

@@ -1,6 +1,8 @@
 """The same Idempotency-Key: one transfer, one answer, whatever happens in between."""
 
 import asyncio
+import json
+import time
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
@@ -306,3 +308,37 @@ async def test_without_the_lock_somebody_would_wait_for_somebody_else(
     with pytest.raises((AssertionError, TimeoutError)):
         async with asyncio.timeout(2):
             await test_whoever_asks_meanwhile_is_told_to_come_back(web)
+
+
+@pytest.mark.parametrize("content_type", ["application/json", "Application/JSON", "application/problem+JSON"])
+async def test_a_body_with_a_name_twice_is_refused_and_nothing_is_ordered(web: OpenWeb, content_type: str) -> None:
+    async with web() as ask:
+        shop = await ask.as_holder("shop", *BOTH)
+        twice = json.dumps(ORDER).encode().replace(b"{", b'{"amount": "0.01", ', 1)
+        refused = await shop.post(TRANSFERS, twice, idempotency_key="twice", content_type=content_type)
+        assert (refused.status, refused.problem["detail"]) == (
+            400, "the body has 'amount' twice in one object; send each name once",
+        )  # fmt: skip
+        assert await ask.app.read.fetchval("select count(*) from transfers.transfers") == 0
+        assert (await shop.post(TRANSFERS, ORDER, idempotency_key="twice")).status == 201
+
+
+@pytest.mark.parametrize("body", [
+    b"{%b}" % b",".join(b'"%d":1' % number for number in range(90_000)), b"[%b1]" % (b"1," * 500_000),
+    b"[" * 500_000, b'{"a":' * 150_000, b'{"amount": %b}' % (b"9" * 900_000),
+], ids=["names", "numbers", "lists in lists", "objects in objects", "one long number"])  # fmt: skip
+async def test_a_body_that_takes_long_to_read_is_refused_soon(web: OpenWeb, body: bytes) -> None:
+    """The loop that renews leases reads it."""
+    async with web() as ask:
+        shop = await ask.as_holder("shop", *BOTH)
+        took_s = []
+        for _ in range(3):
+            began = time.thread_time()
+            refused = await shop.post(TRANSFERS, body, idempotency_key="many", content_type="application/json")
+            took_s.append(time.thread_time() - began)
+            assert refused.status in (400, 413), refused.problem
+        assert min(took_s) < READ_WITHIN_S
+
+
+READ_WITHIN_S = 0.05
+"""The names took a second, and the numbers a fifth of one."""

@@ -23,6 +23,7 @@ BEARER: Final = HTTPBearer(
 WANTED: Final = (
     "a valid API key is needed, in the header Authorization with the scheme Bearer; payonce keys add gives one"
 )
+NO_TENANTS: Final = "it sees the work of every tenant; use a key without a tenant, which payonce keys add gives"
 
 log = get_logger(__name__)
 
@@ -42,9 +43,15 @@ class Caller:
         return f"holder {self.holder}" if self.tenant is None else f"tenant {self.tenant}"
 
 
+TAKEN_FROM_TENANTS: Final[set[str]] = set()
+"""The scopes with which some route lets keys of a tenant in."""
+
+
 def require(scope: str, *, tenants: bool = False) -> Any:
     """The caller, if their key has the scope: 401 for every key that is none, 403 without the scope.
     Only routes that keep tenants apart let keys of a tenant in."""
+    if tenants:
+        TAKEN_FROM_TENANTS.add(scope)
 
     async def caller(
         request: Request, given: Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)]
@@ -56,9 +63,10 @@ def require(scope: str, *, tenants: bool = False) -> Any:
 
 async def identified(
     request: Request, given: HTTPAuthorizationCredentials | None, scope: str | None, tenants: bool = False,
-    *, wanted: str = WANTED,
+    *, wanted: str = WANTED, no_tenants: str = NO_TENANTS,
 ) -> Caller:  # fmt: skip
-    """The holder of the key that was given; without a scope, of any key. `wanted` is what a stranger is told."""
+    """The holder of the key that was given; without a scope, of any key. `wanted` is what a stranger is told,
+    `no_tenants` why a key of a tenant is refused and what to do instead."""
     if given is None:
         TOKEN_FAILURES.labels("missing").inc()
         raise unknown(wanted)
@@ -68,7 +76,11 @@ async def identified(
         refused(request, digest)
         raise unknown(wanted)
     attempts_of(request).succeeded(digest)
-    if (scope is not None and scope not in key.scopes) or (key.tenant is not None and not tenants):
+    if key.tenant is not None and not tenants:
+        TOKEN_FAILURES.labels("scope").inc()
+        text = f"key {key.prefix} is one of tenant {key.tenant!r}, and this route takes none of a tenant: {no_tenants}"
+        raise Problem(HTTPStatus.FORBIDDEN, text)
+    if scope is not None and scope not in key.scopes:
         TOKEN_FAILURES.labels("scope").inc()
         raise Problem(HTTPStatus.FORBIDDEN, f"key {key.prefix} has not the scope {scope}; payonce keys add gives one")
     return Caller(key.prefix, key.holder, key.tenant)

@@ -56,7 +56,7 @@ class Once:
     trace_id: str | None
 
     async def answer(
-        self, act: Callable[[Tx], Awaitable[BaseModel]], *, status: int = 200,
+        self, act: Callable[[Tx], Awaitable[BaseModel]], *, status: int | Callable[[Any], int] = 200,
         location: Callable[[Any], str] | None = None,
     ) -> Response:  # fmt: skip
         """Carries it out in one transaction, or gives the answer of the first time. `act` calls no vendor: it writes
@@ -75,7 +75,11 @@ class Once:
         return _response(given, replayed=known is not None)
 
     async def _made(
-        self, tx: Tx, act: Callable[[Tx], Awaitable[BaseModel]], status: int, location: Callable[[Any], str] | None
+        self,
+        tx: Tx,
+        act: Callable[[Tx], Awaitable[BaseModel]],
+        status: int | Callable[[Any], int],
+        location: Callable[[Any], str] | None,
     ) -> Kept:
         try:
             # What a refused one has written is taken back; that it was refused stays.
@@ -88,7 +92,8 @@ class Once:
             refused = document(self.path, problem, self.trace_id)
             return Kept(problem.status, bytes(refused.body), MEDIA_TYPE)
         body = made.model_dump_json().encode()
-        return Kept(status, body, location=None if location is None else location(made))
+        code = status(made) if callable(status) else status
+        return Kept(code, body, location=None if location is None else location(made))
 
 
 def moves_money(scope: str, *, tenants: bool = False) -> Any:
@@ -110,7 +115,8 @@ def once_by(known: Any) -> Any:
         if key is None:
             raise Problem(
                 HTTPStatus.BAD_REQUEST,
-                f"this moves money: send the header {HEADER}, new for every new order and the same when you try again",
+                f"this is carried out once: send the header {HEADER}, new for every new order and the same when you "
+                "try again",
                 kind=NO_KEY,
             )
         if not _KEY.fullmatch(key):

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from payonce.engine.database import is_transient
+from payonce.engine.declared import UnknownQueue
 from payonce.kit.outcomes import Invalid, PayonceError, Refused, Retry, Stale
 from payonce.kit.redact import redact
 
@@ -86,6 +87,8 @@ def problem_of(error: Exception) -> Problem:
     """Bad input is the caller's; a database that is away is for later; the rest is ours."""
     if isinstance(error, Problem):
         return error
+    if isinstance(error, UnknownQueue):
+        return Problem(HTTPStatus.NOT_FOUND, str(error))
     if isinstance(error, Invalid):
         return Problem(HTTPStatus.BAD_REQUEST, str(error))
     if isinstance(error, Stale):

@@ -1,6 +1,10 @@
-"""What keys of the house may do. Services declare scopes of their own, which keys of tenants may have."""
+"""What API keys may do: the platform's scopes, and the catalogue of them and of every service's own."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
+
+from payonce.kit.outcomes import Invalid
 
 QUEUES_READ: Final = "queues:read"
 QUEUES_STEER: Final = "queues:steer"
@@ -33,3 +37,29 @@ TENANT_SCOPES: Final = {
     WEBHOOKS_WRITE: "add endpoints, exchange their secrets, replay events",
 }
 """Of the house as well, and kept apart by tenant."""
+
+
+@dataclass(frozen=True)
+class ScopeCatalogue:
+    """Every scope of this installation. Whatever makes a key checks its scopes here."""
+
+    allows: Mapping[str, str]
+    """What each scope allows."""
+    for_tenants: frozenset[str]
+    """Those that a key of a tenant can have."""
+    tenant_refusals: Mapping[str, str]
+    """Why a key of a tenant cannot have a scope and what to do instead, where its service says so."""
+
+    def check(self, wanted: Sequence[str], tenant: str | None) -> None:
+        """Raises Invalid for an unknown scope, and for one that no route takes from a key of a tenant."""
+        for scope in wanted:
+            if scope not in self.allows:
+                raise Invalid(f"there is no scope {scope[:60]!r}; known are: {', '.join(self.allows)}")
+            if tenant is not None and scope not in self.for_tenants:
+                raise Invalid(f"a key of tenant {tenant!r} cannot have {scope}: {self._refusal(scope)}")
+
+    def _refusal(self, scope: str) -> str:
+        return self.tenant_refusals.get(scope) or (
+            "it sees the work of every tenant, so no route takes it from a key of one; such a key can have: "
+            f"{', '.join(sorted(self.for_tenants))}"
+        )

@@ -18,6 +18,7 @@ from payonce.kit.outcomes import Unavailable
 from payonce.routes.problems import Problem, document
 from payonce.web.guard import Guard
 from payonce.web.health import check_ready, metrics_are_open, metrics_page
+from payonce.web.hosts import Hosts
 from payonce.web.server import bound, served
 
 OPTION: Final = "--http-port"
@@ -31,7 +32,9 @@ _CLOSED: Final = Problem(
 log = get_logger(__name__)
 
 
-def small_web(database: Database, loops: Mapping[str, "asyncio.Task[Any]"], metrics_open: bool) -> ASGIApp:
+def small_web(
+    database: Database, loops: Mapping[str, "asyncio.Task[Any]"], metrics_open: bool, hosts: Hosts | None = None
+) -> ASGIApp:
     async def alive(request: Request) -> Response:
         return JSONResponse({"status": "alive"})
 
@@ -46,7 +49,7 @@ def small_web(database: Database, loops: Mapping[str, "asyncio.Task[Any]"], metr
         return metrics_page() if metrics_open else document(request.url.path, _CLOSED)
 
     pages = {"/healthz": alive, "/readyz": ready, "/metrics": metrics}
-    return Guard(Starlette(routes=[Route(path, page, methods=PROBES) for path, page in pages.items()]))
+    return Guard(Starlette(routes=[Route(path, page, methods=PROBES) for path, page in pages.items()]), hosts=hosts)
 
 
 @asynccontextmanager
@@ -56,6 +59,7 @@ async def telling(
     host: str,
     port: int | None,
     setting: str | None,
+    allowed_hosts: str | None = None,
 ) -> AsyncIterator[str]:
     """Listens until the block ends; answers where. Without a port, on the usual one, or on any free one: a server of
     tasks does not fail for the sake of its metrics."""
@@ -66,5 +70,6 @@ async def telling(
             raise
         log.warning("http_port_taken", wanted=DEFAULT_PORT, choose_with=OPTION)
         listener = bound(host, 0, OPTION)
-    async with served(small_web(database, loops, metrics_are_open(setting, host)), listener) as (chosen, _):
+    hosts = Hosts(host, allowed_hosts)
+    async with served(small_web(database, loops, metrics_are_open(setting, host), hosts), listener) as (chosen, _):
         yield f"http://{host}:{chosen}"

@@ -9,15 +9,17 @@ from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from payonce.app import SERVICES, App
+from payonce.app import App
 from payonce.console.mounting import CONSOLE, console, ways_in
 from payonce.routes.attempts import Attempts
 from payonce.routes.problems import exception_handlers
 from payonce.web.approvals import approval_routes
-from payonce.web.billing_ops import billing_ops_routes
+from payonce.web.billing_ops import account_role_routes, billing_ops_routes
+from payonce.web.body import refuse_repeated_names
 from payonce.web.effects import effect_routes
 from payonce.web.guard import Guard
 from payonce.web.health import health_routes
+from payonce.web.hosts import Hosts
 from payonce.web.jobs import job_routes
 from payonce.web.openapi import describe
 from payonce.web.query import refuse_unknown_query
@@ -37,7 +39,8 @@ GUARD_MARGIN_S: Final = 5.0
 """Beyond the patience of a door, which answers for itself when a run does not end."""
 
 
-FOR_ALL: Final = (Depends(refuse_unknown_query),)
+BILLING, SUBSCRIPTIONS = "billing", "subscriptions"
+FOR_ALL: Final = (Depends(refuse_unknown_query), Depends(refuse_repeated_names))
 
 
 class _Web(FastAPI):
@@ -56,7 +59,8 @@ class _Web(FastAPI):
 def build_web(app: App) -> FastAPI:
     web = _Web(
         title="payonce",
-        # A page of documents would load its scripts from elsewhere.
+        # Ours keeps its bytes; a page of documents would load its scripts from elsewhere.
+        openapi_url=None,
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
@@ -67,18 +71,28 @@ def build_web(app: App) -> FastAPI:
     pushes = app.backend.pushes
     doors = [] if pushes is None else pushes.doors()
     slow = {path: pushed.answers_within_s + GUARD_MARGIN_S for pushed, _ in doors for path in pushed.paths}
-    web.add_middleware(Guard, answer_limits_s=slow)
-    web.doors = {path: Guard(door, answer_limits_s=slow) for pushed, door in doors for path in pushed.paths}
+    proxies_named = app.settings.trusted_proxies is not None
+    hosts = Hosts(app.settings.host, app.settings.access.allowed_hosts)
+    web.add_middleware(Guard, answer_limits_s=slow, proxies_named=proxies_named, hosts=hosts)
+    web.doors = {
+        path: Guard(door, answer_limits_s=slow, hosts=hosts, many_values=True)
+        for pushed, door in doors
+        for path in pushed.paths
+    }
     web.state.desk = app
     web.state.attempts = Attempts()
     web.include_router(health_routes(app))
     web.include_router(webhook_routes(app))
-    web.router.routes.extend(_routes_of_the_house())
+    for build in _builders(app):
+        web.router.routes.extend(_built(build))
     for path, mounted in MOUNTS.items():
         web.mount(path, mounted(app))
     web.router.routes.extend(ways_in())
     web.router.routes[:0] = [
-        route for service in SERVICES if service.short_routes is not None for route in service.short_routes()
+        route
+        for service in app.services
+        if service.short_routes is not None and app.answers(service)
+        for route in service.short_routes()
     ]
     # First: a process of one role answers under the bare paths, whatever else answers there in a process of all. What
     # is posted does not come to these routes, but whatever else is asked of a door is told that it takes posts.
@@ -89,16 +103,22 @@ def build_web(app: App) -> FastAPI:
     return web
 
 
+def _builders(app: App) -> list[Callable[[], APIRouter]]:
+    """The platform's routes, and those of the services that this process answers for."""
+    answered = [service for service in app.services if app.answers(service)]
+    operated = {role for service in answered for role in service.roles if service.name == BILLING}
+    builders = [queue_routes, job_routes, effect_routes, approval_routes]
+    builders += [billing_ops_routes] if operated else []
+    builders += [account_role_routes] if SUBSCRIPTIONS in operated else []
+    return [*builders, *(service.routes for service in answered if service.routes is not None)]
+
+
 @cache
-def _routes_of_the_house() -> Sequence[BaseRoute]:
-    """The routes that find their application in the request. Reading their signatures takes half a second, so a process
+def _built(build: Callable[[], APIRouter]) -> Sequence[BaseRoute]:
+    """Routes that find their application in the request. Reading their signatures takes half a second, so a process
     that opens many applications, as tests do, does it once."""
     house = APIRouter(dependencies=FOR_ALL, generate_unique_id_function=_id_of)
-    for build in (queue_routes, job_routes, effect_routes, approval_routes, billing_ops_routes):
-        house.include_router(build())
-    for service in SERVICES:
-        if service.routes is not None:
-            house.include_router(service.routes())
+    house.include_router(build())
     return house.routes
 
 

@@ -43,6 +43,12 @@ def billing_ops_routes() -> APIRouter:
     routes = APIRouter(prefix=PREFIX, tags=["billing ops"], dependencies=[Depends(refuse_card_numbers)])
     _add_looking(routes)
     _add_steering(routes)
+    return routes
+
+
+def account_role_routes() -> APIRouter:
+    """Of the service that keeps the accounts."""
+    routes = APIRouter(prefix=PREFIX, tags=["billing ops"], dependencies=[Depends(refuse_card_numbers)])
 
     @routes.post("/accounts/{account_id}/role", summary="Make an account an operator's, or a customer's again",
                  responses=STEER)  # fmt: skip

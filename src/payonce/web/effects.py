@@ -106,11 +106,12 @@ def effect_routes() -> APIRouter:
         state: Annotated[list[State] | None, Query(max_length=len(State))] = None,
         vendor: Name | None = None,
         asset: Name | None = None,
+        queue: Annotated[Name | None, Query(description="Only those whose messages are in this queue now.")] = None,
         limit: Limit = PAGE_DEFAULT,
         after: Annotated[UUID | None, Query(description="The last effect of the page before.")] = None,
     ) -> EffectPage:
         states = tuple(state or OPEN)
-        found = await effects(desk.read, states, vendor=vendor, asset=asset, limit=limit, after=after)
+        found = await effects(desk.read, states, vendor=vendor, asset=asset, queue=queue, limit=limit, after=after)
         following = found[-1].effect.id if len(found) == limit else None
         return EffectPage(effects=[EffectSummary(**_summed_up(each)) for each in found], next_after=following)
 

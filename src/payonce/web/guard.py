@@ -12,6 +12,8 @@ from payonce.engine.metrics import HTTP_REQUESTS
 from payonce.kit.ids import new_id
 from payonce.kit.log import get_logger
 from payonce.routes.problems import Problem, bug, document
+from payonce.web.body import refuse_many_values
+from payonce.web.hosts import Hosts
 
 BODY_MAX_BYTES: Final = 1024 * 1024
 """Four times what a message may carry, so that its own refusal can name the real limit."""
@@ -20,8 +22,10 @@ BODY_LIMIT_S: Final = 10.0
 ANSWER_LIMIT_S: Final = 30.0
 """Until an answer begins; what it streams after that may take its time."""
 
+FORWARDED_FOR: Final = (b"x-forwarded-for", b"forwarded")
 TRACE_HEADER: Final = b"trace-id"
 REQUEST_HEADER: Final = b"x-request-id"
+CACHE_HEADER: Final = b"cache-control"
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
@@ -38,6 +42,9 @@ class Guard:
         body_limit_s: float = BODY_LIMIT_S,
         answer_limit_s: float = ANSWER_LIMIT_S,
         answer_limits_s: Mapping[str, float] | None = None,
+        proxies_named: bool = True,
+        hosts: Hosts | None = None,
+        many_values: bool = False,
     ) -> None:
         self._app = app
         self._body_max_bytes = body_max_bytes
@@ -45,14 +52,25 @@ class Guard:
         self._answer_limit_s = answer_limit_s
         self._answer_limits_s = answer_limits_s or {}
         """By path, where an answer is the end of a run."""
+        self._warn_of_proxy = not proxies_named
+        self._hosts = hosts
+        self._many_values = many_values
+        """Whether a JSON body may have any number of values: messages of tasks do."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         answer = _Answer(scope, send)
+        if self._warn_of_proxy:
+            self._notice_proxy(scope)
         try:
+            headers = dict(scope["headers"])
+            if self._hosts is not None:
+                self._hosts.check(headers.get(b"host"))
             body = await self._read_body(scope, receive)
+            if not self._many_values:
+                refuse_many_values(headers.get(b"content-type", b"").decode("latin-1"), body)
             limit_s = self._answer_limits_s.get(scope["path"], self._answer_limit_s)
             async with asyncio.timeout(limit_s) as limit:
                 answer.limit = limit
@@ -65,6 +83,16 @@ class Guard:
                 raise
             answer.limit = None
             await document(scope["path"], _told(error, scope), answer.trace_id)(scope, receive, answer.send)
+
+    def _notice_proxy(self, scope: Scope) -> None:
+        """Says once that a proxy is in front which the settings do not name."""
+        if any(name in FORWARDED_FOR for name, _ in scope["headers"]):
+            self._warn_of_proxy = False
+            address = (scope.get("client") or ("unknown",))[0]
+            log.warning(
+                "proxy_not_trusted", address=address, name_it_in="PAYONCE_TRUSTED_PROXIES",
+                until_then="limits on logins, API keys and connections count all its clients as one address",
+            )  # fmt: skip
 
     async def _read_body(self, scope: Scope, receive: Receive) -> bytes:
         """The whole body, or a Problem: routes see it at once, or not at all."""
@@ -124,6 +152,9 @@ class _Answer:
             headers = [*message.get("headers", []), (TRACE_HEADER, self.trace_id.encode())]
             if self._request_id is not None:
                 headers.append((REQUEST_HEADER, self._request_id))
+            if not any(name.lower() == CACHE_HEADER for name, _ in headers):
+                # Keys, tokens, amounts, people: what says nothing else is kept by no browser and no proxy.
+                headers.append((CACHE_HEADER, b"no-store"))
             message = {**message, "headers": headers}
             self._count(message["status"])
         await self._send(message)

@@ -1,28 +1,56 @@
 """The description at /openapi.json: complete, with problems as they really are."""
 
+import asyncio
+import hashlib
+import json
+from http import HTTPStatus
 from importlib.metadata import version
 from typing import Any, Final
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from payonce.routes.once import HEADER, KEY_PATTERN
 from payonce.routes.problems import MEDIA_TYPE, ProblemDocument
 
+PATH: Final = "/openapi.json"
 ABOUT: Final = "Errors are problem documents (RFC 9457). Every answer has the header Trace-Id; give it to the operator."
 REPLACED: Final = ("HTTPValidationError", "ValidationError")
 """The framework's own shape of a 422, which is not how we answer."""
 
 
 def describe(web: FastAPI) -> None:
-    """Made when it is first asked for: most processes never are."""
+    """Adds the route. The description is made when it is first asked for, because most processes never are, and in a
+    thread, because it takes a second; its bytes are kept. The event loop has leases to renew meanwhile."""
 
     def described() -> dict[str, Any]:
         if web.openapi_schema is None:
             web.openapi_schema = _made(web)
         return web.openapi_schema
 
+    def render() -> tuple[bytes, str]:
+        body = json.dumps(described(), ensure_ascii=False, separators=(",", ":")).encode()
+        return body, f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+
+    kept: list[tuple[bytes, str]] = []
+    making = asyncio.Lock()
+
+    async def answer(request: Request) -> Response:
+        if not kept:
+            async with making:
+                if not kept:
+                    kept.append(await asyncio.to_thread(render))
+        body, tag = kept[0]
+        headers = {"ETag": tag, "Cache-Control": "no-cache"}
+        if request.headers.get("if-none-match") == tag:
+            return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
+        return Response(body, media_type="application/json", headers=headers)
+
     web.openapi = described  # type: ignore[method-assign]
+    web.router.routes.append(Route(PATH, answer, methods=["GET", "HEAD"], include_in_schema=False))
 
 
 def _made(web: FastAPI) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from uuid import UUID
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, Field, model_validator
 
-from payonce.engine.brakes import Done, amounts_of, ask, redrive_of
+from payonce.engine import bulk
+from payonce.engine.brakes import Done, amounts_of, ask, in_review_of, needs_second_person, redrive_of
 from payonce.engine.model import State
 from payonce.engine.queue import Filter, Stored
 from payonce.engine.transaction import Tx
@@ -28,6 +29,7 @@ IDS_MAX: Final = 1_000
 READ: Final = responses(400, 401, 403, 404, 422, 429, 503)
 STEER: Final = responses(400, 401, 403, 404, 409, 413, 422, 429, 503)
 
+OperationId = Annotated[int, Path(ge=1, le=2**63 - 1)]
 QueueName = Annotated[Name, Path(description="As GET /v1/queues lists them.")]
 Reader = Annotated[Caller, require(QUEUES_READ)]
 Steerer = Annotated[Caller, require(QUEUES_STEER)]
@@ -74,17 +76,43 @@ class Paused(BaseModel):
 
 
 class Redriven(BaseModel):
-    """Above the thresholds of what they move a second person must agree: then `approval` is the one to grant."""
+    """Above the thresholds of what they move a second person must agree: then `approval` is the one to grant. More than
+    50,000 messages are redriven in batches: then `operation` is the one to follow."""
 
     queue: str
     matching: int
     redriven: int
-    amounts: list[Money]
+    in_review: int = Field(0, description="Of the redriven, those that wait again, for the answer to a review.")
+    amounts: list[Money] = Field(description="What they may move; of an operation it is not added up.")
     approval: int | None = None
+    operation: int | None = None
 
 
-class RedriveRequest(Asked):
-    """Which parked messages start over: those that match every field given, or with `all` every one of the queue."""
+class QueueOperation(BaseModel):
+    """A redrive or purge in batches, and how far it has come."""
+
+    id: int
+    kind: bulk.Kind
+    queue: str
+    state: State
+    status: bulk.Status
+    total: int = Field(description="Matching messages when it began; counting stops at a million.")
+    changed: int
+    kept: int = Field(description="Left by a purge, because money may be under way.")
+    error: str | None
+    asked_by: str
+    why: str
+    created_at: datetime
+    updated_at: datetime
+
+
+class QueueOperations(BaseModel):
+    queue: str
+    operations: list[QueueOperation]
+
+
+class Choice(Asked):
+    """Which parked messages are meant: those that match every field given, or with `all` every one of the queue."""
 
     ids: list[UUID] | None = Field(None, min_length=1, max_length=IDS_MAX)
     action: Name | None = None
@@ -93,8 +121,6 @@ class RedriveRequest(Asked):
     parked_after: Moment | None = None
     parked_before: Moment | None = None
     all: Literal[True] | None = Field(None, description="In place of any other choice.")
-    expected: int | None = Field(None, ge=0, le=NUMBER_MAX, description="If another number matches, nothing is done.")
-    why: Note = Field(description="For the audit log and the second person.")
 
     @model_validator(mode="after")
     def _chooses(self) -> Self:
@@ -107,6 +133,29 @@ class RedriveRequest(Asked):
 
     def choice(self) -> dict[str, Any]:
         return self.model_dump(exclude={"all", "expected", "why"}, exclude_none=True)
+
+
+class RedriveRequest(Choice):
+    """The messages that start over."""
+
+    expected: int | None = Field(None, ge=0, le=NUMBER_MAX, description="If another number matches, nothing is done.")
+    why: Note = Field(description="For the audit log and the second person.")
+
+
+class RedrivePreview(BaseModel):
+    """What a redrive would do now."""
+
+    queue: str
+    matching: int
+    in_review: int = Field(
+        description="Of these an effect waits for a person: they would go straight back to waiting. Answer it instead "
+        "(GET /v1/effects?state=review&queue=…); the answer wakes its message."
+    )
+    unreadable: int = Field(description="These are no messages and stay; they can only be purged.")
+    amounts: list[Money]
+    unknown_amounts: int = Field(description="Messages of which nobody can tell what they will move.")
+    second_person: str | None = Field(description="Why a second person must agree; null when nobody has to.")
+    messages: list[StoredMessage] = Field(description="The first of them.")
 
 
 def queue_routes() -> APIRouter:
@@ -148,6 +197,11 @@ def queue_routes() -> APIRouter:
         await desk.admin.resume(queue, caller.holder)
         return Paused(queue=queue, paused=False)
 
+    @routes.post("/{queue}/redrive/preview", summary="What a redrive would do now; nothing is changed", responses=STEER)
+    async def preview_redrive(queue: QueueName, body: Choice, desk: AtDesk, caller: Reader) -> RedrivePreview:
+        await _known(desk, queue)
+        return await _previewed(desk, queue, Filter(**body.choice()))
+
     @routes.post(
         "/{queue}/redrive", summary="Let parked messages start over: attempts, crashes and age from zero",
         response_model=Redriven, responses=STEER,
@@ -161,26 +215,72 @@ def queue_routes() -> APIRouter:
 
         return await once.answer(act)
 
+    _add_operations(routes)
     return routes
+
+
+def _add_operations(routes: APIRouter) -> None:
+    @routes.get("/{queue}/operations", summary="Redrives and purges in batches, the newest first", responses=READ)
+    async def list_operations(
+        queue: QueueName, desk: AtDesk, caller: Reader, limit: Limit = PAGE_DEFAULT
+    ) -> QueueOperations:
+        await _known(desk, queue)
+        found = await bulk.operations(desk.read, queue, limit)
+        return QueueOperations(queue=queue, operations=[_operation(each) for each in found])
+
+    @routes.get("/{queue}/operations/{operation}", summary="One of them, with its progress", responses=READ)
+    async def show_operation(queue: QueueName, operation: OperationId, desk: AtDesk, caller: Reader) -> QueueOperation:
+        return _operation(await _operation_of(desk, queue, operation))
+
+    @routes.post("/{queue}/operations/{operation}/stop", summary="Stop it; what is changed stays so", responses=STEER)
+    async def stop_operation(queue: QueueName, operation: OperationId, desk: AtDesk, caller: Steerer) -> QueueOperation:
+        await _operation_of(desk, queue, operation)
+        async with desk.begin() as tx:
+            return _operation(await bulk.stop(tx, operation, caller.holder))
+
+
+async def _operation_of(desk: Desk, queue: str, operation_id: int) -> bulk.Operation:
+    await _known(desk, queue)
+    found = await bulk.operation_of(desk.read, operation_id)
+    if found is None or found.queue != queue:
+        raise not_found(f"operation {operation_id} of {queue}")
+    return found
+
+
+def _operation(found: bulk.Operation) -> QueueOperation:
+    return QueueOperation(**{name: getattr(found, name) for name in QueueOperation.model_fields})
 
 
 async def redrive_parked(tx: Tx, desk: Desk, queue: str, body: RedriveRequest, by: str) -> Redriven:
     asked = await redrive_of(tx, desk.admin, queue, Filter(**body.choice()))
     if body.expected is not None and asked.count != body.expected:
         raise Stale(f"{asked.count:,} parked messages of {queue} match, and not {body.expected:,}; look again")
-    ids = (
-        await desk.admin.choose(queue, State.PARKED, asked.which, asked.count, within=tx.connection)
-        if asked.count
-        else []
-    )
+    ids: Sequence[UUID] = ()
+    if asked.count and not asked.in_batches:
+        ids = await desk.admin.choose(queue, State.PARKED, asked.which, asked.count, within=tx.connection)
     amounts = [Money.of(amount) for amount in await amounts_of(tx, ids)]
-    told: dict[str, Any] = {"queue": queue, "matching": asked.count, "amounts": amounts}
+    told: dict[str, Any] = {
+        "queue": queue, "matching": asked.count, "amounts": amounts, "in_review": await in_review_of(tx, ids),
+    }  # fmt: skip
     if not asked.count:
         return Redriven(**told, redriven=0)
     end = await ask(tx, desk.actions["redrive"], asked, by, body.why)
     if isinstance(end, Done):
-        return Redriven(**told, redriven=end.result["redriven"])
+        return Redriven(**told, redriven=end.result["redriven"], operation=end.result.get("operation"))
     return Redriven(**told, redriven=0, approval=end.id)
+
+
+async def _previewed(desk: Desk, queue: str, which: Filter) -> RedrivePreview:
+    preview = await desk.admin.preview(queue, State.PARKED, which)
+    async with desk.begin() as tx:
+        asked = await redrive_of(tx, desk.admin, queue, which)
+        weighed = await desk.actions["redrive"].weigh(tx, asked)
+        because = await needs_second_person(tx, weighed)
+    return RedrivePreview(
+        queue=queue, matching=asked.count, in_review=preview.in_review, unreadable=preview.unreadable,
+        amounts=[Money.of(amount) for amount in weighed.amounts], unknown_amounts=weighed.unknown,
+        second_person=because or None, messages=_shown([each for each in preview.samples if each.readable]),
+    )  # fmt: skip
 
 
 async def _known(desk: Desk, queue: str) -> None:
