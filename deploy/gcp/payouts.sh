@@ -4,6 +4,7 @@
 #   export PROJECT=shop-1 IMAGE=… INSTANCE=books HOST_WALLET_ADDRESS=0x…
 #   deploy/gcp/payouts.sh                            every step, printed
 #   deploy/gcp/payouts.sh --apply queues services    these two, done
+#   TASKS_VERIFIED_BY=payonce deploy/gcp/payouts.sh   without Cloud Run's own check of tasks
 #
 # Steps: apis accounts database secrets queues migrate services access
 # Every step may be run again. What they do and how to go back: docs/running-payouts-on-google-cloud.md
@@ -14,14 +15,30 @@ STEPS="apis accounts database secrets queues migrate services access"
 REGION="${REGION:-us-central1}"
 DB_NAME="${DB_NAME:-payouts}"
 DB_USER="${DB_USER:-payouts}"
+# From PostgreSQL 16 on the default edition is ENTERPRISE_PLUS, which has no custom tiers.
+DB_EDITION="${DB_EDITION:-ENTERPRISE}"
 DB_TIER="${DB_TIER:-db-custom-2-7680}"
 PAYOUTS_TOKENS_V1="${PAYOUTS_TOKENS_V1:-off}"
 PAYOUTS_ALLOW_MISSING_PAYMENT_ID="${PAYOUTS_ALLOW_MISSING_PAYMENT_ID:-false}"
+PAYOUTS_WEBHOOK_FORMAT="${PAYOUTS_WEBHOOK_FORMAT:-full}"
+# external: your own GCHostPay at HOSTPAY_WEBHOOK_URL pays, and no service of ours does.
+PAYOUTS_HOSTPAY="${PAYOUTS_HOSTPAY:-internal}"
 MAX_INSTANCES="${MAX_INSTANCES:-4}"
+# Who verifies the token of a task at the services that only tasks call: cloud-run (its IAM check, which then removes the
+# token's signature), or payonce (the service is open to the network and verifies every token itself).
+TASKS_VERIFIED_BY="${TASKS_VERIFIED_BY:-cloud-run}"
 
 # No handler waits in a loop: a call to a vendor takes at most 20 s, and a run is ended after 115 s.
 TIMEOUT_S=120
 PORT=8080
+# Cloud Run kills a container 10 s after SIGTERM. Runs that are cancelled before that are no crashes.
+GRACE_S=5
+POOL_SIZE=4
+# A process has 2 × POOL_SIZE + 10 database sessions; while revisions are replaced there are twice as many processes, and
+# the job that migrates is another one.
+SESSIONS=$(((2 * (3 * MAX_INSTANCES + 1) + 1) * (2 * POOL_SIZE + 10)))
+# Requests reach a container through Cloud Run's proxy, which has a link-local address.
+PROXIES=169.254.0.0/16
 
 QUEUES="
 gcsplit-usdt-eth-estimate-queue
@@ -41,7 +58,7 @@ SERVICES="
 gcsplit1-10-26  payouts.orchestrator 2 1Gi   1 $MAX_INSTANCES everybody
 gcsplit2-10-26  payouts.estimator    1 512Mi 0 $MAX_INSTANCES tasks
 gcsplit3-10-26  payouts.swapper      1 512Mi 0 $MAX_INSTANCES tasks
-gchostpay-10-26 payouts.hostpay      1 512Mi 1 1 tasks
+$([ "$PAYOUTS_HOSTPAY" = external ] || echo "gchostpay-10-26 payouts.hostpay      1 512Mi 1 1 tasks")
 "
 
 SECRETS="SUCCESS_URL_SIGNING_KEY TPS_HOSTPAY_SIGNING_KEY TP_FLAT_FEE CHANGENOW_API_KEY DB_PASSWORD PAYONCE_KEYS"
@@ -69,6 +86,13 @@ main() {
   [ -n "${INSTANCE:-}" ] || refuse "INSTANCE is not set; it must name your Cloud SQL instance"
   [ -n "${HOST_WALLET_ADDRESS:-}" ] ||
     refuse "HOST_WALLET_ADDRESS is not set; it must be the address of the wallet that pays, for refunds"
+  case "$TASKS_VERIFIED_BY" in
+    cloud-run | payonce) ;;
+    *) refuse "TASKS_VERIFIED_BY is $TASKS_VERIFIED_BY; it must be cloud-run or payonce" ;;
+  esac
+  if [ "$PAYOUTS_HOSTPAY" = external ] && [ -z "${HOSTPAY_WEBHOOK_URL:-}" ]; then
+    refuse "PAYOUTS_HOSTPAY is external and HOSTPAY_WEBHOOK_URL is not set; it must be where your GCHostPay takes its tasks"
+  fi
   if [ "$APPLY" = yes ]; then
     PROJECT_NUMBER="${PROJECT_NUMBER:-$(gcloud projects describe "$PROJECT" --format='value(projectNumber)')}"
   else
@@ -86,7 +110,7 @@ main() {
 
 step_apis() {
   run gcloud services enable run.googleapis.com cloudtasks.googleapis.com secretmanager.googleapis.com \
-    sqladmin.googleapis.com --project="$PROJECT"
+    sqladmin.googleapis.com iam.googleapis.com cloudresourcemanager.googleapis.com --project="$PROJECT"
 }
 
 # One account that the roles run as, and one that tasks are delivered as: what can call a role can do nothing else.
@@ -97,7 +121,8 @@ step_accounts() {
       -- gcloud iam service-accounts create "$account" --project="$PROJECT"
   done
   # Tasks are made, looked for and deleted; queues are paused, resumed and brought in line with the policies.
-  for role in roles/cloudtasks.enqueuer roles/cloudtasks.viewer roles/cloudtasks.queueAdmin roles/cloudsql.client; do
+  for role in roles/cloudtasks.enqueuer roles/cloudtasks.taskDeleter roles/cloudtasks.viewer roles/cloudtasks.queueAdmin \
+    roles/cloudsql.client; do
     run gcloud projects add-iam-policy-binding "$PROJECT" --member="serviceAccount:$RUNNER" --role="$role" \
       --condition=None
   done
@@ -107,8 +132,9 @@ step_accounts() {
 
 step_database() {
   unless_there gcloud sql instances describe "$INSTANCE" --project="$PROJECT" \
-    -- gcloud sql instances create "$INSTANCE" --database-version=POSTGRES_16 --tier="$DB_TIER" --region="$REGION" \
-    --availability-type=REGIONAL --enable-point-in-time-recovery --project="$PROJECT"
+    -- gcloud sql instances create "$INSTANCE" --database-version=POSTGRES_16 --edition="$DB_EDITION" --tier="$DB_TIER" \
+    --region="$REGION" --availability-type=REGIONAL --enable-point-in-time-recovery \
+    --database-flags="max_connections=$SESSIONS" --project="$PROJECT"
   unless_there gcloud sql databases describe "$DB_NAME" --instance="$INSTANCE" --project="$PROJECT" \
     -- gcloud sql databases create "$DB_NAME" --instance="$INSTANCE" --project="$PROJECT"
 }
@@ -120,9 +146,20 @@ step_secrets() {
   for name in $SECRETS; do
     unless_there gcloud secrets describe "$name" --project="$PROJECT" \
       -- gcloud secrets create "$name" --replication-policy=automatic --project="$PROJECT"
-    run gcloud secrets add-iam-policy-binding "$name" --member="serviceAccount:$RUNNER" \
-      --role=roles/secretmanager.secretAccessor --project="$PROJECT"
+    may_read "$name" "$PROJECT"
   done
+  # A HOSTPAY_WEBHOOK_URL that is kept in Secret Manager is there already.
+  case "${HOSTPAY_WEBHOOK_URL:-}" in
+    projects/*/secrets/*/versions/*)
+      local project="${HOSTPAY_WEBHOOK_URL#projects/}" secret="${HOSTPAY_WEBHOOK_URL#projects/*/secrets/}"
+      may_read "${secret%%/*}" "${project%%/*}"
+      ;;
+  esac
+}
+
+may_read() {
+  run gcloud secrets add-iam-policy-binding "$1" --member="serviceAccount:$RUNNER" \
+    --role=roles/secretmanager.secretAccessor --project="$2"
 }
 
 # Only those that are missing: a queue that was tuned stays so. `payonce queues sync --to cloudtasks` brings all of them
@@ -146,31 +183,40 @@ step_queues() {
   done
 }
 
-# Before each new version; the services refuse a database that lacks a migration.
+# Before each new version; the services refuse a database that lacks a migration. Cloud Run may take a try that succeeded
+# for a failed one, so that there must be retries; to migrate again changes nothing.
 step_migrate() {
   run gcloud run jobs deploy payouts-migrate --image="$IMAGE" --args=db,migrate --region="$REGION" \
     --service-account="$RUNNER" --set-cloudsql-instances="$(instance)" --set-env-vars="$(variables)" \
-    --task-timeout=30m --max-retries=0 --project="$PROJECT"
+    --task-timeout=30m --max-retries=3 --project="$PROJECT"
   run gcloud run jobs execute payouts-migrate --region="$REGION" --wait --project="$PROJECT"
 }
 
 step_services() {
-  local service role cpu memory least most who open
+  local service role cpu memory least most who open ingress verified_by
   while read -r service role cpu memory least most who; do
     [ -n "$service" ] || continue
-    open=--no-allow-unauthenticated
+    verified_by="$TASKS_VERIFIED_BY"
     # The webhook comes from outside Google and proves itself by its signature, tasks by their OIDC token.
-    [ "$who" = everybody ] && open=--allow-unauthenticated
+    [ "$who" = everybody ] && verified_by=payonce
+    # Never one without the other: an open service that trusts Cloud Run's check would take tokens that nobody verified.
+    # Tasks of this project count as internal: nobody else reaches a closed service, whatever its IAM policy says.
+    open=--no-allow-unauthenticated ingress=internal
+    [ "$verified_by" = payonce ] && open=--allow-unauthenticated ingress=all
     # Outside of requests the roles hand over tasks and keep house, for which they need the CPU.
     run gcloud run deploy "$service" --image="$IMAGE" --args="run,$role,--port,$PORT" --port="$PORT" \
-      --region="$REGION" "$open" --cpu="$cpu" --memory="$memory" --timeout="${TIMEOUT_S}s" --no-cpu-throttling \
+      --region="$REGION" "$open" --ingress="$ingress" --cpu="$cpu" --memory="$memory" --timeout="${TIMEOUT_S}s" \
+      --no-cpu-throttling \
       --min-instances="$least" --max-instances="$most" --service-account="$RUNNER" \
-      --set-cloudsql-instances="$(instance)" --set-env-vars="$(variables)" --project="$PROJECT" </dev/null
+      --set-cloudsql-instances="$(instance)" \
+      --set-env-vars="$(variables)|CLOUD_TASKS_VERIFIED_BY=$verified_by" --project="$PROJECT" </dev/null
   done <<<"$SERVICES"
 }
 
 step_access() {
   local service who
+  # Where payonce verifies the tokens itself, everybody may call.
+  [ "$TASKS_VERIFIED_BY" = cloud-run ] || return 0
   while read -r service _ _ _ _ _ who; do
     [ "$who" = tasks ] || continue
     run gcloud run services add-iam-policy-binding "$service" --member="serviceAccount:$CALLER" \
@@ -187,7 +233,7 @@ variables() {
     "GCSPLIT1_URL=$(address gcsplit1-10-26)"
     "GCSPLIT2_URL=$(address gcsplit2-10-26)"
     "GCSPLIT3_URL=$(address gcsplit3-10-26)"
-    "HOSTPAY_WEBHOOK_URL=$(address gchostpay-10-26)"
+    "HOSTPAY_WEBHOOK_URL=${HOSTPAY_WEBHOOK_URL:-$(address gchostpay-10-26)}"
     "GCSPLIT2_QUEUE=gcsplit-usdt-eth-estimate-queue"
     "GCSPLIT3_QUEUE=gcsplit-eth-client-swap-queue"
     "HOSTPAY_QUEUE=gcsplit-hostpay-trigger-queue"
@@ -199,6 +245,11 @@ variables() {
     "HOST_WALLET_ADDRESS=$HOST_WALLET_ADDRESS"
     "PAYOUTS_TOKENS_V1=$PAYOUTS_TOKENS_V1"
     "PAYOUTS_ALLOW_MISSING_PAYMENT_ID=$PAYOUTS_ALLOW_MISSING_PAYMENT_ID"
+    "PAYOUTS_WEBHOOK_FORMAT=$PAYOUTS_WEBHOOK_FORMAT"
+    "PAYOUTS_HOSTPAY=$PAYOUTS_HOSTPAY"
+    "PAYONCE_GRACE_S=$GRACE_S"
+    "PAYONCE_POOL_SIZE=$POOL_SIZE"
+    "PAYONCE_TRUSTED_PROXIES=$PROXIES"
   )
   for name in $SECRETS; do
     all+=("$name=projects/$PROJECT/secrets/$name/versions/latest")

@@ -1,17 +1,19 @@
 """What the services' handlers need from outside, opened: vendors' clients with their budgets, keys."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from payonce.engine import metrics, webhooks
+from payonce.engine import webhooks
 from payonce.engine.bell import Bell
 from payonce.engine.budgets import SharedBudget
 from payonce.engine.database import Database
 from payonce.engine.policy import override_from_environment
 from payonce.engine.push import Target
+from payonce.engine.vendor_calls import watching
 from payonce.examples import transfers
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid, Unavailable
@@ -57,8 +59,11 @@ async def open_banks(settings: Settings, database: Database) -> AsyncIterator[Se
             async with database.transaction() as connection:
                 await transfers.post_opening(connection, OPENING)
         yield [
-            NorthbankClient(northbank, SharedBudget(database, "northbank", BANK_CALLS_PER_S, BANK_BURST, BANK_WAIT_S)),
-            SouthbankClient(southbank, SharedBudget(database, "southbank", BANK_CALLS_PER_S, BANK_BURST, BANK_WAIT_S)),
+            client(http, SharedBudget(database, name, BANK_CALLS_PER_S, BANK_BURST, BANK_WAIT_S), watch=watching(name))
+            for client, http, name in (
+                (NorthbankClient, northbank, "northbank"),
+                (SouthbankClient, southbank, "southbank"),
+            )
         ]
 
 
@@ -102,7 +107,7 @@ async def open_changenow(settings: Settings, database: Database) -> AsyncIterato
     budget = SharedBudget(database, "changenow", *turns_of(port, settings.payouts.changenow_per_s), port.TURN_MAX_S)
 
     def client(http: HttpClient, its_key: str) -> ChangeNowClient:
-        return ChangeNowClient(http, its_key, budget, private_key=private_key, watch=_watched("changenow"))
+        return ChangeNowClient(http, its_key, budget, private_key=private_key, watch=watching("changenow"))
 
     if key is not None:
         root = (url or CHANGENOW_AT).rstrip("/").removesuffix("/v2")
@@ -145,11 +150,11 @@ async def open_gateway(settings: Settings, database: Database) -> AsyncIterator[
     if key is not None:
         # The operator wrote the address: it may well lie in their own network.
         async with HttpClient("gateway", url, timeout_s=billing.gateway_answer_s, allow_private=True) as http:
-            yield [GatewayClient(http, key, budget, watch=_watched("gateway"))]
+            yield [GatewayClient(http, key, budget, watch=watching("gateway"))]
         return
     with simulated_gateway(settings) as simulator:
         async with HttpClient("gateway", "https://gateway.example", transport=simulator) as http:
-            yield [GatewayClient(http, SIMULATED_KEY, budget, watch=_watched("gateway")), simulator]
+            yield [GatewayClient(http, SIMULATED_KEY, budget, watch=watching("gateway")), simulator]
 
 
 @contextmanager
@@ -184,13 +189,6 @@ async def telling(simulator: "GatewaySimulator", url: str, secrets: "Sequence[Se
             await asyncio.gather(task, return_exceptions=True)
 
 
-def _watched(vendor: str) -> Callable[[str, str, float], None]:
-    def observe(call: str, outcome: str, seconds: float) -> None:
-        metrics.VENDOR_CALL_SECONDS.labels(vendor, call, outcome).observe(seconds)
-
-    return observe
-
-
 @asynccontextmanager
 async def open_webhooks(settings: Settings, database: Database) -> AsyncIterator[Sequence[object]]:
     """What webhooks are delivered with. Its policy is the environment's, as the queue's is."""
@@ -205,10 +203,22 @@ def cloud_tasks(settings: Settings, address: str | None = None) -> Config:
         if settings.cloud_tasks_service_account is None:
             raise Invalid("CLOUD_TASKS_PROJECT_ID is set and CLOUD_TASKS_SERVICE_ACCOUNT is not; name the account for "
                           "which Cloud Tasks signs its calls, or anybody could make them")  # fmt: skip
-        return Config(place, settings.cloud_tasks_service_account)
+        return Config(
+            place, settings.cloud_tasks_service_account, verified_by_platform=settings.access.verified_by_platform
+        )
     here = address or _told_address(settings) or f"{TASK_SERVER_HOST}:{TASK_SERVER_PORT}"
     account = settings.cloud_tasks_service_account or LOCAL_ACCOUNT
-    return Config(place, account, settings.cloud_tasks_endpoint or here)
+    return Config(place, account, settings.cloud_tasks_endpoint or here, partial(task_server_token, settings))
+
+
+def task_server_token(settings: Settings) -> str:
+    try:
+        return settings.access.task_server_token(settings.data_dir)
+    except OSError as error:
+        raise Unavailable(
+            f"{settings.data_dir} cannot keep the token of the Cloud Tasks server ({error.strerror}); set "
+            "CLOUD_TASKS_TOKEN to the same value for the server and its callers"
+        ) from error
 
 
 @asynccontextmanager
@@ -221,14 +231,15 @@ async def open_task_server(settings: Settings, database: Database, bell: Bell) -
         from payonce.queues.cloudtasks.server.serving import open_server
     except ImportError as error:
         raise Unavailable(NO_PACKAGE) from error
+    token = task_server_token(settings)
     async with AsyncExitStack() as stack:
         try:
             server = await stack.enter_async_context(
-                open_server(database, bell, TASK_SERVER_HOST, TASK_SERVER_PORT, dispatching=False)
+                open_server(database, bell, TASK_SERVER_HOST, TASK_SERVER_PORT, token=token, dispatching=False)
             )
         except Unavailable:
             server = await stack.enter_async_context(
-                open_server(database, bell, TASK_SERVER_HOST, 0, dispatching=False)
+                open_server(database, bell, TASK_SERVER_HOST, 0, token=token, dispatching=False)
             )
             log.warning("cloud_tasks_port_taken", wanted=TASK_SERVER_PORT, instead=server.address,
                         for_other_processes=f"CLOUD_TASKS_ENDPOINT={server.address}")  # fmt: skip

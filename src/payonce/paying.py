@@ -1,32 +1,54 @@
 """What payouts need from outside: the exchange, the wallet and what was agreed with their callers."""
 
 import asyncio
+import json
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 from payonce.engine.database import Database
 from payonce.engine.transaction import Reader
+from payonce.engine.vendor_calls import watching
 from payonce.kit.ids import process_name
 from payonce.kit.log import get_logger
-from payonce.kit.outcomes import Invalid, NotSent, Unknown
+from payonce.kit.outcomes import Invalid, NotSent, Unavailable, Unknown
 from payonce.outside import open_changenow
 from payonce.services.payouts import wallet_limits
+from payonce.services.payouts.external_hostpay import ExternalHostPay
 from payonce.services.payouts.model import ETH
-from payonce.services.payouts.policies import VENDOR_TIMEOUT_S
+from payonce.services.payouts.policies import FOLLOW, HOSTPAY, VENDOR_TIMEOUT_S
 from payonce.services.payouts.terms import Terms
 from payonce.services.payouts.wallet import HostWallet
 from payonce.settings import Settings
 
 if TYPE_CHECKING:
+    from payonce.kit.webhooks.secrets import Secret
+    from payonce.queues.cloudtasks.client import TaskService
     from payonce.vendors.changenow.simulator import ChangeNowSimulator
     from payonce.vendors.evm.client import EvmClient
     from payonce.vendors.evm.exchange_bridge import ExchangeBridge
     from payonce.vendors.evm.simulator import ChainSimulator
 
+CHAIN: Final = "evm"
+"""The vendor's name in metrics and on pages."""
 SIMULATED_SECRET: Final = "host"  # noqa: S105 - of a wallet that holds nothing but simulated ether
 SIMULATED_BLOCK_S: Final = 2.0
 SIMULATED_OPENING_ETH: Final = "1000"
+HOSTPAY_DEADLINE_S: Final = 600.0
+"""So long the task service waits for GCHostPay's answer: Cloud Tasks' default."""
+NEVER_MADE: Final = frozenset(
+    {
+        "NOT_FOUND",
+        "PERMISSION_DENIED",
+        "UNAUTHENTICATED",
+        "INVALID_ARGUMENT",
+        "FAILED_PRECONDITION",
+        "RESOURCE_EXHAUSTED",
+    }
+)
+"""What the task service says of a task that it did not make."""
 CARRY_EVERY_S: Final = 2.0
 """How often the simulated chain tells the simulated exchange of deposits, and brings refunds back."""
 
@@ -42,6 +64,10 @@ async def open_payouts(settings: Settings, database: Database) -> AsyncIterator[
     async with AsyncExitStack() as stack:
         changenow, *simulated = await stack.enter_async_context(open_changenow(settings, database))
         wallet: EvmClient | None = None
+        if settings.payouts.external_hostpay:
+            await _refuse_unpaid(database)
+            yield [changenow, _terms(settings), await stack.enter_async_context(_external_hostpay(settings))]
+            return
         if settings.chain_url is not None:
             if settings.changenow_url is None:
                 raise Invalid("PAYONCE_CHAIN_URL is set and CHANGENOW_URL is not: a simulated wallet cannot pay the "
@@ -56,13 +82,80 @@ async def open_payouts(settings: Settings, database: Database) -> AsyncIterator[
         if wallet is not None and address.lower() != wallet.address.lower():
             raise Invalid(f"HOST_WALLET_ADDRESS is {address}, and the wallet that pays is {wallet.address}: refunds "
                           "would go where nobody counts them; set it to that one, or leave it unset")  # fmt: skip
-        terms = Terms(
-            [secret.key for secret in settings.signing_keys()], address, settings.payouts.fee_percent,
-            settings.payouts.allow_missing_payment_id,
-        )  # fmt: skip
         if wallet is not None:
             await _warn_of_no_limit(database)
-        yield [changenow, terms, *([] if wallet is None else [HostWallet(wallet, database, process_name())])]
+        yield [
+            changenow,
+            _terms(settings, address),
+            *([] if wallet is None else [HostWallet(wallet, database, process_name())]),
+        ]
+
+
+def _terms(settings: Settings, host_wallet: str | None = None) -> Terms:
+    payouts = settings.payouts
+    return Terms(
+        [secret.key for secret in settings.signing_keys()], host_wallet or payouts.host_wallet_address or "",
+        payouts.fee_percent, payouts.allow_missing_payment_id, external_hostpay=payouts.external_hostpay,
+        six_fields=payouts.webhook_format == "six-field",
+    )  # fmt: skip
+
+
+async def _refuse_unpaid(database: Database) -> None:
+    """What our own hostpay was told of is its to finish: nobody else knows how far it came."""
+    left = await database.engine.fetchval(
+        "select count(*) from payonce.live_messages where queue = any($1) and state <> 'parked'",
+        [HOSTPAY.queue, FOLLOW.queue],
+    )
+    if left:
+        raise Invalid(
+            f"PAYOUTS_HOSTPAY is external and {left:,} messages to our own hostpay are not at their end; run "
+            "payouts.hostpay with PAYOUTS_HOSTPAY=internal until `payonce queues list` shows none"
+        )
+
+
+@asynccontextmanager
+async def _external_hostpay(settings: Settings) -> AsyncIterator[ExternalHostPay]:
+    # Not at the top: Google's client and the ciphers take a while to load.
+    from payonce.outside import cloud_tasks
+    from payonce.queues.cloudtasks.client import TaskService
+    from payonce.services.payouts.tokens import HOST_PAY
+
+    assert settings.payouts.hostpay_url is not None
+    service = TaskService(cloud_tasks(settings))
+    try:
+        yield external_hostpay(
+            service, settings.payouts.called(HOST_PAY.queue), settings.payouts.hostpay_url, settings.hostpay_keys()
+        )
+    finally:
+        await service.close()
+
+
+def external_hostpay(service: "TaskService", queue: str, url: str, keys: "Sequence[Secret]") -> ExternalHostPay:
+    """Makes tasks for somebody's own GCHostPay: {"token": "…"}, of version 1, under the name that it is given."""
+    from payonce.kit.crypto import to_base64url
+    from payonce.queues.cloudtasks.client import ALREADY_EXISTS, OK, Errand
+    from payonce.services.payouts.tokens import HOST_PAY, HostPay
+    from payonce.services.payouts.tokens.packed import Packer
+
+    packer, parts = Packer(HOST_PAY, keys), urlsplit(url)
+
+    async def create(name: str, fields: HostPay) -> str:
+        body = json.dumps({"token": to_base64url(packer.make(fields, time.time()))}).encode()
+        task = service.config.place.task(queue, name)
+        errand = Errand(task, url, f"{parts.scheme}://{parts.netloc}", body, HOSTPAY_DEADLINE_S)
+        try:
+            [said] = await service.create(queue, [errand])
+        except Unavailable as error:
+            raise NotSent(str(error)) from error
+        if said.code in (OK, ALREADY_EXISTS):
+            return task
+        reason = f"the task service said {said.code} to a task for {url}: {said.text}"
+        raise NotSent(reason) if said.code in NEVER_MADE else Unknown(reason)
+
+    async def delete(name: str) -> None:
+        await service.delete(service.config.place.task(queue, name))
+
+    return ExternalHostPay(create, delete)
 
 
 async def _warn_of_no_limit(database: Database) -> None:
@@ -81,7 +174,7 @@ async def _wallet_at(url: str) -> AsyncIterator["EvmClient"]:
     from payonce.vendors.evm.simulated_key import SimulatedKey
 
     async with HttpClient("chain", url, timeout_s=VENDOR_TIMEOUT_S, allow_private=True) as http:
-        yield EvmClient(http, SimulatedKey(SIMULATED_SECRET, CHAIN_ID))
+        yield EvmClient(http, SimulatedKey(SIMULATED_SECRET, CHAIN_ID), watch=watching(CHAIN))
 
 
 @asynccontextmanager
@@ -94,7 +187,7 @@ async def _simulated_wallet(settings: Settings, changenow: "ChangeNowSimulator")
         simulated_chain(settings, changenow) as node,
         HttpClient("chain", "https://chain.example", transport=node) as http,
     ):
-        yield EvmClient(http, SimulatedKey(SIMULATED_SECRET, node.chain.chain_id))
+        yield EvmClient(http, SimulatedKey(SIMULATED_SECRET, node.chain.chain_id), watch=watching(CHAIN))
 
 
 @asynccontextmanager

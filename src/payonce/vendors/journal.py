@@ -1,6 +1,7 @@
 """The memory of a simulator: records in the order they were made, in a file if there is one."""
 
 import fcntl
+import os
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,8 +18,10 @@ class Journal:
         self.earlier: list[dict[str, Any]] = []
         """What was on record when it was opened."""
         if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("a+b")
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._file = open(os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600), "a+b")  # noqa: SIM115 - kept
+            # Card numbers and keys of a simulation are often real ones: also files of earlier versions are closed.
+            os.fchmod(self._file.fileno(), 0o600)
             self._take(path)
 
     def append(self, record: dict[str, Any]) -> None:

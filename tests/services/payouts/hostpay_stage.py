@@ -12,6 +12,7 @@ from payonce.engine import brakes
 from payonce.engine.ledger import Account, balance
 from payonce.engine.model import Message
 from payonce.engine.process import Worker
+from payonce.engine.vendor_calls import watching
 from payonce.engine.work import Handler
 from payonce.kit.http import HttpClient
 from payonce.kit.money import Amount
@@ -238,7 +239,10 @@ async def open_house(
                 HttpClient("node", "https://node.example", transport=node) as to_node,
                 HttpClient("changenow", "https://changenow.example", transport=desk) as to_exchange,
             ):
-                wallet, client = EvmClient(to_node, key), ChangeNowClient(to_exchange, "key")
+                wallet, client = (
+                    EvmClient(to_node, key),
+                    ChangeNowClient(to_exchange, "key", watch=watching("changenow")),
+                )
                 terms = Terms((b"key",), key.address)
                 host = HostWallet(wallet, s.database, "process-1", market_s=0.0, fee_cap_wei=fee_cap_wei)
                 worker = await braked_worker(s, HANDLERS, [client, terms, host])

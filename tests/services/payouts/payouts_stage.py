@@ -2,8 +2,8 @@
 
 import hmac
 import json
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -179,8 +179,10 @@ async def open_office(
     terms: Terms = TERMS,
     roles: Sequence[str] = UP_TO_HOSTPAY,
     listed: bool = True,
+    external: Callable[[Stage], AbstractAsyncContextManager[object]] | None = None,
     **how: Any,
 ) -> AsyncIterator[Office]:  # fmt: skip
+    """`external` opens what somebody's own GCHostPay is told by; then there is no wallet."""
     async with stage() as s:
         clock = ExchangesClock(await s.clock.freeze())
         simulator = ChangeNowSimulator(clock=clock, seed=1, limit_per_s=None, **how)
@@ -201,5 +203,9 @@ async def open_office(
             await s.feed.declare(list(QUEUES))
             if listed:
                 await keep_list(s)
-            worker = await s.worker(*handlers, resources=[client, terms, HostWallet(wallet, s.database, "office")])
-            yield Office(s, clock, simulator, door, worker, client, terms)
+            async with AsyncExitStack() as stack:
+                payer: object = HostWallet(wallet, s.database, "office")
+                if external is not None:
+                    payer = await stack.enter_async_context(external(s))
+                worker = await s.worker(*handlers, resources=[client, terms, payer])
+                yield Office(s, clock, simulator, door, worker, client, terms)

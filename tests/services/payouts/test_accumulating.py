@@ -14,7 +14,7 @@ from tests.services.payouts.payouts_stage import BTC_CLIENT, TO_BTC, Office, ope
 
 SMALL = "2.00"
 """0.000776 ETH."""
-OTHERS = ("1BoatSLRHtKNngkdXEeobR76b53LETtpyT", "bc1qz508d6qejxtdg4y5r3zarvary0c5xw7kv8f3t4")
+OTHERS = ("1BoatSLRHtKNngkdXEeobR76b53LETtpyT", "bc1qmy5c5yx3kpe4sd7uf0v9mtryrv8neme8pgs93w")
 
 
 async def look(office: Office) -> None:

@@ -23,7 +23,7 @@ KINDS = {
     "plain": ({}, State.FINISHED),
     "direct": ({"payout_currency": "eth", "payout_network": "eth", "wallet_address": CLIENT}, State.FINISHED),
     "small": ({"subscription_price": "0.10", "wallet_address": SMALL_CLIENT}, State.ACCUMULATING),
-    "unpayable": ({"wallet_address": "bc1" + "q" * 12}, State.HELD),
+    "unpayable": ({"wallet_address": "bc1p0xlxvlhemja6c4dqv22uapctqupfhlxm9h8z3k2e72q4k9hcz7vqzk5jj0"}, State.HELD),
 }
 
 

@@ -31,7 +31,7 @@ from tests.services.payouts.hostpay_stage import (
 )
 from tests.services.payouts.payouts_stage import TO_BTC
 
-SMALL_CLIENTS: Final = (BTC_CLIENT, "bc1qz508d6qejxtdg4y5r3zarvary0c5xw7kv8f3t4")
+SMALL_CLIENTS: Final = (BTC_CLIENT, "bc1qmy5c5yx3kpe4sd7uf0v9mtryrv8neme8pgs93w")
 OTHER_CLIENT: Final = "1BoatSLRHtKNngkdXEeobR76b53LETtpyT"
 RUNS: Final = 8
 PRICE: Final = "100"

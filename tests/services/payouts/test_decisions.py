@@ -21,7 +21,7 @@ from payonce.services.payouts.swap_reading import Seen
 from payonce.testing import OpenStage
 from tests.services.payouts.payouts_stage import BTC_CLIENT, TO_BTC, Office, eth, open_office, usdt
 
-BAD_ADDRESS = "bc1" + "q" * 12
+BAD_ADDRESS = "bc1p0xlxvlhemja6c4dqv22uapctqupfhlxm9h8z3k2e72q4k9hcz7vqzk5jj0"
 """It has the shape that we ask for, and not the one that the exchange does."""
 BTC_ELSEWHERE = "1BoatSLRHtKNngkdXEeobR76b53LETtpyT"
 ETH_OLD, ETH_NEW = "0x" + "12" * 20, "0x" + "34" * 20

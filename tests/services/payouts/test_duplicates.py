@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from decimal import Decimal
 from random import Random
 from typing import Any
@@ -10,14 +11,15 @@ import pytest
 
 from payonce.engine.model import Message
 from payonce.services.payouts import sending, store, swap_store
+from payonce.services.payouts.messages import FOLLOW_EXCHANGE, HAND_OVER
 from payonce.services.payouts.model import State, payout_from
-from payonce.services.payouts.policies import ESTIMATE, ESTIMATED, QUEUES, SWAP, SWAPPED
+from payonce.services.payouts.policies import ESTIMATE, ESTIMATED, EXTERNAL, QUEUES, SWAP, SWAPPED
 from payonce.services.payouts.receiving import Taken
 from payonce.services.payouts.tokens import hops
 from payonce.testing import OpenStage
 from payonce.vendors.changenow.port import Estimate
 from payonce.vendors.changenow.port import Swap as Made
-from tests.services.payouts.payouts_stage import BTC_CLIENT, HOST_WALLET, PRICING, TO_BTC, Office, open_office
+from tests.services.payouts.payouts_stage import BTC_CLIENT, HOST_WALLET, PRICING, TERMS, TO_BTC, Office, open_office
 
 TABLES = (
     "payouts.payouts", "payouts.parts", "payouts.swaps", "payouts.shares", "payouts.split_payout_request",
@@ -103,7 +105,7 @@ async def test_nothing_that_comes_late_changes_anything(stage: OpenStage, reache
 @pytest.mark.parametrize("price", ["100.00", "2.00"])
 async def test_what_is_held_or_accumulates_stays_as_it_is(stage: OpenStage, price: str) -> None:
     async with open_office(stage) as office:
-        address = BTC_CLIENT if price == "2.00" else "bc1" + "q" * 12
+        address = BTC_CLIENT if price == "2.00" else "bc1p0xlxvlhemja6c4dqv22uapctqupfhlxm9h8z3k2e72q4k9hcz7vqzk5jj0"
         taken = await office.order(subscription_price=price, wallet_address=address)
         await office.run()
         assert await office.state(taken) in (State.HELD, State.ACCUMULATING)
@@ -120,14 +122,49 @@ async def test_an_exchange_that_nobody_here_ordered_writes_nothing(stage: OpenSt
         before = await snapshot(office)
         stranger = payout_from({**await _row(office, taken), "id": "nobody", "state": "received"})
         [swap] = await office.swaps(taken)
-        made = Made("0" * 14, TO_BTC, Decimal(1), Decimal(1), "p", None, "c", None, None, "standard", "direct")
+        made = Made("deadbeefdeadbe", TO_BTC, Decimal(1), Decimal(1), "p", None, "c", None, None, "standard", "direct")
         async with office.s.begin() as tx:
             await sending.send_swapped(tx, stranger, swap, 9, made, HOST_WALLET)
         await office.run()
         assert await snapshot(office) == before
+        assert "no exchange 'deadbeefdeadbe' of" in await parked(office, SWAPPED.queue)
 
 
-async def test_what_cannot_be_read_is_rejected_and_the_payout_goes_on(stage: OpenStage) -> None:
+async def parked(office: Office, queue: str) -> str:
+    """Why the queue's only message ended up for a person."""
+    [left] = await office.s.owner.fetch("select state, last_error from payonce.messages where queue = $1", queue)
+    assert left["state"] == "parked"
+    return str(left["last_error"])
+
+
+@pytest.mark.parametrize("changed", [{"unique_id": "A" * 16}, {"part": 2}])
+async def test_a_swap_that_no_payout_asks_for_is_not_ordered_and_its_message_is_parked(
+    stage: OpenStage, changed: dict[str, object]
+) -> None:
+    async with open_office(stage) as office:
+        await office.s.admin.pause(SWAP.queue, "to change what it is asked for")
+        await office.order()
+        await office.run()
+        [asked] = await office.s.owner.fetch("select payload from payonce.messages where queue = $1", SWAP.queue)
+        await office.forget_messages()
+        await office.s.admin.resume(SWAP.queue)
+        await office.s.feed.put([Message(queue=SWAP.queue, payload={**json.loads(asked["payload"]), **changed})])
+        await office.run(600)
+        assert "nothing was ordered" in await parked(office, SWAP.queue)
+        assert await office.s.owner.fetchval("select count(*) from payonce.effects") == 0
+
+
+@pytest.mark.parametrize("action", [HAND_OVER, FOLLOW_EXCHANGE])
+async def test_a_swap_that_nobody_knows_is_not_handed_over_and_its_message_is_parked(
+    stage: OpenStage, action: str
+) -> None:
+    async with open_office(stage, terms=replace(TERMS, external_hostpay=True)) as office:
+        await office.s.feed.put([Message(queue=EXTERNAL.queue, action=action, payload={"swap_id": "nobody/1/1"})])
+        await office.run(600)
+        assert "there is no swap 'nobody/1/1'" in await parked(office, EXTERNAL.queue)
+
+
+async def test_what_does_not_fit_is_parked_and_the_payout_goes_on(stage: OpenStage) -> None:
     async with open_office(stage) as office:
         for policy in QUEUES[:4]:
             await office.s.feed.put([Message(queue=policy.queue, payload={"user_id": "nobody"})])
@@ -135,21 +172,23 @@ async def test_what_cannot_be_read_is_rejected_and_the_payout_goes_on(stage: Ope
         await office.run()
         assert await office.state(taken) is State.SWAPPED
         ends = await office.s.owner.fetch("select status, count(*) from payonce.job_logs group by 1 order by 1")
-        assert dict(map(tuple, ends))["failed"] == 4
+        assert dict(map(tuple, ends))["parked"] == 4
+        rows = await office.s.owner.fetch("select last_error from payonce.messages where state = 'parked'")
+        assert all("the message does not fit" in row["last_error"] for row in rows)
+        assert len(rows) == 4
 
 
-async def test_a_caller_that_keeps_its_payouts_itself_gets_its_estimate(stage: OpenStage) -> None:
+async def test_an_estimate_that_belongs_to_no_payout_is_not_asked_for(stage: OpenStage) -> None:
     async with open_office(stage, roles=("estimator",)) as office:
         asked = hops.EstimateRequest(
             user_id=7, closed_channel_id="-100", wallet_address=BTC_CLIENT, payout_currency="btc",
             payout_network="btc", adjusted_amount_usdt=Decimal(97),
         )  # fmt: skip
         await office.s.feed.put([Message(queue=ESTIMATE.queue, payload=hops.plain(asked))])
-        await office.run()
-        [answer] = await office.s.owner.fetch("select payload from payonce.messages where queue = $1", ESTIMATED.queue)
-        found = hops.read(hops.EstimateResponse, json.loads(answer["payload"]))
-        assert (found.user_id, found.from_amount_usdt) == (7, Decimal(97))
-        assert found.to_amount_eth_post_fee + found.withdrawal_fee == Decimal("0.0386")
+        await office.drain()
+        [left] = await office.s.owner.fetch("select * from payonce.messages")
+        assert (left["queue"], left["attempts"]) == (ESTIMATE.queue, 1), "it is tried again, and parked after a day"
+        assert "there is no payout None to price" in left["last_error"]
 
 
 async def test_hostpay_is_told_what_is_on_record_and_not_what_a_message_says(stage: OpenStage) -> None:

@@ -4,11 +4,13 @@ from dataclasses import replace
 from decimal import Decimal
 
 import pytest
+from structlog.testing import capture_logs
 
 from payonce.services.payouts import books
 from payonce.services.payouts.model import USDT, State
 from payonce.services.payouts.orchestrator import ESTIMATE_MAX_AGE_S
 from payonce.services.payouts.policies import ESTIMATED
+from payonce.services.payouts.receiving import receive
 from payonce.testing import OpenStage
 from payonce.vendors.changenow import prices
 from tests.services.payouts.payouts_stage import CLIENT, HOST_WALLET, eth, open_office, usdt
@@ -144,3 +146,34 @@ async def test_a_payout_in_eth_goes_to_the_wallet_without_an_exchange(stage: Ope
         assert await office.balance(books.HOST_WALLET) == eth("-0.0389")
         assert await office.balance(books.AT_EXCHANGE) == eth("0")
         assert await office.broken() == {}
+
+
+async def test_a_payout_writes_a_log_line_at_each_step(stage: OpenStage) -> None:
+    async with open_office(stage) as office:
+        with capture_logs() as lines:
+            taken = await office.order()
+            await office.run()
+            [swap] = await office.swaps(taken)
+            await office.pay(swap)
+            await office.finish(swap)
+        said = [line["event"] for line in lines if line.get("payout") == taken.payout.id]
+        assert said == [
+            "payout_received", "vendor_estimated", "payout_priced", "exchange_requested", "exchange_created",
+            "hostpay_triggered", "deposit_signed", "deposit_paid", "payout_finished",
+        ]  # fmt: skip
+        [priced] = [line for line in lines if line["event"] == "payout_priced"]
+        assert (priced["unique_id"], priced["amount"]) == (taken.payout.unique_id, "0.038800000000000000 ETH")
+
+
+async def test_what_is_rolled_back_writes_no_log_line(stage: OpenStage) -> None:
+    async with open_office(stage) as office:
+        asked = await office.asked()
+
+        async def fail() -> None:
+            async with office.s.begin() as tx:
+                await receive(tx, asked)
+                raise ZeroDivisionError
+
+        with capture_logs() as lines, pytest.raises(ZeroDivisionError):
+            await fail()
+        assert [line for line in lines if line["event"] == "payout_received"] == []

@@ -133,7 +133,7 @@ ABLATIONS: Ablations = {
         [test_hostpay_writers.test_row_nonce_and_bytes_are_on_record_before_the_first_byte_leaves],
     ),
     "the look whether it waits": (
-        patched(hostpay, "_waits_for_us", always_waits),
+        patched(hostpay, "waits_for_us", always_waits),
         [
             test_hostpay.test_an_exchange_that_expired_unpaid_is_replaced_by_another,
             test_hostpay.test_an_exchange_that_somebody_else_paid_goes_before_a_person,

@@ -119,7 +119,7 @@ def test_the_wallet_does_not_pay_itself(address: str) -> None:
 
 async def test_another_address_by_a_person_is_kept_in_the_same_spelling(stage: OpenStage) -> None:
     async with open_office(stage) as office:
-        taken = await office.order(wallet_address="bc1" + "q" * 12)
+        taken = await office.order(wallet_address="bc1p0xlxvlhemja6c4dqv22uapctqupfhlxm9h8z3k2e72q4k9hcz7vqzk5jj0")
         await office.run()
         held = await office.payout(taken)
         asked = Decision(

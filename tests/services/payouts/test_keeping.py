@@ -72,10 +72,14 @@ async def test_a_payout_whose_message_is_parked_is_before_a_person_too(stage: Op
         taken = await office.order()
         await office.s.admin.pause(SWAP.queue, "to stop it here")
         await office.drain()
-        await office.s.owner.execute("update payonce.messages set state = 'parked' where queue = $1", SWAP.queue)
+        await office.s.owner.execute(
+            "update payonce.messages set state = 'parked', last_error = 'the exchange is away' where queue = $1",
+            SWAP.queue,
+        )
         await office.s.admin.resume(SWAP.queue)
         await tick(office, PUT_BACK)
         payout = await office.payout(taken)
+        assert payout.reason == "the exchange is away; its message is parked: release it when the cause is gone"
         assert (payout.state, payout.hold, payout.held_from) == (State.REVIEW, Hold.GAVE_UP, State.PRICED)
         asked = Decision(payout_id=payout.id, seen=payout.revision, verdict=Verdict.RELEASE, note="repaired")
         async with office.s.begin() as tx:

@@ -5,7 +5,7 @@ from payonce.services.payouts.observing import observe_payouts
 from payonce.testing import OpenStage
 from tests.services.payouts.payouts_stage import open_office
 
-REFUSED_ADDRESS = "bc1" + "q" * 12
+REFUSED_ADDRESS = "bc1p0xlxvlhemja6c4dqv22uapctqupfhlxm9h8z3k2e72q4k9hcz7vqzk5jj0"
 
 
 def shown(name: str, state: str) -> float | None:

@@ -10,6 +10,7 @@ import asyncpg
 
 import payonce
 from payonce.engine.database import Connection
+from payonce.services.payouts.lookup import find_payouts
 from payonce.testing import OpenStage
 from tests.conformance.wire import on_the_wire
 from tests.services.payouts.hostpay_stage import House
@@ -37,6 +38,20 @@ TABLES: Final = frozenset({
 """Those that grow with every payout."""
 OF_FEW: Final = frozenset({"swaps_waiting", "effects_open"})
 """Indexes that leave nearly all rows out: these may be read to their ends."""
+MANY: Final = """
+    insert into payouts.payouts (id, unique_id, natural_key, user_id, closed_channel_id, wallet_address,
+        payout_currency, payout_network, price_minor, fee_minor, adjusted_minor, value_minor, state)
+    select 'many-' || n, upper(lpad(to_hex(n), 16, 'M')), 'n' || n, n, '-1001', '0x' || lpad(to_hex(n), 40, '0'),
+        'usdt', 'eth', 100, 0, 100, 40, 'priced' from generate_series(1, 1000) n;
+    insert into payouts.parts (payout_id, part, amount_minor)
+    select 'many-' || n, 1, 40 from generate_series(1, 1000) n;
+    insert into payouts.swaps (id, unique_id, part, round, currency, network, address, amount_minor, state, cn_api_id,
+        payin_address)
+    select 'many-' || n, upper(lpad(to_hex(n), 16, 'M')), 1, 1, 'usdt', 'eth', '0x1', 40, 'created', 'many-' || n,
+        '0x' || lpad(to_hex(n), 40, 'f') from generate_series(1, 1000) n;
+    insert into payouts.shares (swap_id, payout_id, part, amount_minor)
+    select 'many-' || n, 'many-' || n, 1, 40 from generate_series(1, 1000) n;
+"""
 
 
 def texts() -> Iterator[tuple[str, str]]:
@@ -114,3 +129,25 @@ async def test_nor_does_one_for_tables_that_were_analysed_while_they_were_empty(
         plans = {sql: await whole_tables(connection, sql, f"planned_{number}") for number, sql in enumerate(reading)}
     assert not {sql: tables for sql, tables in plans.items() if tables}
     assert sum(tables is not None for tables in plans.values()) >= LEAST_READING
+
+
+async def test_a_payout_is_found_by_index_whatever_a_person_holds(stage: OpenStage) -> None:
+    """Among a thousand payouts: a planner that knows few rows rightly reads them all."""
+    sent: list[str] = []
+
+    def see(statement: str) -> str:
+        sent.append(statement)
+        return statement
+
+    async with busy_house(stage) as house:
+        with on_the_wire(see):
+            await order(house, 1)
+            await run(house)
+            await find_payouts(house.s.read, "bc1q")
+        [statement] = [each for each in sent if "deposit address" in each]
+        await house.s.owner.execute(MANY)
+        await house.s.owner.execute("analyze")
+        async with house.s.database.handlers.acquire() as connection:
+            read = await whole_tables(connection, statement, "finding")
+    assert read is not None
+    assert not {"payouts", "swaps", "shares"} & set(read)

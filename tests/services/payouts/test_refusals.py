@@ -64,6 +64,9 @@ async def test_after_a_day_without_an_answer_a_person_decides_and_nothing_is_los
         await office.run(2 * 86_400.0)
         payout = await office.payout(taken)
         assert (payout.state, payout.held_from, payout.hold) == (State.REVIEW, State.RECEIVED, Hold.GAVE_UP)
+        assert payout.reason is not None
+        assert payout.reason.startswith("changenow"), "the cause comes first"
+        assert payout.reason.endswith(f"({ESTIMATE.queue} gave up on it after a day)")
         assert await office.balance(books.OWED, USDT) == usdt("-97")
         assert await office.broken() == {}
 
@@ -170,7 +173,7 @@ async def test_what_would_need_too_many_parts_is_reviewed(stage: OpenStage) -> N
 async def test_an_address_that_the_exchange_refuses_is_held_for_another(stage: OpenStage) -> None:
     async with open_office(stage) as office:
         # It has the shape that we ask for, and not the one that the exchange does.
-        taken = await office.order(wallet_address="bc1" + "q" * 12)
+        taken = await office.order(wallet_address="bc1p0xlxvlhemja6c4dqv22uapctqupfhlxm9h8z3k2e72q4k9hcz7vqzk5jj0")
         await office.run()
         payout = await office.payout(taken)
         assert (payout.state, payout.hold, payout.held_from) == (State.HELD, Hold.BAD_ADDRESS, State.PRICED)

@@ -4,6 +4,8 @@ import csv
 from datetime import timedelta
 from decimal import Decimal
 
+import pytest
+
 from payonce.engine.audit.references import check_references
 from payonce.engine.model import Message
 from payonce.engine.reconcile import Run, reconcile, unmatched
@@ -84,6 +86,21 @@ async def test_what_the_exchange_shows_as_we_do_is_not_spoken_of(stage: OpenStag
         await office.pay(swap)
         await office.finish(swap)
         assert await compare(office) == []
+
+
+@pytest.mark.parametrize(
+    ("shown", "why"), [("0x" + "CD" * 20, []), ("0x" + "34" * 20, ["another address than the client's"])]
+)
+async def test_an_address_is_another_one_by_its_bytes_alone(stage: OpenStage, shown: str, why: list[str]) -> None:
+    async with open_office(stage, pace=AT_ONCE) as office:
+        taken = await office.order(wallet_address="0x" + "cd" * 20, payout_currency="usdc", payout_network="eth")
+        await office.run()
+        [swap] = await office.swaps(taken)
+        await office.pay(swap)
+        await office.finish(swap)
+        entries = office.changenow.books.entries
+        entries[swap.cn_api_id or ""].payout_address = shown
+        assert [text[-len(said) :] for text, said in zip(await compare(office), why, strict=True)] == why
 
 
 async def test_what_we_paid_and_the_exchange_does_not_show_as_funded_is_told_loudly(stage: OpenStage) -> None:

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from payonce.services.payouts.tokens import HOPS, HOST_PAY, SWAP_RESPONSE, Hop, plain
+from payonce.services.payouts.tokens.hops import MADE_AT, OLDER
 from tests.services.payouts.tokens_made import (
     FIELDS,
     HOST_WALLET,
@@ -100,7 +101,7 @@ def test_a_literal_token_of_version_1_opens_to_its_fields(hop: Hop) -> None:
     body = json.dumps({"token": GOLDEN["1", hop.name]}).encode()
     arrived = codec(hop, v1="accept").decode(body, TASK).message
     assert arrived is not None
-    assert arrived.payload == plain(FIELDS[hop])
+    assert arrived.payload == {**plain(FIELDS[hop]), OLDER: "accept", MADE_AT: NOW_S}
 
 
 @every_hop

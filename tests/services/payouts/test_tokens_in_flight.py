@@ -1,5 +1,7 @@
-"""A payout goes through all roles of a real process in tokens that the task service brings, and none is refused."""
+"""A payout goes through all roles of a real process in tokens that the task service brings, and none is refused. Tasks
+of older services become payouts or stay with the task service."""
 
+import asyncio
 import http.client
 import json
 import time
@@ -9,8 +11,12 @@ from uuid import uuid4
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from payonce.kit.crypto import sign_hex
-from payonce.services.payouts.tokens import HOPS
+from payonce.kit.crypto import sign_hex, to_base64url
+from payonce.kit.webhooks.secrets import Secret
+from payonce.queues.cloudtasks.client import Config, Errand, TaskService
+from payonce.queues.cloudtasks.names import LOCAL_ACCOUNT, LOCAL_PROJECT, Place
+from payonce.services.payouts.tokens import ESTIMATE_REQUEST, ESTIMATE_RESPONSE, HOPS
+from payonce.services.payouts.tokens.packed import Packer
 from payonce.testing import ScratchDatabase
 from tests.cli.conftest import (
     PATIENCE_S,
@@ -24,7 +30,7 @@ from tests.cli.conftest import (
     warm_parent,
 )
 from tests.cli.test_serving import fetch, started
-from tests.services.payouts.tokens_made import CLIENT
+from tests.services.payouts.tokens_made import CLIENT, FIELDS
 
 __all__ = ["clean_environment", "database", "payonce", "warm_parent"]
 
@@ -71,3 +77,52 @@ def test_a_payout_passes_every_hop(payonce: Payonce, database: ScratchDatabase, 
     brought = counted(port, "payonce_pushed_deliveries_total")
     assert {labels["queue"] for labels in brought} == {hop.queue for hop in HOPS}
     assert counted(port, "payonce_hop_token_failures_total") == []
+
+
+PATHS = {hop: f"/payouts/{hop.role}{hop.path}" for hop in HOPS}
+TAKEN_UP = (ESTIMATE_REQUEST, ESTIMATE_RESPONSE)
+SERVER_TOKEN = "token-of-the-task-server"
+
+
+async def bring(address: str, port: int) -> None:
+    """One task of an older service for each hop, made with Google's client."""
+    service = TaskService(Config(Place(LOCAL_PROJECT, "us-central1"), LOCAL_ACCOUNT, address, lambda: SERVER_TOKEN))
+    here = f"http://127.0.0.1:{port}"
+    key = Secret(SIGNING_KEY)
+    try:
+        for hop in HOPS:
+            made = Packer(hop, [key]).make(FIELDS[hop], time.time())
+            body = json.dumps({"token": to_base64url(made)}).encode()
+            name = service.config.place.task(hop.queue, f"of-an-older-service-{hop.role}-{len(hop.path)}")
+            [said] = await service.create(hop.queue, [Errand(name, here + PATHS[hop], here, body, 30.0)])
+            assert said.code == "OK", said
+    finally:
+        await service.close()
+
+
+@pytest.mark.full
+def test_tasks_of_older_services_become_payouts_or_stay(payonce: Payonce, database: ScratchDatabase) -> None:
+    process = payonce.start(
+        "up",
+        "--port",
+        "0",
+        PAYOUTS_TOKENS_V1="accept",
+        GRPC_VERBOSITY="NONE",
+        TPS_HOSTPAY_SIGNING_KEY=SIGNING_KEY,
+        CLOUD_TASKS_TOKEN=SERVER_TOKEN,
+    )
+    address = started(process, "cloud_tasks_server_listening")["address"]
+    port = int(started(process, "listening")["url"].rpartition(":")[2])
+    asyncio.run(bring(address, port))
+
+    def taken_up() -> Any:
+        return ask(database.owner_url, "select count(*) = 2 from payouts.payouts")
+
+    def refused() -> Any:
+        retried = [each for each in counted(port, "payonce_pushed_deliveries_total") if each["outcome"] == "retried"]
+        return {each["queue"] for each in retried} == {hop.queue for hop in HOPS if hop not in TAKEN_UP}
+
+    until(taken_up, "both requests are payouts")
+    until(refused, "the others were answered with an error")
+    left = ask(database.owner_url, "select count(*) from cloudtasks.tasks where id like '%older-service%'")
+    assert left == 3, "they are still with the task service"

@@ -18,7 +18,7 @@ from payonce.kit.crypto import Keyring
 from payonce.kit.http import HttpClient
 from payonce.services.payouts import ROLES
 from payonce.services.payouts.model import State
-from payonce.services.payouts.policies import FOLLOW, KEEPING, QUEUES
+from payonce.services.payouts.policies import EXTERNAL, FOLLOW, KEEPING, QUEUES
 from payonce.services.payouts.scopes import DECIDE, READ
 from payonce.settings import load_settings
 from payonce.testing import OpenStage, ScratchDatabase
@@ -57,7 +57,7 @@ async def test_customers_hear_of_price_payment_and_end_in_the_same_commit(stage:
 async def test_customers_hear_of_what_is_held_once(stage: OpenStage) -> None:
     async with open_office(stage) as office:
         await listen(office)
-        await office.order(wallet_address="bc1" + "q" * 12)
+        await office.order(wallet_address="bc1p0xlxvlhemja6c4dqv22uapctqupfhlxm9h8z3k2e72q4k9hcz7vqzk5jj0")
         await office.run()
         assert await told(office) == [("payout.priced", "priced"), ("payout.held", "held")]
 
@@ -80,7 +80,7 @@ def total(name: str, having: Iterable[tuple[str, str]] = ()) -> float:
 
 
 async def test_the_depth_of_every_queue_is_measured(stage: OpenStage) -> None:
-    queues = [*QUEUES, KEEPING, FOLLOW]
+    queues = [*QUEUES, KEEPING, FOLLOW, EXTERNAL]
     assert {each.policy.queue for handlers in ROLES.values() for each in handlers} == {each.queue for each in queues}
     async with open_office(stage, roles=("swapper",)) as office:
         await office.s.feed.declare(queues)

@@ -179,6 +179,26 @@ async def test_an_answer_about_something_else_is_never_paid_to(body: Any) -> Non
     assert type(await ask("create", Answering(200, body))) is Unknown
 
 
+EVM = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed"
+USDC = {"toCurrency": "usdc", "toNetwork": "eth", "payoutAddress": EVM}
+
+
+@pytest.mark.parametrize("ordered", [EVM, EVM.lower(), "0x" + EVM[2:].upper()])
+async def test_an_evm_address_in_other_capitals_is_the_one_that_was_ordered(ordered: str) -> None:
+    body = created(**USDC, refundAddress=EVM)
+    async with HttpClient("changenow", "https://changenow.example", transport=Answering(200, body)) as http:
+        wanted = order(Pair("eth", "eth", "usdc", "eth"), address=ordered, refund_address=ordered)
+        assert (await ChangeNowClient(http, "k").create(wanted)).payout_address == EVM
+
+
+@pytest.mark.parametrize("other", ["1BoatSLRHtKNngkdXEeobR76b53LETtpyT", EVM])
+async def test_other_addresses_are_compared_to_the_letter(other: str) -> None:
+    body = created(payoutAddress=other)
+    async with HttpClient("changenow", "https://changenow.example", transport=Answering(200, body)) as http:
+        with pytest.raises(Unknown, match="another address"):
+            await ChangeNowClient(http, "k").create(order(address=other.swapcase()))
+
+
 async def test_a_number_that_went_through_a_double_is_the_one_that_was_ordered() -> None:
     asked = Decimal("0.038123456789012345")
     body = created(fromAmount=0.03812345678901235, toAmount=0.00148, refundAddress=None)

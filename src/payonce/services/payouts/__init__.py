@@ -4,10 +4,12 @@ from payonce.services.payouts.accumulating import batch_client, look_for_batches
 from payonce.services.payouts.changing_limits import limiting
 from payonce.services.payouts.decisions import deciding
 from payonce.services.payouts.estimator import price_payout
+from payonce.services.payouts.external_hostpay import follow_exchange, hand_over_swap
 from payonce.services.payouts.hostpay import pay_swap
 from payonce.services.payouts.hostpay_follow import follow_payment
 from payonce.services.payouts.invariants import INVARIANTS
 from payonce.services.payouts.keeping import SCHEDULES, put_back_payouts, refresh_currencies
+from payonce.services.payouts.lookup import find_payouts, waiting_payouts
 from payonce.services.payouts.observing import observe_payouts
 from payonce.services.payouts.orchestrator import record_swap, value_payout
 from payonce.services.payouts.policies import QUEUES
@@ -21,14 +23,16 @@ from payonce.services.payouts.wallet_limits import clearing
 ROLES = {
     "orchestrator": (
         value_payout, record_swap, refresh_currencies, look_for_batches, batch_client, put_back_payouts,
-        compare_exchanges,
+        compare_exchanges, hand_over_swap, follow_exchange,
     ),
     "estimator": (price_payout,),
     "swapper": (create_swap,),
     "hostpay": (pay_swap, follow_payment),
 }  # fmt: skip
 
+LOOKUPS = (find_payouts,)
+
 __all__ = [
-    "INVARIANTS", "NAMES", "QUEUES", "REFERENCES", "ROLES", "SCHEDULES", "SCOPES", "Terms", "clearing", "deciding",
-    "limiting", "observe_payouts", "statements",
+    "INVARIANTS", "LOOKUPS", "NAMES", "QUEUES", "REFERENCES", "ROLES", "SCHEDULES", "SCOPES", "Terms", "clearing",
+    "deciding", "limiting", "observe_payouts", "statements", "waiting_payouts",
 ]  # fmt: skip

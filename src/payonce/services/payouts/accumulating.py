@@ -6,6 +6,7 @@ from payonce.engine.transaction import Tx
 from payonce.engine.work import Work, handles
 from payonce.kit.money import Amount
 from payonce.services.payouts import books, sending, store, swap_store
+from payonce.services.payouts.addresses import key_of
 from payonce.services.payouts.minimums import taken_now
 from payonce.services.payouts.model import ETH, Payout, State, payout_from
 from payonce.services.payouts.policies import KEEPING
@@ -41,11 +42,13 @@ async def look_for_batches(work: Work) -> None:
     after = work.message.payload.get("after")
     rows = await work.read.fetch(
         """
-        select distinct on (payout_currency, payout_network, wallet_address, coalesce(extra_id, '')) *
-        from payouts.payouts where state = 'accumulating' and ($2::text[] is null
-            or (payout_currency, payout_network, wallet_address, coalesce(extra_id, ''))
-                > (($2::text[])[1], ($2::text[])[2], ($2::text[])[3], ($2::text[])[4]))
-        order by payout_currency, payout_network, wallet_address, coalesce(extra_id, ''), created_at limit $1
+        select distinct on (payout_currency, payout_network, address_key, coalesce(extra_id, '')) *
+        from (select *, payouts.address_key(wallet_address) as address_key from payouts.payouts
+              where state = 'accumulating') waiting
+        where $2::text[] is null
+           or (payout_currency, payout_network, address_key, coalesce(extra_id, ''))
+                > (($2::text[])[1], ($2::text[])[2], ($2::text[])[3], ($2::text[])[4])
+        order by payout_currency, payout_network, address_key, coalesce(extra_id, ''), created_at limit $1
         """,
         CLIENTS_MAX, after,
     )  # fmt: skip
@@ -54,12 +57,12 @@ async def look_for_batches(work: Work) -> None:
             await _put(tx, payout_from(row), f"batch:{work.message.id}:{row['id']}")
         if len(rows) == CLIENTS_MAX:
             last = rows[-1]
-            client = [last[name] or "" for name in ("payout_currency", "payout_network", "wallet_address", "extra_id")]
+            client = [last[name] or "" for name in ("payout_currency", "payout_network", "address_key", "extra_id")]
             await tx.send(KEEPING, {"after": client}, action=LOOK, key=f"look:{work.message.id}")
 
 
 @handles(KEEPING, BATCH)
-async def batch_client(work: Work, changenow: ChangeNow, host: HostWallet) -> None:
+async def batch_client(work: Work, changenow: ChangeNow, host: HostWallet | None) -> None:
     """One swap for all that a client is owed, once the exchange takes so much, or it is worth the gas."""
     of = await store.payout(work.read, work.message.correlation_id)
     try:
@@ -113,12 +116,13 @@ async def _frozen_lanes(tx: Tx, of: Payout) -> list[str]:
         """
         select lane from (
             select distinct closed_channel_id as lane from payouts.payouts
-            where state = 'accumulating' and payout_currency = $1 and payout_network = $2 and wallet_address = $3
-              and extra_id is not distinct from $4) waiting
+            where state = 'accumulating' and payout_currency = $1 and payout_network = $2
+              and payouts.address_key(wallet_address) = $3 and extra_id is not distinct from $4) waiting
         where exists (select from payonce.freeze_on($5, null, lane, $7))
            or exists (select from payonce.freeze_on($6, $8, lane, $7))
         """,
-        of.payout_currency, of.payout_network, of.wallet_address, of.extra_id, CHANGENOW, EVM, SERVICE, ETH.code,
+        of.payout_currency, of.payout_network, key_of(of.wallet_address), of.extra_id, CHANGENOW, EVM, SERVICE,
+        ETH.code,
     )  # fmt: skip
     return [row["lane"] for row in rows]
 
@@ -128,11 +132,12 @@ async def _waiting(tx: Tx, of: Payout, frozen: list[str]) -> list[Payout]:
     rows = await tx.fetch(
         """
         select * from payouts.payouts
-        where state = 'accumulating' and payout_currency = $1 and payout_network = $2 and wallet_address = $3
-          and extra_id is not distinct from $4 and closed_channel_id <> all($5::text[])
+        where state = 'accumulating' and payout_currency = $1 and payout_network = $2
+          and payouts.address_key(wallet_address) = $3 and extra_id is not distinct from $4
+          and closed_channel_id <> all($5::text[])
         order by id for update
         """,
-        of.payout_currency, of.payout_network, of.wallet_address, of.extra_id, frozen,
+        of.payout_currency, of.payout_network, key_of(of.wallet_address), of.extra_id, frozen,
     )  # fmt: skip
     return sorted((payout_from(row) for row in rows), key=lambda payout: (payout.created_at, payout.id))
 

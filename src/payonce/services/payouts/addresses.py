@@ -4,6 +4,15 @@ import re
 from typing import Final
 
 from payonce.kit.keccak import keccak_256
+from payonce.services.payouts.checksums import (
+    BITCOIN,
+    PAY_TO_KEY,
+    PAY_TO_SCRIPT,
+    TRON,
+    has_owner,
+    is_base58check,
+    witness_program,
+)
 
 _BASE58: Final = "1-9A-HJ-NP-Za-km-z"
 _BECH32: Final = "02-9ac-hj-np-z"
@@ -17,6 +26,8 @@ MEMO_SHAPE: Final = "[!-~]([ -~]{0,118}[!-~])?"
 MEMO_RULE: Final = "must be 1 to 120 printable ASCII characters, with no blank at its beginning or end"
 
 _BECH32_BEGINS: Final = {"btc": ("bc1",), "ltc": ("ltc1",)}
+SEGWIT: Final = tuple(_BECH32_BEGINS)
+"""Networks with addresses in Bech32."""
 SHAPES: Final = {
     **dict.fromkeys(("eth", "bsc", "matic", "arbitrum", "op", "base", "avaxc", "zksync", "linea", "ftm"), _EVM),
     "btc": re.compile(rf"[13][{_BASE58}]{{25,34}}|bc1[{_BECH32}]{{11,71}}"),
@@ -47,6 +58,28 @@ def in_one_spelling(network: str, address: str) -> str:
     return address
 
 
+def key_of(address: str) -> str:
+    """By which two addresses are compared. One of an EVM network is 20 bytes, whose hexadecimal digits may have either
+    case; all other addresses are told apart by every letter. `payouts.address_key` does the same in the database."""
+    return address.lower() if _EVM.fullmatch(address) else address
+
+
+def checksummed(address: str) -> str:
+    """An EVM address in the spelling of EIP-55; any other as it is."""
+    if not _EVM.fullmatch(address):
+        return address
+    small = address[2:].lower()
+    hashed = keccak_256(small.encode()).hex()
+    return "0x" + "".join(
+        letter.upper() if int(nibble, 16) >= 8 else letter for letter, nibble in zip(small, hashed, strict=False)
+    )
+
+
+def in_capitals(address: str) -> str:
+    """An EVM address with capital digits; any other as it is."""
+    return f"0x{address[2:].upper()}" if _EVM.fullmatch(address) else address
+
+
 def wrong_with(network: str, address: str) -> str | None:
     """Why it cannot be an address of the network, as the end of a sentence; None when it can."""
     shape = SHAPES.get(network, _ANY)
@@ -54,19 +87,25 @@ def wrong_with(network: str, address: str) -> str | None:
         return f"is no address of the network {network}"
     if shape is _EVM and address == _ZERO:
         return "is the zero address, whose key nobody has: what is paid there is lost; give the client's own"
-    if shape is _EVM and not _checksum_holds(address):
-        return f"is mistyped: its capital letters, the checksum of {network} (EIP-55), do not fit it; copy it anew"
+    program = witness_program(in_one_spelling(network, address), BITCOIN) if network == "btc" else None
+    if program is not None and not has_owner(*program):
+        return "is of a kind that nobody owns: what is paid there is lost; give the client's own"
+    if not _checksum_holds(network, in_one_spelling(network, address)):
+        rule = "its capital letters, the checksum of EIP-55," if shape is _EVM else "its checksum"
+        fits = "do not fit it" if shape is _EVM else "does not fit it"
+        return f"is mistyped: {rule} {fits}; copy it anew"
     return None
 
 
-def _checksum_holds(address: str) -> bool:
-    """Without both cases in it an address carries no checksum. With them, a letter is a capital exactly where the hash
-    of the small ones has a digit of 8 or more."""
-    digits = address[2:]
-    small = digits.lower()
-    if digits in (small, digits.upper()):
-        return True
-    hashed = keccak_256(small.encode()).hex()
-    return digits == "".join(
-        letter.upper() if int(nibble, 16) >= 8 else letter for letter, nibble in zip(small, hashed, strict=False)
-    )
+def _checksum_holds(network: str, address: str) -> bool:
+    """Of the networks whose checksum is known here; of any other, the exchange will tell."""
+    if SHAPES.get(network) is _EVM:
+        # With one case alone an address carries no checksum.
+        return address[2:] in (address[2:].lower(), address[2:].upper()) or address == checksummed(address)
+    if network == "btc" and address.startswith(f"{BITCOIN}1"):
+        return witness_program(address, BITCOIN) is not None
+    if network == "btc":
+        return is_base58check(address, (PAY_TO_KEY, PAY_TO_SCRIPT))
+    if network == "trx":
+        return is_base58check(address, (TRON,))
+    return True

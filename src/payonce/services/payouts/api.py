@@ -26,7 +26,7 @@ from payonce.services.payouts import looking, quoting, store, swap_store
 from payonce.services.payouts.addresses import MEMO_SHAPE
 from payonce.services.payouts.counting import counted
 from payonce.services.payouts.decisions import ACTION, Decision, Verdict
-from payonce.services.payouts.intake import SIGNATURE_HEADER, NotTaken, read_webhook
+from payonce.services.payouts.intake import SIGNATURE_HEADER, NotTaken, read_webhook, refuse_direct
 from payonce.services.payouts.model import USDT, Payout, State
 from payonce.services.payouts.pricing import fee_and_rest
 from payonce.services.payouts.receiving import Taken, check_currency, receive
@@ -193,8 +193,11 @@ def _add_intake(routes: APIRouter) -> None:
         amount = Amount.from_decimal(Decimal(price), USDT)
         if fee_and_rest(amount, terms.fee_percent)[1].minor <= 0:
             raise Problem(422, f"price is {price}, which leaves nothing to pay out after the fee")
-        host = _resource(desk, HostWallet)
-        found = await quoting.quote(changenow, host, terms, amount, payout_currency.lower(), payout_network.lower())
+        coin = (payout_currency.lower(), payout_network.lower())
+        if (refusal := refuse_direct(terms, *coin)) is not None:
+            raise Problem(422, refusal)
+        host = None if terms.external_hostpay else _resource(desk, HostWallet)
+        found = await quoting.quote(changenow, host, terms, amount, *coin)
         return QuoteDocument(**found)
 
 

@@ -16,7 +16,7 @@ from payonce.engine.transaction import Tx
 from payonce.kit.outcomes import Invalid, Retry, Stale
 from payonce.services.payouts import books, sending, store, swap_store
 from payonce.services.payouts.addresses import MEMO_RULE, in_one_spelling, is_memo, wrong_with
-from payonce.services.payouts.model import UNDER_WAY, Hold, Payout, State, Swap, SwapState
+from payonce.services.payouts.model import BY_EXTERNAL, UNDER_WAY, Hold, Payout, State, Swap, SwapState
 from payonce.services.payouts.wallet_limits import void_clearances
 
 ACTION: Final = "decide payout"
@@ -40,11 +40,15 @@ class Verdict(StrEnum):
     whether it did."""
     WRITE_OFF = "write_off"
     """The deposit is lost, and two people say so; hostpay looks whether the exchange has given it up too."""
+    UNPAID = "unpaid"
+    """Your own GCHostPay has not paid the exchange and will not, and two people say so; its task is deleted, and the
+    exchange is asked whether it has seen money."""
 
 
 _BY_TWO: Final = {
     Verdict.RETURNED: "a deposit is said to be back",
     Verdict.WRITE_OFF: "a deposit is written off",
+    Verdict.UNPAID: "an exchange that was handed over is said to be unpaid",
 }
 """Whatever the amount: a payout without a deposit can be paid once more."""
 
@@ -99,6 +103,8 @@ async def _execute(tx: Tx, asked: Decision, by: str) -> dict[str, Any]:
             after = await _end(tx, payout, State.REFUNDED, asked)
         case Verdict.RETURNED | Verdict.WRITE_OFF:
             after = await _end_deposit(tx, payout, asked, by)
+        case Verdict.UNPAID:
+            after = await _end_unpaid(tx, payout, asked, by)
     return {"payout": after.id, "state": after.state.value}
 
 
@@ -176,6 +182,11 @@ async def _end_deposit(tx: Tx, payout: Payout, asked: Decision, by: str) -> Payo
     _check(payout, _KEPT, asked.verdict)
     assert payout.hold is not None
     swap = await _deposited(tx, payout, asked)
+    if asked.verdict is Verdict.RETURNED and swap.paid_by == BY_EXTERNAL:
+        raise Invalid(
+            f"swap {swap.id} was paid by your own GCHostPay, whose wallet is not watched here; write the deposit off, "
+            "and then let the payout go on or give the money back"
+        )
     lead = await store.payout_by_unique_id(tx, swap.unique_id)
     if asked.verdict is Verdict.WRITE_OFF:
         reason = f"{by}: the deposit of {swap.id} is lost; being looked at once more"
@@ -188,6 +199,30 @@ async def _end_deposit(tx: Tx, payout: Payout, asked: Decision, by: str) -> Payo
             raise Invalid(f"transaction {transaction} was counted for swap {owner} already; give another one")
         reason = f"{by}: the deposit of {swap.id} came back by {transaction}; being looked for on the chain"
         await sending.send_returned(tx, lead, swap, transaction)
+    return await store.keep(tx, payout, payout.hold, reason, as_state=payout.state)
+
+
+async def _end_unpaid(tx: Tx, payout: Payout, asked: Decision, by: str) -> Payout:
+    """The exchange is asked; if it has seen no money either, the payout waits as one that was never paid."""
+    _check(payout, _KEPT, asked.verdict)
+    assert payout.hold is not None
+    handed = [
+        swap for swap in await swap_store.active_swaps(tx, payout.id)
+        if swap.handed_over_at is not None and swap.state is SwapState.CREATED and asked.swap_id in (None, swap.id)
+    ]  # fmt: skip
+    if not handed:
+        raise Invalid(f"payout {payout.id} has no exchange that was handed over to your GCHostPay and is unpaid")
+    if len(handed) > 1:
+        named = ", ".join(swap.id for swap in handed)
+        raise Invalid(f"payout {payout.id} has several exchanges that were handed over; say which one: {named}")
+    if await _is_open(tx, "hostpay.task", handed[0].id):
+        raise Invalid(
+            f"whether GCHostPay was told of swap {handed[0].id} is not known yet; wait a minute, or answer its effect "
+            "first, and decide then"
+        )
+    lead = await store.payout_by_unique_id(tx, handed[0].unique_id)
+    await sending.send_unpaid(tx, lead, handed[0], by)
+    reason = f"{by}: GCHostPay has not paid {handed[0].id}; the exchange is being asked"
     return await store.keep(tx, payout, payout.hold, reason, as_state=payout.state)
 
 
@@ -215,7 +250,8 @@ async def _end(tx: Tx, payout: Payout, state: State, asked: Decision) -> Payout:
             )
         if len(await swap_store.shares_of(tx, swap.id)) > 1:
             raise Invalid(f"swap {swap.id} serves other payouts than {payout.id} too; release it, and decide later")
-        await _check_nothing_open(tx, swap.id)
+        if await _is_open(tx, "changenow.create", swap.id):
+            raise Invalid(f"whether swap {swap.id} was created is not known yet; wait a minute, and decide then")
         await swap_store.abandon(tx, swap, f"the payout was {state}")
     account = books.client_account(payout) if payout.state is State.ACCUMULATING else books.OWED
     after = await store.move(tx, payout, state, reason=asked.note)
@@ -223,16 +259,16 @@ async def _end(tx: Tx, payout: Payout, state: State, asked: Decision) -> Payout:
     return after
 
 
-async def _check_nothing_open(tx: Tx, swap_id: str) -> None:
-    is_open = await tx.fetchval(
+async def _is_open(tx: Tx, kind: str, key: str) -> bool:
+    """Whether an effect may have happened, or may yet."""
+    found: bool = await tx.fetchval(
         """
         select exists (select from payonce.effects
-            where kind = 'changenow.create' and key = $1 and state in ('intended', 'unknown', 'review'))
+            where kind = $1 and key = $2 and state in ('intended', 'unknown', 'review'))
         """,
-        swap_id,
-    )
-    if is_open:
-        raise Invalid(f"whether swap {swap_id} was created is not known yet; wait a minute, and decide then")
+        kind, key,
+    )  # fmt: skip
+    return found
 
 
 async def _known(tx: Tx, payout_id: str) -> Payout:

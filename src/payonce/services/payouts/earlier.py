@@ -22,7 +22,7 @@ def contradicts(status: Status, payment: str | None) -> bool:
     return status not in (UNFUNDED if payment == PaymentState.LOST else GIVEN_UP)
 
 
-async def paid_after_all(work: Work, changenow: ChangeNow, host: HostWallet, swap: Swap) -> str:
+async def paid_after_all(work: Work, changenow: ChangeNow, host: HostWallet | None, swap: Swap) -> str:
     """Which earlier swap of the same payouts was paid although we have it as replaced, in words; empty when none was.
     Whoever lets a payout go on may not know, and the next payment would be the second."""
     rows = await work.read.fetch(
@@ -53,9 +53,11 @@ async def _at_exchange(changenow: ChangeNow, row: Any) -> str:
     return ""
 
 
-async def _on_chain(work: Work, host: HostWallet, row: Any) -> str:
+async def _on_chain(work: Work, host: HostWallet | None, row: Any) -> str:
     if row["payment"] != PaymentState.LOST:
         return ""
+    if host is None:
+        return f"no wallet here can tell whether the lost payment of the earlier swap {row['id']} was made after all"
     attempts = await wallet_store.attempts_of(work.read, row["id"])
     standing = await answered(host.wallet.standing([attempt.signed.hash for attempt in attempts]))
     found = [receipt.hash for receipt in standing.receipts if receipt.succeeded]

@@ -5,10 +5,12 @@ from typing import Final
 
 from payonce.engine.transaction import Tx
 from payonce.engine.work import Work, handles
-from payonce.services.payouts import currencies, pausing, sending, store
+from payonce.kit.outcomes import Retry
+from payonce.services.payouts import currencies, older_services, pausing, sending, store
 from payonce.services.payouts.model import ETH_NETWORK, ETH_TICKER, USDT_TICKER, Hold, Payout, State
 from payonce.services.payouts.policies import ESTIMATE
 from payonce.services.payouts.reading import fields_of, number_of
+from payonce.services.payouts.terms import Terms
 from payonce.services.payouts.tokens import hops
 from payonce.vendors.changenow.port import ChangeNow, Code, Estimate, ExchangeRefused, Pair
 
@@ -21,17 +23,18 @@ REFUSALS: Final = "refusals"
 
 
 @handles(ESTIMATE)
-async def price_payout(work: Work, changenow: ChangeNow) -> None:
+async def price_payout(work: Work, changenow: ChangeNow, terms: Terms) -> None:
     """Ask the rate, and tell the orchestrator. What was taken in before the exchange's list was there is looked at
     first: after the price nobody asks again whether a memo is missing."""
-    asked = await fields_of(work, hops.EstimateRequest)
-    if asked is None:
+    asked = fields_of(work, hops.EstimateRequest)
+    if older_services.is_from_older_service(work):
+        await older_services.take_up(work, terms, asked, asked.adjusted_amount_usdt)
         return
     payout, asked_at_s = await _payout(work)
-    if payout is not None and payout.state is not State.RECEIVED:
+    if payout.state is not State.RECEIVED:
         return
     try:
-        if payout is not None and await _is_kept_or_put_back(work, payout, changenow):
+        if await _is_kept_or_put_back(work, payout, changenow):
             return
         found = await estimate_rate(changenow, asked.adjusted_amount_usdt)
     except ExchangeRefused as no:
@@ -40,13 +43,15 @@ async def price_payout(work: Work, changenow: ChangeNow) -> None:
     async with work.commit() as tx:
         put = number_of(work, "put", sending.FIRST)
         await sending.send_estimated(tx, asked, payout, put, found, asked_at_s)
+        tx.log("vendor_estimated", payout=payout.id, usdt=str(found.from_amount), eth=str(found.to_amount))
 
 
-async def _payout(work: Work) -> tuple[Payout | None, int]:
-    """And when it was looked up. None for a caller that keeps its payouts itself."""
-    correlation_id = work.message.correlation_id
-    found = None if correlation_id is None else await store.find_now(work.read, correlation_id)
-    return found or (None, 0)
+async def _payout(work: Work) -> tuple[Payout, int]:
+    """And when it was looked up."""
+    found = await store.find_now(work.read, work.message.correlation_id or "")
+    if found is None:
+        raise Retry(f"there is no payout {work.message.correlation_id!r} to price")
+    return found
 
 
 async def _is_kept_or_put_back(work: Work, payout: Payout, changenow: ChangeNow) -> bool:
@@ -83,7 +88,7 @@ async def estimate_rate(changenow: ChangeNow, amount: Decimal) -> Estimate:
         return await changenow.estimate(PRICED_PAIR, nearest)
 
 
-async def _refused(work: Work, payout: Payout | None, no: ExchangeRefused) -> None:
+async def _refused(work: Work, payout: Payout, no: ExchangeRefused) -> None:
     if no.code is Code.NOT_ALLOWED:
         await pausing.pause_and_put_back(work, no.reason)
         return
@@ -92,7 +97,7 @@ async def _refused(work: Work, payout: Payout | None, no: ExchangeRefused) -> No
     async with work.commit(rejected=no.reason) as tx:
         if refusals < TRIES_OF_AN_INACTIVE_PAIR:
             await _send_again(tx, work, refusals)
-        elif payout is not None:
+        else:
             hold = Hold.PAIR_INACTIVE if no.code is Code.PAIR_INACTIVE else Hold.REFUSED
             await store.keep(tx, payout, hold, f"the exchange gives no rate: {no.reason}")
 

@@ -3,13 +3,21 @@
 from typing import Any
 
 from payonce.engine import metrics
-from payonce.engine.audit import Severity, note
 from payonce.engine.transaction import Tx
 from payonce.engine.work import Work, handles
 from payonce.kit.money import Amount
-from payonce.kit.outcomes import Held, Invalid, Retry
-from payonce.services.payouts import earlier, pausing, swap_reading, swap_store, wallet_limits, wallet_store
+from payonce.kit.outcomes import Held, Retry, Unprocessable
+from payonce.services.payouts import (
+    earlier,
+    older_services,
+    pausing,
+    swap_reading,
+    swap_store,
+    wallet_limits,
+    wallet_store,
+)
 from payonce.services.payouts.model import (
+    BY_EXTERNAL,
     ETH,
     ETH_NETWORK,
     ETH_TICKER,
@@ -21,6 +29,7 @@ from payonce.services.payouts.model import (
     SwapState,
 )  # fmt: skip
 from payonce.services.payouts.policies import FOLLOW, HOSTPAY
+from payonce.services.payouts.reading import fields_of
 from payonce.services.payouts.requoting import lapse_and_keep, lapse_and_swap_anew
 from payonce.services.payouts.swap_reading import Seen
 from payonce.services.payouts.tokens import hops
@@ -41,22 +50,25 @@ TOO_LATE = frozenset({Status.EXPIRED, Status.FAILED, Status.REFUNDED})
 @handles(HOSTPAY)
 async def pay_swap(work: Work, changenow: ChangeNow, host: HostWallet) -> None:
     """Pay the deposit. Running twice is harmless: nonce and bytes are on record first."""
-    try:
-        asked = hops.read(hops.HostPay, work.message.payload)
-    except Invalid as no:
-        async with work.commit(rejected=str(no)):
-            return
+    asked = fields_of(work, hops.HostPay)
     seen = await swap_reading.see_exchange(work.read, asked.unique_id, asked.cn_api_id)
     if seen is None:
-        await _refuse_stranger(work, asked)
-        return
+        if older_services.is_from_older_service(work):
+            older_services.refuse(
+                work,
+                f"no swap {asked.cn_api_id!r} of {asked.unique_id!r} is on record; let the older GCHostPay pay it",
+            )
+        raise _stranger(asked)
     swap = seen.swap
+    if swap.paid_by == BY_EXTERNAL:
+        async with work.commit(rejected=f"swap {swap.id} is paid by your own GCHostPay, and by nobody else"):
+            return
     match swap.state:
         case SwapState.CREATED:
             try:
                 wanted = await _may_be_paid(work, changenow, host, asked, seen)
             except ExchangeRefused as no:
-                await _not_told(work, swap, no)
+                await not_told(work, swap, no)
                 return
             if not wanted:
                 return
@@ -120,7 +132,8 @@ async def send_follow(tx: Tx, work: Work, swap: Swap, *, delay_s: float = 0.0, *
 async def _may_be_paid(work: Work, changenow: ChangeNow, host: HostWallet, asked: hops.HostPay, seen: Seen) -> bool:
     """Whether everything that is known agrees that this deposit is wanted. If not, the message has been settled."""
     swap = seen.swap
-    if (wrong := _differs(asked, swap, host.wallet.address)) is not None:
+    older = older_services.is_from_older_service(work)
+    if (wrong := _differs(asked, swap, host.wallet.address, as_double=older)) is not None:
         await _keep(work, swap, Hold.MISMATCH, wrong)
         return False
     if seen.kept is not None:
@@ -135,7 +148,7 @@ async def _may_be_paid(work: Work, changenow: ChangeNow, host: HostWallet, asked
         exchange = await changenow.exchange(asked.cn_api_id)
         if exchange is None:
             raise Retry(f"the exchange does not know {asked.cn_api_id} yet")
-        if not await _waits_for_us(work, seen, exchange):
+        if not await waits_for_us(work, seen, exchange):
             return False
     if why := await wallet_limits.exceeded(work.read, swap):
         async with work.commit(rejected=why) as tx:
@@ -145,14 +158,15 @@ async def _may_be_paid(work: Work, changenow: ChangeNow, host: HostWallet, asked
     return True
 
 
-async def _not_told(work: Work, swap: Swap, no: ExchangeRefused) -> None:
+async def not_told(work: Work, swap: Swap, no: ExchangeRefused) -> None:
     """Of this exchange or of one of an earlier round: nothing is paid before it is known."""
     if no.code is not Code.NOT_ALLOWED:
         raise Retry(f"the exchange does not say how {swap.cn_api_id} stands: {no.reason}") from no
     await pausing.pause_and_put_back(work, no.reason)
 
 
-async def _waits_for_us(work: Work, seen: Seen, exchange: Exchange) -> bool:
+async def waits_for_us(work: Work, seen: Seen, exchange: Exchange) -> bool:
+    """Whether the exchange waits for the very deposit on record. If not, the message has been settled."""
     swap, status = seen.swap, exchange.status
     if status in TOO_LATE:
         async with work.commit(rejected=f"exchange {exchange.id} is {status}") as tx:
@@ -180,11 +194,14 @@ async def _waits_for_us(work: Work, seen: Seen, exchange: Exchange) -> bool:
     return True
 
 
-def _differs(asked: hops.HostPay, swap: Swap, wallet: str) -> str | None:
-    """What the message says against what is on record; the record stands."""
+def _differs(asked: hops.HostPay, swap: Swap, wallet: str, *, as_double: bool = False) -> str | None:
+    """What the message says against what is on record; the record stands. `as_double`: its token of version 1 carries
+    the nearest double of the amount."""
+    amount = swap.amount.to_decimal()
+    same = same_amount(asked.from_amount, amount) if as_double else asked.from_amount == amount
     if (asked.from_currency, asked.from_network) != (ETH_TICKER, ETH_NETWORK) or swap.amount.asset != ETH:
         return f"the wallet was told to pay {asked.from_currency} on {asked.from_network}; it pays ether on ethereum"
-    if asked.payin_address != swap.payin_address or asked.from_amount != swap.amount.to_decimal():
+    if asked.payin_address != swap.payin_address or not same:
         return "the wallet was told to pay another amount or address than is on record"
     if swap.payin_extra_id is not None:
         return "the deposit address needs a memo, which ether cannot carry"
@@ -236,10 +253,6 @@ async def _keep(work: Work, swap: Swap, hold: Hold, why: str, as_state: State = 
         await lapse_and_keep(tx, swap, hold, why, as_state)
 
 
-async def _refuse_stranger(work: Work, asked: hops.HostPay) -> None:
+def _stranger(asked: hops.HostPay) -> Unprocessable:
     """Nothing is paid that is not on record here, whoever signed the token."""
-    why = f"no swap {asked.cn_api_id!r} of {asked.unique_id!r} is on record; nothing was paid"
-    async with work.commit(rejected=why) as tx:
-        await note(
-            tx.connection, "payouts.hostpay", asked.unique_id, why, actor="payouts", severity=Severity.ERROR
-        )  # fmt: skip
+    return Unprocessable(f"no swap {asked.cn_api_id!r} of {asked.unique_id!r} is on record; nothing was paid")

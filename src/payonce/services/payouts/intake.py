@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from decimal import Decimal
+from decimal import ROUND_HALF_EVEN, Decimal
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -22,8 +22,17 @@ import msgspec
 from payonce.kit.crypto import verify_hex
 from payonce.kit.money import Amount, loads_exact
 from payonce.kit.outcomes import Invalid, PayonceError
-from payonce.services.payouts.addresses import MEMO_RULE, SHAPES, in_one_spelling, is_memo, wrong_with
-from payonce.services.payouts.model import USDT
+from payonce.services.payouts.addresses import (
+    MEMO_RULE,
+    SHAPES,
+    checksummed,
+    in_capitals,
+    in_one_spelling,
+    is_memo,
+    key_of,
+    wrong_with,
+)
+from payonce.services.payouts.model import ETH_NETWORK, ETH_TICKER, USDT
 from payonce.services.payouts.pricing import fee_and_rest
 from payonce.services.payouts.terms import Terms
 
@@ -34,6 +43,8 @@ PRICE_MAX: Final = Amount(10**12 * 10**6, USDT)
 UNIQUE_ID_LENGTH: Final = 16
 _ALPHABET: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
+DERIVED: Final = "derived:"
+"""Begins the payment ids that are made here, for callers who send none."""
 PRICE_NAMES: Final = ("subscription_price", "sub_price")
 MEMO_NAMES: Final = ("extra_id", "extraId")
 """Two names of one field each, the later one of callers of before."""
@@ -41,6 +52,7 @@ MEMO_NAMES: Final = ("extra_id", "extraId")
 _CHANNEL: Final = re.compile(r"[A-Za-z0-9_@.:-]{1,64}")
 _TICKER: Final = re.compile(r"[a-z0-9]{1,30}")
 _PAYMENT: Final = re.compile(r"[\x21-\x7e]{1,200}")
+_NUMBER: Final = re.compile(r"[0-9]{1,19}")
 _SECONDS: Final = re.compile(r"[0-9]{1,12}")
 _DECIMAL: Final = re.compile(r"[0-9]{1,15}(\.[0-9]{1,18})?")
 
@@ -69,13 +81,26 @@ class Asked:
     price: Amount
     fee: Amount
     adjusted: Amount
+    derives_payment_id: bool = False
+    """Its caller sends none: whoever puts it on record gives it one."""
 
     @property
     def natural_key(self) -> str:
-        """Everything but the time: what a caller who sends no payment id repeats when they repeat themselves."""
+        """Everything but the time: what a caller who sends no payment id repeats when they repeat themselves. The
+        address counts by its bytes, not by its spelling."""
+        return self._key_with(key_of(self.wallet_address))
+
+    @property
+    def natural_keys(self) -> frozenset[str]:
+        """Also as earlier versions wrote it, which took the address as it was spelled."""
+        address = self.wallet_address
+        spellings = {key_of(address), address, checksummed(address), in_capitals(address)}
+        return frozenset(self._key_with(spelling) for spelling in spellings)
+
+    def _key_with(self, address: str) -> str:
         fields = (
-            self.user_id, self.closed_channel_id, self.wallet_address, self.extra_id, self.payout_currency,
-            self.payout_network, self.price.to_minor_text(),
+            self.user_id, self.closed_channel_id, address, self.extra_id, self.payout_currency, self.payout_network,
+            self.price.to_minor_text(),
         )  # fmt: skip
         return hashlib.sha256(msgspec.json.encode(fields)).hexdigest()
 
@@ -90,7 +115,8 @@ def read_webhook(terms: Terms, signature: str | None, body: bytes, now: datetime
     if not isinstance(document, dict):
         raise NotTaken(HTTPStatus.BAD_REQUEST, "the body is not a JSON object")
     _check_said_once(body, document)
-    _check_time(document.get("timestamp"), now, terms.tolerance_s)
+    if "timestamp" in document or not terms.six_fields:
+        _check_time(document.get("timestamp"), now, terms.tolerance_s)
     return _asked(document, terms)
 
 
@@ -149,45 +175,60 @@ def _check_said_once(body: bytes, document: Mapping[str, Any]) -> None:
 
 
 def _asked(document: Mapping[str, Any], terms: Terms) -> Asked:
-    currency = _ticker(document, "payout_currency")
-    network = _ticker(document, "payout_network")
-    price = _price(document)
+    currency = ticker("payout_currency", document.get("payout_currency"))
+    network = ticker("payout_network", document.get("payout_network"))
+    if (refusal := refuse_direct(terms, currency, network)) is not None:
+        raise NotTaken(HTTPStatus.UNPROCESSABLE_ENTITY, refusal)
+    price = _price(document, terms)
     fee, adjusted = fee_and_rest(price, terms.fee_percent)
     if adjusted.minor <= 0:
         raise _wrong("subscription_price", "leaves nothing to pay out after the fee")
     said = next((name for name in MEMO_NAMES if name in document), MEMO_NAMES[0])
     return Asked(
-        payment_id=_payment_id(document.get("payment_id"), terms), user_id=_user_id(document.get("user_id")),
-        closed_channel_id=_channel(document.get("closed_channel_id")),
+        payment_id=_payment_id(document.get("payment_id"), terms), user_id=_user_id(document.get("user_id"), terms),
+        closed_channel_id=channel(document.get("closed_channel_id")),
         wallet_address=_address(document.get("wallet_address"), network, terms), extra_id=_memo(document.get(said)),
         says_extra_id=document.get(said) is not None, payout_currency=currency, payout_network=network, price=price,
-        fee=fee, adjusted=adjusted,
+        fee=fee, adjusted=adjusted, derives_payment_id=terms.six_fields and document.get("payment_id") is None,
     )  # fmt: skip
 
 
+def refuse_direct(terms: Terms, currency: str, network: str) -> str | None:
+    """Why a payout in ETH cannot be taken; None when it can."""
+    if terms.external_hostpay and (currency, network) == (ETH_TICKER, ETH_NETWORK):
+        return (
+            "payout_currency eth on the network eth needs no exchange, and with PAYOUTS_HOSTPAY=external nothing but "
+            "exchanges is paid; choose another coin"
+        )
+    return None
+
+
 def _payment_id(given: object, terms: Terms) -> str | None:
-    if given is None and terms.allow_missing_payment_id:
+    if given is None and (terms.allow_missing_payment_id or terms.six_fields):
         return None
+    if isinstance(given, str) and given.startswith(DERIVED):
+        raise _wrong("payment_id", f"begins with {DERIVED}, as those do that are made here; choose another")
     if not isinstance(given, str) or not _PAYMENT.fullmatch(given):
         raise _wrong("payment_id", "must be 1 to 200 printable ASCII characters without spaces, one for each payment")
     return given
 
 
-def _user_id(given: object) -> int:
+def _user_id(given: object, terms: Terms) -> int:
+    if terms.six_fields and isinstance(given, str) and _NUMBER.fullmatch(given):
+        given = int(given)
     if type(given) is not int or not 0 <= given < USER_ID_LIMIT:
         raise _wrong("user_id", "must be a whole number from 0 to 2^63-1")
     return given
 
 
-def _channel(given: object) -> str:
+def channel(given: object) -> str:
     text = str(given) if type(given) is int and abs(given) < USER_ID_LIMIT else given
     if not isinstance(text, str) or not _CHANNEL.fullmatch(text):
         raise _wrong("closed_channel_id", "must be a text such as -1001234567890")
     return text
 
 
-def _ticker(document: Mapping[str, Any], name: str) -> str:
-    given = document.get(name)
+def ticker(name: str, given: object) -> str:
     # Small letters of ASCII come from others too: of the Kelvin sign, a k.
     text = given.strip().lower() if isinstance(given, str) and given.isascii() else ""
     if not _TICKER.fullmatch(text):
@@ -215,8 +256,10 @@ def _memo(given: object) -> str | None:
     return given
 
 
-def _price(document: Mapping[str, Any]) -> Amount:
+def _price(document: Mapping[str, Any], terms: Terms) -> Amount:
     given = next((document[name] for name in PRICE_NAMES if name in document), None)
+    if terms.six_fields and isinstance(given, int | Decimal) and not isinstance(given, bool):
+        given = _from_number(Decimal(given))
     if isinstance(given, int | Decimal) and not isinstance(given, bool):
         raise NotTaken(
             HTTPStatus.BAD_REQUEST,
@@ -231,6 +274,13 @@ def _price(document: Mapping[str, Any]) -> Amount:
     if not 0 < price.minor <= PRICE_MAX.minor:
         raise _wrong("subscription_price", f"must be above zero and at most {PRICE_MAX}")
     return price
+
+
+def _from_number(given: Decimal) -> object:
+    """Callers with six fields may send a JSON number, which has been a double: the nearest amount is what they mean."""
+    if abs(given) > PRICE_MAX.to_decimal():
+        return None
+    return format(given.quantize(Decimal("1e-6"), ROUND_HALF_EVEN), "f")
 
 
 def _wrong(name: str, rule: str) -> NotTaken:

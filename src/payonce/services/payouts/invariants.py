@@ -76,6 +76,11 @@ INVARIANTS: Final = WALLET_INVARIANTS | {
                 select from payouts.split_payout_hostpay h
                 where h.unique_id = s.unique_id and h.cn_api_id = s.cn_api_id))
     """,
+    "what was handed over to an external hostpay is on record as an effect, and what is an effect as handed over": """
+        select s.id, s.state from payouts.swaps s
+        where (s.handed_over_at is not null) <> exists (
+            select from payonce.effects e where e.kind = 'hostpay.task' and e.key = s.id)
+    """,
     "every payout that has a price has its request": """
         select p.id from payouts.payouts p
         where (p.value_minor is not null) <> exists (

@@ -79,7 +79,8 @@ async def _look_at_what_is_paid(tx: Tx) -> None:
         f"""
         select s.id from payouts.payouts p join payouts.shares h on h.payout_id = p.id and h.active
         join payouts.swaps s on s.id = h.swap_id
-        where p.state in ('held', 'review') and (s.state = 'paid_in' or s.state = 'paying' and exists (
+        where p.state in ('held', 'review') and (s.state = 'paid_in'
+              or s.state = 'created' and s.handed_over_at is not null or s.state = 'paying' and exists (
                 select from payonce.effects e
                 where e.kind = 'evm.pay' and e.key = s.id || '/pay' and e.state = 'performed'))
           and p.updated_at < payonce.due_now() - make_interval(secs => $1::float8)
@@ -102,7 +103,7 @@ async def _look_at_what_is_paid(tx: Tx) -> None:
 async def _keep_what_is_parked(tx: Tx) -> None:
     rows = await tx.fetch(
         f"""
-        select p.* from payouts.payouts p
+        select p.*, (select m.last_error {_MESSAGES} and m.state = 'parked' limit 1) as cause from payouts.payouts p
         where p.state = any($1::text[]) and exists ({MESSAGES_OF_A_PAYOUT} and m.state = 'parked')
           and not exists ({MESSAGES_OF_A_PAYOUT} and m.state <> 'parked')
         order by p.updated_at limit $2 for update of p skip locked
@@ -110,15 +111,17 @@ async def _keep_what_is_parked(tx: Tx) -> None:
         sorted(UNDER_WAY), PUT_BACK_MAX,
     )  # fmt: skip
     for row in rows:
-        reason = "its message was given up and is parked; release it when the cause is gone"
+        cause = (row["cause"] or "no reason given")[: store.CAUSE_MAX_LENGTH]
+        reason = f"{cause}; its message is parked: release it when the cause is gone"
         await store.keep(tx, payout_from(row), Hold.GAVE_UP, reason, as_state=State.REVIEW)
 
 
-MESSAGES_OF_A_PAYOUT: Final = f"""
-    select from payonce.live_messages m
+_MESSAGES: Final = f"""
+    from payonce.live_messages m
     where m.queue <> '{KEEPING.queue}' and m.correlation_id in (
         select p.id union all
         select lead.id from payouts.shares h join payouts.swaps s on s.id = h.swap_id
         join payouts.payouts lead on lead.unique_id = s.unique_id where h.payout_id = p.id and h.active)
 """
+MESSAGES_OF_A_PAYOUT: Final = f"select {_MESSAGES}"
 """Of the payout p itself, or of the payout that leads a swap it is part of."""

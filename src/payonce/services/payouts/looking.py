@@ -1,6 +1,6 @@
 """What people look for among payouts: lists by any filter, totals, days, and what the wallet may pay.
 
-The console sees this module, `story`, `decisions` and `changing_limits` alone.
+The console sees this module, `lookup`, `story`, `decisions` and `changing_limits` alone.
 """
 
 from dataclasses import dataclass, replace
@@ -14,13 +14,15 @@ from payonce.services.payouts.model import ETH, USDT, Payout, State, payout_from
 LISTED_MAX: Final = 200
 DAYS_MAX: Final = 90
 DAY_S: Final = 86_400.0
+WITH_PEOPLE: Final = "with_people"
+"""Held and in review together, where lists take a state."""
 
 
 @dataclass(frozen=True)
 class Wanted:
     """Filters; None leaves its field open."""
 
-    state: State | None = None
+    states: tuple[State, ...] | None = None
     currency: str | None = None
     network: str | None = None
     wallet: str | None = None
@@ -91,14 +93,6 @@ async def is_installed(read: Reads) -> bool:
     return found
 
 
-async def waiting_for_people(read: Reads) -> int:
-    """How many are held or in review."""
-    if not await is_installed(read):
-        return 0
-    count: int = await read.fetchval("select count(*) from payouts.payouts where state in ('held', 'review')")
-    return count
-
-
 async def listed(read: Reads, wanted: Wanted, before: str | None, limit: int) -> list[Payout]:
     """The newest first; `before` is the last id of the previous page."""
     where, values = _where(wanted)
@@ -115,7 +109,7 @@ async def listed(read: Reads, wanted: Wanted, before: str | None, limit: int) ->
 
 async def totals(read: Reads, wanted: Wanted) -> list[Total]:
     """By state, whatever state is wanted itself; in the order of the flow, states that are empty too."""
-    where, values = _where(replace(wanted, state=None))
+    where, values = _where(replace(wanted, states=None))
     rows = await read.fetch(
         f"select state, count(*) as count, sum(price_minor) as minor from payouts.payouts where {where} group by state",
         *values,
@@ -157,9 +151,11 @@ async def accumulated(read: Reads, limit: int | None = None) -> list[Client]:
     """What waits by client, for the longest first."""
     rows = await read.fetch(
         """
-        select payout_currency, payout_network, wallet_address, extra_id, count(*) as payouts,
+        select payout_currency, payout_network, min(wallet_address) as wallet_address, extra_id, count(*) as payouts,
             sum(value_minor) as minor, min(created_at) as since
-        from payouts.payouts where state = 'accumulating' group by 1, 2, 3, 4 order by since, 1, 2, 3, 4 limit $1
+        from payouts.payouts where state = 'accumulating'
+        group by payout_currency, payout_network, payouts.address_key(wallet_address), extra_id
+        order by since, 1, 2, 3, 4 limit $1
         """,
         limit,
     )
@@ -202,10 +198,10 @@ async def wallet_use(read: Reads, asset: Asset = ETH) -> WalletUse | None:
 def _where(wanted: Wanted) -> tuple[str, list[Any]]:
     """Only what is asked for stands in the statement, so that an index can lead to it."""
     asked = (
-        ("state = {}", wanted.state),
+        ("state = any({}::text[])", wanted.states),
         ("payout_currency = {}", wanted.currency),
         ("payout_network = {}", wanted.network),
-        ("wallet_address = {}", wanted.wallet),
+        ("payouts.address_key(wallet_address) = payouts.address_key({})", wanted.wallet),
         ("closed_channel_id = {}", wanted.channel),
         ("user_id = {}", wanted.user_id),
         (_NAMED, wanted.reference),

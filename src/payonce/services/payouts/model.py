@@ -20,6 +20,9 @@ FLOW: Final = "standard"
 TYPE: Final = "direct"
 DIRECT: Final = "direct"
 """Begins what stands for an exchange's id where the client gets the very coin that the wallet pays."""
+BY_WALLET: Final = "wallet"
+BY_EXTERNAL: Final = "external"
+"""Who pays a swap's deposit: the host wallet here, or the operator's own GCHostPay."""
 PARTS_MAX: Final = 20
 """What would need more swaps than these is a person's to decide."""
 
@@ -219,6 +222,9 @@ class Swap(msgspec.Struct, frozen=True, kw_only=True):
     valid_until: datetime | None
     triggered_at: datetime | None
     reason: str | None
+    paid_by: str = BY_WALLET
+    handed_over_at: datetime | None = None
+    """When the operator's GCHostPay was about to be told of it: from then on it may be paid."""
     waits_for: str | None = None
     """Why hostpay, which was told of it, has not paid it yet; where that is for people to mend."""
 
@@ -265,7 +271,7 @@ def swap_from(row: Any) -> Swap:
         amount=Amount(int(row["amount_minor"]), ETH), direct=row["direct"], state=_SWAP_STATES[row["state"]],
         cn_api_id=row["cn_api_id"], payin_address=row["payin_address"], payin_extra_id=row["payin_extra_id"],
         valid_until=row["valid_until"], triggered_at=row["triggered_at"], reason=row["reason"],
-        waits_for=row["waits_for"],
+        paid_by=row["paid_by"], handed_over_at=row["handed_over_at"], waits_for=row["waits_for"],
     )  # fmt: skip
 
 

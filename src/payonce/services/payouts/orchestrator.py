@@ -6,10 +6,12 @@ from typing import Final
 from payonce.engine.transaction import Tx
 from payonce.engine.work import Work, handles
 from payonce.kit.money import DIGITS_MAX, Amount
-from payonce.kit.outcomes import Retry
-from payonce.services.payouts import books, sending, store, swap_reading, swap_store
+from payonce.kit.outcomes import Retry, Unprocessable
+from payonce.services.payouts import books, older_services, sending, store, swap_reading, swap_store
 from payonce.services.payouts.counting import counted
 from payonce.services.payouts.model import (
+    BY_EXTERNAL,
+    BY_WALLET,
     ETH_NETWORK,
     ETH_TICKER,
     FLOW,
@@ -39,15 +41,13 @@ _EXACT: Final = Context(prec=DIGITS_MAX, rounding=ROUND_DOWN)
 @handles(ESTIMATED)
 async def value_payout(work: Work, terms: Terms) -> None:
     """Put the pure market value on record and have the swap created; what has a price keeps it."""
-    found = await fields_of(work, hops.EstimateResponse)
-    if found is None:
+    found = fields_of(work, hops.EstimateResponse)
+    payout_id = work.message.correlation_id
+    if payout_id is None and (payout_id := await _asked_for(work, found, terms)) is None:
         return
-    if work.message.correlation_id is None:
-        async with work.commit(rejected="whose estimate it is nobody here knows: its payout is kept elsewhere"):
-            return
-    known = await store.find_now(work.read, work.message.correlation_id)
+    known = await store.find_now(work.read, payout_id)
     if known is None:
-        raise Retry(f"there is no payout {work.message.correlation_id!r}")
+        raise Retry(f"there is no payout {payout_id!r}")
     payout, now_s = known
     if payout.state is not State.RECEIVED:
         return
@@ -66,10 +66,22 @@ async def value_payout(work: Work, terms: Terms) -> None:
         await _price(work, payout, value, terms)
 
 
+async def _asked_for(work: Work, found: hops.EstimateResponse, terms: Terms) -> str | None:
+    """The payout that an estimate without a correlation id is about; None when the message has been settled."""
+    if not older_services.is_from_older_service(work):
+        raise Unprocessable("the estimate has no correlation id, so no payout can be found for it")
+    payout = await older_services.find_asked_for(work, found)
+    if payout is not None:
+        return payout.id
+    await older_services.take_up(work, terms, found, found.from_amount_usdt)
+    return None
+
+
 def _age_s(work: Work, now_s: int) -> int:
-    """Of the estimate. One whose sender does not say when it was made is as old as its message."""
+    """Of the estimate. One whose sender does not say when it was made is as old as its token or its message."""
     put_at = work.message.created_at
-    return now_s - number_of(work, "estimated_at", now_s if put_at is None else int(put_at.timestamp()))
+    made_at = number_of(work, hops.MADE_AT, now_s if put_at is None else int(put_at.timestamp()))
+    return now_s - number_of(work, "estimated_at", made_at)
 
 
 async def _ask_anew(work: Work, payout: Payout, age_s: int) -> None:
@@ -90,19 +102,22 @@ async def _price(work: Work, payout: Payout, value: Amount, terms: Terms) -> Non
 
 
 @handles(SWAPPED)
-async def record_swap(work: Work) -> None:
+async def record_swap(work: Work, terms: Terms) -> None:
     """Put the exchange on record; when every part of a payout has one, hostpay is told of them all, in one commit."""
-    made = await fields_of(work, hops.SwapResponse)
-    if made is None:
-        return
+    made = fields_of(work, hops.SwapResponse)
     swap = await swap_store.swap_of_exchange(work.read, made.unique_id, made.cn_api_id)
-    if swap is None or swap.state is not SwapState.CREATED or swap.triggered_at is not None:
+    if swap is None:
+        reason = f"no exchange {made.cn_api_id!r} of {made.unique_id!r} was created here"
+        if older_services.is_from_older_service(work):
+            older_services.refuse(work, f"{reason}; let the older GCSplit1 finish its payouts")
+        raise Unprocessable(reason)
+    if swap.state is not SwapState.CREATED or swap.triggered_at is not None:
         return
     with counted("split_payout_que"):
-        await _record(work, swap, made)
+        await _record(work, swap, made, BY_EXTERNAL if terms.external_hostpay else BY_WALLET)
 
 
-async def _record(work: Work, swap: Swap, made: hops.SwapResponse) -> None:
+async def _record(work: Work, swap: Swap, made: hops.SwapResponse, paid_by: str) -> None:
     async with work.commit() as tx:
         payouts = await swap_store.payouts_of(tx, swap.id)
         # Behind their locks: nobody gives the swap up from here on.
@@ -110,10 +125,10 @@ async def _record(work: Work, swap: Swap, made: hops.SwapResponse) -> None:
         if SwapState.CREATED not in [part.state for part in parts if part.swap_id == swap.id]:
             return
         await _keep_swap(tx, swap, made)
-        await tell_hostpay(tx, payouts, parts, swap)
+        await tell_hostpay(tx, payouts, parts, swap, paid_by)
 
 
-async def tell_hostpay(tx: Tx, payouts: list[Payout], parts: list[Part], queued: Swap) -> None:
+async def tell_hostpay(tx: Tx, payouts: list[Payout], parts: list[Part], queued: Swap, paid_by: str) -> None:
     """Of these payouts' swaps, all at once or none: what is only half created, or with a person, is not paid. `queued`
     is on record since this moment."""
     carriers = {part.swap.id: part for part in parts if part.swap is not None}
@@ -124,8 +139,8 @@ async def tell_hostpay(tx: Tx, payouts: list[Payout], parts: list[Part], queued:
     for carrier in carriers.values():
         assert carrier.swap is not None and carrier.lead is not None
         if carrier.swap.triggered_at is None:
-            await swap_store.trigger(tx, carrier.swap)
-            await sending.send_hostpay(tx, carrier.lead, carrier.swap)
+            told = await swap_store.trigger(tx, carrier.swap, paid_by)
+            await sending.send_hostpay(tx, carrier.lead, told)
     for payout in payouts:
         await swap_store.follow(tx, payout, [part.state for part in parts if part.payout_id == payout.id])
 

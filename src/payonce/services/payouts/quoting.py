@@ -15,7 +15,7 @@ from payonce.vendors.changenow.port import ChangeNow, Pair, Range
 
 
 async def quote(
-    changenow: ChangeNow, host: HostWallet, terms: Terms, price: Amount, currency: str, network: str
+    changenow: ChangeNow, host: HostWallet | None, terms: Terms, price: Amount, currency: str, network: str
 ) -> dict[str, Any]:
     fee, adjusted = fee_and_rest(price, terms.fee_percent)
     found = await estimate_rate(changenow, adjusted.to_decimal())

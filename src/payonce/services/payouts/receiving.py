@@ -1,6 +1,6 @@
 """Putting what a caller asks for on record: once for each payment, with the books and the first message beside it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -9,8 +9,9 @@ from payonce.engine.transaction import Reader, Tx
 from payonce.kit.ids import new_id
 from payonce.kit.log import get_logger
 from payonce.services.payouts import books, sending, store
+from payonce.services.payouts.addresses import key_of
 from payonce.services.payouts.currencies import NoList, what_is_wrong
-from payonce.services.payouts.intake import Asked, NotTaken, unique_id_of
+from payonce.services.payouts.intake import DERIVED, Asked, NotTaken, unique_id_of
 from payonce.services.payouts.model import Hold, Payout, State, payout_from
 
 REPEAT_WITHIN_S: Final = 86_400.0
@@ -36,19 +37,26 @@ async def check_currency(read: Reader, asked: Asked) -> None:
         raise NotTaken(HTTPStatus.UNPROCESSABLE_ENTITY, wrong.reason + wrong.advice)
 
 
-async def receive(tx: Tx, asked: Asked, payout_id: str | None = None) -> Taken:
-    """One payout for each payment. The same again is the same payout; another body under its id is refused."""
+async def receive(tx: Tx, asked: Asked, payout_id: str | None = None, *, estimate: bool = True) -> Taken:
+    """One payout for each payment. The same again is the same payout; another body under its id is refused. Its price
+    is asked for, unless `estimate` says that somebody keeps it first."""
     payout_id = payout_id or str(new_id())
-    payment = f"payment {asked.payment_id}" if asked.payment_id is not None else f"payout {payout_id}"
     repeated = await _is_repeated(tx, asked)
+    if asked.derives_payment_id:
+        asked = replace(asked, payment_id=await _derived_payment_id(tx, asked))
+    payment = f"payment {asked.payment_id}" if asked.payment_id is not None else f"payout {payout_id}"
     row = await _insert(tx, payout_id, unique_id_of(payment), asked, repeated)
     if row is None:
         return Taken(await _on_record(tx, asked, unique_id_of(payment)), new=False)
     payout = payout_from(row)
     await tx.post(books.received(payout))
+    tx.log(
+        "payout_received", payout=payout.id, unique_id=payout.unique_id, payment=payout.payment_id,
+        price=str(payout.price), fee=str(payout.fee), amount=str(payout.adjusted),
+    )  # fmt: skip
     if repeated:
         await store.keep(tx, payout, Hold.REPEATED, payout.reason or "", as_state=State.REVIEW)
-    else:
+    elif estimate:
         await sending.send_estimate(tx, payout)
     return Taken(payout, new=True)
 
@@ -75,18 +83,33 @@ async def _insert(tx: Tx, payout_id: str, unique_id: str, asked: Asked, repeated
 
 
 async def _is_repeated(tx: Tx, asked: Asked) -> bool:
-    """Two payment ids tell two orders apart; one alone does not, whichever of both came with it."""
+    """Two payment ids tell two orders apart; one alone does not, whichever of both came with it. What was taken up from
+    an older service's token has no price of ours, so what is paid out counts."""
     # Two at the same moment would not see each other.
-    await tx.execute("select pg_advisory_xact_lock(hashtextextended('payouts ' || $1, 0))", asked.natural_key)
+    client = f"{asked.user_id} {asked.closed_channel_id}"
+    await tx.execute("select pg_advisory_xact_lock(hashtextextended('payouts ' || $1, 0))", client)
     found: bool = await tx.fetchval(
         """
         select exists (select from payouts.payouts
-            where natural_key = $1 and (payment_id is null or $3)
-              and created_at > payonce.due_now() - make_interval(secs => $2::float8))
+            where user_id = $4 and created_at > payonce.due_now() - make_interval(secs => $2::float8)
+              and (payment_id is null or starts_with(payment_id, $11) or $3)
+              and (natural_key = any($1::text[]) or (
+                closed_channel_id = $5 and payouts.address_key(wallet_address) = $6 and extra_id is not distinct from $7
+                and payout_currency = $8 and payout_network = $9 and adjusted_minor = $10)))
         """,
-        asked.natural_key, REPEAT_WITHIN_S, asked.payment_id is None,
+        sorted(asked.natural_keys), REPEAT_WITHIN_S, asked.payment_id is None, asked.user_id, asked.closed_channel_id,
+        key_of(asked.wallet_address), asked.extra_id, asked.payout_currency, asked.payout_network,
+        asked.adjusted.minor, DERIVED,
     )  # fmt: skip
     return found
+
+
+async def _derived_payment_id(tx: Tx, asked: Asked) -> str:
+    """From the fields, and how often they came: a renewal has the same ones. Behind the lock of `_is_repeated`."""
+    before: int = await tx.fetchval(
+        "select count(*) from payouts.payouts where natural_key = any($1::text[])", sorted(asked.natural_keys)
+    )
+    return f"{DERIVED}{asked.natural_key[:32]}:{before + 1}"
 
 
 async def _is_on_record(read: Reader, asked: Asked) -> bool:
@@ -107,7 +130,7 @@ async def _on_record(tx: Tx, asked: Asked, unique_id: str) -> Payout:
         )  # fmt: skip
         raise Collision(unique_id)
     known = payout_from(row)
-    if known.natural_key != asked.natural_key:
+    if known.natural_key not in asked.natural_keys:
         raise NotTaken(
             HTTPStatus.CONFLICT, f"payment_id {asked.payment_id} is on record with other fields; use another id"
         )

@@ -1,17 +1,29 @@
 """The messages that carry a payout on, each with the fields of its hop; and which one is missing where it stands."""
 
-from typing import Any
+from typing import Any, Final
 
+from payonce.engine.policy import Policy
 from payonce.engine.transaction import Reader, Tx
 from payonce.kit.money import Amount
 from payonce.services.payouts import store, swap_store
-from payonce.services.payouts.model import ETH, ETH_NETWORK, ETH_TICKER, Lead, Payout, State, Swap, SwapState
-from payonce.services.payouts.policies import ESTIMATE, ESTIMATED, FOLLOW, HOSTPAY, SWAP, SWAPPED
+from payonce.services.payouts.messages import FOLLOW_EXCHANGE, HAND_OVER
+from payonce.services.payouts.model import (
+    BY_EXTERNAL,
+    ETH,
+    ETH_NETWORK,
+    ETH_TICKER,
+    Lead,
+    Payout,
+    State,
+    Swap,
+    SwapState,
+)  # fmt: skip
+from payonce.services.payouts.policies import ESTIMATE, ESTIMATED, EXTERNAL, FOLLOW, HOSTPAY, SWAP, SWAPPED
 from payonce.services.payouts.tokens import hops
 from payonce.vendors.changenow.port import Estimate
 from payonce.vendors.changenow.port import Swap as Made
 
-FIRST = 0
+FIRST: Final = 0
 """Of the puts of a message: the first is part of the flow, later ones come from the janitor or a person."""
 
 
@@ -27,19 +39,15 @@ async def send_estimate(tx: Tx, payout: Payout, put: int = FIRST) -> None:
 
 
 async def send_estimated(
-    tx: Tx, asked: hops.EstimateRequest, payout: Payout | None, put: int, found: Estimate, asked_at_s: int
+    tx: Tx, asked: hops.EstimateRequest, payout: Payout, put: int, found: Estimate, asked_at_s: int
 ) -> None:  # fmt: skip
-    """Also for a caller of the estimator whose payout is not on record here: then nothing but the fields says whose.
-    `asked_at_s` is no later than the rate, so that nobody takes it for a newer one."""
+    """`asked_at_s` is no later than the rate, so that nobody takes it for a newer one."""
     answer = hops.EstimateResponse(
         user_id=asked.user_id, closed_channel_id=asked.closed_channel_id, wallet_address=asked.wallet_address,
         payout_currency=asked.payout_currency, payout_network=asked.payout_network,
         from_amount_usdt=found.from_amount, to_amount_eth_post_fee=found.to_amount, deposit_fee=found.deposit_fee,
         withdrawal_fee=found.withdrawal_fee,
     )  # fmt: skip
-    if payout is None:
-        await tx.send(ESTIMATED, hops.plain(answer))
-        return
     payload = {**hops.plain(answer), "payout_id": payout.id, "put": put, "estimated_at": asked_at_s}
     key = f"estimated:{payout.id}:{put}"
     await tx.send(ESTIMATED, payload, key=key, correlation_id=payout.id, lane=payout.lane)
@@ -72,36 +80,56 @@ async def send_swapped(
 
 
 async def send_hostpay(tx: Tx, lead: Payout | Lead, swap: Swap, put: int = FIRST) -> None:
+    if swap.paid_by == BY_EXTERNAL:
+        key, handed = f"hand_over:{swap.id}:{put}", {"swap_id": swap.id}
+        await tx.send(EXTERNAL, handed, action=HAND_OVER, key=key, correlation_id=lead.id, lane=lead.lane)
+        return
+    payload = {**hops.plain(hostpay_fields(swap)), "payout_id": lead.id, "part": swap.part, "put": put}
+    key = f"hostpay:{swap.id}:{put}"
+    await tx.send(HOSTPAY, payload, key=key, correlation_id=lead.id, lane=lead.lane)
+
+
+def hostpay_fields(swap: Swap) -> hops.HostPay:
+    """What hostpay is told of a swap."""
     assert swap.cn_api_id is not None and swap.payin_address is not None
-    asked = hops.HostPay(
+    return hops.HostPay(
         unique_id=swap.unique_id, cn_api_id=swap.cn_api_id, from_currency=ETH_TICKER, from_network=ETH_NETWORK,
         from_amount=swap.amount.to_decimal(), payin_address=swap.payin_address,
     )  # fmt: skip
-    payload = {**hops.plain(asked), "payout_id": lead.id, "part": swap.part, "put": put}
-    key = f"hostpay:{swap.id}:{put}"
-    await tx.send(HOSTPAY, payload, key=key, correlation_id=lead.id, lane=lead.lane)
 
 
 async def send_look(tx: Tx, lead: Payout, swap: Swap) -> None:
     """Where a payment stands is looked at again; nothing is paid by it."""
     put = await store.count_put(tx, lead.id)
     key = f"follow:{swap.id}:{put}"
-    await tx.send(FOLLOW, {"swap_id": swap.id}, key=key, correlation_id=lead.id, lane=lead.lane)
+    policy, action = _follower(swap)
+    await tx.send(policy, {"swap_id": swap.id}, action=action, key=key, correlation_id=lead.id, lane=lead.lane)
+
+
+def _follower(swap: Swap) -> tuple[Policy, str]:
+    return (EXTERNAL, FOLLOW_EXCHANGE) if swap.paid_by == BY_EXTERNAL else (FOLLOW, "")
 
 
 async def send_returned(tx: Tx, lead: Payout, swap: Swap, transaction_hash: str) -> None:
     """A person says that this transaction brought the deposit back."""
-    await _send_word(tx, lead, {"swap_id": swap.id, "returned_by": transaction_hash})
+    await _send_word(tx, lead, swap, {"returned_by": transaction_hash})
 
 
 async def send_written_off(tx: Tx, lead: Payout, swap: Swap, by: str) -> None:
     """People say that the deposit is lost."""
-    await _send_word(tx, lead, {"swap_id": swap.id, "written_off_by": by})
+    await _send_word(tx, lead, swap, {"written_off_by": by})
 
 
-async def _send_word(tx: Tx, lead: Payout, word: dict[str, Any]) -> None:
+async def send_unpaid(tx: Tx, lead: Payout, swap: Swap, by: str) -> None:
+    """People say that the operator's GCHostPay has not paid it and will not."""
+    await _send_word(tx, lead, swap, {"unpaid_by": by})
+
+
+async def _send_word(tx: Tx, lead: Payout, swap: Swap, word: dict[str, Any]) -> None:
     since: int = await tx.fetchval("select extract(epoch from payonce.due_now())::bigint")
-    await tx.send(FOLLOW, {**word, "since": since}, correlation_id=lead.id, lane=lead.lane)
+    policy, action = _follower(swap)
+    payload = {"swap_id": swap.id, **word, "since": since}
+    await tx.send(policy, payload, action=action, correlation_id=lead.id, lane=lead.lane)
 
 
 async def resume(tx: Tx, payout: Payout) -> None:

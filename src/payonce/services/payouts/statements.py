@@ -20,7 +20,7 @@ from payonce.services.payouts.earlier import UNFUNDED, contradicts
 from payonce.services.payouts.effects import CreateSwap
 from payonce.services.payouts.model import ETH, ETH_TICKER, REPLACED, SwapState
 from payonce.services.payouts.policies import KEEPING
-from payonce.vendors.changenow.port import PAGE_MAX, ChangeNow, Exchange, Status
+from payonce.vendors.changenow.port import PAGE_MAX, ChangeNow, Exchange, Status, same_address
 
 RECONCILE_EVERY_S: Final = 600.0
 LISTED_WITHIN_S: Final = 300.0
@@ -116,7 +116,7 @@ def disagreement(swap: Any, found: Exchange | None) -> str | None:
         return f"we paid its deposit, and the exchange has it as {found.status}"
     if swap["state"] == SwapState.FINISHED and found.status is not Status.FINISHED:
         return f"we have it as finished, and the exchange as {found.status}"
-    if found.payout_address != swap["address"]:
+    if not same_address(found.payout_address, swap["address"]):
         return "the exchange pays it to another address than the client's"
     return None
 

@@ -10,6 +10,7 @@ from payonce.engine.work import Work
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Retry
 from payonce.services.payouts.model import TRANSITIONS, Hold, Payout, State, payout_from
+from payonce.services.payouts.tokens import hops
 
 REFERENCES: Final = {
     "payout": "select id from payouts.payouts where id = any($1::text[])",
@@ -21,6 +22,8 @@ NAMES: Final = """
     union select id from payouts.payouts where unique_id = upper($1)"""
 """What its messages are about, by the names that callers and older services have for a payout."""
 REASON_MAX_LENGTH: Final = 500
+CAUSE_MAX_LENGTH: Final = 400
+"""Leaves room for what is said about the cause."""
 LISTED_MAX: Final = 200
 
 EVENTS: Final = {
@@ -105,6 +108,7 @@ async def move(
     if row is None:
         raise Retry(f"payout {payout.id} is no longer {payout.state}")
     after_move = payout_from(row)
+    _write_line(tx, after_move)
     # Priced anew after a swap that came to nothing, it has the price it had.
     repriced = after is State.PRICED and payout.state is not State.RECEIVED
     return after_move if repriced else await _told(tx, after_move)
@@ -134,12 +138,16 @@ async def keep(
         actor="payouts", severity=Severity.WARNING,
     )  # fmt: skip
     kept = payout_from(row)
+    tx.log("payout_held", level="warning", payout=kept.id, state=kept.state.value, hold=str(hold), reason=reason)
     return kept if was_kept else await _told(tx, kept)
 
 
 async def give_up(work: Work) -> None:
     """A day of tries has not helped: nothing is lost, a person decides. What nobody knows more about is left."""
-    reason = f"{work.message.queue} gave up on it after a day"
+    reason = f"{(work.cause or 'no reason given')[:CAUSE_MAX_LENGTH]} ({work.message.queue} gave up on it after a day)"
+    if hops.OLDER in work.message.payload:
+        # Only the message is on record: raised from here, it is parked.
+        raise Retry("no payout is on record for the older service's token, so its message is parked")
     async with work.commit(rejected=reason) as tx:
         found = await find(tx, work.message.correlation_id or "")
         if found is not None and State.REVIEW in TRANSITIONS[found.state]:
@@ -170,6 +178,26 @@ def described(payout: Payout) -> dict[str, Any]:
         "value_eth": None if payout.value is None else payout.value.to_text(),
         "hold": None if payout.hold is None else payout.hold.value, "reason": payout.reason,
     }  # fmt: skip
+
+
+LINES: Final = {
+    State.PRICED: "payout_priced",
+    State.SWAP_CREATING: "exchange_requested",
+    State.SWAPPED: "hostpay_triggered",
+    State.PAYING: "deposit_signed",
+    State.PAID_IN: "deposit_paid",
+    State.FINISHED: "payout_finished",
+    State.ACCUMULATING: "payout_accumulating",
+    State.REJECTED: "payout_rejected",
+    State.REFUNDED: "payout_refunded",
+}
+"""What the process log says of a payout that comes to a state."""
+
+
+def _write_line(tx: Tx, payout: Payout) -> None:
+    if (event := LINES.get(payout.state)) is not None:
+        value = payout.adjusted if payout.value is None else payout.value
+        tx.log(event, payout=payout.id, unique_id=payout.unique_id, amount=str(value), state=payout.state.value)
 
 
 async def _told(tx: Tx, payout: Payout) -> Payout:

@@ -89,7 +89,7 @@ async def effects_in_review(read: Reads, swaps: Sequence[Carried]) -> list[Any]:
     return await read.fetch(
         """
         select id, kind, key, generation from payonce.effects
-        where state = 'review' and kind in ('changenow.create', 'evm.pay', 'evm.bump')
+        where state = 'review' and kind in ('changenow.create', 'evm.pay', 'evm.bump', 'hostpay.task')
           and regexp_replace(key, '/(pay|bump/[0-9]+)$', '') = any($1::text[]) order by id
         """,
         [each.swap.id for each in swaps],
@@ -112,6 +112,8 @@ def open_verdicts(payout: Payout, swaps: Sequence[Carried]) -> list[Verdict]:
         offered += [Verdict.REFUND, Verdict.REJECT]
     if kept and any(each.swap.state is SwapState.PAID_IN and not each.swap.direct for each in active):
         offered += [Verdict.RETURNED, Verdict.WRITE_OFF]
+    if kept and any(each.swap.state is SwapState.CREATED and each.swap.handed_over_at is not None for each in active):
+        offered.append(Verdict.UNPAID)
     return offered
 
 
@@ -153,6 +155,9 @@ def _of_swap(each: Carried) -> list[Scene]:
         made = "no exchange is needed" if swap.direct else f"exchange {swap.cn_api_id}"
         found.append(Scene(swap.triggered_at, "swap", f"hostpay is told to pay {swap.payin_address}", "swapped",
                            f"{made}{gets}", swap.amount))  # fmt: skip
+    if swap.handed_over_at is not None:
+        found.append(Scene(swap.handed_over_at, "swap", f"swap {swap.id} goes to your own GCHostPay", "handed over",
+                           f"exchange {swap.cn_api_id}", swap.amount))  # fmt: skip
     if swap.state in REPLACED:
         found.append(Scene(each.updated_at, "swap", f"swap {swap.id} is over", swap.state, swap.reason, swap.amount))
     if each.deposit is not None and each.deposit.is_final:

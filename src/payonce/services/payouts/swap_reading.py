@@ -46,9 +46,22 @@ async def see_part(read: Reader, unique_id: str, part: int) -> Seen | None:
     return None if row is None else _seen(row)
 
 
+async def has_part(read: Reader, unique_id: str, part: int) -> bool:
+    """Whether the part ever had a swap: one is begun in the transaction that asks for it."""
+    found: bool = await read.fetchval(
+        "select exists (select from payouts.swaps where unique_id = $1 and part = $2)", unique_id, part
+    )
+    return found
+
+
 async def see_exchange(read: Reader, unique_id: str, cn_api_id: str) -> Seen | None:
     """By the names that hostpay is told."""
     row = await read.fetchrow(f"{_SEEN} where s.unique_id = $1 and s.cn_api_id = $2", unique_id, cn_api_id)
+    return None if row is None else _seen(row)
+
+
+async def see_swap(read: Reader, swap_id: str) -> Seen | None:
+    row = await read.fetchrow(f"{_SEEN} where s.id = $1", swap_id)
     return None if row is None else _seen(row)
 
 

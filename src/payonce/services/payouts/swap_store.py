@@ -9,6 +9,7 @@ from payonce.kit.money import Amount
 from payonce.kit.outcomes import Retry
 from payonce.services.payouts import books, store
 from payonce.services.payouts.model import (
+    BY_WALLET,
     DIRECT,
     ETH,
     REPLACED,
@@ -155,17 +156,33 @@ async def replace(tx: Tx, swap: Swap, reason: str) -> Swap:
     return await begin_swap(tx, lead, swap.part, [(share.payout_id, share.part, share.amount) for share in shares])
 
 
-async def trigger(tx: Tx, swap: Swap) -> None:
-    """Hostpay is told of it: from now on nothing of ours replaces it."""
-    told = await tx.fetchval(
+async def trigger(tx: Tx, swap: Swap, paid_by: str = BY_WALLET) -> Swap:
+    """Hostpay is told of it: from now on nothing of ours replaces it. Who pays it never changes after that."""
+    row = await tx.fetchrow(
         """
-        update payouts.swaps set triggered_at = coalesce(triggered_at, payonce.due_now())
-        where id = $1 and state = $2 and active returning id
+        update payouts.swaps
+        set triggered_at = coalesce(triggered_at, payonce.due_now()),
+            paid_by = case when triggered_at is null then $3 else paid_by end
+        where id = $1 and state = $2 and active returning *
         """,
-        swap.id, swap.state,
+        swap.id, swap.state, paid_by,
     )  # fmt: skip
-    if told is None:
+    if row is None:
         raise Retry(f"swap {swap.id} is no longer {swap.state}", after_s=0.0)
+    return swap_from(row)
+
+
+async def hand_over(tx: Tx, swap: Swap) -> None:
+    """On record before the task leaves: from now on the operator's GCHostPay may pay it."""
+    handed = await tx.fetchval(
+        """
+        update payouts.swaps set handed_over_at = payonce.due_now(), updated_at = payonce.due_now()
+        where id = $1 and state = 'created' and paid_by = 'external' and handed_over_at is null returning id
+        """,
+        swap.id,
+    )
+    if handed is None:
+        raise Retry(f"swap {swap.id} is no longer to be handed over", after_s=0.0)
 
 
 async def advance(
@@ -222,8 +239,10 @@ async def abandon(tx: Tx, swap: Swap, reason: str) -> Swap:
     return await advance(tx, swap, SwapState.ABANDONED, reason=reason)
 
 
-async def lapse(tx: Tx, swap: Swap, reason: str) -> Swap:
-    """Hostpay's word that it never paid: it has written no row of it."""
+async def lapse(tx: Tx, swap: Swap, reason: str, *, unpaid_by: str | None = None) -> Swap:
+    """Hostpay's word that it never paid: it has written no row of it. Of a swap that was handed over, people say it."""
+    if swap.handed_over_at is not None and unpaid_by is None:
+        raise AssertionError(f"swap {swap.id} was handed over: it may have been paid, and is not replaced")
     paid = await tx.fetchval(
         "select exists (select from payouts.split_payout_hostpay where unique_id = $1 and cn_api_id = $2)",
         swap.unique_id, swap.cn_api_id,

@@ -7,8 +7,17 @@ from typing import Final
 
 from payonce.engine.transaction import Tx
 from payonce.engine.work import Work, handles
-from payonce.kit.outcomes import Refused, Retry
-from payonce.services.payouts import accumulating, minimums, pausing, sending, store, swap_reading, swap_store
+from payonce.kit.outcomes import Refused, Retry, Unprocessable
+from payonce.services.payouts import (
+    accumulating,
+    minimums,
+    older_services,
+    pausing,
+    sending,
+    store,
+    swap_reading,
+    swap_store,
+)
 from payonce.services.payouts.effects import CreateSwap, code_of, pair_of
 from payonce.services.payouts.estimator import TRIES_OF_AN_INACTIVE_PAIR
 from payonce.services.payouts.model import (
@@ -32,15 +41,20 @@ from payonce.vendors.changenow.port import ChangeNow, Code, ExchangeRefused, Ran
 from payonce.vendors.changenow.port import Swap as Made
 
 TRY_AGAIN_S: Final = 60.0
+NOT_DIRECTLY: Final = "ETH needs no exchange, and with PAYOUTS_HOSTPAY=external nothing but exchanges is paid"
 
 
 @handles(SWAP)
-async def create_swap(work: Work, changenow: ChangeNow, terms: Terms, host: HostWallet) -> None:
+async def create_swap(work: Work, changenow: ChangeNow, terms: Terms, host: HostWallet | None) -> None:
     """Have an exchange created for one part of a payout, and tell the orchestrator."""
-    asked = await fields_of(work, hops.SwapRequest)
-    if asked is None:
-        return
-    seen = await swap_reading.see_part(work.read, asked.unique_id, number_of(work, "part", 1))
+    asked, part = fields_of(work, hops.SwapRequest), number_of(work, "part", 1)
+    seen = await swap_reading.see_part(work.read, asked.unique_id, part)
+    if seen is None and older_services.is_from_older_service(work):
+        older_services.refuse(
+            work, f"no payout has the unique_id {asked.unique_id!r} here; let the older GCSplit3 create its exchange"
+        )
+    if seen is None and not await swap_reading.has_part(work.read, asked.unique_id, part):
+        raise Unprocessable(f"no payout with the unique_id {asked.unique_id!r} has a part {part}; nothing was ordered")
     if seen is None or not _is_wanted(seen.swap):
         return
     if seen.kept is not None and await work.open_effect() is None:
@@ -63,6 +77,7 @@ async def create_swap(work: Work, changenow: ChangeNow, terms: Terms, host: Host
     async with work.commit() as tx:
         if swap.state is SwapState.CREATING:
             current = await swap_store.record_made(tx, swap, made)
+            tx.log("exchange_created", payout=seen.lead.id, swap=swap.id, exchange=made.id, amount=str(swap.amount))
         else:
             current = await swap_store.locked_swap(tx, swap.id)
         if current.state is SwapState.CREATED:
@@ -86,9 +101,17 @@ async def _begin(tx: Tx, swap: Swap) -> Swap:
     return current
 
 
-async def _pay_directly(work: Work, seen: Seen, terms: Terms, host: HostWallet) -> None:
+async def _pay_directly(work: Work, seen: Seen, terms: Terms, host: HostWallet | None) -> None:
     """The client gets the coin that the wallet pays: there is nothing to change, and the exchange is not asked."""
     swap = seen.swap
+    if host is None or terms.external_hostpay:
+        # Only of a payout that was taken in while a wallet of ours paid.
+        async with work.commit(rejected=NOT_DIRECTLY) as tx:
+            current = await _begin(tx, swap)
+            if current.state is SwapState.CREATING:
+                payouts = await swap_store.payouts_of(tx, swap.id)
+                await _keep(tx, current, payouts, Hold.REFUSED, No(Code.OTHER, NOT_DIRECTLY))
+        return
     if swap.state is SwapState.CREATING and (no := await _not_worth_its_gas(swap, host)):
         async with work.commit(rejected=no.reason) as tx:
             current = await _begin(tx, swap)

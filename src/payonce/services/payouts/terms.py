@@ -21,6 +21,10 @@ class Terms:
     fee_percent: Decimal = Decimal(3)
     allow_missing_payment_id: bool = False
     tolerance_s: int = TOLERANCE_S
+    external_hostpay: bool = False
+    """The operator's own GCHostPay pays the exchanges, not a wallet of ours."""
+    six_fields: bool = False
+    """Callers send neither payment_id nor timestamp: the one is derived, and the other is checked where it is given."""
 
     def __post_init__(self) -> None:
         if not self.signing_keys or not all(self.signing_keys):

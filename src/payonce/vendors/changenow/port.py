@@ -3,6 +3,7 @@
 Amounts are decimals in major units, as the vendor writes them: how many decimals a currency has its caller knows.
 """
 
+import re
 from collections.abc import Sequence
 from datetime import datetime
 from decimal import Decimal
@@ -28,11 +29,18 @@ REFERENCE_MAX_CHARS: Final = 64
 """Of one field of the vendor's `payload`."""
 DOUBLE_STEP: Final = Decimal("1e-15")
 """Amounts this close, in proportion, are one: on its way through a binary double a number keeps 15 digits."""
+_EVM_ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]{40}")
 
 
 def same_amount(said: Decimal, ours: Decimal) -> bool:
     """Whether what the vendor says can be our amount, which is the exact one."""
     return abs(said - ours) <= ours * DOUBLE_STEP
+
+
+def same_address(said: str, ours: str) -> bool:
+    """Whether what the vendor says is our address. One of an EVM network is compared by its bytes, since the vendor may
+    write it in other capitals; any other to the letter."""
+    return said == ours or (_EVM_ADDRESS.fullmatch(ours) is not None and said.lower() == ours.lower())
 
 
 class Status(StrEnum):

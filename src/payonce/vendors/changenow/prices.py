@@ -17,7 +17,7 @@ _BASE58: Final = "[1-9A-HJ-NP-Za-km-z]"
 ADDRESSES: Final[Mapping[str, str]] = {
     "eth": _EVM,
     "bsc": _EVM,
-    "btc": rf"(bc1[a-z0-9]{{20,70}}|[13]{_BASE58}{{25,34}})",
+    "btc": rf"(bc1q[a-z0-9]{{19,69}}|[13]{_BASE58}{{25,34}})",
     "ltc": rf"(ltc1[a-z0-9]{{20,70}}|[LM3]{_BASE58}{{25,34}})",
     "doge": rf"D{_BASE58}{{25,34}}",
     "trx": rf"T{_BASE58}{{33}}",
@@ -27,7 +27,7 @@ ADDRESSES: Final[Mapping[str, str]] = {
     "xlm": r"G[A-Z2-7]{55}",
     "xmr": rf"[48]{_BASE58}{{94}}",
 }
-"""By network, the shape of an address; the vendor looks at checksums too."""
+"""By network, the shape of an address; the vendor looks at checksums too, and pays to no Taproot address."""
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from payonce.vendors.changenow.port import (
     Range,
     Status,
     Swap,
+    same_address,
     same_amount,
 )
 
@@ -171,10 +172,10 @@ def swap(wire: WireSwap, order: Order) -> Swap:
     """What was created, if it is what was ordered: money is sent to the address in it."""
     _same_pair(wire.pair, order.pair)
     _same_amount(wire.from_amount, order.from_amount)
-    asked = (order.address, order.extra_id or None)
-    if (wire.payout_address, wire.payout_extra_id or None) != asked:
+    same_memo = (wire.payout_extra_id or None) == (order.extra_id or None)
+    if not same_memo or not same_address(wire.payout_address, order.address):
         raise Unknown("pays another address than the one that was ordered")
-    if wire.refund_address and wire.refund_address != order.refund_address:
+    if wire.refund_address and not same_address(wire.refund_address, order.refund_address):
         raise Unknown("refunds to another address than the one that was ordered")
     return Swap(
         text(wire.id, "id"), order.pair, order.from_amount, amount(wire.to_amount, "toAmount"),

@@ -13,12 +13,13 @@
 
 import zlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Protocol
 
 import msgspec
 
 from payonce.kit.budget import Budget, Unlimited
-from payonce.kit.http import HttpClient, Response, request_within
+from payonce.kit.http import HttpClient, Response, Watch, request_within
 from payonce.kit.money import Amount, Asset
 from payonce.kit.outcomes import Invalid, NotSent, Unknown
 from payonce.vendors.evm.port import (
@@ -79,12 +80,14 @@ class EvmClient:
     """One address at one node, within a budget of calls. `tokens` are the contracts of the assets that are not ETH."""
 
     def __init__(
-        self, http: HttpClient, key: Key, tokens: Mapping[Asset, str] | None = None, budget: Budget | None = None
-    ) -> None:
+        self, http: HttpClient, key: Key, tokens: Mapping[Asset, str] | None = None, budget: Budget | None = None,
+        *, watch: Watch | None = None,
+    ) -> None:  # fmt: skip
         self._http = http
         self._key = key
         self._tokens = dict(tokens or {})
         self._budget = budget or Unlimited()
+        self._watch = watch
 
     @property
     def address(self) -> str:
@@ -192,7 +195,7 @@ class EvmClient:
     async def _results(self, *calls: Call) -> list[Any]:
         """The answers to questions, in one request. A no to a question proves nothing."""
         bodies = [_body(*call) for call in calls]
-        answered = await self._send(bodies)
+        answered = await self._send(calls[0][0], bodies)
         answers = {each.id: each for each in answered.decode(list[Answer])}
         found = []
         for (method, _), body in zip(calls, bodies, strict=True):
@@ -206,14 +209,16 @@ class EvmClient:
 
     async def _ask(self, method: str, parameters: list[Any]) -> tuple[Answer, str]:
         body = _body(method, parameters)
-        answered = await self._send(body)
+        answered = await self._send(method, body)
         answer = answered.decode(Answer)
         if answer.id != body["id"]:
             raise Unknown(f"{answered.source} {method} answered another request")
         return answer, f"{answered.source} {method}"
 
-    async def _send(self, body: Any) -> Response:
-        answered = await request_within(self._budget, self._http, "POST", "/", json=body)
+    async def _send(self, call: str, body: Any) -> Response:
+        """Several questions in one request count as one call, by the name of the first."""
+        observe = None if self._watch is None else partial(self._watch, call)
+        answered = await request_within(self._budget, self._http, "POST", "/", observe=observe, json=body)
         if answered.status == 429:
             raise NotSent(f"{answered.source} was turned away: too many requests")
         if answered.status != 200:

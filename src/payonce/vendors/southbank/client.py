@@ -10,12 +10,13 @@
 """
 
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 
 from payonce.kit.budget import Budget, Unlimited
-from payonce.kit.http import HttpClient, Response, request_within
+from payonce.kit.http import HttpClient, Response, Watch, request_within
 from payonce.kit.money import Amount, Asset
 from payonce.kit.outcomes import Invalid, NotSent, Refused, Unknown
 from payonce.vendors.southbank.port import PaymentOrder, PaymentReceipt, StatementLine, StatementPage
@@ -71,9 +72,10 @@ class Lines(msgspec.Struct, frozen=True):
 class SouthbankClient:
     """Speaks to Southbank through one HTTP client, within a budget of calls."""
 
-    def __init__(self, http: HttpClient, budget: Budget | None = None) -> None:
+    def __init__(self, http: HttpClient, budget: Budget | None = None, *, watch: Watch | None = None) -> None:
         self._http = http
         self._budget = budget or Unlimited()
+        self._watch = watch
 
     async def pay(self, order: PaymentOrder) -> PaymentReceipt:
         body = {
@@ -125,7 +127,10 @@ class SouthbankClient:
         return StatementPage(lines, found.pages)
 
     async def _ask(self, method: str, path: str, **options: Any) -> Response:
-        return await request_within(self._budget, self._http, method, path, **options)
+        # The first part of the path names the call: behind it may be ids.
+        call = f"{method} {path.split('/')[1]}"
+        observe = None if self._watch is None else partial(self._watch, call)
+        return await request_within(self._budget, self._http, method, path, observe=observe, **options)
 
 
 def _no(answer: Response) -> Exception:

@@ -5,7 +5,7 @@ Version 2 names a message on record here, and the record stands. A token of vers
 - From an older service, its message is told from others by the task that brings it: its id is made from the hop and the
   task's name, which stays the same however often the task is delivered.
 - From ourselves, `{"token": "…", "record": "…"}` has a token of version 2 beside it, which older services pass over and
-  by which we find our own message, after any number of days.
+  by which we find our own message, after any number of days, with its exact amounts.
 """
 
 import time
@@ -23,7 +23,7 @@ from payonce.kit.crypto import from_base64url, to_base64url
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid
 from payonce.kit.webhooks.secrets import Secret
-from payonce.services.payouts.tokens.hops import Hop, HopFields, plain, read
+from payonce.services.payouts.tokens.hops import EMIT, MADE_AT, OLDER, Hop, HopFields, plain, read
 from payonce.services.payouts.tokens.packed import Packer
 from payonce.services.payouts.tokens.refusal import BadToken, Why
 from payonce.services.payouts.tokens.sealed import Content, Sealer
@@ -126,13 +126,14 @@ class TokenCodec:
             # What opened as version 2 is of version 2, whatever else is wrong with it.
             if no.why is not Why.FORGED or not self._accept_v1:
                 raise
-        return self._adopted(self._packer.open(token, now_s), task)
+        return self._adopted(self._packer.open(token, now_s), self._packer.made_at(token), task)
 
-    def _adopted(self, fields: HopFields, task: str) -> Arrived:
+    def _adopted(self, fields: HopFields, made_at: int, task: str) -> Arrived:
         if not 0 < len(task) <= TASK_NAME_MAX_CHARS:
             raise BadToken(Why.UNNAMED, f"a token of version 1 came without the header {TASK_NAME_HEADER}")
         known_as = uuid5(_NAMESPACE, f"{self._hop.name}/{task}")
-        message = Message(id=known_as, queue=self._hop.queue, action=self._action, payload=plain(fields))
+        payload = {**plain(fields), OLDER: EMIT if self._emit_v1 else "accept", MADE_AT: made_at}
+        message = Message(id=known_as, queue=self._hop.queue, action=self._action, payload=payload)
         return Arrived(known_as, message)
 
     def _told(self, no: BadToken, operation: str, **about: str) -> BadToken:

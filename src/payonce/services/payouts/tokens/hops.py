@@ -21,6 +21,12 @@ USER_ID_LIMIT: Final = 1 << 63
 AMOUNT_LIMIT: Final = Decimal(10) ** 24
 AMOUNT_DECIMALS_MAX: Final = 36
 """Twice what ether has: senders that reckon with doubles write more decimals than any coin has."""
+OLDER: Final = "older"
+"""In the payload of a message that came as a token of version 1: `accept` or `emit`, as this process was told. With
+`emit` it may be an older service's answer to a request of ours."""
+EMIT: Final = "emit"
+MADE_AT: Final = "made_at"
+"""Beside it: when that token was made, in seconds since 1970."""
 
 
 class HopFields(msgspec.Struct, frozen=True, kw_only=True):

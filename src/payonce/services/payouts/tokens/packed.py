@@ -6,7 +6,7 @@
     unique_id, closed_channel_id   16 bytes, padded with NUL; a longer text is refused, never cut
     user_id                        >I, so only ids below 2³²
     other texts                    length (1 byte) and UTF-8
-    amounts                        >d; a decimal that no double stands for is refused, never rounded
+    amounts                        >d, the nearest double; the record beside a token of ours has the exact decimal
 
 The hop is not part of what is signed: a layout that does not fit to the last byte is all that keeps hops apart.
 """
@@ -23,7 +23,7 @@ import msgspec
 from payonce.kit.crypto import sign
 from payonce.kit.outcomes import Invalid
 from payonce.kit.webhooks.secrets import Secret
-from payonce.services.payouts.tokens.hops import Hop, HopFields
+from payonce.services.payouts.tokens.hops import Hop, HopFields, check_field
 from payonce.services.payouts.tokens.refusal import BadToken, Why
 
 BEHIND_S: Final = 86_400
@@ -65,6 +65,12 @@ class Packer:
             raise BadToken(Why.EARLY, f"the token was made more than {AHEAD_S} s ahead of our clock; set the clocks")
         return self._fields(body[: -_U32.size])
 
+    @staticmethod
+    def made_at(token: bytes) -> int:
+        """When the token was made, by its own word; of one that `open` has proven."""
+        made_at: int = _U32.unpack_from(token, len(token) - _TRAILER_BYTES)[0]
+        return made_at
+
     def _fields(self, body: bytes) -> HopFields:
         try:
             return self._hop.fields(**dict(self._unpacked(body)))
@@ -90,10 +96,10 @@ class Packer:
 
 
 def to_double(name: str, amount: Decimal) -> float:
-    """The double that stands for exactly this decimal: the one that is written with the same digits."""
+    """The nearest double, which is off by at most one part in 2^53. Most amounts in wei have no exact one."""
     double = float(amount)
-    if not math.isfinite(double) or Decimal(repr(double)) != amount:
-        raise BadToken(Why.UNFIT, f"{name} has more digits than a double carries; send tokens of version 2 there")
+    if not math.isfinite(double):
+        raise BadToken(Why.UNFIT, f"{name} is larger than any double; send tokens of version 2 there")
     return double
 
 
@@ -106,7 +112,13 @@ def from_double(name: str, double: float) -> Decimal:
 
 def _packed(name: str, value: object) -> bytes:
     if isinstance(value, Decimal):
-        return _DOUBLE.pack(to_double(name, value))
+        double = to_double(name, value)
+        try:
+            check_field(name, from_double(name, double))
+        except Invalid:
+            # At the edges of what an amount may be, the nearest double is beyond it, and nobody would read the token.
+            raise BadToken(Why.UNFIT, f"{name} has no double that is an amount; send tokens of version 2") from None
+        return _DOUBLE.pack(double)
     if isinstance(value, int):
         if value >= USER_ID_END:
             raise BadToken(Why.UNFIT, f"{name} is 2^32 or more; send tokens of version 2 there")
