@@ -1,26 +1,80 @@
-"""What billing needs from outside: the card gateway, the way to tell subscriptions, and what both services recognise
-their callers by."""
+"""What billing's services need from outside: the card gateway, the way to each other, and what they recognise their
+callers by; and what of them a database holds that is not shared."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from typing import Final
 
 from payonce.engine.database import Database
+from payonce.engine.transaction import Reader
+from payonce.kit.outcomes import Invalid
 from payonce.outside import open_gateway
+from payonce.service import Forwarding, Service
+from payonce.services.billing import payments, subscriptions
 from payonce.services.billing.payments.gateway_events import GatewayDoor
 from payonce.services.billing.payments.notifying import Notifier, open_notifier
+from payonce.services.billing.payments.remote_versions import RemoteVersions
+from payonce.services.billing.policies import PAYMENTS_QUEUES
+from payonce.services.billing.signed_requests import SharedSecrets, open_signed_client
+from payonce.services.billing.subscriptions.payments_relay import PaymentsRelay, waiting_for_payments
+from payonce.services.billing.tokens import Tokens
 from payonce.settings import Settings
-from payonce.settings.billing import PORTS, SUBSCRIPTIONS, notification_secrets
-from payonce.subscribing import subscribing
+from payonce.settings.billing import PAYMENTS, PORTS, SUBSCRIPTIONS, jwt_keys, notification_secrets
+from payonce.subscribing import MINUTE_S, subscribing
 
 LOOPBACK: Final = "127.0.0.1"
 EVERYWHERE: Final = frozenset({"", "::", "0.0.0.0"})  # noqa: S104 - where somebody listens, and nobody calls
 
 
+def subscriptions_in(service: Service, settings: Settings) -> Service | None:
+    if not settings.billing.holds(SUBSCRIPTIONS):
+        return None
+    if settings.billing.holds(PAYMENTS):
+        return service
+    return replace(
+        service,
+        invariants={**service.invariants, **subscriptions.APART_INVARIANTS},
+        references={**service.references, **subscriptions.APART_REFERENCES},
+        forwards=open_payments_relay,
+    )
+
+
+def payments_in(service: Service, settings: Settings) -> Service | None:
+    if not settings.billing.holds(PAYMENTS):
+        return None
+    shared = settings.billing.holds(SUBSCRIPTIONS)
+    more = payments.SHARED_INVARIANTS if shared else payments.APART_INVARIANTS
+    return replace(service, invariants={**service.invariants, **more})
+
+
+async def check_billing_held(settings: Settings, read: Reader) -> None:
+    """Refuses a database that holds other billing services than BILLING_DATABASE says. With a wrong setting payments
+    would charge without cards, and subscriptions would wait for charges that nobody makes."""
+    billing = settings.billing
+    for role, is_used in ((SUBSCRIPTIONS, subscriptions.is_used), (PAYMENTS, payments.is_used)):
+        if not billing.holds(role) and await is_used(read):
+            raise Invalid(
+                f"BILLING_DATABASE is {billing.database}, but this database has data of {role}; name another one in "
+                "DATABASE_URL, or set BILLING_DATABASE=both if both services share this one"
+            )
+    if billing.holds(PAYMENTS) and (waiting := await waiting_for_payments(read)):
+        raise Invalid(
+            f"{waiting:,} messages wait in this database for payments with a database of its own; set "
+            "BILLING_DATABASE=subscriptions, at least until `payonce outbox list` shows none"
+        )
+
+
 @asynccontextmanager
-async def open_billing(settings: Settings, database: Database) -> AsyncIterator[Sequence[object]]:
-    """For both services: one process may run either or both, and their routes need what their handlers do. Without
-    secrets no role starts (`Settings.check_roles`); the gateway's statement can be read all the same."""
+async def open_subscriptions(settings: Settings, database: Database) -> AsyncIterator[Sequence[object]]:
+    """Without secrets no role starts (`Settings.check_roles`)."""
+    yield subscribing(settings, database)
+
+
+@asynccontextmanager
+async def open_payments(settings: Settings, database: Database) -> AsyncIterator[Sequence[object]]:
+    """Without secrets no role starts (`Settings.check_roles`); the gateway's statement can be read all the same. A
+    process that runs subscriptions, too, asks its own accounts about tokens: their `Tokens` come first."""
     billing = settings.billing
     url = billing.subscription_service_url or f"http://{LOOPBACK}:{PORTS[SUBSCRIPTIONS]}"
     async with AsyncExitStack() as stack:
@@ -28,9 +82,30 @@ async def open_billing(settings: Settings, database: Database) -> AsyncIterator[
         if not settings.embedded and None in (billing.jwt_secret_key, settings.webhook_signing_secret):
             yield gateway
             return
-        notifier = await stack.enter_async_context(open_notifier(url, notification_secrets(settings), database))
-        door = GatewayDoor(billing.gateway_secrets(settings.data_dir if settings.embedded else None))
-        yield [*gateway, notifier, door, *subscribing(settings, database)]
+        secrets = notification_secrets(settings)
+        notifier = await stack.enter_async_context(open_notifier(url, secrets, database))
+        client = await stack.enter_async_context(
+            open_signed_client("subscriptions", url, secrets, Reader(database))
+        )  # fmt: skip
+        yield [
+            *gateway, notifier,
+            GatewayDoor(billing.gateway_secrets(settings.data_dir if settings.embedded else None)),
+            Tokens(jwt_keys(settings), RemoteVersions(client), access_s=billing.access_minutes * MINUTE_S),
+            SharedSecrets(secrets, settings.webhook_tolerance_s),
+        ]  # fmt: skip
+
+
+@asynccontextmanager
+async def open_payments_relay(settings: Settings, database: Database) -> AsyncIterator[Forwarding]:
+    """Where payments have a database of their own."""
+    url = settings.billing.payment_service_url or f"http://{LOOPBACK}:{PORTS[PAYMENTS]}"
+    queues = frozenset(policy.queue for policy in PAYMENTS_QUEUES)
+    if not settings.embedded and settings.webhook_signing_secret is None:
+        # A command, which puts messages and relays none: without the secret no role starts.
+        yield Forwarding(queues, PaymentsRelay(None))
+        return
+    async with open_signed_client("payments", url, notification_secrets(settings), Reader(database)) as client:
+        yield Forwarding(queues, PaymentsRelay(client))
 
 
 def tell_where(resources: Sequence[object], settings: Settings, roles: Sequence[str], port: int) -> None:

@@ -25,6 +25,14 @@ QUICKLY_MISSED = ("the generation in the key of a charge", "one key for all send
         "billing-trial @ billing-trial vendors.gateway.client:GatewayClient._send #1 @ after",
         # The invoice and the charge that it asks for, or neither.
         "billing-change @ billing-change engine.work:Work.commit #3 @ before",
+        # The gateway has given credit back as money, and nobody here knows.
+        "billing-credit @ billing-credit vendors.gateway.client:GatewayClient._send #2 @ after",
+        # Canceled, and the caller never hears of it, while a change of plan is accepted.
+        "billing-change-canceled @ cancel engine.work:Work.commit #1 @ after",
+        # The renewal is put while the change that waited for it is being worked on.
+        "billing-change-renewal @ due engine.work:Work.commit #1 @ before",
+        # Stands still before it takes the credit, until it was used and what was left has expired.
+        "billing-credit-shared @ pay-out engine.work:Work.commit #1 @ stopped",
         # Declined, and the process stands still until somebody else has dunned and charged the invoice.
         pytest.param(
             "billing-renewal @ billing-renewal vendors.gateway.client:GatewayClient._send #2 @ stopped",

@@ -7,7 +7,7 @@ import msgspec
 from payonce.engine.transaction import Tx
 from payonce.kit.ids import new_id
 from payonce.services.billing import wire
-from payonce.services.billing.subscriptions import applying, issuing, renewing
+from payonce.services.billing.subscriptions import applying, issuing, plan_change_billing, renewing
 from payonce.services.billing.subscriptions.applying import PROCESSED, Applied
 from payonce.services.billing.subscriptions.store import Standing
 from payonce.services.billing.wire import Notification
@@ -113,6 +113,15 @@ def periods_not_counted() -> None:
     put(renewing, "is_due", lambda *_: True)
 
 
+def changes_beside_an_open_invoice() -> None:
+    """A change of plan is billed whatever else is being charged."""
+
+    def nothing(*_: object) -> None:
+        return None
+
+    put(plan_change_billing, "_obstacle", nothing)
+
+
 ABLATIONS: Final = (
     Ablation("the generation in the key of a charge", no_generation_in_the_key, "billing-renewal", Mode.BEFORE),
     Ablation("one key for all sends of a charge", another_key_for_every_charge, "billing-renewal", Mode.AFTER,
@@ -128,5 +137,9 @@ ABLATIONS: Final = (
              near="take_payment_event"),
     Ablation("event and change in one commit", event_before_its_change, "billing-trial", Mode.AFTER,
              near="take_payment_event"),
+    Ablation("credit and the order to pay it out in one commit", message_after_the_commit, "billing-credit",
+             Mode.AFTER, DAMAGE | STUCK, "engine.work"),
+    Ablation("a change of plan waits for no other invoice", changes_beside_an_open_invoice, "billing-change-renewal",
+             Mode.STOPPED),
     Ablation("one invoice for each period", periods_not_counted, "billing-renewal", Mode.BEFORE),
 )  # fmt: skip

@@ -11,6 +11,7 @@ from fractions import Fraction
 from typing import Any, Final
 
 from payonce.billing_crash.door import SECRET, open_door
+from payonce.billing_crash.persons import CARRIED_OUT, PAY_OUT, PERSON
 from payonce.engine.database import Database
 from payonce.engine.effects import Answer, Review, Stored
 from payonce.engine.janitors import Janitor
@@ -18,6 +19,7 @@ from payonce.engine.ledger import Account, balance
 from payonce.engine.ledger.model import Reads
 from payonce.engine.outbox import Relay
 from payonce.engine.transaction import RingingFeed, Tx
+from payonce.engine.work import Handler
 from payonce.kit.http import HttpClient
 from payonce.kit.http.transport import Transport
 from payonce.kit.money import well_known
@@ -43,15 +45,19 @@ RENEWED_AFTER_S: Final = PERIOD_DAYS * DAY_S + 600.0
 """Later than the period ends, also where the first charge had to be tried again and its period began minutes later."""
 DUNNED_AFTER_S: Final = PERIOD_DAYS * DAY_S + 1.25 * DAY_S
 """Later than the first day of dunning, however long a struck renewal took to be declined."""
-ASKED_AGAIN_AFTER_S: Final = (PERIOD_DAYS + 10) * DAY_S
 CHANGED_AFTER: Final = timedelta(days=7)
 """The difference to be paid is the same for any start within the next four minutes: a first charge whose COMMIT was
 lost is tried again later, and its period begins later."""
+LEFT: Final = Fraction(PERIOD_DAYS - CHANGED_AFTER.days, PERIOD_DAYS)
+CREDIT: Final = round(PRO * LEFT) - round(BASIC * LEFT)
+"""What a change between the two costs, or gives back."""
+PAID_OUT: Final = 4_400
+"""Of the credit, in minor units."""
+ASKED_AGAIN_AFTER_S: Final = (PERIOD_DAYS + 10) * DAY_S
 # The clock stands still: what is due runs at once. Ends are logged, so that they can be counted.
 HANDLERS: Final = tuple(
     replace(each, policy=replace(each.policy, rate=None, concurrency=None, log="all"))
-    for role in ("subscriptions", "payments")
-    for each in ROLES[role]
+    for each in (*ROLES["subscriptions"], *ROLES["payments"], *CARRIED_OUT)
 )
 
 BY_SCHEDULE: Final = "what falls due is put on its queue within an hour"
@@ -71,19 +77,22 @@ class Ending:
     """Action, period and amount of every invoice, in the order of issue. Each is captured once."""
     given_back: int = 0
     declines: int = 0
+    paid_out: Sequence[int] = ()
+    """Of credit, to the card."""
 
 
 class BillingScenario(ABC):
     """One customer with one card, from the first message on."""
 
     components = (("billing", "payonce.services.billing"),)
-    handlers = HANDLERS
+    handlers: Sequence[Handler] = HANDLERS
     invariants: Mapping[str, str] = INVARIANTS
     twists = Twists(leases_pass=True)
 
-    def __init__(self, name: str, ending: Ending, cards_next: Sequence[str] = ()) -> None:
+    def __init__(self, name: str, *endings: Ending, cards_next: Sequence[str] = ()) -> None:
+        """With several endings, things meet in this scenario, and which of them comes first decides."""
         self.name = name
-        self._ending = ending
+        self._endings = endings
         self._cards_next = cards_next
 
     def with_queues_in_redis(self) -> "BillingScenario":
@@ -158,43 +167,82 @@ class BillingScenario(ABC):
         return 0
 
     async def check(self, read: Reads, simulators: Simulators) -> list[str]:
+        by_ending = [await self._of_ending(read, simulators[GATEWAY], each) for each in self._endings]
         return [
-            *await self._of_subscription(read),
-            *await self._of_invoices(read),
-            *await self._of_gateway(read, simulators[GATEWAY]),
+            *min(by_ending, key=len),
+            *await _of_invoices(read),
+            *await _of_plan_changes(read),
+            *await _of_books(read),
             *await _of_notifications(read),
             *await _of_people(read),
         ]
 
-    async def _of_subscription(self, read: Reads) -> list[str]:
-        found = await read.fetch("select state, plan_id from subscriptions.subscriptions")
-        stands = [(row["state"], row["plan_id"]) for row in found]
-        return [] if stands == [(self._ending.state, self._ending.plan)] else [f"the subscription is {stands}"]
+    async def _of_ending(self, read: Reads, gateway: GatewaySimulator, ending: Ending) -> list[str]:
+        return [
+            *await _of_subscription(read, ending),
+            *await _of_issued(read, ending),
+            *await _of_payouts(read, ending),
+            *await _of_gateway(read, gateway, ending),
+        ]
 
-    async def _of_invoices(self, read: Reads) -> list[str]:
-        rows = await read.fetch(
-            "select action, period, due_minor, state from subscriptions.invoices order by issued_at, number"
-        )
-        issued = [(row["action"], row["period"], row["due_minor"]) for row in rows]
-        found = [] if issued == list(self._ending.paid) else [f"the invoices are {issued}"]
-        return found + [f"an invoice of {row['due_minor']} is {row['state']}" for row in rows if row["state"] != "paid"]
 
-    async def _of_gateway(self, read: Reads, gateway: GatewaySimulator) -> list[str]:
-        books, ending = gateway.books, self._ending
-        captured, given_back = books.captured_total("AED").minor, books.refunded_total("AED").minor
-        clearing = (await balance(read, Account("billing/gateway_clearing", AED))).minor
-        sold = sum(amount for _, _, amount in ending.paid)
-        compared = {
-            "captured by the gateway": (captured, sold),
-            "given back by the gateway": (given_back, ending.given_back),
-            "clearing by our books": (clearing, captured - given_back),
-            "declines": (books.declines().total(), ending.declines),
-        }
-        found = [f"{what}: {seen}, not {wanted}" for what, (seen, wanted) in compared.items() if seen != wanted]
-        for path in ("billing/captured", "billing/receivable", "billing/unapplied", "billing/bad_debt"):
-            if left := await balance(read, Account(path, AED)):
-                found.append(f"{left} are left in {path}")
-        return found
+async def _of_subscription(read: Reads, ending: Ending) -> list[str]:
+    found = await read.fetch("select state, plan_id from subscriptions.subscriptions")
+    stands = [(row["state"], row["plan_id"]) for row in found]
+    return [] if stands == [(ending.state, ending.plan)] else [f"the subscription is {stands}"]
+
+
+async def _of_issued(read: Reads, ending: Ending) -> list[str]:
+    rows = await read.fetch("select action, period, due_minor from subscriptions.invoices order by issued_at, number")
+    issued = [(row["action"], row["period"], row["due_minor"]) for row in rows]
+    return [] if issued == list(ending.paid) else [f"the invoices are {issued}"]
+
+
+async def _of_invoices(read: Reads) -> list[str]:
+    rows = await read.fetch("select due_minor, state from subscriptions.invoices where state <> 'paid'")
+    return [f"an invoice of {row['due_minor']} is {row['state']}" for row in rows]
+
+
+async def _of_payouts(read: Reads, ending: Ending) -> list[str]:
+    rows = await read.fetch("select state, amount_minor from subscriptions.credit_payouts order by id")
+    payouts = [(row["state"], row["amount_minor"]) for row in rows]
+    wanted = [("succeeded", minor) for minor in ending.paid_out]
+    return [] if payouts == wanted else [f"the payouts are {payouts}"]
+
+
+async def _of_plan_changes(read: Reads) -> list[str]:
+    """Each ended, and its subscription tells of one end."""
+    rows = await read.fetch(
+        """
+        select c.id, c.state, count(e.id) as ends from subscriptions.plan_changes c
+        left join subscriptions.subscription_events e on e.subscription_id = c.subscription_id
+            and e.kind in ('plan_changed', 'plan_change_failed', 'plan_change_canceled')
+            and c.id in (e.detail ->> 'change_id', e.detail ->> 'invoice_id')
+        group by c.id having c.state = 'pending' or count(e.id) <> 1
+        """
+    )
+    return [f"change {row['id']} is {row['state']}, and {row['ends']} events tell of its end" for row in rows]
+
+
+async def _of_gateway(read: Reads, gateway: GatewaySimulator, ending: Ending) -> list[str]:
+    books = gateway.books
+    captured, given_back = books.captured_total("AED").minor, books.refunded_total("AED").minor
+    clearing = (await balance(read, Account("billing/gateway_clearing", AED))).minor
+    compared = {
+        "captured by the gateway": (captured, sum(amount for _, _, amount in ending.paid)),
+        "given back by the gateway": (given_back, ending.given_back + sum(ending.paid_out)),
+        "clearing by our books": (clearing, captured - given_back),
+        "declines": (books.declines().total(), ending.declines),
+    }
+    return [f"{what}: {seen}, not {wanted}" for what, (seen, wanted) in compared.items() if seen != wanted]
+
+
+async def _of_books(read: Reads) -> list[str]:
+    return [
+        f"{left} are left in billing/{path}"
+        for path in ("captured", "receivable", "unapplied", "bad_debt", "credit", "credit_payout")
+        if (left := await balance(read, Account(f"billing/{path}", AED)))
+    ]
 
 
 async def _of_notifications(read: Reads) -> list[str]:
@@ -242,7 +290,7 @@ class Renewal(BillingScenario):
         paid = [("initial", 0, BASIC), ("renewal", 1, BASIC)]
         super().__init__(
             "billing-renewal", Ending("active", "basic-v1", paid, declines=1),
-            ["succeeds", "insufficient_funds", "succeeds"],
+            cards_next=["succeeds", "insufficient_funds", "succeeds"],
         )  # fmt: skip
 
     async def _begin(self, tx: Tx, now: datetime) -> None:
@@ -260,21 +308,49 @@ class ChangeOfPlan(BillingScenario):
     """Seven days into its period a subscription takes up a dearer plan, and pays the difference to the second."""
 
     def __init__(self) -> None:
-        left = Fraction(PERIOD_DAYS - CHANGED_AFTER.days, PERIOD_DAYS)
-        difference = round(PRO * left) - round(BASIC * left)
-        paid = [("initial", 0, BASIC), ("upgrade", None, difference)]
+        paid = [("initial", 0, BASIC), ("upgrade", None, CREDIT)]
         super().__init__("billing-change", Ending("active", "pro-v1", paid))
 
     async def _begin(self, tx: Tx, now: datetime) -> None:
         await starting.start(tx, ACCOUNT, "basic", self.name)
-        asked = {
-            "subscription_id": self.name, "change_id": CHANGE, "plan_id": "pro-v1",
-            "at": (now + CHANGED_AFTER).isoformat(),
-        }  # fmt: skip
+        await change_later(tx, self.name, "pro-v1", Action.UPGRADE, now, CHANGED_AFTER.total_seconds())
+
+
+class Credit(BillingScenario):
+    """Seven days into its period a subscription takes up a cheaper plan and gets credit. An operator pays out most of
+    it to the card; the renewal uses what is left."""
+
+    def __init__(self) -> None:
+        paid = [("initial", 0, PRO), ("downgrade", None, 0), ("renewal", 1, BASIC - CREDIT + PAID_OUT)]
+        super().__init__("billing-credit", Ending("active", "basic-v1", paid, paid_out=[PAID_OUT]))
+
+    async def _begin(self, tx: Tx, now: datetime) -> None:
+        await begin_with_credit(tx, now, self.name)
         await tx.send(
-            PLAN_CHANGE, asked, action=Action.UPGRADE, correlation_id=self.name,
-            delay_s=CHANGED_AFTER.total_seconds(),
+            PERSON, {"account_id": ACCOUNT, "minor": PAID_OUT}, action=PAY_OUT, correlation_id=self.name,
+            delay_s=CHANGED_AFTER.total_seconds() + DAY_S,
+        )  # fmt: skip
+        await tx.send(
+            BILLING_CLOCK, {}, action=keeping.RENEW, correlation_id="due", delay_s=RENEWED_AFTER_S
         )  # fmt: skip
 
 
-SCENARIOS: Final = (Trial(), Renewal(), ChangeOfPlan())
+async def begin_with_credit(tx: Tx, now: datetime, subscription_id: str) -> None:
+    """A subscription that gets CREDIT, seven days into its period."""
+    await starting.start(tx, ACCOUNT, "pro", subscription_id)
+    await change_later(tx, subscription_id, "basic-v1", Action.DOWNGRADE, now, CHANGED_AFTER.total_seconds())
+
+
+async def change_later(
+    tx: Tx, subscription_id: str, plan_id: str, action: Action, now: datetime, delay_s: float
+) -> None:  # fmt: skip
+    """Asked for seven days into the period, and worked on after `delay_s`."""
+    asked = {
+        "subscription_id": subscription_id, "change_id": CHANGE, "plan_id": plan_id,
+        "at": (now + CHANGED_AFTER).isoformat(),
+    }  # fmt: skip
+    await tx.send(PLAN_CHANGE, asked, action=action, correlation_id=subscription_id, delay_s=delay_s)
+
+
+ALONE: Final = (Trial(), Renewal(), ChangeOfPlan(), Credit())
+"""Nothing meets anything; races.py has the others."""

@@ -304,7 +304,7 @@ async def open_house(
         async with (
             HttpClient("gateway", "https://gateway.example", transport=gateway_door) as http,
             open_notifier(
-                "https://subscriptions.example", (SECRET,), s.database, transport=door, aside=False
+                "https://localhost", (SECRET,), s.database, transport=door, aside=False
             ) as notifier,
         ):  # fmt: skip
             client = GatewayClient(http, "key")

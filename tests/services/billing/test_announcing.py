@@ -44,7 +44,9 @@ async def test_merchants_hear_of_every_step_of_a_life(stage: OpenStage) -> None:
             "subscription.created", "invoice.issued", "invoice.paid", "subscription.trial_started", "invoice.credited",
         ]  # fmt: skip
         await house.change_plan(subscription, "pro")
-        assert await names(house) == ["invoice.issued", "invoice.paid", "subscription.plan_changed"]
+        assert await names(house) == [
+            "subscription.plan_change_requested", "invoice.issued", "invoice.paid", "subscription.plan_changed",
+        ]  # fmt: skip
         house.card_will(customer, "insufficient_funds")
         await house.pass_days(28.5)
         assert await names(house) == ["invoice.issued", "invoice.payment_failed", "subscription.past_due"]

@@ -19,13 +19,14 @@ from payonce.services.billing.payments import decisions
 from payonce.services.billing.payments import store as payments
 from payonce.services.billing.payments.decisions import GiveBack
 from payonce.services.billing.policies import REFUND_INITIATION
-from payonce.services.billing.subscriptions import applying, clocks, collecting, store
+from payonce.services.billing.subscriptions import applying, clocks, collecting, credit_store, store
 from payonce.services.billing.subscriptions.changing import When
+from payonce.services.billing.subscriptions.credit_decisions import CreditChange, CreditVerdict, changing_credit
 from payonce.services.billing.subscriptions.model import Subscription
 from payonce.services.billing.subscriptions.refusals import Conflict
 from payonce.testing.servers import ScratchServer
 from payonce.testing.stage import open_stage
-from tests.services.billing.billing_stage import DECLINES, EXPIRED, PAYS, Customer, open_house
+from tests.services.billing.billing_stage import AED, DECLINES, EXPIRED, PAYS, Customer, aed, open_house
 
 BEGIN = datetime(2024, 1, 31, 9, tzinfo=UTC)
 PLANS = ("basic", "pro", "enterprise", "annual-pro")
@@ -121,6 +122,36 @@ class Life(RuleBasedStateMachine):
                 async with self.house.s.begin() as tx:
                     await ask(tx, decisions.giving_back(self.house.s.admin), asked, "ann", asked.note)
 
+    @rule(verdict=st.sampled_from(CreditVerdict), hundredths=st.integers(1, 100))
+    def decide_about_credit(self, verdict: CreditVerdict, hundredths: int) -> None:
+        self.run(self._change_credit(verdict, hundredths))
+        self.run(self.house.run())
+
+    @rule(plan=st.sampled_from(PLANS), hundredths=st.integers(1, 100), days=st.sampled_from([0, 31]))
+    def change_and_renew_while_a_payout_is_under_way(self, plan: str, hundredths: int, days: int) -> None:
+        """The credit is taken, and payments hears of it when the plan has changed and the period is over."""
+        self.run(self._change_credit(CreditVerdict.ADD, hundredths))
+        refunds = REFUND_INITIATION.queue
+        self.run(self.house.s.admin.pause(refunds, "to be late"))
+        self.run(self._change_credit(CreditVerdict.PAY_OUT, hundredths))
+        self.change(plan, When.NOW)
+        self.advance(days, 0)
+        self.run(self._give_back(hundredths, outside=False))
+        self.run(self.house.s.admin.resume(refunds))
+        self.run(self.house.run())
+
+    async def _change_credit(self, verdict: CreditVerdict, hundredths: int) -> None:
+        """Some of what there is; of what is added, of the price of Pro."""
+        has = await credit_store.balance(self.house.s.read, self.customer.id, AED)
+        most = aed("99.00") if verdict is CreditVerdict.ADD else has.amount
+        asked = CreditChange(
+            account_id=self.customer.id, currency="AED", exponent=2, seen=has.revision, verdict=verdict,
+            amount_minor=-(-most.minor * hundredths // 100), note="a good day",
+        )  # fmt: skip
+        with suppress(Invalid):
+            async with self.house.s.begin() as tx:
+                await ask(tx, changing_credit(self.house.s.admin), asked, "ann", asked.note)
+
     @rule(when=st.sampled_from(When))
     def cancel(self, when: When) -> None:
         if (subscription := self.running()) is not None:
@@ -169,9 +200,20 @@ class Life(RuleBasedStateMachine):
     @invariant()
     def nothing_goes_back_both_in_money_and_as_credit(self) -> None:
         twice = """
-            select id from payments.transactions where refunded_minor + refunding_minor + credited_minor > amount_minor
+            select id from payments.transactions
+            where refunded_minor + refunding_minor - paid_out_minor + credited_minor > amount_minor
         """
         assert self.run(self.house.s.owner.fetch(twice)) == []
+
+    @invariant()
+    def the_money_and_the_credit_are_never_both_with_the_customer(self) -> None:
+        """What payments gave back of credit, or has promised to, is what the balance no longer has."""
+        differing = """
+            select p.id, p.state, r.state from subscriptions.credit_payouts p
+            left join payments.refunds r on r.refund_key = 'credit:' || p.id
+            where p.way = 'card' and (p.state = 'failed') <> coalesce(r.state = 'failed', p.state = 'failed')
+        """
+        assert self.run(self.house.s.owner.fetch(differing)) == []
 
     @invariant()
     def the_gateways_books_are_ours(self) -> None:

@@ -8,18 +8,23 @@ import pytest
 
 from payonce.engine.transaction import Tx
 from payonce.kit.outcomes import Retry
-from payonce.services.billing.payments import refunding
+from payonce.services.billing.payments import credit_holds, refund_store, refunding
 from payonce.services.billing.subscriptions import (
     applying,
-    changing,
     clocks,
+    credit_decisions,
+    credit_store,
     crediting,
     dunning,
     invoice_store,
     issuing,
+    plan_change_billing,
     renewing,
     settling,
 )
+from payonce.services.billing.subscriptions.changing import When
+from payonce.services.billing.subscriptions.credit_decisions import CreditChange
+from payonce.services.billing.subscriptions.credit_store import Balance
 from payonce.services.billing.subscriptions.model import Invoice, InvoiceLine
 from payonce.services.billing.subscriptions.proration import Billed
 from payonce.testing import OpenStage, Stage
@@ -30,6 +35,7 @@ from tests.services.billing import (
     test_changing,
     test_clocks,
     test_collecting,
+    test_credit,
     test_given_back_once,
     test_life,
     test_odd_payments,
@@ -54,12 +60,20 @@ async def nothing(*_: object, **__: object) -> None:
     return None
 
 
+async def whatever_was_seen(tx: Tx, asked: CreditChange) -> Balance:
+    return await credit_store.opened(tx, asked.account_id, asked.amount.asset)
+
+
 async def nothing_goes_back(*_: object) -> Mapping[str, int]:
     return {}
 
 
 async def the_same(_: Tx, invoice: Invoice) -> Invoice:
     return invoice
+
+
+async def never(*_: object) -> bool:
+    return False
 
 
 def always(*_: object) -> bool:
@@ -102,7 +116,7 @@ ABLATIONS: Ablations = {
         [test_changing.test_the_price_on_the_old_invoice_counts_and_not_todays],
     ),
     "what was given back before": (
-        patched(changing, "_billed", billed_without_refunds),
+        patched(plan_change_billing, "_billed", billed_without_refunds),
         [test_changing.test_a_trial_can_become_a_plan_before_it_ends],
     ),
     "lines that are in force no more": (
@@ -146,7 +160,7 @@ ABLATIONS: Ablations = {
         ],
     ),
     "the look at refunds that are under way": (
-        patched(crediting, "going_back", nothing_goes_back),
+        patched(credit_holds, "locked_refunds", nothing_goes_back),
         [test_given_back_once.test_a_change_that_meets_a_refund_waits_for_it_and_leaves_it_out],
     ),
     "no note of what the gateway may give back": (
@@ -154,7 +168,7 @@ ABLATIONS: Ablations = {
         [test_outside.test_while_the_gateway_gives_back_anything_of_it_nothing_is_noted],
     ),
     "credit that refunds do not reach": (
-        patched(crediting, "hold", nothing),
+        patched(credit_holds, "hold_share", nothing),
         [
             test_given_back_once.test_a_refund_without_an_amount_leaves_out_what_came_back_as_credit,
             test_given_back_once.test_while_a_change_is_being_charged_its_credit_is_not_given_back_in_money,
@@ -164,6 +178,25 @@ ABLATIONS: Ablations = {
     "credit that refunds reach again": (
         patched(crediting, "release", nothing),
         [given(test_given_back_once.test_the_credit_of_a_change_that_is_not_paid_goes_back_in_money, "declines")],
+    ),
+    "holds that are newer stay": (
+        patched(credit_holds, "_is_outdated", never),
+        [test_given_back_once.test_a_hold_that_comes_late_replaces_none_that_was_asked_for_after_it],
+    ),
+    "a late answer to a change that has ended": (
+        patched(crediting, "release", nothing),
+        [given(test_given_back_once.test_a_cancellation_before_the_credit_is_held_leaves_all_to_refunds, When.NOW)],
+    ),
+    "the balance that a person saw": (
+        patched(credit_decisions, "_seen", whatever_was_seen),
+        [
+            given(test_credit.test_of_two_people_who_adjust_at_once_the_second_looks_again, "nothing"),
+            test_credit.test_what_was_asked_before_the_balance_changed_is_not_granted,
+        ],
+    ),
+    "a payout that was refused stays refused": (
+        patched(refund_store, "was_refused", nothing),
+        [test_credit.test_a_payout_that_payments_has_no_room_for_fails_once_and_for_all],
     ),
     "the clock that is woken": (
         patched(settling, "wake", nothing),
@@ -204,7 +237,17 @@ UNLOCKED = """
     'select id, refunded_minor + refunding_minor from payments.transactions where id = any ($1)'
 """
 
+PAYOUTS_ARE_REFUNDS = """
+    create or replace function payments.going_back(charges text[]) returns table (transaction_id text, minor bigint)
+    language sql volatile as
+    'select id, refunded_minor + refunding_minor from payments.transactions where id = any ($1) for update'
+"""
+
 IN_THE_STORE = {
+    "payouts of credit are no refunds of the plan that is left": (
+        PAYOUTS_ARE_REFUNDS,
+        given(test_credit.test_a_change_of_plan_that_meets_a_payout_of_the_same_charge_gives_back_no_less, False),
+    ),
     "the lock of the charge whose credit is reckoned": (
         UNLOCKED,
         test_given_back_once.test_a_change_that_meets_a_refund_waits_for_it_and_leaves_it_out,

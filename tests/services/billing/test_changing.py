@@ -257,7 +257,7 @@ async def test_a_new_version_is_for_sale_and_those_who_have_the_old_one_keep_it(
         assert await house.broken() == {}
 
 
-async def test_a_change_that_became_impossible_is_dropped_and_told_once(stage: OpenStage) -> None:
+async def test_a_change_that_became_impossible_fails_and_is_told_once(stage: OpenStage) -> None:
     async with open_house(stage) as house:
         subscription = await house.subscribe(await house.customer())
         await house.s.admin.pause("q:sub:plan_change", "to be late")
@@ -265,10 +265,10 @@ async def test_a_change_that_became_impossible_is_dropped_and_told_once(stage: O
         await house.cancel(subscription)
         [payload] = await house.s.owner.fetch("select payload from payonce.messages where queue = 'q:sub:plan_change'")
         async with house.s.begin() as tx:
-            await tx.send(PLAN_CHANGE, json.loads(payload["payload"]))
+            await tx.send(PLAN_CHANGE, json.loads(payload["payload"]), action="upgrade")
         await house.s.admin.resume("q:sub:plan_change")
         await house.run()
         story = await house.story(subscription)
-        assert story == ["created", "activated", "canceled", "plan_change_dropped"]
+        assert story == ["created", "activated", "plan_change_requested", "canceled", "plan_change_failed"]
         assert len(await house.invoices(subscription)) == 1
         assert await house.broken() == {}

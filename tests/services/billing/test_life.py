@@ -5,8 +5,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from payonce.engine.brakes import ask
 from payonce.services.billing.subscriptions import starting, store
 from payonce.services.billing.subscriptions.changing import When
+from payonce.services.billing.subscriptions.credit_decisions import CreditChange, CreditVerdict, changing_credit
 from payonce.services.billing.subscriptions.model import Due, InvoiceState, State
 from payonce.services.billing.subscriptions.refusals import Conflict, NotFound
 from payonce.testing import OpenStage
@@ -262,13 +264,10 @@ async def test_credit_is_used_up_by_the_next_invoices(stage: OpenStage) -> None:
 
 
 async def give_credit(house: House, account_id: str, minor: int) -> None:
-    """As a change to a cheaper plan leaves it."""
-    from payonce.engine.ledger import Posting, Reference, moved
-    from payonce.kit.money import Amount
-    from payonce.services.billing.subscriptions import books, invoice_store
-
-    amount = Amount(minor, aed("0").asset)
+    """As an operator does it."""
+    asked = CreditChange(
+        account_id=account_id, currency="AED", exponent=2, seen=0, verdict=CreditVerdict.ADD, amount_minor=minor,
+        note="an outage",
+    )  # fmt: skip
     async with house.s.begin() as tx:
-        await invoice_store.change_credit(tx, account_id, amount)
-        reference = Reference(books.INVOICE, "given")
-        await tx.post(Posting("given", reference, moved(amount, books.CREDIT, "test/given")))
+        await ask(tx, changing_credit(house.s.admin), asked, "ann", asked.note)

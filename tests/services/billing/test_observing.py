@@ -2,12 +2,18 @@
 
 from datetime import timedelta
 
+from payonce.engine.database import Database
 from payonce.engine.metrics import REGISTRY
-from payonce.services.billing.observing import observe_billing
 from payonce.services.billing.payments.model import State
-from payonce.services.billing.payments.observing import OTHER, count_charge
+from payonce.services.billing.payments.observing import OTHER, count_charge, observe_payments
+from payonce.services.billing.subscriptions.observing import observe_subscriptions
 from payonce.testing import OpenStage
 from tests.services.billing.billing_stage import PAYS, open_house
+
+
+async def observe_billing(database: Database) -> None:
+    await observe_subscriptions(database)
+    await observe_payments(database)
 
 
 def shown(name: str, **labels: str) -> float | None:

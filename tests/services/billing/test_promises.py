@@ -58,6 +58,11 @@ BREAKS = {
             updated_at = payonce.due_now() - interval '25 hours'
     """,
     "the price of a trial is back within a day": "update subscriptions.invoices set action = 'trial'",
+    "a change of plan that was accepted ends": """
+        insert into subscriptions.plan_changes
+            (id, subscription_id, from_plan_id, to_plan_id, at_period_end, requested_at)
+        select 'c', id, plan_id, plan_id, true, payonce.due_now() from subscriptions.subscriptions
+    """,
     "a test clock that has something to do goes on within an hour": """
         insert into subscriptions.test_clocks (id, name, now_at, target_at, made_by, updated_at)
         values ('tc', 'stuck', payonce.due_now(), payonce.due_now() + interval '1 day', 'test',
@@ -86,6 +91,15 @@ FURTHER_BREAKS = [
         update subscriptions.invoices set state = 'open', paid_at = null;
         update subscriptions.subscriptions set state = 'past_due', due_for = 'dun',
             due_at = payonce.due_now() - interval '61 minutes'
+        """,
+    ),
+    (
+        "a change of plan that was accepted ends",
+        """
+        insert into subscriptions.plan_changes
+            (id, subscription_id, from_plan_id, to_plan_id, at_period_end, requested_at, updated_at)
+        select 'c', id, plan_id, plan_id, false, payonce.due_now(), payonce.due_now() - interval '25 hours'
+        from subscriptions.subscriptions
         """,
     ),
     (

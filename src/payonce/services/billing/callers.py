@@ -22,7 +22,7 @@ from payonce.routes.callers import Caller, attempts_of, heard, identified, refus
 from payonce.routes.desk import Desk, desk_of
 from payonce.routes.once import Once, once_by
 from payonce.routes.problems import Problem, not_found
-from payonce.services.billing.scopes import OPERATE
+from payonce.services.billing.scopes import NO_TENANTS, OPERATE
 from payonce.services.billing.tokens import Claims, Expired, Tokens, is_token
 
 BEARER: Final = HTTPBearer(
@@ -152,7 +152,7 @@ async def _identified(
     request: Request, given: HTTPAuthorizationCredentials | None, scope: str | None, *, fresh: bool = False
 ) -> Who:
     if given is None or not is_token(given.credentials):
-        key = await identified(request, given, scope, wanted=WANTED)
+        key = await identified(request, given, scope, wanted=WANTED, no_tenants=NO_TENANTS)
         if scope is not None:
             opened(desk_of(request), Tokens)
         return Who(key.key, key.holder, key.tenant, operator=True)

@@ -3,6 +3,7 @@
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
+from uuid import UUID
 
 import msgspec
 
@@ -21,6 +22,11 @@ class Action(StrEnum):
     """Asked for at payments itself, for no invoice."""
     PAYMENT_METHOD = "payment_method"
     """No money: the account has a new card, and what waits for one may be tried at once."""
+    CREDIT_HOLD = "credit_hold"
+    """No money: the answer to a `CreditHold`. Its metadata is a `HoldAnswer`."""
+
+
+WITHOUT_AMOUNT: Final = frozenset({Action.PAYMENT_METHOD, Action.CREDIT_HOLD})
 
 
 class Status(StrEnum):
@@ -56,11 +62,59 @@ class RefundAsked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Credited(msgspec.Struct, frozen=True, kw_only=True):
-    """On `q:pay:refund_initiation`: what of a charge came back as credit, all in all, and need not be given back. An
-    earlier version said so after the change; now subscriptions hold it in the commit of the change."""
+    """On `q:pay:refund_initiation`: what of a charge came back as credit, all in all, and need not be given back. Sent
+    by earlier versions after the change; now subscriptions hold the credit before it."""
 
     transaction_id: str
     credited_minor: int
+
+
+class HeldCredit(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of one charge that a change of plan returns as credit."""
+
+    transaction_id: str
+    minor: int
+    refunded_minor: int
+    """What is already refunded of the charge, or being refunded. The credit is computed from it."""
+
+
+class CreditHold(msgspec.Struct, frozen=True, kw_only=True):
+    """Reserve the credit of a plan change, so that refunds cannot return it a second time. Payments holds nothing if
+    its refunds differ from `refunded_minor`; either way it answers with a notification."""
+
+    change_id: str
+    subscription_id: str
+    account_id: str
+    changed_at: datetime
+    """When the change was requested, in the customer's time."""
+    round: int
+    """Grows each time the credit is computed anew because a refund came in between."""
+    asked_at: datetime
+    """By the clock of subscriptions: a hold never replaces one that was asked for later."""
+    credits: tuple[HeldCredit, ...]
+
+
+class HoldAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The metadata of a `credit_hold` notification: the request, with what payments knows of refunds."""
+
+    change_id: str
+    account_id: str
+    changed_at: datetime
+    round: int
+    credits: tuple[HeldCredit, ...]
+
+
+class CreditConfirmation(msgspec.Struct, frozen=True, kw_only=True):
+    """The plan has changed: its credit is final. Holds it, if a version that held nothing issued the change."""
+
+    change_id: str
+    credits: tuple[HeldCredit, ...]
+
+
+class CreditRelease(msgspec.Struct, frozen=True, kw_only=True):
+    """The plan does not change: nothing comes back as credit, and refunds may return it."""
+
+    change_id: str
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,9 +136,48 @@ class Notification(msgspec.Struct, frozen=True, kw_only=True):
     occurred_at: datetime
     action: Action
     metadata: dict[str, Any]
-    """account_id always; invoice_id, generation, decline_code, hard, refund_id where they apply."""
+    """account_id always; invoice_id, generation, decline_code, hard, refund_id where they apply; of a credit hold a
+    `HoldAnswer`."""
 
 
+class TokenVersionQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of a signed request to subscriptions: which tokens of an account count."""
+
+    account_id: str
+
+
+class TokenVersion(msgspec.Struct, frozen=True, kw_only=True):
+    version: int | None
+    """None: there is no such account."""
+
+
+class Forwarded(msgspec.Struct, frozen=True, kw_only=True):
+    """A message for a queue of payments, from a subscription service with a database of its own."""
+
+    id: UUID
+    queue: str
+    action: str
+    payload: dict[str, Any]
+    correlation_id: str | None = None
+    idempotency_key: str | None = None
+    trace_id: str | None = None
+    created_at: datetime | None = None
+
+
+class ForwardedMessages(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of a signed request to payments."""
+
+    messages: list[Forwarded]
+
+
+class ForwardedAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What payments has not taken, by id, and why. It has committed all others, now or before."""
+
+    refused: dict[str, str]
+
+
+CREDIT_KEY: Final = "credit:"
+"""What the key of a refund begins with that pays out credit; the id of the payout follows."""
 CREDITED: Final = "credited"
 """The action of a message that says so."""
 AMOUNT_OF_NOTHING: Final = "0"
@@ -105,7 +198,7 @@ def read_notification(body: bytes) -> Notification:
     for name, text in (("event_id", told.event_id), ("transaction_id", told.transaction_id)):
         if text is not None and not 1 <= len(text) <= TOLD_ID_MAX_CHARS:
             raise Invalid(f"{name} {text[:40]!r} must have 1 to {TOLD_ID_MAX_CHARS} characters")
-    if told.action is not Action.PAYMENT_METHOD:
+    if told.action not in WITHOUT_AMOUNT:
         amount = Amount.from_decimal(told.amount, asset_of(told.currency))
         if not 0 < amount.minor <= TOLD_MINOR_MAX:
             most = Amount(TOLD_MINOR_MAX, amount.asset)
@@ -128,11 +221,3 @@ def _has_nul(value: object) -> bool:
 def charge_key(invoice_id: str, generation: int) -> str:
     """A replay has the same key, dunning's next try another: what the gateway honours, and what is unique here."""
     return f"{invoice_id}:{generation}"
-
-
-def read(kind: type[msgspec.Struct], payload: object) -> Any:
-    """A queue's payload as its type; one sentence names what does not fit."""
-    try:
-        return msgspec.convert(payload, kind)
-    except msgspec.ValidationError as error:
-        raise Invalid(f"the message is no {kind.__name__}: {error}") from error

@@ -40,7 +40,7 @@ def resources(app: App, clock: ProcessClock | None = None) -> list[object]:
     return [
         Tokens([SECRET], versions, clock=clock or ProcessClock()),
         versions,
-        Terms([SHARED], test_clocks=True),
+        Terms([SHARED], test_clocks=True, registrations_max=app.settings.billing.registrations_max),
     ]
 
 

@@ -12,11 +12,13 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from fastapi import FastAPI, Response
 from pydantic import BaseModel
 
+from payonce.app import scope_catalogue
 from payonce.engine.transaction import Tx
+from payonce.kit.outcomes import Invalid
 from payonce.routes.attempts import FAILURES_MAX
 from payonce.routes.once import Once
 from payonce.services.billing.callers import NOT_HERE, Who, customer, either, moving, operator, who_of
-from payonce.services.billing.scopes import CHARGE, OPERATE, READ
+from payonce.services.billing.scopes import CHARGE, NO_TENANTS, OPERATE, READ, SCOPES
 from payonce.services.billing.tokens import ACCESS_S, AUDIENCE, SKEW_S, Claims, Expired, Tokens
 from tests.services.billing.api.conftest import OpenCounter
 from tests.services.billing.api.counter import SECRET, Counter, ProcessClock
@@ -74,6 +76,26 @@ async def test_each_caller_opens_what_is_theirs(counter: OpenCounter) -> None:
         assert ada == {"account_id": "ada", "operator": False, "whose": "account ada"}
         crm = (await (await ask.as_holder("crm", READ)).get("/test/either")).json
         assert crm == {"account_id": None, "operator": True, "whose": "holder crm"}
+
+
+async def test_a_key_of_a_tenant_hears_that_billing_has_none_and_what_to_do(counter: OpenCounter) -> None:
+    """Such a key can be older than the refusal to make one."""
+    async with counter() as ask:
+        older = await ask.as_holder("crm", READ, OPERATE, tenant="acme")
+        for path in ("/v1/customers", "/v1/subscriptions", "/v1/payment-methods/", "/v1/auth/me"):
+            refused = await older.get(path)
+            assert refused.status == 403, path
+            assert "is one of tenant 'acme'" in refused.problem["detail"]
+            assert NO_TENANTS in refused.problem["detail"]
+            assert "has not the scope" not in refused.problem["detail"]
+
+
+def test_the_catalogue_refuses_billing_to_tenants_wherever_a_key_is_made() -> None:
+    catalogue = scope_catalogue()
+    catalogue.check(tuple(SCOPES), None)
+    for scope in SCOPES:
+        with pytest.raises(Invalid, match=f"^a key of tenant 'acme' cannot have {scope}: billing has no tenants"):
+            catalogue.check(("transfers:read", scope), "acme")
 
 
 async def test_a_token_and_a_key_both_move_money_once_and_each_has_keys_of_its_own(counter: OpenCounter) -> None:

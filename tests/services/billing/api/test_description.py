@@ -9,7 +9,6 @@ from schemathesis import GenerationMode
 from payonce.engine.people import guesses
 from payonce.routes import attempts
 from payonce.services.billing.payments import waiting
-from payonce.services.billing.subscriptions import accounts
 from payonce.web import listening
 from tests.services.billing.api.conftest import OpenShop
 from tests.services.billing.api.counter import PASSWORD
@@ -18,6 +17,11 @@ from tests.web.test_description import OF_BILLING, tried_out
 
 FEW, MANY = 3, 24
 MODES = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
+
+
+@pytest.fixture(autouse=True)
+def _many_registrations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BILLING_REGISTRATIONS_MAX", "1000000")
 
 
 @pytest.mark.timeout(300)
@@ -42,7 +46,6 @@ async def try_all(shop: OpenShop, mode: GenerationMode, examples: int, monkeypat
     monkeypatch.setattr(attempts, "FAILURES_MAX", 1_000_000)
     for bound in ("FAILURES_MAX", "ADDRESS_FAILURES_MAX", "NAME_FAILURES_MAX"):
         monkeypatch.setattr(guesses, bound, 1_000_000)
-    monkeypatch.setattr(accounts, "REGISTRATIONS_MAX", 1_000_000)
     monkeypatch.setattr(waiting, "WAIT_S", 0.0)
     async with shop() as ask:
         ada = await ask.customer("ada@example.com")

@@ -1,6 +1,6 @@
-"""A login that ended at subscriptions has ended at payments, which run in a process of their own."""
+"""A login that ended at subscriptions has ended at payments, which run in a process and on a database of their own."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -10,11 +10,13 @@ import pytest
 from payonce.app import App
 from payonce.engine.people import passwords
 from payonce.services.billing import callers
-from payonce.services.billing.subscriptions.accounts import KNOWN_FOR_S, AccountVersions
+from payonce.services.billing.payments.remote_versions import RemoteVersions
+from payonce.services.billing.token_versions import KNOWN_FOR_S
 from payonce.services.billing.tokens import ACCESS_S, Claims, Tokens
 from payonce.settings import Settings, load_settings
-from payonce.testing import ScratchDatabase
-from payonce.web import build_web
+from payonce.settings.billing import PAYMENTS, SUBSCRIPTIONS
+from payonce.testing import ScratchDatabase, ScratchServer
+from payonce.web import build_web, listening
 from tests.ablations import Ablations, cases, given, missed, patched
 from tests.services.billing.api.counter import PASSWORD, Counter
 
@@ -37,6 +39,8 @@ class Apart:
 
     subscriptions: Counter
     payments: Counter
+    listener: AsyncExitStack
+    """Closed, subscriptions no longer answer."""
     now_s: float = 0.0
 
     async def moved(self, token: str) -> list[int]:
@@ -63,20 +67,37 @@ def _quick_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def apart(settings: Settings, scratch: ScratchDatabase, monkeypatch: pytest.MonkeyPatch) -> OpenApart:
+def apart(
+    settings: Settings, scratch: ScratchDatabase, postgres: ScratchServer, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[OpenApart]:
     monkeypatch.setenv("JWT_SECRET_KEY", SHARED)
     monkeypatch.setenv("WEBHOOK_SIGNING_SECRET", SHARED)
+    with postgres.lent() as second:
+        yield opening(settings, {SUBSCRIPTIONS: scratch, PAYMENTS: second}, monkeypatch)
+
+
+def opening(
+    settings: Settings, databases: dict[str, ScratchDatabase], monkeypatch: pytest.MonkeyPatch
+) -> OpenApart:  # fmt: skip
 
     @asynccontextmanager
     async def opened() -> AsyncIterator[Apart]:
         async with AsyncExitStack() as stack:
             counters = []
-            for role in ("billing.subscriptions", "billing.payments"):
+            listener = AsyncExitStack()
+            for role, database in databases.items():
                 monkeypatch.setenv("PAYONCE_DATA_DIR", str(settings.data_dir / role))
+                monkeypatch.setenv("DATABASE_URL", database.service_url)
+                monkeypatch.setenv("BILLING_DATABASE", role.partition(".")[2])
                 app = await stack.enter_async_context(App.open(load_settings(), [role]))
-                counters.append(Counter(app, build_web(app), scratch))
-            both = Apart(counters[0], counters[1])
-            [versions] = [each for each in counters[1].app.resources if isinstance(each, AccountVersions)]
+                counters.append(Counter(app, build_web(app), database))
+                if role == SUBSCRIPTIONS:
+                    await stack.enter_async_context(listener)
+                    port = await listener.enter_async_context(listening(app, "127.0.0.1", 0))
+                    monkeypatch.setenv("SUBSCRIPTION_SERVICE_URL", f"http://127.0.0.1:{port}")
+            both = Apart(counters[0], counters[1], listener)
+            versions = both.payments.tokens._versions
+            assert isinstance(versions, RemoteVersions)
             versions._clock = lambda: both.now_s
             yield both
 
@@ -100,7 +121,7 @@ async def test_after_a_new_password_payments_take_no_order_of_the_old_login(apar
         assert await at.moved(token) == [401] * len(MOVES)
         _, renewed = await entered(at.subscriptions, OTHER_PASSWORD)
         assert 401 not in await at.moved(renewed)
-        # As in a process on a database of its own: where no accounts are known, nobody is let in.
+        # Of an account that there is not.
         assert await at.looked(at.payments.tokens.issue(Claims("nobody", "customer", 0))) == 401
 
 
@@ -128,6 +149,17 @@ async def test_who_is_no_operator_any_more_gives_nothing_back_and_steers_nothing
         assert (await at.payments.bearing(token).get("/v1/ops/queues")).status == 401
         _, renewed = await entered(at.subscriptions)
         assert (await at.moved(renewed))[1] == 403
+
+
+async def test_while_subscriptions_are_away_nobody_is_let_in_by_token(apart: OpenApart) -> None:
+    async with apart() as at:
+        _, token = await entered(at.subscriptions, way="register")
+        assert await at.looked(token) == 200
+        await at.listener.aclose()
+        assert await at.looked(token) == 200, "what is known may be used for as long as it would be otherwise"
+        at.now_s = KNOWN_FOR_S
+        assert await at.looked(token) == 503
+        assert await at.moved(token) == [503] * len(MOVES)
 
 
 async def _always(*_: Any, **__: Any) -> bool:

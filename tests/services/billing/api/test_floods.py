@@ -16,6 +16,8 @@ from payonce.kit.http import HttpClient
 from payonce.routes.callers import address_of
 from payonce.services.billing import callers
 from payonce.services.billing.subscriptions import accounts, logins
+from payonce.settings import load_settings
+from payonce.subscribing import subscribing
 from payonce.testing import Clock
 from payonce.web.server import bound, served
 from tests.ablations import Ablations, cases, given, missed, patched
@@ -30,7 +32,7 @@ MOST, CROWD = 3, 8
 @pytest.fixture(autouse=True)
 def _quick_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passwords, "COST", 2**4)
-    monkeypatch.setattr(accounts, "REGISTRATIONS_MAX", MOST)
+    monkeypatch.setenv("BILLING_REGISTRATIONS_MAX", str(MOST))
     monkeypatch.setattr(logins, "TOKENS_MAX", MOST)
 
 
@@ -71,6 +73,23 @@ async def test_of_many_registrations_from_one_address_a_few_are_carried_out(coun
             assert (await replace(ask, client=elsewhere).post(REGISTER, person(CROWD))).status == status
         await clock.advance(WINDOW_S + 1)
         assert (await ask.post(REGISTER, person(CROWD + 1))).status == 201
+
+
+async def test_without_any_registrations_nobody_registers_and_customers_still_log_in(
+    counter: OpenCounter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with counter() as ask:
+        assert (await ask.post(REGISTER, person(0))).status == 201
+        monkeypatch.setenv("BILLING_REGISTRATIONS_MAX", "0")
+        for secret in ("JWT_SECRET_KEY", "WEBHOOK_SIGNING_SECRET"):
+            monkeypatch.setenv(secret, "x" * 32)
+        ask.app.resources = subscribing(load_settings(), ask.app.database)
+        refused = await ask.post(REGISTER, person(1))
+        assert (refused.status, refused.problem["detail"]) == (
+            403, "self-registration is closed here; ask the merchant for an account",
+        )  # fmt: skip
+        assert await rows_in(ask, "subscriptions.accounts") == 1
+        assert (await ask.post(LOGIN, person(0))).status == 200
 
 
 async def test_passwords_wait_for_a_thread_in_bounded_number_and_who_is_sent_away_made_no_guess(

@@ -19,19 +19,23 @@ from tests.services.billing.billing_stage import BEGIN, Customer
 from tests.web.asking import Answer
 from tests.web.test_description import OF_BILLING
 
-ELSEWHERE = frozenset({"plan_id", "feature", "feature_name", "queue"})
-"""Parameters of paths that are nobody's: plans are for everybody, queues for operators."""
+ELSEWHERE = frozenset({"plan_id", "feature", "feature_name", "queue", "migration_id"})
+"""Parameters of paths that are nobody's: plans are for everybody, queues and plan migrations for operators."""
 FOR_ALL = ("/v1/auth/", "/v1/plans")
+FOR_OPERATORS = ("/v1/ops", "/v1/webhooks/status", "/v1/customers")
 UNKNOWN = "unknown-id"
-BODIES = {
+BODIES: dict[str, dict[str, Any]] = {
     "/v1/subscriptions": {"plan_id": "basic"},
     "/v1/subscriptions/trial": {"trial_plan_id": "trial"},
     "/v1/subscriptions/{subscription_id}/change-plan": {"new_plan_id": "pro"},
     "/v1/subscriptions/{subscription_id}/cancel": {"at": "now"},
+    "/v1/customers/{account_id}": {"revision": 0, "name": "Eve"},
     "/v1/test-clocks/{clock_id}/advance": {"to": (BEGIN + timedelta(days=1)).isoformat()},
     "/v1/test-clocks/{clock_id}/join": {},
     "/v1/ops/accounts/{account_id}/role": {"role": "operator"},
     "/v1/transactions/{transaction_id}/refund": {"reason": "probing"},
+    "/v1/credit/adjustments": {"amount": "1.00", "currency": "AED", "change": "add", "reason": "probing"},
+    "/v1/credit/payouts": {"amount": "1.00", "currency": "AED", "reason": "probing"},
     "/v1/payments/process": {"amount": "1.00", "currency": "AED"},
     "/v1/payment-methods/": {"token": "pm_probing"},
     "/v1/usage/use": {"feature_name": "api_calls", "event_id": "e-1"},
@@ -97,12 +101,25 @@ async def things_of(ada: Shop) -> dict[str, str]:
     [note] = (await ada.get(f"/v1/invoices/{invoice['id']}")).json["credit_notes"]
     [transaction] = (await ada.get("/v1/transactions")).json["transactions"]
     [method] = (await ada.get("/v1/payment-methods/")).json["payment_methods"]
+    payout = await paid_out(ada)
     event = await ada.house.s.owner.fetchval("select event_id from payments.notifications where action = 'trial'")
     return {
         "account_id": ada.account_id, "subscription_id": subscription["id"], "invoice_id": invoice["id"],
         "credit_note_id": note["id"], "clock_id": clock.json["id"], "transaction_id": transaction["id"],
-        "method_id": method["id"], "event_id": event,
+        "method_id": method["id"], "event_id": event, "payout_id": payout,
     }  # fmt: skip
+
+
+async def paid_out(ada: Shop) -> str:
+    """Credit that an operator gave and paid out by hand."""
+    operator = await ada.with_key("till", "billing:charge")
+    order = {"account_id": ada.account_id, "amount": "5.00", "currency": "AED", "reason": "an outage"}
+    added = await operator.order("/v1/credit/adjustments", {**order, "change": "add"})
+    assert added.status == 202, added.body
+    paid = await operator.order("/v1/credit/payouts", {**order, "way": "by_hand"})
+    assert paid.status == 202, paid.body
+    found: str = paid.json["payout"]["id"]
+    return found
 
 
 def said(answer: Answer) -> tuple[int, str]:
@@ -144,7 +161,7 @@ async def test_the_owner_finds_all_of_them(shop: OpenShop) -> None:
         ada = await ask.customer("ada@example.com")
         hers = await things_of(ada)
         for probe in probes((await ask.get("/openapi.json")).json):
-            if probe.method == "GET" and not probe.path.startswith(("/v1/ops", "/v1/webhooks/status")):
+            if probe.method == "GET" and not probe.path.startswith(FOR_OPERATORS):
                 answer = await probe.tried(ada, hers | {"feature": "projects", "feature_name": "projects"}, 0)
                 assert answer.status == 200, (probe, answer.body)
 

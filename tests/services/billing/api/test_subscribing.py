@@ -45,8 +45,10 @@ async def test_an_invoice_is_shown_by_id_and_number_and_printed(shop: OpenShop) 
         assert (printed.status, printed.headers["content-type"]) == (200, "application/pdf")
         assert printed.headers["content-disposition"] == f'inline; filename="{listed["number"]}.pdf"'
         text = pypdf.PdfReader(io.BytesIO(printed.body)).pages[0].extract_text()
-        for expected in (listed["number"], "payonce", "ada@example.com", "29.00"):
+        paid = f"Paid on {listed['paid_at'][:10]} by visa card ending in 4242"
+        for expected in (listed["number"], "payonce", "ada@example.com", "29.00", paid, "Amount due\n0.00"):
             assert expected in text
+        assert listed["paid_with"] == "visa card ending in 4242"
         refused = await ada.order(f"{INVOICES}/{listed['id']}/pay")
         assert (refused.status, "not to be paid" in refused.problem["detail"]) == (409, True)
 
@@ -63,7 +65,9 @@ async def test_a_trial_is_paid_back_and_its_credit_note_can_be_printed(shop: Ope
         assert (note["amount"]["amount"], invoice["refunded"]["amount"]) == ("1.00", "1.00")
         place = f"{INVOICES}/{invoice['id']}/credit-notes"
         printed = await ada.get(f"{place}/{note['number']}/pdf")
-        assert invoice["number"] in pypdf.PdfReader(io.BytesIO(printed.body)).pages[0].extract_text()
+        text = pypdf.PdfReader(io.BytesIO(printed.body)).pages[0].extract_text().replace("\N{NO-BREAK SPACE}", " ")
+        for expected in (invoice["number"], "Refunded to the visa card ending in 4242", "after credit notes\n0.00 AED"):
+            assert expected in text
         assert (await ada.get(f"{place}/none/pdf")).status == 404
 
 
@@ -90,13 +94,28 @@ async def test_plans_change_now_with_proration_or_at_the_end_of_the_period(shop:
         ada = await ask.customer("ada@example.com")
         place = f"{SUBSCRIPTIONS}/{(await ada.subscribed())['id']}"
         changed = await ada.order(f"{place}/change-plan", {"new_plan_id": "pro"})
-        assert changed.status == 200
+        pending = changed.json["plan_change"]
+        assert (changed.status, pending["state"], pending["to_plan_id"]) == (202, "pending", "pro-v1")
+        busy = await ada.order(f"{place}/change-plan", {"new_plan_id": "enterprise"})
+        assert (busy.status, pending["id"] in busy.problem["detail"]) == (409, True)
         await ask.house.run()
-        assert (await ada.get(place)).json["plan_id"] == "pro-v1"
+        shown = (await ada.get(place)).json
+        assert (shown["plan_id"], shown["plan_change"]["id"]) == ("pro-v1", pending["id"])
+        assert (shown["plan_change"]["state"], shown["plan_change"]["effective_at"] is not None) == ("applied", True)
         difference, _ = (await ada.get(INVOICES)).json["invoices"]
         assert [line["kind"] for line in difference["lines"]] == ["unused", "remaining"]
         later = await ada.order(f"{place}/change-plan", {"new_plan_id": "basic", "when": "period_end"})
-        assert (later.json["plan_id"], later.json["next_plan_id"]) == ("pro-v1", "basic-v1")
+        assert (later.status, later.json["plan_id"], later.json["next_plan_id"]) == (202, "pro-v1", "basic-v1")
+        assert later.json["plan_change"]["effective_at"] == later.json["period_end"]
+        back = await ada.order(f"{place}/change-plan", {"new_plan_id": "pro", "when": "period_end"})
+        assert (back.status, back.json["plan_change"]["state"]) == (200, "canceled")
+        listed = (await ada.get(f"{place}/plan-changes")).json["plan_changes"]
+        assert [each["state"] for each in listed] == ["canceled", "applied"]
+        assert (await ask.get(f"{place}/plan-changes")).status == 401
+        await ada.order(f"{place}/cancel", {"at": "period_end"})
+        ending = await ada.order(f"{place}/change-plan", {"new_plan_id": "enterprise"})
+        assert (ending.status, "resume" in ending.problem["detail"]) == (409, True)
+        await ada.order(f"{place}/resume")
         for body, status in (({"new_plan_id": "none"}, 404), ({"new_plan_id": "trial"}, 409),
                              ({"new_plan_id": "basic", "when": "soon"}, 422)):  # fmt: skip
             assert (await ada.order(f"{place}/change-plan", body)).status == status
@@ -134,7 +153,11 @@ async def test_whoever_cancels_may_say_why_at_length(shop: OpenShop) -> None:
         [note] = (await ada.get(f"/v1/invoices/{invoice['id']}")).json["credit_notes"]
         assert note["reason"] == why[:500]
         printed = await ada.get(f"/v1/invoices/{invoice['id']}/credit-notes/{note['id']}/pdf")
-        assert printed.status == 200
+        text = pypdf.PdfReader(io.BytesIO(printed.body)).pages[0].extract_text()
+        assert f"Invoice {invoice['number']} is void; no money was taken for it" in text
+        voided = await ada.get(f"/v1/invoices/{invoice['id']}/pdf")
+        text = pypdf.PdfReader(io.BytesIO(voided.body)).pages[0].extract_text()
+        assert ("Void: nothing is to be paid" in text, "Paid on" in text) == (True, False)
 
 
 async def test_a_customers_year_passes_on_a_test_clock(shop: OpenShop) -> None:

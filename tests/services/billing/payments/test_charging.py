@@ -30,7 +30,10 @@ async def test_a_charge_succeeds_once_and_subscriptions_are_told(stage: OpenStag
             "event_id": f"charge-{transaction.id}", "transaction_id": transaction.id, "subscription_id": "sub-1",
             "status": "success", "amount": "29.00", "currency": "AED", "occurred_at": told["occurred_at"],
             "action": "renewal",
-            "metadata": {"account_id": "acc-1", "invoice_id": "inv-1", "generation": 1},
+            "metadata": {
+                "account_id": "acc-1", "invoice_id": "inv-1", "generation": 1,
+                "card_brand": "visa", "card_last4": "4242",
+            },
         }  # fmt: skip
         assert await till.balance(CLEARING) == PRICE.minor
         assert await till.balance(CAPTURED) == 0
@@ -53,14 +56,14 @@ async def test_the_same_message_at_every_state_changes_nothing(stage: OpenStage)
 @pytest.mark.parametrize(
     "other", [{"amount_minor": 1}, {"account_id": "acc-2"}, {"subscription_id": "sub-2"}, {"action": Action.UPGRADE}]
 )
-async def test_another_body_under_the_same_key_is_refused_loudly(stage: OpenStage, other: dict[str, Any]) -> None:
+async def test_another_body_under_the_same_key_is_parked(stage: OpenStage, other: dict[str, Any]) -> None:
     async with open_till(stage) as till:
         await till.card()
         await till.charged()
         await till.ask(**other)
         await till.run()
         assert till.captures() == 1
-        assert await till.loud() == ["charge inv-1:1 is on record with another amount, account or purpose"]
+        assert await till.parked() == ["charge inv-1:1 is on record with another amount, account or purpose"]
 
 
 @pytest.mark.parametrize(
@@ -77,7 +80,7 @@ async def test_another_body_under_the_same_key_is_refused_loudly(stage: OpenStag
         ({"account_id": ""}, "account_id ''"),
     ],
 )
-async def test_what_cannot_be_a_charge_is_refused_in_one_sentence(
+async def test_what_cannot_be_a_charge_is_parked_with_the_reason(
     stage: OpenStage, payload: dict[str, Any], why: str
 ) -> None:
     async with open_till(stage) as till:
@@ -89,9 +92,9 @@ async def test_what_cannot_be_a_charge_is_refused_in_one_sentence(
                 "action": "renewal", "amount_minor": 2_900, "currency": "AED", "exponent": 2, **payload,
             }  # fmt: skip
         async with till.s.begin() as tx:
-            await tx.send(CHARGE_INITIATION, sent)
+            await tx.send(CHARGE_INITIATION, sent, action=Action.RENEWAL)
         await till.run()
-        [said] = await till.loud()
+        [said] = await till.parked()
         assert why in said
         assert not till.gateway.books.charges
 

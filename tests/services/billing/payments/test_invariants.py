@@ -4,9 +4,8 @@ from typing import Final
 
 import pytest
 
-from payonce.services.billing.payments.invariants import INVARIANTS
 from payonce.testing import OpenStage
-from tests.services.billing.payments.till import Till, open_till
+from tests.services.billing.payments.till import INVARIANTS, Till, open_till
 
 BROKEN: Final = {
     "refunds add up to what their transaction says": "update payments.refunds set amount_minor = 99",

@@ -121,7 +121,7 @@ async def test_a_charge_that_meets_the_removal_of_its_card_begins_anew(stage: Op
 
         async def begin() -> None:
             async with till.s.begin() as tx:
-                await store.begin(tx, other, store.Card(card.id, card.token))
+                await store.begin(tx, other, store.Card(card.id, card.token, card.brand, card.last4))
 
         async with till.s.begin() as removing:
             await methods.remove(removing, "acc-1", card.id)

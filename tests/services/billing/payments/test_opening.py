@@ -5,10 +5,12 @@ from pathlib import Path
 import pytest
 
 from payonce.app import App
-from payonce.billing_outside import open_billing, tell_where
+from payonce.billing_outside import open_payments, tell_where
 from payonce.services.billing.payments.gateway_events import GatewayDoor
 from payonce.services.billing.payments.notifying import Notifier
 from payonce.services.billing.payments.statements import statements
+from payonce.services.billing.subscriptions.accounts import AccountVersions
+from payonce.services.billing.subscriptions.terms import Terms
 from payonce.services.billing.tokens import Tokens
 from payonce.settings import Settings, load_settings
 from payonce.testing import OpenStage, ScratchDatabase
@@ -29,8 +31,10 @@ def settings(scratch: ScratchDatabase, tmp_path: Path, monkeypatch: pytest.Monke
 
 async def test_a_process_of_billing_has_what_its_handlers_need(settings: Settings) -> None:
     async with App.open(settings, BOTH) as app:
-        for kind in (Gateway, Notifier, GatewayDoor, Tokens):
+        for kind in (Gateway, Notifier, GatewayDoor, Terms, AccountVersions):
             assert len([each for each in app.resources if isinstance(each, kind)]) == 1
+        tokens = next(each for each in app.resources if isinstance(each, Tokens))
+        assert isinstance(tokens._versions, AccountVersions), "its own accounts are asked, not another process"
         app.start()
         await app.stop()
 
@@ -53,7 +57,7 @@ async def test_notifications_go_where_subscriptions_answer(
     if said is not None:
         monkeypatch.setenv("SUBSCRIPTION_SERVICE_URL", said)
     settings = load_settings()
-    async with stage() as s, open_billing(settings, s.database) as resources:
+    async with stage() as s, open_payments(settings, s.database) as resources:
         tell_where(resources, settings, roles, 9_000)
         [notifier] = [each for each in resources if isinstance(each, Notifier)]
         assert notifier._url == f"{goes_to}/v1/webhooks/payment"
@@ -64,6 +68,6 @@ async def test_a_command_without_secrets_reads_the_gateways_statement(
 ) -> None:
     monkeypatch.delenv("JWT_SECRET_KEY")
     settings = load_settings()
-    async with stage() as s, open_billing(settings, s.database) as resources:
+    async with stage() as s, open_payments(settings, s.database) as resources:
         assert len(statements(resources)) == 1
         assert not [each for each in resources if isinstance(each, Notifier)]

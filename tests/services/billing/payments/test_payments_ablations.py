@@ -92,7 +92,7 @@ ABLATIONS: Ablations = {
     ),
     "the same order under a key": (
         patched(charging, "_order", lambda _: ()),
-        [given(test_charging.test_another_body_under_the_same_key_is_refused_loudly, {"amount_minor": 1})],
+        [given(test_charging.test_another_body_under_the_same_key_is_parked, {"amount_minor": 1})],
     ),
     "the amount of what is found": (
         patched(effects, "_of_what_was_asked", lambda found, _: Happened(Made(found.id))),

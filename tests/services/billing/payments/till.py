@@ -15,8 +15,8 @@ from payonce.engine.webhooks import Received, Receiver
 from payonce.kit.http import HttpClient
 from payonce.kit.money import Amount, well_known
 from payonce.kit.webhooks import Scheme, Secret
-from payonce.services.billing.payments import HANDLERS, books, methods, store
-from payonce.services.billing.payments.invariants import INVARIANTS
+from payonce.services.billing.payments import HANDLERS, SHARED_INVARIANTS, books, methods, store
+from payonce.services.billing.payments.invariants import INVARIANTS as OWN_INVARIANTS
 from payonce.services.billing.payments.model import PaymentMethod, Transaction
 from payonce.services.billing.payments.notifying import Notifier, open_notifier
 from payonce.services.billing.policies import CHARGE_INITIATION, QUEUES
@@ -35,6 +35,8 @@ AED: Final = well_known("AED")
 PRICE: Final = Amount(2_900, AED)
 PATIENCE_S: Final = 4 * 3_600.0
 AT: Final = "https://subscriptions.example"
+INVARIANTS: Final = {**OWN_INVARIANTS, **SHARED_INVARIANTS}
+"""Of a ledger that both services write."""
 
 
 @dataclass
@@ -158,6 +160,11 @@ class Till:
 
     async def loud(self) -> list[str]:
         return [note.text for note in await notes(self.s.read, severity=Severity.ERROR)]
+
+    async def parked(self) -> list[str]:
+        """The reasons of what is parked."""
+        rows = await self.s.owner.fetch("select last_error from payonce.messages where state = 'parked' order by id")
+        return [row["last_error"] for row in rows]
 
     async def queued(self, queue: str) -> int:
         count: int = await self.s.owner.fetchval("select count(*) from payonce.messages where queue = $1", queue)

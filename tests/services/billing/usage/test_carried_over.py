@@ -2,6 +2,7 @@
 goes back, so that nobody begins at zero by changing to and fro."""
 
 from datetime import timedelta
+from fractions import Fraction
 
 import pytest
 
@@ -80,7 +81,7 @@ async def test_who_counts_while_the_period_is_left_counts_in_the_new_one(stage: 
         assert before is not None
         middle = SECOND + (THIRD - SECOND) / 2
         async with s.begin() as tx:
-            await usage.carry_over(tx, before, middle)
+            await usage.carry_over(tx, before, SECOND, middle, Fraction(1, 2))
             counting = apart(usage.use(s.read, "anna", CALLS, 700, "e-2"))
             await eventually(lambda: waits_for_a_lock(s))
             await tx.execute("update subscriptions.subscriptions set period_start = $1", middle)

@@ -3,14 +3,12 @@
 from datetime import UTC, datetime
 from typing import Any, Final
 
-import msgspec
-
-from payonce.engine.audit import Severity, note
 from payonce.engine.work import Work, handles
 from payonce.kit.ids import new_id
 from payonce.kit.log import get_logger
 from payonce.kit.money import Amount, asset_of
-from payonce.kit.outcomes import Invalid, Refused
+from payonce.kit.outcomes import Invalid, Refused, Unprocessable
+from payonce.services.billing.messages import ChargeAgain
 from payonce.services.billing.payments import books, refunding, store, telling
 from payonce.services.billing.payments.effects import NO_CARD, ChargeCard, Made, No, read_no
 from payonce.services.billing.payments.model import State, Transaction
@@ -18,7 +16,7 @@ from payonce.services.billing.payments.notifying import Notifier
 from payonce.services.billing.payments.observing import count_charge
 from payonce.services.billing.payments.pausing import or_pause
 from payonce.services.billing.policies import CHARGE_INITIATION
-from payonce.services.billing.wire import Action, Charge, read
+from payonce.services.billing.wire import Action, Charge
 from payonce.vendors.gateway.port import AMOUNT_MAX, Gateway
 
 ID_MAX_CHARS: Final = 100
@@ -31,12 +29,6 @@ TRIAL_REASON: Final = "the price of a trial is given back"
 log = get_logger(__name__)
 
 
-class ChargeAgain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """On `q:pay:charge_initiation`: a transaction that is on record, to be carried out or looked at again."""
-
-    transaction_id: str
-
-
 @handles(CHARGE_INITIATION)
 async def process_charge_initiation(work: Work, gateway: Gateway, notifier: Notifier) -> None:
     """Charge the account's card. Running twice is harmless: the key is the invoice's and the try's."""
@@ -47,8 +39,8 @@ async def process_charge_initiation(work: Work, gateway: Gateway, notifier: Noti
         if known is not None and _order(known) != _order(wanted):
             raise Invalid(f"charge {wanted.charge_key} is on record with another amount, account or purpose")
     except Invalid as no:
-        await _refuse(work, no)
-        return
+        # Nothing is charged for what cannot be a charge: a person sees it among what is parked.
+        raise Unprocessable(str(no)) from None
     if known is not None and known.state is not State.PENDING:
         return
     wanted = known or wanted
@@ -70,11 +62,13 @@ async def process_charge_initiation(work: Work, gateway: Gateway, notifier: Noti
     except Refused as refused:
         await _fail(work, notifier, wanted, read_no(refused), standing.now)
         return
-    await _succeed(work, notifier, wanted, made, standing.now)
+    await _succeed(work, notifier, wanted, made, card, standing.now)
 
 
-async def _succeed(work: Work, notifier: Notifier, transaction: Transaction, made: Made, now: datetime) -> None:
-    notice = telling.of_charge(transaction, None, now)
+async def _succeed(
+    work: Work, notifier: Notifier, transaction: Transaction, made: Made, card: store.Card, now: datetime
+) -> None:
+    notice = telling.of_charge(transaction, None, now, {"card_brand": card.brand, "card_last4": card.last4})
     async with work.commit() as tx:
         await store.end(tx, transaction.id, State.SUCCEEDED, notice, gateway_id=made.id)
         await tx.post(books.captured(transaction))
@@ -97,26 +91,14 @@ async def _fail(work: Work, notifier: Notifier, transaction: Transaction, no: No
     await notifier.at_once(notice)
 
 
-async def _refuse(work: Work, no: Invalid) -> None:
-    """Nothing is charged for what cannot be a charge, and whoever operates this hears of it."""
-    log.error("charge_refused", message=str(work.message.id), reason=str(no))
-    async with work.commit(rejected=str(no)) as tx:
-        await note(
-            tx.connection, "billing.charges", work.message.correlation_id or str(work.message.id), str(no),
-            actor="billing.payments", severity=Severity.ERROR,
-        )  # fmt: skip
-
-
 async def _wanted(work: Work) -> Transaction:
     """The transaction as the message wants it. Refused is what could never be charged."""
-    payload = work.message.payload
-    if "transaction_id" in payload:
-        again: ChargeAgain = read(ChargeAgain, payload)
-        found = await store.find(work.read, again.transaction_id)
+    asked: Charge | ChargeAgain = work.payload
+    if isinstance(asked, ChargeAgain):
+        found = await store.find(work.read, asked.transaction_id)
         if found is None:
-            raise Invalid(f"there is no transaction {again.transaction_id[:ID_MAX_CHARS]!r} to charge")
+            raise Invalid(f"there is no transaction {asked.transaction_id[:ID_MAX_CHARS]!r} to charge")
         return found
-    asked: Charge = read(Charge, payload)
     _check(asked)
     return Transaction(
         id=str(new_id()), charge_key=asked.key, account_id=asked.account_id, subscription_id=asked.subscription_id,

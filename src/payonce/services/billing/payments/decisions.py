@@ -27,7 +27,8 @@ class GiveBack(msgspec.Struct, frozen=True, kw_only=True):
     amount_minor: int | None = None
     """None: all that is left and did not come back as credit."""
     beyond_credit: bool = False
-    """Also what came back as credit when the plan changed: the customer has that part twice then."""
+    """Asked for by earlier versions, and refused: a refund of what came back as credit would leave the customer with
+    both. Credit is paid out instead."""
     outside: bool = False
     """It went back by bank or by hand: it is put on record, and the gateway is not asked."""
     note: str
@@ -61,10 +62,7 @@ async def _weigh(tx: Tx, asked: GiveBack) -> Weighed:
     transaction = await _known(tx, asked.transaction_id)
     amount = _amount(transaction, asked)
     what = "note as given back outside the gateway" if asked.outside else "give back"
-    text = f"{what} {amount} of charge {transaction.id} over {transaction.amount}"
-    if amount > transaction.free:
-        text += f", although {transaction.credited} of it came back as credit"
-    return Weighed(transaction.id, text, [amount])
+    return Weighed(transaction.id, f"{what} {amount} of charge {transaction.id} over {transaction.amount}", [amount])
 
 
 async def _execute(tx: Tx, asked: GiveBack, by: str) -> dict[str, Any]:
@@ -90,13 +88,7 @@ async def _known(tx: Tx, transaction_id: str) -> Transaction:
 
 
 def _amount(transaction: Transaction, asked: GiveBack) -> Amount:
-    """Refuses to give back what came back as credit, unless that is meant."""
-    most = transaction.left if asked.beyond_credit else transaction.free
-    amount = most if asked.amount_minor is None else Amount(asked.amount_minor, transaction.amount.asset)
-    if most < amount <= transaction.left or (not amount and transaction.credited):
-        raise Invalid(
-            f"{transaction.credited} of charge {transaction.id} came back as credit when the plan changed: "
-            f"{transaction.free} can be given back without giving that twice; ask for no more, or say with "
-            "beyond_credit that you mean it"
-        )
-    return amount
+    if asked.beyond_credit:
+        raise refunding.came_back_as_credit(transaction)
+    minor = asked.amount_minor
+    return refunding.chosen(transaction, None if minor is None else Amount(minor, transaction.amount.asset))

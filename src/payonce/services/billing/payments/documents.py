@@ -33,8 +33,9 @@ class RefundOrder(Asked):
         None, description="In major units; left out: all that is left of the charge and did not come back as credit."
     )
     beyond_credit: bool = Field(
-        False, description="Also what came back as credit when the plan changed. The customer has that twice then."
-    )
+        False, json_schema_extra={"deprecated": True},
+        description="Refused: the customer would have both money and credit. Pay out the credit instead.",
+    )  # fmt: skip
     outside: bool = Field(
         False,
         description="It went back by bank or by hand: it is put on record and in the books, and the gateway is not "

@@ -15,6 +15,7 @@ INVARIANTS: Final = {
         group by t.id
         having t.refunded_minor <> coalesce(sum(r.amount_minor) filter (where r.state = 'succeeded'), 0)
             or t.refunding_minor <> coalesce(sum(r.amount_minor) filter (where r.state = 'pending'), 0)
+            or t.paid_out_minor <> coalesce(sum(r.amount_minor) filter (where r.from_credit and r.state <> 'failed'), 0)
     """,
     "what changes of plan give back as credit is counted by their charges": """
         select t.id, t.credited_minor, sum(h.minor) as held from payments.transactions t
@@ -73,23 +74,6 @@ INVARIANTS: Final = {
                     and a.path = case when r.outside then 'billing/paid_outside' else 'billing/gateway_clearing' end
                 where p.reference_kind = 'billing_refund' and p.reference_id = r.id and l.minor = -r.amount_minor)
     """,
-    # What was applied and is not marked as delivered yet may be in transit or not: hence bounds, true at any moment.
-    "what is in transit is what subscriptions have not been told": """
-        with transit as (
-            select a.asset, a.exponent, sum(l.minor) as minor
-            from payonce.posting_lines l join payonce.accounts a on a.id = l.account_id
-            where a.path = 'billing/captured' group by a.asset, a.exponent
-        ), untold as (
-            select t.currency as asset, t.exponent,
-                coalesce(sum(t.amount_minor) filter (where n.refund_id is null and t.state <> 'failed'), 0) as charges,
-                coalesce(sum(r.amount_minor) filter (where r.state = 'succeeded'), 0) as refunds
-            from payments.notifications n join payments.transactions t on t.id = n.transaction_id
-            left join payments.refunds r on r.id = n.refund_id
-            where n.delivered_at is null group by t.currency, t.exponent
-        )
-        select asset, minor, charges, refunds from transit full join untold using (asset, exponent)
-        where coalesce(minor, 0) not between -coalesce(charges, 0) and coalesce(refunds, 0)
-    """,
     "no invoice is paid by two charges": """
         select invoice_id, count(*) from payments.transactions
         where invoice_id is not null and state in ('succeeded', 'partially_refunded')
@@ -121,3 +105,41 @@ INVARIANTS: Final = {
         where r.state <> 'pending' and e.state in ('intended', 'unknown', 'review')
     """,
 }  # fmt: skip
+
+SHARED_INVARIANTS: Final = {
+    # What was applied and is not marked as delivered yet may be in transit or not: hence bounds, true at any moment.
+    "what is in transit is what subscriptions have not been told": """
+        with transit as (
+            select a.asset, a.exponent, sum(l.minor) as minor
+            from payonce.posting_lines l join payonce.accounts a on a.id = l.account_id
+            where a.path = 'billing/captured' group by a.asset, a.exponent
+        ), untold as (
+            select t.currency as asset, t.exponent,
+                coalesce(sum(t.amount_minor) filter (where n.refund_id is null and t.state <> 'failed'), 0) as charges,
+                coalesce(sum(r.amount_minor) filter (where r.state = 'succeeded'), 0) as refunds
+            from payments.notifications n join payments.transactions t on t.id = n.transaction_id
+            left join payments.refunds r on r.id = n.refund_id
+            where n.delivered_at is null group by t.currency, t.exponent
+        )
+        select asset, minor, charges, refunds from transit full join untold using (asset, exponent)
+        where coalesce(minor, 0) not between -coalesce(charges, 0) and coalesce(refunds, 0)
+    """,
+}
+"""Of a ledger that subscriptions write, too: `billing/captured` is what is between the two services."""
+
+APART_INVARIANTS: Final = {
+    "what was captured for subscriptions is what they are told of": """
+        with booked as (
+            select a.asset, a.exponent, sum(l.minor) as minor
+            from payonce.posting_lines l join payonce.accounts a on a.id = l.account_id
+            where a.path = 'billing/captured' group by a.asset, a.exponent
+        ), told as (
+            select currency as asset, exponent, sum(refunded_minor - amount_minor) as minor
+            from payments.transactions where action <> 'payment' and state not in ('pending', 'failed')
+            group by currency, exponent
+        )
+        select asset, b.minor as booked, t.minor as told from booked b full join told t using (asset, exponent)
+        where coalesce(b.minor, 0) <> coalesce(t.minor, 0)
+    """,
+}
+"""Of a ledger that payments alone writes."""

@@ -96,6 +96,16 @@ async def is_installed(read: Reads) -> bool:
     return found
 
 
+async def is_used(read: Reads) -> bool:
+    """Whether the database has cards or charges."""
+    if not await is_installed(read):
+        return False
+    found: bool = await read.fetchval(
+        "select exists (select from payments.payment_methods) or exists (select from payments.transactions)"
+    )
+    return found
+
+
 async def cards(read: Reads, account_id: str) -> list[Card]:
     rows = await read.fetch(
         """
@@ -191,17 +201,17 @@ async def undelivered(read: Reads) -> tuple[int, datetime | None]:
     return row["count"], row["oldest"]
 
 
-async def days(read: Reads, count: int) -> list[Day]:
-    """The oldest first, and one for each day, also where nothing was charged."""
+async def days(read: Reads, count: int, asset: Asset) -> list[Day]:
+    """Charges in one currency, the oldest day first, and one for each day, also where nothing was charged."""
     rows = await read.fetch(
-        """
+        f"""
         with today as (select date_trunc('day', payonce.due_now(), 'UTC') as day),
         ended as (
             select (created_at at time zone 'UTC')::date as day, count(*) filter (where state <> 'failed') as succeeded,
                 count(*) filter (where state = 'failed') as failed,
                 count(*) filter (where state = 'failed' and hard) as hard
             from payments.transactions
-            where created_at >= (select day from today) - make_interval(hours => 24 * ($1::int - 1))
+            where created_at >= {_FIRST_DAY.format("$1")} and currency = $2 and exponent = $3
               and state <> 'pending' group by 1)
         select d.day, coalesce(e.succeeded, 0) as succeeded, coalesce(e.failed, 0) as failed,
             coalesce(e.hard, 0) as hard
@@ -209,21 +219,21 @@ async def days(read: Reads, count: int) -> list[Day]:
             select t.day - make_interval(hours => 24 * ago) as day from generate_series(0, $1::int - 1) as ago) d
         left join ended e on e.day = (d.day at time zone 'UTC')::date order by 1
         """,
-        min(count, DAYS_MAX),
-    )
+        min(count, DAYS_MAX), asset.code, asset.exponent,
+    )  # fmt: skip
     return [Day(row["day"], row["succeeded"], row["failed"], row["hard"]) for row in rows]
 
 
-async def declines(read: Reads, days: int) -> Mapping[str, int]:
-    """Why charges failed, the most frequent first."""
+async def declines(read: Reads, count: int, asset: Asset) -> Mapping[str, int]:
+    """Why the charges failed that `days` counts, the most frequent reason first."""
     rows = await read.fetch(
-        """
+        f"""
         select coalesce(decline_code, 'other') as code, count(*) from payments.transactions
-        where state = 'failed' and created_at >= payonce.due_now() - make_interval(hours => 24 * $1::int)
+        where state = 'failed' and created_at >= {_FIRST_DAY.format("$1")} and currency = $2 and exponent = $3
         group by 1 order by 2 desc, 1
         """,
-        min(days, DAYS_MAX),
-    )
+        min(count, DAYS_MAX), asset.code, asset.exponent,
+    )  # fmt: skip
     return {row["code"]: row["count"] for row in rows}
 
 
@@ -239,6 +249,8 @@ async def told_of(read: Reads, charged: Sequence[Charged]) -> list[Delivery]:
     return [_delivery(row) for row in rows]
 
 
+_FIRST_DAY: Final = "date_trunc('day', payonce.due_now(), 'UTC') - make_interval(hours => 24 * ({}::int - 1))"
+"""The begin of the first of so many days of UTC, today included."""
 _TRIED: Final = "r.attempts, r.last_code, r.last_error, r.last_at"
 _ATTEMPTS: Final = """
     left join lateral (

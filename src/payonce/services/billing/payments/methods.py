@@ -164,10 +164,7 @@ async def _choose(tx: Tx, method_id: str) -> PaymentMethod:
 
 async def _tell(tx: Tx, method: PaymentMethod) -> Notice:
     notice = telling.of_method(method, await tx.fetchval("select payonce.due_now()"))
-    await tx.execute(
-        "insert into payments.notifications (event_id, account_id, action, body, trace_id) values ($1, $2, $3, $4, $5)",
-        notice.event_id, notice.account_id, notice.action, notice.body, tx.trace_id,
-    )  # fmt: skip
+    await telling.record(tx, notice)
     await telling.send(tx, notice)
     return notice
 

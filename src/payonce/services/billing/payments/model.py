@@ -75,6 +75,8 @@ class Transaction:
     updated_at: datetime
     credited_minor: int = 0
     """What of it came back as credit when the plan changed, as subscriptions told."""
+    paid_out_minor: int = 0
+    """Of what was refunded or is being refunded, what paid out the customer's credit."""
 
     @property
     def told(self) -> bool:
@@ -94,8 +96,10 @@ class Transaction:
 
     @property
     def free(self) -> Amount:
-        """What can still be given back, and did not come back as credit."""
-        return max(self.left - self.credited, Amount.zero(self.amount.asset))
+        """What can still be given back, and did not come back as credit. Credit that was paid out through this charge
+        is money already, and is not kept back a second time."""
+        kept = Amount(max(self.credited_minor - self.paid_out_minor, 0), self.amount.asset)
+        return max(self.left - kept, Amount.zero(self.amount.asset))
 
     @property
     def about(self) -> str:
@@ -117,3 +121,5 @@ class Refund:
     updated_at: datetime
     outside: bool = False
     """It went back by another way, and the gateway was not asked."""
+    from_credit: bool = False
+    """It pays out credit, which subscriptions took from the customer before they asked for it."""

@@ -14,13 +14,13 @@ from payonce.engine.model import clean_text
 from payonce.engine.transaction import Reader, Tx
 from payonce.engine.work import Work, handles
 from payonce.kit.log import get_logger
-from payonce.kit.outcomes import Held, Invalid, NotSent, Retry, Unknown
+from payonce.kit.outcomes import Held, Invalid, NotSent, Retry, Unknown, Unprocessable
 from payonce.kit.redact import redact
 from payonce.kit.webhooks import Secret, signed_headers
 from payonce.services.billing.payments.observing import count_delivery
 from payonce.services.billing.payments.telling import Notice
 from payonce.services.billing.policies import SUBSCRIPTION_UPDATE
-from payonce.services.billing.wire import Action, Told, read
+from payonce.services.billing.wire import Action, Told
 
 if TYPE_CHECKING:
     from payonce.kit.http import Application, HttpClient
@@ -180,15 +180,10 @@ async def open_notifier(
 @handles(SUBSCRIPTION_UPDATE)
 async def process_webhook_processing(work: Work, notifier: Notifier) -> None:
     """Deliver a notification, unless the immediate attempt has. Twice is foreseen: the receiver tells by the id."""
-    try:
-        told: Told = read(Told, work.message.payload)
-    except Invalid as no:
-        async with work.commit(rejected=str(no)):
-            return
+    told: Told = work.payload
     due = await due_notice(work.read, told.event_id)
     if due is None:
-        async with work.commit(rejected=f"there is no notification {told.event_id[:100]!r}"):
-            return
+        raise Unprocessable(f"there is no notification {told.event_id[:100]!r}")
     if due.delivered:
         return
     if due.waits:

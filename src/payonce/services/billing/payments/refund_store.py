@@ -17,20 +17,24 @@ _REFUNDS: Final = """
 
 
 async def promise(
-    tx: Tx, transaction: Transaction, amount: Amount, reason: str, key: str, *, outside: bool = False
-) -> Refund:
+    tx: Tx, transaction: Transaction, amount: Amount, reason: str, key: str, *, outside: bool = False,
+    from_credit: bool = False,
+) -> Refund:  # fmt: skip
     """On record as pending; the transaction, which the caller has locked, counts it as good as given."""
     row = await tx.fetchrow(
         """
         with promised as (
-            update payments.transactions set refunding_minor = refunding_minor + $3, updated_at = payonce.due_now()
+            update payments.transactions
+            set refunding_minor = refunding_minor + $3,
+                paid_out_minor = paid_out_minor + case when $10 then $3 else 0 end, updated_at = payonce.due_now()
             where id = $2
         )
-        insert into payments.refunds (id, transaction_id, amount_minor, refund_key, reason, trace_id, outside)
-        values ($1, $2, $3, $4, $5, $6, $9) returning *, $7::text as currency, $8::smallint as exponent
+        insert into payments.refunds
+            (id, transaction_id, amount_minor, refund_key, reason, trace_id, outside, from_credit)
+        values ($1, $2, $3, $4, $5, $6, $9, $10) returning *, $7::text as currency, $8::smallint as exponent
         """,
         str(new_id()), transaction.id, amount.minor, key, reason[:REASON_MAX_CHARS], tx.trace_id,
-        amount.asset.code, amount.asset.exponent, outside,
+        amount.asset.code, amount.asset.exponent, outside, from_credit,
     )  # fmt: skip
     return refund_from(row)
 
@@ -46,10 +50,11 @@ async def end(
         with ended as (
             update payments.refunds
             set state = $2, gateway_id = $3, failure = $4, ended_at = payonce.due_now(), updated_at = payonce.due_now()
-            where id = $1 and state = 'pending' returning id, transaction_id, amount_minor, trace_id
+            where id = $1 and state = 'pending' returning id, transaction_id, amount_minor, trace_id, from_credit
         ), counted as (
             update payments.transactions t
             set refunding_minor = refunding_minor - e.amount_minor, refunded_minor = refunded_minor + $5,
+                paid_out_minor = paid_out_minor - case when e.from_credit then e.amount_minor - $5 else 0 end,
                 state = case when refunded_minor + $5 = 0 then $6
                     when refunded_minor + $5 = t.amount_minor then $7 else $8 end,
                 updated_at = payonce.due_now()
@@ -68,6 +73,25 @@ async def end(
     )  # fmt: skip
     if ended is None:
         raise Retry(f"refund {refund.id} is no longer pending", after_s=0.0)
+
+
+async def tell_refused(tx: Tx, notice: Notice) -> bool:
+    """On record that a refund was refused before it was one. False when that is on record already."""
+    told: bool | None = await tx.fetchval(
+        """
+        insert into payments.notifications (event_id, account_id, action, body, trace_id) values ($1, $2, $3, $4, $5)
+        on conflict (event_id) do nothing returning true
+        """,
+        notice.event_id, notice.account_id, notice.action, notice.body, tx.trace_id,
+    )  # fmt: skip
+    return told is not None
+
+
+async def was_refused(read: Reader | Tx, event_id: str) -> bool:
+    found: bool = await read.fetchval(
+        "select exists (select from payments.notifications where event_id = $1)", event_id
+    )  # fmt: skip
+    return found
 
 
 async def find(read: Reader | Tx, refund_id: str) -> Refund | None:
@@ -91,4 +115,5 @@ def refund_from(row: Any) -> Refund:
         amount=Amount(row["amount_minor"], Asset(row["currency"], row["exponent"])), reason=row["reason"],
         state=RefundState(row["state"]), gateway_id=row["gateway_id"], failure=row["failure"],
         created_at=row["created_at"], updated_at=row["updated_at"], outside=row["outside"],
+        from_credit=row["from_credit"],
     )  # fmt: skip

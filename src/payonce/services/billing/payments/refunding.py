@@ -4,37 +4,25 @@ another way."""
 from dataclasses import replace
 from typing import Final
 
-import msgspec
-
 from payonce.engine.audit import Severity, note
 from payonce.engine.transaction import Tx
 from payonce.engine.work import Work, handles
 from payonce.kit.log import get_logger
-from payonce.kit.money import Amount
-from payonce.kit.outcomes import Invalid, Refused
+from payonce.kit.money import Amount, asset_of
+from payonce.kit.outcomes import Invalid, Refused, Unprocessable
+from payonce.services.billing.messages import RefundWanted
 from payonce.services.billing.payments import books, refund_store, store, telling
 from payonce.services.billing.payments.effects import Made, RefundCharge
 from payonce.services.billing.payments.model import TAKEN, Refund, RefundState, Transaction
 from payonce.services.billing.payments.notifying import Notifier
 from payonce.services.billing.payments.pausing import or_pause
 from payonce.services.billing.policies import REFUND_INITIATION
-from payonce.services.billing.wire import Action, Credited, RefundAsked, read
+from payonce.services.billing.wire import CREDIT_KEY, Action, Credited, RefundAsked
 from payonce.vendors.gateway.port import Gateway
 
 KEY_MAX_CHARS: Final = 200
 
 log = get_logger(__name__)
-
-
-class RefundWanted(msgspec.Struct, frozen=True, kw_only=True):
-    """On `q:pay:refund_initiation`, from subscriptions: a refund that is not on record yet."""
-
-    transaction_id: str
-    key: str
-    """The same for the same refund, however often it is asked for."""
-    reason: str
-    amount_minor: int | None = None
-    """None: whatever is left of the charge."""
 
 
 class NotToBeHad(Invalid):
@@ -43,7 +31,8 @@ class NotToBeHad(Invalid):
 
 async def ask(tx: Tx, transaction_id: str, amount: Amount | None, reason: str, key: str) -> Refund:
     """Puts a refund on record with the message that carries it out; the same key again is the same refund. `amount`
-    None is all that is left. Refuses what would give back more than was captured."""
+    None is all that can be given back. Refuses what would give back more than was captured, or a second time what came
+    back as credit."""
     transaction = await _locked(tx, transaction_id)
     known = await refund_store.by_key(tx, key)
     if known is not None:
@@ -80,21 +69,21 @@ async def send(tx: Tx, refund: Refund, transaction: Transaction, key: str, *, de
 @handles(REFUND_INITIATION)
 async def process_refund_initiation(work: Work, gateway: Gateway, notifier: Notifier) -> None:
     """Give back what a refund on record says; or put on record what subscriptions ask for."""
+    asked: Credited | RefundWanted | RefundAsked = work.payload
     try:
-        if "credited_minor" in work.message.payload:
-            await _note_credit(work, read(Credited, work.message.payload))
-            return
-        if "refund_id" not in work.message.payload:
-            await _take_up(work, read(RefundWanted, work.message.payload))
-            return
-        asked: RefundAsked = read(RefundAsked, work.message.payload)
-        refund = await refund_store.find(work.read, asked.refund_id)
-        transaction = None if refund is None else await store.find(work.read, refund.transaction_id)
-        if refund is None or transaction is None:
-            raise Invalid(f"there is no refund {asked.refund_id[:100]!r}")
+        match asked:
+            case Credited():
+                await _note_credit(work, asked)
+                return
+            case RefundWanted():
+                _check_key(asked)
+                await (_pay_out(work, notifier, asked) if asked.from_credit else _take_up(work, asked))
+                return
+            case RefundAsked(refund_id=refund_id):
+                refund, transaction = await _on_record(work, refund_id)
     except Invalid as no:
-        await _refuse(work, no)
-        return
+        # Nothing is given back for what cannot be a refund: a person sees it among what is parked.
+        raise Unprocessable(str(no)) from None
     if refund.state is not RefundState.PENDING:
         return
     assert transaction.gateway_id is not None
@@ -107,9 +96,26 @@ async def process_refund_initiation(work: Work, gateway: Gateway, notifier: Noti
     await _succeed(work, notifier, refund, transaction, made)
 
 
-async def _take_up(work: Work, wanted: RefundWanted) -> None:
+async def _on_record(work: Work, refund_id: str) -> tuple[Refund, Transaction]:
+    refund = await refund_store.find(work.read, refund_id)
+    transaction = None if refund is None else await store.find(work.read, refund.transaction_id)
+    if refund is None or transaction is None:
+        raise Invalid(f"there is no refund {refund_id[:100]!r}")
+    return refund, transaction
+
+
+def _check_key(wanted: RefundWanted) -> None:
+    """Subscriptions tell by the key what of theirs was given back: a payout of credit, or an invoice."""
     if not 1 <= len(wanted.key) <= KEY_MAX_CHARS or not wanted.reason.strip():
         raise NotToBeHad(f"a refund needs a reason and a key of 1 to {KEY_MAX_CHARS} characters")
+    if wanted.key.startswith(CREDIT_KEY) is not wanted.from_credit:
+        raise NotToBeHad(
+            f"key {wanted.key[:100]!r} does not fit: the key of a payout of credit begins with {CREDIT_KEY!r}, that of "
+            "another refund does not"
+        )
+
+
+async def _take_up(work: Work, wanted: RefundWanted) -> None:
     transaction = await store.find(work.read, wanted.transaction_id)
     if transaction is None:
         raise NotToBeHad(f"there is no transaction {wanted.transaction_id[:100]!r}")
@@ -119,6 +125,34 @@ async def _take_up(work: Work, wanted: RefundWanted) -> None:
     amount = None if wanted.amount_minor is None else Amount(wanted.amount_minor, transaction.amount.asset)
     async with work.commit() as tx:
         await ask(tx, transaction.id, amount, wanted.reason, wanted.key)
+
+
+async def _pay_out(work: Work, notifier: Notifier, wanted: RefundWanted) -> None:
+    """Puts a payout of credit on record as a refund, or tells subscriptions why it cannot be one. Refused once it stays
+    refused, however often it is asked for: the customer has the credit again."""
+    if wanted.account_id is None or wanted.amount_minor is None or wanted.amount_minor <= 0 or wanted.currency is None:
+        raise NotToBeHad(f"payout {wanted.key} does not say an account, an amount above zero and its currency")
+    amount, notice = Amount(wanted.amount_minor, asset_of(wanted.currency)), None
+    async with work.commit() as tx:
+        transaction = await store.locked(tx, wanted.transaction_id)
+        known = await refund_store.by_key(tx, wanted.key)
+        if known is not None or await refund_store.was_refused(tx, telling.refused_id(wanted.key)):
+            return
+        try:
+            if transaction is None or transaction.account_id != wanted.account_id:
+                raise NotToBeHad(f"account {wanted.account_id} has no transaction {wanted.transaction_id[:100]!r}")
+            _check_left(transaction, amount)
+        except NotToBeHad as no:
+            about = work.message.correlation_id or wanted.account_id
+            notice = telling.of_refused(wanted.key, wanted.account_id, amount, str(no), about, await store.now(tx))
+            await refund_store.tell_refused(tx, notice)
+            await telling.send(tx, notice)
+        else:
+            refund = await refund_store.promise(
+                tx, transaction, amount, wanted.reason, wanted.key, from_credit=True
+            )  # fmt: skip
+            await send(tx, refund, transaction, f"refund:{refund.id}")
+    await notifier.at_once(notice)
 
 
 async def _note_credit(work: Work, told: Credited) -> None:
@@ -164,15 +198,6 @@ async def _fail(work: Work, notifier: Notifier, refund: Refund, transaction: Tra
     await notifier.at_once(notice)
 
 
-async def _refuse(work: Work, no: Invalid) -> None:
-    log.error("refund_refused", message=str(work.message.id), reason=str(no))
-    async with work.commit(rejected=str(no)) as tx:
-        await note(
-            tx.connection, "billing.refunds", work.message.correlation_id or str(work.message.id), str(no),
-            actor="billing.payments", severity=Severity.ERROR,
-        )  # fmt: skip
-
-
 async def _locked(tx: Tx, transaction_id: str) -> Transaction:
     """Of two refunds that fit each alone, the second sees the first."""
     transaction = await store.locked(tx, transaction_id)
@@ -181,17 +206,39 @@ async def _locked(tx: Tx, transaction_id: str) -> Transaction:
     return transaction
 
 
+def chosen(transaction: Transaction, amount: Amount | None) -> Amount:
+    """The amount, or for None all that did not come back as credit. Refuses to give that back a second time, in
+    money."""
+    free = transaction.free
+    amount = free if amount is None else amount
+    again = amount.asset == free.asset and free < amount <= transaction.left
+    if again or (not amount and transaction.credited):
+        raise came_back_as_credit(transaction)
+    return amount
+
+
+def came_back_as_credit(transaction: Transaction) -> NotToBeHad:
+    return NotToBeHad(
+        f"{transaction.credited} of charge {transaction.id} came back as credit when the plan changed: "
+        f"{transaction.free} can be given back without giving that twice; for more, pay out the credit of account "
+        f"{transaction.account_id} (POST /v1/credit/payouts, or on the customer's page)"
+    )
+
+
 def _fitting(transaction: Transaction, amount: Amount | None) -> Amount:
-    """None is all that is left."""
+    amount = chosen(transaction, amount)
+    _check_left(transaction, amount)
+    return amount
+
+
+def _check_left(transaction: Transaction, amount: Amount) -> None:
     if transaction.state not in TAKEN:
         raise NotToBeHad(f"transaction {transaction.id} is {transaction.state}: nothing was captured")
-    amount = transaction.left if amount is None else amount
     if amount.asset != transaction.amount.asset or not 0 < amount.minor <= transaction.left.minor:
         raise NotToBeHad(
             f"{amount} cannot be given back of transaction {transaction.id}: {transaction.left} of "
             f"{transaction.amount} is left"
         )
-    return amount
 
 
 def _refuse_what_is_under_way(transaction: Transaction) -> None:

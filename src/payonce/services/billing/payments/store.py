@@ -33,6 +33,8 @@ class Card:
 
     id: str
     token: str
+    brand: str
+    last4: str
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,8 @@ async def standing(read: Reader, charge_key: str, account_id: str, invoice_id: s
     """In one look, since every renewal takes it."""
     row = await read.fetchrow(
         """
-        select t.*, m.id as card_id, m.token as card_token, payonce.due_now() as now, (
+        select t.*, m.id as card_id, m.token as card_token, m.brand as card_brand, m.last4 as card_last4,
+            payonce.due_now() as now, (
                 select o.id from payments.transactions o
                 where o.invoice_id = $3 and o.charge_key <> $1 and o.state in ('succeeded', 'partially_refunded')
                 limit 1) as paid_by
@@ -62,9 +65,12 @@ async def standing(read: Reader, charge_key: str, account_id: str, invoice_id: s
         """,
         charge_key, account_id, invoice_id,
     )  # fmt: skip
+    card = None
+    if row["card_id"] is not None:
+        card = Card(row["card_id"], row["card_token"], row["card_brand"], row["card_last4"])
     return Standing(
         None if row["id"] is None else transaction_from(row),
-        None if row["card_id"] is None else Card(row["card_id"], row["card_token"]),
+        card,
         row["paid_by"], row["now"],
     )  # fmt: skip
 
@@ -194,7 +200,7 @@ def transaction_from(row: Any) -> Transaction:
         decline_code=row["decline_code"], hard=row["hard"], reason=row["reason"],
         refunded=Amount(row["refunded_minor"], asset), refunding=Amount(row["refunding_minor"], asset),
         metadata=json.loads(row["metadata"]), trace_id=row["trace_id"], created_at=row["created_at"],
-        updated_at=row["updated_at"], credited_minor=row["credited_minor"],
+        updated_at=row["updated_at"], credited_minor=row["credited_minor"], paid_out_minor=row["paid_out_minor"],
     )  # fmt: skip
 
 

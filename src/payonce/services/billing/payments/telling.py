@@ -1,5 +1,6 @@
 """What subscriptions are told: the bytes of a notification, made once with the change that it tells of."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -12,7 +13,15 @@ from payonce.kit.money import Amount
 from payonce.services.billing.payments.effects import No
 from payonce.services.billing.payments.model import PaymentMethod, Refund, Transaction
 from payonce.services.billing.policies import SUBSCRIPTION_UPDATE
-from payonce.services.billing.wire import AMOUNT_OF_NOTHING, Action, Notification, Status
+from payonce.services.billing.wire import (
+    AMOUNT_OF_NOTHING,
+    Action,
+    CreditHold,
+    HeldCredit,
+    HoldAnswer,
+    Notification,
+    Status,
+)
 
 QUEUED_AFTER_S: Final = 5.0
 """The immediate attempt goes first; the queue finds it delivered, or delivers it."""
@@ -37,6 +46,14 @@ class Notice:
     """Nothing was told of its transaction before."""
 
 
+async def record(tx: Tx, notice: Notice) -> None:
+    """Of one that is about no transaction; the others are recorded by the statement that changes theirs."""
+    await tx.execute(
+        "insert into payments.notifications (event_id, account_id, action, body, trace_id) values ($1, $2, $3, $4, $5)",
+        notice.event_id, notice.account_id, notice.action, notice.body, tx.trace_id,
+    )  # fmt: skip
+
+
 async def send(tx: Tx, notice: Notice) -> None:
     """The message that delivers it, whatever becomes of the immediate attempt."""
     await tx.send(
@@ -45,11 +62,13 @@ async def send(tx: Tx, notice: Notice) -> None:
     )  # fmt: skip
 
 
-def of_charge(transaction: Transaction, no: No | None, now: datetime) -> Notice | None:
-    """None for a payment that subscriptions never asked for."""
+def of_charge(
+    transaction: Transaction, no: No | None, now: datetime, paid_with: Mapping[str, str] | None = None
+) -> Notice | None:
+    """None for a payment that subscriptions never asked for. `paid_with` is what invoices say of the card."""
     if not transaction.told:
         return None
-    metadata = _metadata(transaction)
+    metadata = {**_metadata(transaction), **(paid_with or {})}
     if no is not None:
         metadata |= {"decline_code": no.code, "hard": no.hard, "reason": no.reason}
     status = Status.SUCCESS if no is None else Status.FAILED
@@ -76,6 +95,22 @@ def of_refund(refund: Refund, transaction: Transaction, failure: str | None, now
     )  # fmt: skip
 
 
+def refused_id(refund_key: str) -> str:
+    """The event that says that a refund was refused. One key, one event."""
+    return f"refund-refused-{refund_key.replace(':', '-')}"
+
+
+def of_refused(refund_key: str, account_id: str, amount: Amount, why: str, about: str, now: datetime) -> Notice:
+    """A refund that subscriptions asked for and that cannot be: no transaction has a record of it."""
+    event_id = refused_id(refund_key)
+    told = Notification(
+        event_id=event_id, transaction_id=None, subscription_id=None, status=Status.FAILED, amount=amount.to_text(),
+        currency=amount.asset.code, occurred_at=now, action=Action.REFUND,
+        metadata={"account_id": account_id, "refund_key": refund_key, "reason": why},
+    )  # fmt: skip
+    return Notice(event_id, None, None, account_id, Action.REFUND, msgspec.json.encode(told), about, now, first=False)
+
+
 def of_method(method: PaymentMethod, now: datetime) -> Notice:
     """What waits for a card may be tried at once."""
     event_id = f"method-{new_id()}"
@@ -86,6 +121,24 @@ def of_method(method: PaymentMethod, now: datetime) -> Notice:
     )  # fmt: skip
     body = msgspec.json.encode(told)
     return Notice(event_id, None, None, method.account_id, Action.PAYMENT_METHOD, body, method.account_id, now)
+
+
+def of_credit_hold(
+    message_id: str, asked: CreditHold, status: Status, shares: Sequence[HeldCredit], now: datetime
+) -> Notice:
+    """The answer to a request, one for each message."""
+    answer = HoldAnswer(
+        change_id=asked.change_id, account_id=asked.account_id, changed_at=asked.changed_at, round=asked.round,
+        credits=tuple(shares),
+    )  # fmt: skip
+    told = Notification(
+        event_id=f"credit-hold-{message_id}", transaction_id=None, subscription_id=asked.subscription_id,
+        status=status, amount=AMOUNT_OF_NOTHING, currency=NO_CURRENCY, occurred_at=now, action=Action.CREDIT_HOLD,
+        metadata=msgspec.to_builtins(answer),
+    )  # fmt: skip
+    return Notice(
+        told.event_id, None, None, asked.account_id, told.action, msgspec.json.encode(told), asked.subscription_id, now
+    )
 
 
 def _metadata(transaction: Transaction) -> dict[str, Any]:

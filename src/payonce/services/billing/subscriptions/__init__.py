@@ -2,21 +2,32 @@
 
 from payonce.services.billing.subscriptions.changing import process_plan_change
 from payonce.services.billing.subscriptions.clocks import move_clock
+from payonce.services.billing.subscriptions.credit_invariants import CREDIT_INVARIANTS
 from payonce.services.billing.subscriptions.figures_kept import FIGURES_SCHEDULES, keep_figures
+from payonce.services.billing.subscriptions.invariants import APART_INVARIANTS
 from payonce.services.billing.subscriptions.invariants import INVARIANTS as LIFE_INVARIANTS
 from payonce.services.billing.subscriptions.keeping import SCHEDULES as LIFE_SCHEDULES
 from payonce.services.billing.subscriptions.keeping import clean_up, earn_revenue, put_back_billing, renew_due
+from payonce.services.billing.subscriptions.looking import is_used
+from payonce.services.billing.subscriptions.lookup import find_subscriptions
+from payonce.services.billing.subscriptions.observing import observe_subscriptions
+from payonce.services.billing.subscriptions.plan_migrations import migrate_plan
 from payonce.services.billing.subscriptions.renewing import expire_incomplete, process_payment_initiation
 from payonce.services.billing.subscriptions.starting import process_trial_payment
-from payonce.services.billing.subscriptions.store import NAMES, REFERENCES
+from payonce.services.billing.subscriptions.store import APART_REFERENCES, NAMES, REFERENCES
 from payonce.services.billing.subscriptions.usage_sync import USAGE_INVARIANTS, USAGE_SCHEDULES, process_usage_sync
 
 HANDLERS = (
     process_payment_initiation, process_trial_payment, process_plan_change, expire_incomplete, renew_due, earn_revenue,
-    put_back_billing, clean_up, move_clock, process_usage_sync, keep_figures,
+    put_back_billing, clean_up, move_clock, process_usage_sync, keep_figures, migrate_plan,
 )  # fmt: skip
 
-INVARIANTS = {**LIFE_INVARIANTS, **USAGE_INVARIANTS}
+INVARIANTS = {**LIFE_INVARIANTS, **CREDIT_INVARIANTS, **USAGE_INVARIANTS}
 SCHEDULES = (*LIFE_SCHEDULES, *USAGE_SCHEDULES, *FIGURES_SCHEDULES)
 
-__all__ = ["HANDLERS", "INVARIANTS", "NAMES", "REFERENCES", "SCHEDULES"]
+LOOKUPS = (find_subscriptions,)
+
+__all__ = [
+    "APART_INVARIANTS", "APART_REFERENCES", "HANDLERS", "INVARIANTS", "LOOKUPS", "NAMES", "REFERENCES", "SCHEDULES",
+    "is_used", "observe_subscriptions",
+]  # fmt: skip

@@ -2,24 +2,25 @@
 
 import re
 import time
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Final
 
 from payonce.engine.audit import Severity, note
 from payonce.engine.database import Database
-from payonce.engine.people.guesses import count_attempt, take_back, take_turn
+from payonce.engine.people.guesses import count_attempt, remember_network, take_back, take_turn
 from payonce.engine.people.passwords import Crowded, check_password, hash_password, is_password
 from payonce.engine.transaction import Reader, Tx
 from payonce.kit.ids import new_id
 from payonce.kit.money import Amount, asset_of, render
 from payonce.kit.networks import network_of
 from payonce.kit.outcomes import Invalid, PayonceError
+from payonce.services.billing.subscriptions.announcing import tell_customer
 from payonce.services.billing.subscriptions.calendar import EARLIEST, local
+from payonce.services.billing.subscriptions.model import Account
 from payonce.services.billing.subscriptions.refusals import NotFound
+from payonce.services.billing.token_versions import KnownVersions
 
 EMAIL_MAX_CHARS: Final = 254
 EMAIL: Final = re.compile(r"[^\s@\x00-\x1f\x7f\"(),:;<>\[\]\\]{1,64}@[^\s@\x00-\x20\x7f]{1,189}")
@@ -29,25 +30,13 @@ OF_THE_MACHINE: Final = ("local", "posix", "right/")
 """How names begin that the time zone database of many systems has, and that are no place."""
 OPERATOR, CUSTOMER = "operator", "customer"
 REGISTRATIONS_MAX: Final = 20
-"""From one address, or IPv6 network, within a quarter of an hour: each costs a hash, and a row for ever."""
-KNOWN_MAX: Final = 10_000
-"""Accounts whose version a process remembers."""
-KNOWN_FOR_S: Final = 30.0
-"""So long may a token be read that was ended in another process, where no money moves."""
+"""From one address, or IPv6 network, within a quarter of an hour, unless BILLING_REGISTRATIONS_MAX says otherwise: each
+costs a hash, and a row for ever."""
 LOCATION: Final = "billing.accounts"
+LOGIN_ENDPOINT: Final = "billing"
+"""Its failed logins are counted apart from those at the console."""
 
-
-@dataclass(frozen=True)
-class Account:
-    id: str
-    email: str
-    name: str
-    role: str
-    time_zone: str
-    locale: str
-    test_clock_id: str | None
-    version: int
-    created_at: datetime
+Begin = Callable[[], AbstractAsyncContextManager[Tx]]
 
 
 @dataclass(frozen=True)
@@ -68,11 +57,21 @@ class NotAdmitted(PayonceError):
         super().__init__("the e-mail address or the password is wrong")
 
 
-class Taken(PayonceError):
-    """Somebody has the address, and another password."""
+class RegistrationClosed(PayonceError):
+    """Customers do not register here: the merchant creates them."""
 
     def __init__(self) -> None:
-        super().__init__("this cannot be registered; if the e-mail address is yours, log in")
+        super().__init__("self-registration is closed here; ask the merchant for an account")
+
+
+class Taken(PayonceError):
+    """Somebody has the address, and another password or none yet: the sentence does not tell which."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this cannot be registered; if the e-mail address is yours, log in, or ask the merchant for a link to set "
+            "a password"
+        )
 
 
 def checked_email(text: str) -> str:
@@ -84,18 +83,23 @@ def checked_email(text: str) -> str:
     return email
 
 
-async def register(database: Database, wanted: Wanted, address: str) -> Account:
-    """A new account, one of so many from an address. Whoever registers again with the password that they have is let in
-    as if they logged in; with another one it is a guess, bounded as those are, and takes as long as a new account."""
+async def register(
+    database: Database, begin: Begin, wanted: Wanted, address: str, registrations_max: int = REGISTRATIONS_MAX
+) -> Account:
+    """A new account, one of `registrations_max` from an address. Whoever registers again with the password that they
+    have is let in as if they logged in; with another one it is a guess, bounded as those are, and takes as long as a
+    new account. Raises RegistrationClosed where there are to be none."""
+    if registrations_max == 0:
+        raise RegistrationClosed
     email = checked_email(wanted.email)
     check_password(wanted.password)
-    _check_manner(wanted)
+    check_place(wanted.time_zone, wanted.locale)
     async with database.transaction() as connection:
-        await take_turn(connection, "registrations from this address", network_of(address), REGISTRATIONS_MAX)
+        await take_turn(connection, "registrations from this address", network_of(address), registrations_max)
     async with _guess(database, email, address):
         known = await database.work.fetchrow("select * from subscriptions.accounts where email = $1", email)
         if known is None:
-            made = await _insert(database, wanted, email)
+            made = await _insert(begin, wanted, email)
             if made is not None:
                 return made
             known = await database.work.fetchrow("select * from subscriptions.accounts where email = $1", email)
@@ -138,7 +142,7 @@ async def change_password(database: Database, account_id: str, old: str, new: st
         )  # fmt: skip
         if row is None:
             raise NotAdmitted
-        await _end_refreshing(connection, account_id)
+        await end_refreshing(connection, account_id)
         await note(connection, LOCATION, account_id, "password changed", actor=account_id, severity=Severity.WARNING)
     return account_from(row)
 
@@ -154,7 +158,7 @@ async def set_role(tx: Tx, account_id: str, role: str, by: str) -> Account:
     )  # fmt: skip
     if row is None:
         raise NotFound(f"there is no account {account_id!r}")
-    await _end_refreshing(tx, account_id)
+    await end_refreshing(tx, account_id)
     await note(tx.connection, LOCATION, account_id, f"is now {role}", actor=by, severity=Severity.WARNING)
     return account_from(row)
 
@@ -171,63 +175,62 @@ async def account(read: Reader | Tx, account_id: str) -> Account:
     return found
 
 
-class AccountVersions:
-    """Which tokens still count, remembered for a moment: most requests ask the store nothing for it."""
+class AccountVersions(KnownVersions):
+    """As the accounts have them."""
 
     def __init__(self, read: Reader, clock: Callable[[], float] = time.monotonic) -> None:
-        self._read = read
-        self._clock = clock
-        self._known: OrderedDict[str, tuple[int | None, float]] = OrderedDict()
+        async def stored(account_id: str) -> int | None:
+            return await token_version(read, account_id)
 
-    async def version_of(self, account_id: str, *, fresh: bool) -> int | None:
-        version, until = self._known.get(account_id, (None, 0.0))
-        if not fresh and until > self._clock():
-            return version
-        found: int | None = await self._read.fetchval(
-            "select token_version from subscriptions.accounts where id = $1", account_id
-        )
-        self._known.pop(account_id, None)
-        self._known[account_id] = (found, self._clock() + KNOWN_FOR_S)
-        while len(self._known) > KNOWN_MAX:
-            self._known.popitem(last=False)
-        return found
+        super().__init__(stored, clock)
 
-    def forget(self, account_id: str) -> None:
-        """In this process its tokens have ended now."""
-        self._known.pop(account_id, None)
+
+async def token_version(read: Reader, account_id: str) -> int | None:
+    found: int | None = await read.fetchval(
+        "select token_version from subscriptions.accounts where id = $1", account_id
+    )  # fmt: skip
+    return found
 
 
 def account_from(row: Any) -> Account:
     return Account(
         id=row["id"], email=row["email"], name=row["name"], role=row["role"], time_zone=row["time_zone"],
         locale=row["locale"], test_clock_id=row["test_clock_id"], version=row["token_version"],
-        created_at=row["created_at"],
+        external_id=row["external_id"], has_password=row["password_hash"] is not None, revision=row["revision"],
+        created_at=row["created_at"], updated_at=row["updated_at"],
     )  # fmt: skip
 
 
-def _check_manner(wanted: Wanted) -> None:
+def check_place(time_zone: str, locale: str) -> None:
     """By trying it: what no invoice could be dated or written in is refused before there is one."""
-    local(EARLIEST, wanted.time_zone)
-    if wanted.time_zone.startswith(OF_THE_MACHINE):
-        raise Invalid(f"the time zone {wanted.time_zone!r} is another one on every machine; write it like 'Asia/Dubai'")
-    if not LOCALE.fullmatch(wanted.locale):
-        raise Invalid(f"the locale {wanted.locale[:20]!r} must read like en, ar-AE or pt_BR")
-    render(Amount.zero(asset_of("AED")), wanted.locale)
+    local(EARLIEST, time_zone)
+    if time_zone.startswith(OF_THE_MACHINE):
+        raise Invalid(f"the time zone {time_zone!r} is another one on every machine; write it like 'Asia/Dubai'")
+    if not LOCALE.fullmatch(locale):
+        raise Invalid(f"the locale {locale[:20]!r} must read like en, ar-AE or pt_BR")
+    render(Amount.zero(asset_of("AED")), locale)
 
 
-async def _insert(database: Database, wanted: Wanted, email: str) -> Account | None:
+async def _insert(begin: Begin, wanted: Wanted, email: str) -> Account | None:
     """None when somebody else was quicker."""
-    row = await database.work.fetchrow(
-        """
-        insert into subscriptions.accounts (id, email, password_hash, name, time_zone, locale)
-        values ($1, $2, $3, $4, $5, $6) on conflict (email) do nothing returning *
-        """,
-        str(new_id()), email, await hash_password(wanted.password), wanted.name, wanted.time_zone, wanted.locale,
-    )  # fmt: skip
-    return None if row is None else account_from(row)
+    digest = await hash_password(wanted.password)
+    async with begin() as tx:
+        row = await tx.fetchrow(
+            """
+            insert into subscriptions.accounts (id, email, password_hash, name, time_zone, locale)
+            values ($1, $2, $3, $4, $5, $6) on conflict (email) do nothing returning *
+            """,
+            str(new_id()), email, digest, wanted.name, wanted.time_zone, wanted.locale,
+        )  # fmt: skip
+        if row is None:
+            return None
+        created = account_from(row)
+        await tell_customer(tx, "created", created)
+    return created
 
 
-async def _end_refreshing(connection: Any, account_id: str) -> None:
+async def end_refreshing(connection: Any, account_id: str) -> None:
+    """Every login of the account, when its access token is over."""
     await connection.execute(
         """
         update subscriptions.refresh_tokens set revoked_at = payonce.due_now()
@@ -237,14 +240,21 @@ async def _end_refreshing(connection: Any, account_id: str) -> None:
     )
 
 
+def guessed_name(email: str) -> str:
+    """Under which guesses at an account's password are counted."""
+    return f"billing account {email}"
+
+
 @asynccontextmanager
 async def _guess(database: Database, email: str, address: str) -> AsyncIterator[None]:
     """Counted before it is judged. What was right, and what nobody looked at, was no guess."""
-    # Apart from the names of the console's people.
-    attempt = await count_attempt(database, f"billing account {email}", address)
+    name = guessed_name(email)
+    attempt = await count_attempt(database, name, address, LOGIN_ENDPOINT)
     try:
         yield
     except Crowded:
         await take_back(database.work, attempt)
         raise
-    await take_back(database.work, attempt)
+    async with database.transaction() as connection:
+        await take_back(connection, attempt)
+        await remember_network(connection, name, address, LOGIN_ENDPOINT)

@@ -1,25 +1,43 @@
-"""What merchants' webhooks hear of subscriptions and invoices, said in the commit that it follows from."""
+"""What merchants' webhooks hear of customers, subscriptions and invoices, said in the commit that it follows from."""
 
-from typing import Any
+from typing import Any, Literal
 
 from payonce.engine.transaction import Tx
 from payonce.engine.webhooks import announce
 from payonce.services.billing.subscriptions.invoice_store import CreditNote
-from payonce.services.billing.subscriptions.model import Invoice, Subscription
+from payonce.services.billing.subscriptions.model import Account, Invoice, PlanChangeRecord, Subscription
+
+SubscriptionEvent = Literal[
+    "created", "activated", "trial_started", "renewed", "past_due", "unpaid", "paused", "resumed", "canceled",
+    "expired",
+    "plan_change_requested", "plan_change_scheduled", "plan_changed", "plan_change_failed", "plan_change_canceled",
+]  # fmt: skip
+InvoiceEvent = Literal["issued", "paid", "payment_failed", "voided", "credited"]
 
 
-async def tell(tx: Tx, event: str, subscription: Subscription, *, heard: bool = True) -> None:
-    """`event` is what happened to it: created, activated, trial_started, renewed, past_due, unpaid, paused, resumed,
-    plan_changed, canceled or expired. `heard` is False when it is known already that nobody listens."""
+async def tell(
+    tx: Tx, event: SubscriptionEvent, subscription: Subscription, *, heard: bool = True,
+    change: dict[str, Any] | None = None,
+) -> None:  # fmt: skip
+    """Announces `subscription.<event>`; the events of a plan change come with the `change`. `heard` is False when it is
+    known already that no endpoint listens."""
     if not heard:
         return
-    await announce(tx, f"subscription.{event}", described(subscription), trace_id=subscription.trace_id)
+    data = described(subscription)
+    if change is not None:
+        data["plan_change"] = change
+    await announce(tx, f"subscription.{event}", data, trace_id=subscription.trace_id)
+
+
+async def tell_customer(tx: Tx, event: str, customer: Account) -> None:
+    """`event` is created or updated."""
+    await announce(tx, f"customer.{event}", described_customer(customer))
 
 
 async def tell_invoice(
-    tx: Tx, event: str, invoice: Invoice, note: CreditNote | None = None, *, heard: bool = True
+    tx: Tx, event: InvoiceEvent, invoice: Invoice, note: CreditNote | None = None, *, heard: bool = True
 ) -> None:
-    """`event` is issued, paid, payment_failed, voided or credited."""
+    """Announces `invoice.<event>`."""
     if not heard:
         return
     data = described_invoice(invoice)
@@ -28,17 +46,36 @@ async def tell_invoice(
     await announce(tx, f"invoice.{event}", data, trace_id=invoice.trace_id)
 
 
+def described_customer(customer: Account) -> dict[str, Any]:
+    return {
+        "id": customer.id, "external_id": customer.external_id, "email": customer.email, "name": customer.name,
+        "time_zone": customer.time_zone, "locale": customer.locale, "test_clock_id": customer.test_clock_id,
+        "has_password": customer.has_password, "revision": customer.revision,
+        "created_at": _time(customer.created_at), "updated_at": _time(customer.updated_at),
+    }  # fmt: skip
+
+
 def described(subscription: Subscription) -> dict[str, Any]:
     """As webhooks and our own routes show it."""
     return {
         "id": subscription.id, "account_id": subscription.account_id, "plan_id": subscription.plan_id,
         "state": subscription.state.value, "period": subscription.period,
         "period_start": _time(subscription.period_start), "period_end": _time(subscription.period_end),
-        "trial_ends_at": _time(subscription.trial_ends_at), "next_plan_id": subscription.next_plan_id,
+        "trial_ends_at": _time(subscription.trial_ends_at), "converts_to_plan_id": subscription.converts_to_plan_id,
+        "next_plan_id": subscription.next_plan_id,
         "cancel_at_period_end": subscription.cancel_at_period_end, "paused_at": _time(subscription.paused_at),
         "ended_at": _time(subscription.ended_at), "reason": subscription.reason,
         "time_zone": subscription.time_zone, "test_clock_id": subscription.test_clock_id,
         "created_at": _time(subscription.created_at),
+    }  # fmt: skip
+
+
+def described_change(change: PlanChangeRecord, subscription: Subscription) -> dict[str, Any]:
+    return {
+        "change_id": change.id, "from_plan_id": change.from_plan_id, "to_plan_id": change.to_plan_id,
+        "when": change.timing.value, "state": change.state.value, "reason": change.reason,
+        "effective_at": _time(change.effective_at(subscription)), "migration_id": change.migration_id,
+        "requested_at": _time(change.requested_at), "ended_at": _time(change.ended_at),
     }  # fmt: skip
 
 

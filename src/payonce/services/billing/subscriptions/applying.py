@@ -12,17 +12,27 @@ from payonce.kit.log import get_logger
 from payonce.kit.money import Amount, asset_of
 from payonce.kit.outcomes import Invalid, Retry
 from payonce.services.billing.policies import REFUND_INITIATION
-from payonce.services.billing.subscriptions import announcing, books, collecting, invoice_store, settling, store
+from payonce.services.billing.subscriptions import (
+    announcing,
+    books,
+    collecting,
+    credit_payouts,
+    invoice_store,
+    plan_change_billing,
+    settling,
+    store,
+)
 from payonce.services.billing.subscriptions.invoice_store import CreditNote
 from payonce.services.billing.subscriptions.model import WRONG_AMOUNT, Invoice, InvoiceState
 from payonce.services.billing.subscriptions.refusals import NotFound
 from payonce.services.billing.subscriptions.store import Standing
 from payonce.services.billing.subscriptions.waking import wake
-from payonce.services.billing.wire import Action, Notification, Status
+from payonce.services.billing.wire import CREDIT_KEY, Action, Notification, Status
 
 PROCESSED: Final = "processed"
 DUPLICATE: Final = "duplicate"
 UNAPPLIED_REASON_MAX_LENGTH: Final = 500
+PAID_WITH_MAX_LENGTH: Final = 100
 ENDED_MEANWHILE: Final = frozenset({InvoiceState.VOID, InvoiceState.UNCOLLECTIBLE})
 
 log = get_logger(__name__)
@@ -73,6 +83,8 @@ async def _follow(tx: Tx, told: Notification) -> str | None:
             return None
         case Action.PAYMENT:
             return None
+        case Action.CREDIT_HOLD:
+            return await plan_change_billing.follow_answer(tx, told)
         case Action.REFUND:
             return await _refund(tx, told)
         case _:
@@ -102,7 +114,7 @@ async def _charge(tx: Tx, told: Notification) -> str | None:
 async def _paid(tx: Tx, standing: Standing, invoice: Invoice, told: Notification) -> None:
     if (posting := books.paid(invoice)) is not None:
         await tx.post(posting)
-    await settling.pay(tx, standing, invoice, told.transaction_id)
+    await settling.pay(tx, standing, invoice, told.transaction_id, _paid_with(told))
 
 
 async def _release(tx: Tx, standing: Standing, told: Notification, invoice: Invoice) -> str:
@@ -142,7 +154,9 @@ async def ask_back(tx: Tx, transaction_id: str, reason: str, about: str | None, 
 
 
 async def _refund(tx: Tx, told: Notification) -> str | None:
-    refund_id = _text(told, "refund_id")
+    refund_id, refund_key = _text(told, "refund_id"), _text(told, "refund_key")
+    if refund_key is not None and refund_key.startswith(CREDIT_KEY):
+        return await credit_payouts.apply(tx, told, refund_key)
     apart = await _returned(tx, told, refund_id)
     if apart or _text(told, "invoice_id") is None:
         return None
@@ -261,6 +275,12 @@ def _another_amount(told: Notification, invoice: Invoice) -> str:
 
 def _out_of_turn(told: Notification, invoice: Invoice) -> str:
     return f"{told.status} of try {told.metadata.get('generation')} came when {invoice.number} was {invoice.state}"
+
+
+def _paid_with(told: Notification) -> str | None:
+    """None where payments does not name the card, as versions before this do not."""
+    brand, last4 = _text(told, "card_brand"), _text(told, "card_last4")
+    return f"{brand} card ending in {last4}"[:PAID_WITH_MAX_LENGTH] if brand and last4 else None
 
 
 def _text(told: Notification, name: str) -> str | None:

@@ -11,7 +11,7 @@ from typing import Final
 
 from payonce.engine.ledger import Line, Posting, Reference, moved
 from payonce.kit.money import Amount
-from payonce.services.billing.subscriptions.model import Invoice
+from payonce.services.billing.subscriptions.model import CreditPayout, Invoice, PayoutWay
 
 RECEIVABLE: Final = "billing/receivable"
 DEFERRED: Final = "billing/deferred"
@@ -24,11 +24,21 @@ BAD_DEBT: Final = "billing/bad_debt"
 CAPTURED: Final = "billing/captured"
 UNAPPLIED: Final = "billing/unapplied"
 """Taken from a card for what nobody owes; on its way back, or before a person."""
+CREDIT_PAYOUT: Final = "billing/credit_payout"
+"""Credit on its way to a card: no longer the customer's to use, and not with them yet."""
+CREDIT_ADJUSTMENTS: Final = "billing/credit_adjustments"
+"""What operators gave as credit, less what they took."""
+CREDIT_EXPIRED: Final = "billing/credit_expired"
+PAID_OUTSIDE: Final = "billing/paid_outside"
+"""Below zero by what our bank or till has less."""
 
 INVOICE: Final = "billing_invoice"
 TRANSACTION: Final = "billing_transaction"
 REFUND: Final = "billing_refund"
 """The kinds of reference; the latter two are kept by payments."""
+PAYOUT: Final = "billing_credit_payout"
+ENTRY: Final = "billing_credit_entry"
+"""Kinds of reference, too: a payout by its id, an entry by its key."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +121,42 @@ def returned(transaction_id: str, refund_id: str, amount: Amount) -> Posting:
     return Posting(
         f"billing_refund:{refund_id}:returned", Reference(TRANSACTION, transaction_id),
         moved(amount, CAPTURED, UNAPPLIED), "returned",
+    )  # fmt: skip
+
+
+def credit_adjusted(entry_key: str, amount: Amount) -> Posting:
+    """Above zero the customer has more."""
+    return Posting(
+        f"{ENTRY}:{entry_key}", Reference(ENTRY, entry_key), moved(amount, CREDIT, CREDIT_ADJUSTMENTS), "adjusted"
+    )  # fmt: skip
+
+
+def credit_expired(entry_key: str, amount: Amount) -> Posting:
+    return Posting(
+        f"{ENTRY}:{entry_key}", Reference(ENTRY, entry_key), moved(amount, CREDIT_EXPIRED, CREDIT), "expired"
+    )  # fmt: skip
+
+
+def payout_begun(payout: CreditPayout) -> Posting:
+    """The customer cannot use it any more. By hand it is with them already."""
+    source = PAID_OUTSIDE if payout.way is PayoutWay.BY_HAND else CREDIT_PAYOUT
+    return Posting(
+        f"{PAYOUT}:{payout.id}", Reference(PAYOUT, payout.id), moved(payout.amount, source, CREDIT), "paid_out"
+    )  # fmt: skip
+
+
+def payout_arrived(payout: CreditPayout) -> Posting:
+    """Payments gave it back, out of what was captured."""
+    return Posting(
+        f"{PAYOUT}:{payout.id}:arrived", Reference(PAYOUT, payout.id),
+        moved(payout.amount, CAPTURED, CREDIT_PAYOUT), "arrived",
+    )  # fmt: skip
+
+
+def payout_failed(payout: CreditPayout) -> Posting:
+    return Posting(
+        f"{PAYOUT}:{payout.id}:failed", Reference(PAYOUT, payout.id),
+        moved(payout.amount, CREDIT, CREDIT_PAYOUT), "failed",
     )  # fmt: skip
 
 

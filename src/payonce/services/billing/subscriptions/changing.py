@@ -1,80 +1,59 @@
 """What a customer may change: the plan, now or at the end of the period; a cancellation, a pause and its end."""
 
-from collections.abc import Mapping, Sequence
-from datetime import datetime
-from enum import StrEnum
+from collections.abc import Mapping
 from typing import Any
-
-import msgspec
 
 from payonce.engine.transaction import Tx
 from payonce.engine.work import Work, handles
-from payonce.kit.ids import new_id
-from payonce.kit.money import Amount
+from payonce.services.billing.messages import PlanChange
 from payonce.services.billing.policies import PLAN_CHANGE
 from payonce.services.billing.subscriptions import (
     announcing,
-    crediting,
     ending,
     invoice_store,
+    plan_change_billing,
+    plan_changes,
     plans,
-    settling,
     store,
 )
-from payonce.services.billing.subscriptions.calendar import Anchor, whole_second
 from payonce.services.billing.subscriptions.falling_due import put_now
-from payonce.services.billing.subscriptions.issuing import Draft, new_line, on_day
 from payonce.services.billing.subscriptions.model import (
     ENDED,
+    ChangeState,
     Due,
-    Invoice,
-    InvoiceLine,
-    LineKind,
     Plan,
+    PlanChangeRecord,
     State,
     Subscription,
+    When,
 )
-from payonce.services.billing.subscriptions.proration import Billed, Change, change_plan
+from payonce.services.billing.subscriptions.plan_change_billing import RUNNING
 from payonce.services.billing.subscriptions.refusals import Conflict, NotFound
 from payonce.services.billing.subscriptions.renewing import carry_out
 from payonce.services.billing.subscriptions.store import Standing
 from payonce.services.billing.subscriptions.waking import wake
 from payonce.services.billing.wire import Action
 
-RUNNING = frozenset({State.ACTIVE, State.TRIALING})
-
-
-class When(StrEnum):
-    NOW = "now"
-    PERIOD_END = "period_end"
-
-
-class PlanChange(msgspec.Struct, frozen=True, kw_only=True):
-    """On `q:sub:plan_change`."""
-
-    subscription_id: str
-    change_id: str
-    """Becomes the id of its invoice: a repetition finds that."""
-    plan_id: str
-    at: datetime
-    """When it was asked for, in the customer's time."""
+__all__ = [
+    "RUNNING", "PlanChange", "When", "ask_for_plan", "cancel", "change_now", "pause", "process_plan_change", "resume",
+    "send_change",
+]  # fmt: skip
 
 
 async def ask_for_plan(
     tx: Tx, account_id: str | None, subscription_id: str, new_plan_id: str, when: When | None = None
 ) -> Subscription:
     """A dearer plan now, unless it is said otherwise, and a cheaper one at the end of the period. Now is: as soon as
-    the difference is paid."""
+    the difference is paid. What is accepted is on record as a pending change, and its end as well; what cannot be is
+    refused with the reason."""
     standing = await _locked(tx, account_id, subscription_id)
     subscription = standing.subscription
-    plan = await plans.plan_for_sale(tx, new_plan_id)
-    if subscription.state not in RUNNING:
-        raise Conflict(f"the subscription is {subscription.state}: its plan changes only while it is active or a trial")
-    if plan.price.asset != standing.plan.price.asset:
-        raise Conflict(f"plan {plan.id} is paid in {plan.price.asset}, and the subscription in {standing.credit.asset}")
+    plan = await _wanted(tx, standing, new_plan_id)
+    waiting = await plan_changes.pending(tx, subscription.id)
+    _check_changeable(standing, plan, waiting)
     dearer = plans.is_dearer(plan, standing.plan)
     if (when or (When.NOW if dearer else When.PERIOD_END)) is When.PERIOD_END:
-        return await _change_later(tx, standing, plan)
+        return await _change_later(tx, standing, plan, waiting.get(When.PERIOD_END))
     if plan.id == subscription.plan_id:
         raise Conflict(f"the subscription has the plan {plan.id} already")
     if standing.open_invoice is not None:
@@ -82,33 +61,92 @@ async def ask_for_plan(
     if subscription.due_at is not None and subscription.due_at <= standing.now:
         # Reckoned from here the change would jump over periods that are still to be invoiced.
         raise Conflict("a period of the subscription is over and the next one about to begin; ask again in a minute")
-    change_id = str(new_id())
-    await tx.send(
-        PLAN_CHANGE, {"subscription_id": subscription.id, "change_id": change_id, "plan_id": plan.id,
-                      "at": standing.now.isoformat()},
-        action=Action.UPGRADE if dearer else Action.DOWNGRADE, key=f"change:{change_id}",
-        correlation_id=subscription.id,
-    )  # fmt: skip
+    change = await plan_changes.request(tx, standing, plan, When.NOW)
+    await send_change(tx, change, dearer=dearer)
     return subscription
+
+
+async def send_change(tx: Tx, change: PlanChangeRecord, *, dearer: bool, again: bool = False) -> None:
+    """In the commit that accepts it. `again` when the message was lost: its key is remembered."""
+    await tx.send(
+        PLAN_CHANGE, {"subscription_id": change.subscription_id, "change_id": change.id, "plan_id": change.to_plan_id,
+                      "at": change.requested_at.isoformat()},
+        action=Action.UPGRADE if dearer else Action.DOWNGRADE, key=None if again else f"change:{change.id}",
+        correlation_id=change.subscription_id,
+    )  # fmt: skip
+
+
+async def _wanted(tx: Tx, standing: Standing, new_plan_id: str) -> Plan:
+    """The plan that the subscription has need not be for sale: whoever names it takes a change back. To those on a
+    trial the code of the plan that follows is the version that they were promised."""
+    subscription = standing.subscription
+    if new_plan_id == subscription.plan_id and standing.plan.trial_days is None:
+        return standing.plan
+    if (promised := await _promised(tx, standing)) is not None and new_plan_id in (promised.id, promised.code):
+        return promised
+    return await plans.plan_for_sale(tx, new_plan_id)
+
+
+async def _promised(tx: Tx, standing: Standing) -> Plan | None:
+    """What the trial leads to, unless it leads elsewhere by now."""
+    subscription = standing.subscription
+    if standing.plan.trial_days is None or subscription.converts_to_plan_id is None:
+        return None
+    scheduled = (await plan_changes.pending(tx, subscription.id)).get(When.PERIOD_END)
+    if scheduled is not None and scheduled.migration_id is not None:
+        return None
+    return await plans.plan(tx, subscription.converts_to_plan_id)
+
+
+def _check_changeable(standing: Standing, plan: Plan, waiting: Mapping[When, PlanChangeRecord]) -> None:
+    subscription = standing.subscription
+    if subscription.state not in RUNNING:
+        raise Conflict(f"the subscription is {subscription.state}: its plan changes only while it is active or a trial")
+    if subscription.cancel_at_period_end:
+        raise Conflict(
+            "the subscription is canceled with the end of its period, so its plan does not change; take the "
+            "cancellation back first with resume"
+        )
+    if plan.price.asset != standing.plan.price.asset:
+        raise Conflict(f"plan {plan.id} is paid in {plan.price.asset}, and the subscription in {standing.credit.asset}")
+    if (change := waiting.get(When.NOW)) is not None:
+        said = "is being charged" if standing.open_invoice is not None else "is pending"
+        raise Conflict(f"change {change.id} to plan {change.to_plan_id} {said}; ask again when it has ended")
 
 
 @handles(PLAN_CHANGE)
 async def process_plan_change(work: Work) -> None:
     """Issues the difference and asks for its charge; with nothing to pay the plan changes at once."""
-    await carry_out(work, PlanChange, change_now)
+    await carry_out(work, change_now)
 
 
 async def change_now(tx: Tx, asked: PlanChange) -> None:
-    """Or says in its story that it is no longer possible."""
+    """Or ends it as failed, with the reason, when it is no longer possible."""
     standing = await store.locked(tx, asked.subscription_id)
-    subscription = standing.subscription
-    if await invoice_store.find(tx, asked.change_id) is not None:
-        return
     plan = await plans.plan(tx, asked.plan_id)
-    if subscription.state not in RUNNING or standing.open_invoice is not None or plan.id == subscription.plan_id:
-        await _drop(tx, standing, asked)
+    known = await plan_changes.find(tx, asked.change_id)
+    if known is not None and (known.subscription_id, known.to_plan_id) != (asked.subscription_id, asked.plan_id):
+        raise NotFound(f"change {asked.change_id!r} is none of subscription {asked.subscription_id} to {asked.plan_id}")
+    invoice = await invoice_store.find(tx, asked.change_id)
+    if invoice is not None:
+        if invoice.subscription_id != asked.subscription_id:
+            raise NotFound(f"change {asked.change_id!r} is an invoice of another subscription")
         return
-    await settling.bill(tx, standing, await _draft(tx, standing, plan, asked))
+    change = known or await _adopted(tx, standing, plan, asked)
+    if change is None or change.state is not ChangeState.PENDING:
+        await wake(tx, standing.subscription.test_clock_id)
+        return
+    await plan_change_billing.begin(tx, standing, change, plan, asked.at)
+
+
+async def _adopted(tx: Tx, standing: Standing, plan: Plan, asked: PlanChange) -> PlanChangeRecord | None:
+    """A change that came by its queue alone, from an earlier version or from whoever writes to the queue. None: another
+    one is pending, and the subscription's events say so."""
+    if (other := (await plan_changes.pending(tx, standing.subscription.id)).get(When.NOW)) is None:
+        return await plan_changes.request(tx, standing, plan, When.NOW, change_id=asked.change_id)
+    detail = {"change_id": asked.change_id, "to_plan_id": plan.id, "reason": f"change {other.id} was pending"}
+    await store.tell_story(tx, standing.subscription, "plan_change_refused", standing.now, detail)
+    return None
 
 
 async def cancel(tx: Tx, account_id: str | None, subscription_id: str, when: When, reason: str = "") -> Subscription:
@@ -121,16 +159,36 @@ async def cancel(tx: Tx, account_id: str | None, subscription_id: str, when: Whe
     if when is When.PERIOD_END and subscription.state in RUNNING | {State.PAST_DUE}:
         if subscription.cancel_at_period_end:
             return subscription
-        return await store.move(
-            tx, subscription, "cancel_asked", now, cancel_at_period_end=True, next_plan_id=None, reason=reason
-        )
+        return await _cancel_later(tx, standing, reason)
     await ending.close_books(tx, subscription, now, reason)
     moved = await store.move(
         tx, subscription, "canceled", now, detail={"reason": reason}, state=State.CANCELED, due_at=None, due_for=None,
-        paused_at=None, ended_at=now, reason=reason,
+        paused_at=None, ended_at=now, reason=reason, next_plan_id=None,
     )  # fmt: skip
     await announcing.tell(tx, "canceled", moved)
+    await plan_changes.fail_all(tx, store.with_subscription(standing, moved), f"the subscription ended: {reason}")
     await wake(tx, moved.test_clock_id)
+    return moved
+
+
+async def _cancel_later(tx: Tx, standing: Standing, reason: str) -> Subscription:
+    """With the period. A change that is being charged ends by that charge. An operator's change to another version
+    stays, or whoever cancels and takes it back would keep the old price."""
+    waiting = await plan_changes.pending(tx, standing.subscription.id)
+    later = waiting.get(When.PERIOD_END)
+    kept = standing.subscription.next_plan_id if later is not None and later.migration_id is not None else None
+    moved = await store.move(
+        tx, standing.subscription, "cancel_asked", standing.now, cancel_at_period_end=True, next_plan_id=kept,
+        reason=reason,
+    )  # fmt: skip
+    after = store.with_subscription(standing, moved)
+    if later is not None and kept is None:
+        why = "the subscription is canceled with the end of its period"
+        await plan_changes.end(tx, after, later, ChangeState.CANCELED, why)
+    if (soon := waiting.get(When.NOW)) is not None and standing.open_invoice != soon.id:
+        await plan_changes.end(
+            tx, after, soon, ChangeState.FAILED, "the subscription was canceled before the change began"
+        )
     return moved
 
 
@@ -144,6 +202,8 @@ async def pause(tx: Tx, account_id: str | None, subscription_id: str) -> Subscri
         raise Conflict("the subscription ends with its period; take that back first with resume")
     if standing.open_invoice is not None:
         raise Conflict("an invoice of the subscription is being charged; pause it when that is answered")
+    if (change := (await plan_changes.pending(tx, subscription.id)).get(When.NOW)) is not None:
+        raise Conflict(f"change {change.id} to plan {change.to_plan_id} is pending; pause it when that has ended")
     moved = await store.move(
         tx, subscription, "paused", now, state=State.PAUSED, paused_at=now, due_at=None, due_for=None
     )
@@ -177,82 +237,33 @@ async def resume(tx: Tx, account_id: str | None, subscription_id: str) -> Subscr
     return moved
 
 
-async def _change_later(tx: Tx, standing: Standing, plan: Plan) -> Subscription:
-    """Or no longer, when it is the plan that it has."""
+async def _change_later(
+    tx: Tx, standing: Standing, plan: Plan, scheduled: PlanChangeRecord | None
+) -> Subscription:  # fmt: skip
+    """Or no longer, when it is the plan that it has or that its trial leads to anyway."""
     subscription = standing.subscription
-    following = None if plan.id == subscription.plan_id else plan.id
+    if plan.id == subscription.next_plan_id:
+        return subscription
+    trial = standing.plan.trial_days is not None
+    kept = subscription.converts_to_plan_id if trial else subscription.plan_id
+    following = None if plan.id == kept else plan.id
+    if following is None and scheduled is not None and scheduled.migration_id is not None:
+        raise Conflict(
+            f"an operator moves the subscription to {scheduled.to_plan_id} with its next period; choose a plan that is "
+            "for sale, or cancel"
+        )
     if following == subscription.next_plan_id:
         return subscription
-    return await store.move(
-        tx, subscription, "plan_change_asked", standing.now, detail={"next_plan_id": following}, next_plan_id=following
+    moved = await store.move(
+        tx, subscription, "next_plan_chosen", standing.now, detail={"next_plan_id": following}, next_plan_id=following
     )
-
-
-async def _drop(tx: Tx, standing: Standing, asked: PlanChange) -> None:
-    """What was asked for is no longer possible: its story says so, once."""
-    subscription = standing.subscription
-    why = f"it was {subscription.state}" if standing.open_invoice is None else "an invoice was being charged"
-    known = await tx.fetchval(
-        """
-        select true from subscriptions.subscription_events
-        where subscription_id = $1 and kind = 'plan_change_dropped' and detail ->> 'change_id' = $2 limit 1
-        """,
-        subscription.id, asked.change_id,
-    )  # fmt: skip
-    if not known:
-        detail = {"plan_id": asked.plan_id, "change_id": asked.change_id, "why": why}
-        await store.tell_story(tx, subscription, "plan_change_dropped", standing.now, detail)
-    await wake(tx, subscription.test_clock_id)
-
-
-async def _draft(tx: Tx, standing: Standing, plan: Plan, asked: PlanChange) -> Draft:
-    """The lines in force at their own price against the rest of the new plan, at the moment of asking."""
-    subscription = standing.subscription
-    assert subscription.anchor_at is not None and subscription.period_start is not None
-    # A renewal may have come in between: then the change is one of the period that it began.
-    at = max(whole_second(asked.at), subscription.period_start)
-    in_force = await invoice_store.in_force(tx, subscription.id, at)
-    billed = _billed(in_force, await crediting.going_back(tx, in_force))
-    anchor = Anchor(subscription.anchor_at, subscription.time_zone, plans.interval_of(standing.plan))
-    change = change_plan(billed, plan.price, plans.interval_of(plan), anchor, at)
-    action = Action.UPGRADE if plans.is_dearer(plan, standing.plan) else Action.DOWNGRADE
-    return Draft(
-        action, plan.id, None, change.period.start, change.period.end,
-        _lines(change, standing, plan), id=asked.change_id,
-    )  # fmt: skip
-
-
-def _billed(in_force: Sequence[tuple[Invoice, InvoiceLine]], going_back: Mapping[str, int]) -> list[Billed]:
-    """What was given back of an invoice in money, or is on its way back, is not given back in credit."""
-    billed = []
-    refunded_minor = {
-        # A trial's price goes back, whatever payments has on record of that by now.
-        invoice.id: invoice.due.minor if invoice.refunding else going_back.get(invoice.id, invoice.refunded.minor)
-        for invoice, _ in in_force
-    }
-    for invoice, line in in_force:
-        if line.amount.minor > 0:
-            back = min(refunded_minor[invoice.id], line.amount.minor)
-            refunded_minor[invoice.id] -= back
-            billed.append(Billed(line.amount, line.service_start, line.service_end, back))
-    return billed
-
-
-def _lines(change: Change, standing: Standing, plan: Plan) -> list[InvoiceLine]:
-    zone, old = standing.subscription.time_zone, standing.plan
-    lines = [
-        new_line(number, LineKind.UNUSED, f"Unused time of {old.name} from {on_day(back.start, zone)}", old,
-                 back.amount, back.start, back.end)
-        for number, back in enumerate(change.credits, start=1)
-    ]  # fmt: skip
-    if change.debit is not None:
-        debit = change.debit
-        text = f"{plan.name}, {on_day(debit.start, zone)} to {on_day(debit.end, zone)}"
-        lines.append(new_line(len(lines) + 1, LineKind.REMAINING, text, plan, debit.amount, debit.start, debit.end))
-    if not lines:
-        zero = Amount.zero(plan.price.asset)
-        lines.append(new_line(1, LineKind.REMAINING, plan.name, plan, zero, change.period.start, change.period.end))
-    return lines
+    after = store.with_subscription(standing, moved)
+    if scheduled is not None:
+        why = "it was taken back" if following is None else f"replaced by a change to {plan.id}"
+        await plan_changes.end(tx, after, scheduled, ChangeState.CANCELED, why)
+    if following is not None:
+        await plan_changes.request(tx, after, plan, When.PERIOD_END)
+    return moved
 
 
 async def _locked(tx: Tx, account_id: str | None, subscription_id: str) -> Standing:

@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-import msgspec
-
 from payonce.engine.transaction import Reader, Tx
 from payonce.engine.work import Work, handles
 from payonce.kit.outcomes import Invalid
-from payonce.services.billing import wire
+from payonce.services.billing.messages import Move
 from payonce.services.billing.policies import BILLING_CLOCK
 from payonce.services.billing.subscriptions.calendar import EARLIEST, whole_second
 from payonce.services.billing.subscriptions.falling_due import is_passed_over, take_due_by_clock
@@ -44,12 +42,6 @@ class TestClock:
     def arrived(self) -> bool:
         """Whether it stands where it was sent. What falls due at that moment may be under way: `waits_for` says."""
         return self.now_at == self.target_at
-
-
-class Move(msgspec.Struct, frozen=True, kw_only=True):
-    """On `q:sub:clock`."""
-
-    test_clock_id: str
 
 
 async def create(tx: Tx, name: str, made_by: str, at: datetime | None = None) -> TestClock:
@@ -123,11 +115,7 @@ async def advance(tx: Tx, test_clock_id: str, to: datetime) -> TestClock:
 @handles(BILLING_CLOCK, MOVE)
 async def move_clock(work: Work) -> None:
     """On to the next thing that falls due, unless something is under way: that wakes it again."""
-    try:
-        asked = wire.read(Move, work.message.payload)
-    except Invalid as no:
-        async with work.commit(rejected=str(no)):
-            return
+    asked: Move = work.payload
     async with work.commit() as tx:
         row = await tx.fetchrow("select * from subscriptions.test_clocks where id = $1 for update", asked.test_clock_id)
         if row is not None:

@@ -4,7 +4,15 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from payonce.engine.transaction import Tx
-from payonce.services.billing.subscriptions import announcing, dunning, ending, invoice_store, issuing, store
+from payonce.services.billing.subscriptions import (
+    announcing,
+    dunning,
+    ending,
+    invoice_store,
+    issuing,
+    plan_changes,
+    store,
+)
 from payonce.services.billing.subscriptions.model import (
     WRONG_AMOUNT,
     AfterDunning,
@@ -39,7 +47,7 @@ async def follow_failure(tx: Tx, standing: Standing, invoice: Invoice) -> Invoic
         state=State.PAST_DUE, due_at=at, due_for=Due.DUN, reason=_why(invoice),
     )  # fmt: skip
     if kind == "past_due":
-        await announcing.tell(tx, kind, moved)
+        await announcing.tell(tx, "past_due", moved)
     return invoice
 
 
@@ -57,7 +65,7 @@ async def try_again(tx: Tx, standing: Standing, invoice: Invoice) -> Invoice:
     """The next generation, so that this is a new charge; nothing else is due until it is answered."""
     subscription = standing.subscription
     if invoice.state is InvoiceState.UNCOLLECTIBLE:
-        invoice = await ending.take_up_again(tx, invoice)
+        invoice = await ending.take_up_again(tx, invoice, standing.now)
     invoice = await invoice_store.begin_charge(tx, invoice)
     await issuing.send_charge(tx, invoice)
     due = {"due_at": None, "due_for": None} if subscription.state is State.PAST_DUE else {}
@@ -80,9 +88,10 @@ async def end_dunning(tx: Tx, standing: Standing, invoice: Invoice) -> Invoice:
     await ending.close_books(tx, standing.subscription, now, NOT_PAID)
     moved = await store.move(
         tx, standing.subscription, "canceled", now, detail=_of(invoice), state=State.CANCELED, due_at=None,
-        due_for=None, ended_at=now, reason=NOT_PAID,
+        due_for=None, ended_at=now, reason=NOT_PAID, next_plan_id=None,
     )  # fmt: skip
     await announcing.tell(tx, "canceled", moved)
+    await plan_changes.fail_all(tx, store.with_subscription(standing, moved), f"the subscription ended: {NOT_PAID}")
     return invoice
 
 
@@ -97,6 +106,9 @@ async def try_new_card(tx: Tx, account_id: str) -> Invoice | None:
     if invoice.charging:
         return await invoice_store.mark_for_new_card(tx, invoice)
     if standing.subscription.state not in OWING or await invoice_store.on_its_way_back(tx, invoice) is not None:
+        return None
+    if await ending.missing_credit(tx, invoice):
+        # Whoever asks for the charge hears why it is not to be had; a card alone asks for nothing.
         return None
     return await try_again(tx, standing, invoice)
 

@@ -1,61 +1,65 @@
 """Credit for unused time, against refunds of the same charge: what goes back one way does not go back the other.
 
-Payments keeps both on the row of the charge. Three functions are all of its schema that is touched from here, in the
-commit of the change: whoever asks for a refund locks the same row, so of two that meet the second sees the first. The
-subscription is locked before, and payments locks none.
+Payments keeps both on the row of the charge. Before a change of plan is issued, its credit is reserved there by a
+message; the change is issued when payments has answered that it holds what the credit was computed from.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 
-from payonce.engine.audit import Severity, note
+import msgspec
+
 from payonce.engine.transaction import Tx
-from payonce.kit.money import Amount
-from payonce.services.billing.subscriptions.model import Invoice, InvoiceLine, LineKind
+from payonce.services.billing.messages import CONFIRM, HOLD, RELEASE
+from payonce.services.billing.policies import CREDIT_HOLD
+from payonce.services.billing.subscriptions.model import Invoice, InvoiceLine, LineKind, Subscription
+from payonce.services.billing.wire import CreditConfirmation, CreditHold, CreditRelease, HeldCredit
+
+Lines = Sequence[tuple[Invoice, InvoiceLine]]
 
 
-async def going_back(tx: Tx, in_force: Sequence[tuple[Invoice, InvoiceLine]]) -> Mapping[str, int]:
-    """In minor units by invoice: what of its payment is back as money, or on its way, also where we have not heard of
-    that yet. Until this commit nobody asks for more."""
-    charges = {invoice.transaction_id: invoice.id for invoice, _ in in_force if invoice.transaction_id is not None}
-    rows = await tx.fetch("select transaction_id, minor from payments.going_back($1::text[])", list(charges))
-    return {charges[row["transaction_id"]]: row["minor"] for row in rows}
+async def ask_to_hold(
+    tx: Tx, subscription: Subscription, change_id: str, changed_at: datetime, round_: int,
+    shares: Sequence[HeldCredit],
+) -> None:  # fmt: skip
+    """Payments answers with a notification, whether it holds the credit or not."""
+    asked = CreditHold(
+        change_id=change_id, subscription_id=subscription.id, account_id=subscription.account_id,
+        changed_at=changed_at, round=round_, asked_at=await tx.fetchval("select payonce.due_now()"),
+        credits=tuple(shares),
+    )  # fmt: skip
+    await tx.send(CREDIT_HOLD, msgspec.to_builtins(asked), action=HOLD, correlation_id=subscription.id)
 
 
-async def hold(tx: Tx, change: Invoice, left: Sequence[tuple[Invoice, InvoiceLine]]) -> None:
-    """From the issue of a change its credit is out of reach for refunds. Held once, however often it is asked for."""
-    for older, minor in sorted(_credited(change, left), key=lambda each: each[0].transaction_id or ""):
-        both: int | None = await tx.fetchval(
-            "select payments.hold_credit($1, $2, $3)", change.id, older.transaction_id, minor
-        )
-        if both:
-            # The change was issued by a version that held nothing, and a refund came in between.
-            await note(
-                tx.connection, "billing.refunds", older.transaction_id or older.id,
-                f"{Amount(both, older.due.asset)} came back both in money and as credit; a person may take it back",
-                actor="billing.subscriptions", severity=Severity.ERROR,
-            )  # fmt: skip
+async def confirm(tx: Tx, change: Invoice, left: Lines) -> None:
+    """The change takes effect. Its credit is held since before it was issued, unless an earlier version issued it."""
+    if shares := [each for each in credits_of(change.lines, left, {}) if each.minor]:
+        told = CreditConfirmation(change_id=change.id, credits=tuple(shares))
+        await tx.send(CREDIT_HOLD, msgspec.to_builtins(told), action=CONFIRM, correlation_id=change.subscription_id)
 
 
-async def release(tx: Tx, change: Invoice) -> None:
-    """It was not paid, so nothing comes back as credit."""
-    await tx.execute("select payments.release_credit($1)", change.id)
+async def release(tx: Tx, change_id: str, subscription_id: str) -> None:
+    """The plan does not change, so nothing comes back as credit."""
+    told = CreditRelease(change_id=change_id)
+    await tx.send(CREDIT_HOLD, msgspec.to_builtins(told), action=RELEASE, correlation_id=subscription_id)
 
 
-def _credited(change: Invoice, left: Sequence[tuple[Invoice, InvoiceLine]]) -> list[tuple[Invoice, int]]:
-    """Of what each invoice was paid, how much the change gives back; what earlier credit had paid goes back first."""
-    unused = [line for line in change.lines if line.kind is LineKind.UNUSED]
-    invoices, back = {}, Counter[str]()
+def credits_of(lines: Sequence[InvoiceLine], left: Lines, refunded_minor: Mapping[str, int]) -> list[HeldCredit]:
+    """Of what each invoice was paid, how much a change with these lines gives back, also where that is nothing; what
+    earlier credit had paid goes back first. `refunded_minor` is by invoice."""
+    unused = [line for line in lines if line.kind is LineKind.UNUSED]
+    back = Counter[str]()
     for older, line in left:
         given = next((each for each in unused if each.service_end == line.service_end), None)
         if given is not None:
             unused.remove(given)
-            invoices[older.id] = older
             back[older.id] -= given.amount.minor
     found = []
-    for older in invoices.values():
+    for older in {older.id: older for older, _ in left}.values():
         billed = sum(line.amount.minor for line in older.lines if line.amount.minor > 0)
-        minor = older.due.minor - billed + back[older.id]
-        if older.transaction_id is not None and minor > 0:
-            found.append((older, minor))
-    return found
+        minor = max(older.due.minor - billed + back[older.id], 0)
+        if older.transaction_id is not None and not older.refunding:
+            refunded = refunded_minor.get(older.id, older.refunded.minor)
+            found.append(HeldCredit(transaction_id=older.transaction_id, minor=minor, refunded_minor=refunded))
+    return sorted(found, key=lambda each: each.transaction_id)

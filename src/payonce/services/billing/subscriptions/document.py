@@ -1,17 +1,19 @@
 """An invoice or a credit note as a PDF: the same bytes for the same content, and sums that add up or no document."""
 
 import threading
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from io import BytesIO
 from typing import TYPE_CHECKING, Final
 
 from payonce.kit.money import Amount, render
-from payonce.kit.outcomes import Invalid
+from payonce.kit.outcomes import Invalid, Unavailable
 from payonce.services.billing.subscriptions.calendar import local
-from payonce.services.billing.subscriptions.lettering import Fonts, Lettering, loaded
+from payonce.services.billing.subscriptions.glyphs import MARK, Fonts, Lettering, clusters, direction_of
+from payonce.services.billing.subscriptions.pdf_fonts import NO_PACKAGE
 
 if TYPE_CHECKING:
     from reportlab.pdfgen.canvas import Canvas
@@ -81,8 +83,14 @@ class Printable:
     due: Amount
     status: str
     credit: Amount | None = None
+    paid_at: datetime | None = None
+    owed: bool = True
+    """Whether what is not paid is still to be paid."""
     about: str = ""
+    about_total: Amount | None = None
+    """Of a credit note's invoice."""
     notes: tuple[PrintedNote, ...] = ()
+    """Of the invoice; on a credit note, those before it."""
     zone: str = "UTC"
     locale: str = "en"
 
@@ -100,6 +108,11 @@ class Printable:
                 f"{self.total.to_text()} after {credit.to_text()} of credit"
             )
 
+    @property
+    def left(self) -> Amount:
+        """Still to be paid."""
+        return self.due if self.owed and self.paid_at is None else Amount.zero(self.due.asset)
+
 
 def to_pdf(printable: Printable, fonts: Fonts | None = None) -> bytes:
     """Labels in English, dates as year-month-day in the customer's zone, amounts in the manner of the locale.
@@ -107,9 +120,7 @@ def to_pdf(printable: Printable, fonts: Fonts | None = None) -> bytes:
     A few milliseconds of work, more with many lines: call it in a thread. Threads take turns.
     """
     with _ONE_AT_A_TIME:
-        regular, bold = loaded(fonts)
-        lettering = Lettering(regular.face.charToGlyph, bold.face.charToGlyph)
-        return _set(printable, _Setter(printable, regular.fontName, bold.fontName, lettering))
+        return _set(printable, _Setter(printable, Lettering(fonts or Fonts())))
 
 
 # A font's reader has one place in its file for all documents: two at once would mix their letters.
@@ -117,7 +128,10 @@ _ONE_AT_A_TIME: Final = threading.Lock()
 
 
 def _set(printable: Printable, setter: "_Setter") -> bytes:
-    from reportlab.pdfgen.canvas import Canvas
+    try:
+        from reportlab.pdfgen.canvas import Canvas
+    except ImportError as error:
+        raise Unavailable(NO_PACKAGE) from error
 
     buffer, pages = BytesIO(), setter.pages()
     # Invariant: no date of making and no random identity, so equal invoices are equal files.
@@ -144,6 +158,8 @@ class _Piece:
     bold: bool = False
     right: bool = False
     size: int = _SIZE
+    base: str | None = None
+    """The direction of the paragraph that it is a line of, L or R; None takes it from its first letter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +172,8 @@ class _Row:
 class _Setter:
     """Puts a document's text into rows and the rows onto pages."""
 
-    def __init__(self, printable: Printable, regular: str, bold: str, lettering: Lettering) -> None:
+    def __init__(self, printable: Printable, lettering: Lettering) -> None:
         self._printable = printable
-        self._regular = regular
-        self._bold = bold
         self._lettering = lettering
 
     def pages(self) -> list[list[_Row]]:
@@ -195,15 +209,12 @@ class _Setter:
         self._draw_piece(canvas, _Piece(400, _RIGHT - 400, f"Page {number} of {of}", right=True), 40)
 
     def _draw_piece(self, canvas: "Canvas", piece: _Piece, y: int) -> None:
-        name, size = self._font(piece.bold), piece.size
+        size, unit = piece.size, self._lettering.width(piece.text, piece.bold, 1, piece.base)
         # An amount is shown whole or not at all: smaller where it is long, never cut.
-        while size > _SMALLEST and canvas.stringWidth(piece.text, name, size) > piece.room:
+        while size > _SMALLEST and unit * size > piece.room:
             size -= 1
-        canvas.setFont(name, size)
-        if piece.right:
-            canvas.drawRightString(piece.x + piece.room, y, piece.text)
-        else:
-            canvas.drawString(piece.x, y, piece.text)
+        x = piece.x + piece.room - unit * size if piece.right else piece.x
+        self._lettering.draw(canvas, x, y, piece.text, piece.bold, size, piece.base)
 
     def _head(self) -> Iterator[_Row]:
         printable = self._printable
@@ -211,7 +222,8 @@ class _Setter:
         facts = [self._short(printable.number), self._day(printable.issued_at)]
         facts += [f"for {self._short(printable.about)}"] if printable.about else []
         yield _Row((_Piece(_LEFT, 499, " · ".join(facts)),), 18)
-        yield _Row((_Piece(_LEFT, 499, self._short(printable.status), bold=True),), 16)
+        for line, base in self._wrapped(printable.status, 499, bold=True):
+            yield _Row((_Piece(_LEFT, 499, line, bold=True, base=base),), 16)
         yield _Row((_Piece(_LEFT, 240, "From", bold=True), _Piece(_TIME_X, 247, "To", bold=True)), 30)
         sides = [self._party(printable.issuer, _LEFT), self._party(printable.customer, _TIME_X)]
         for index in range(max(map(len, sides))):
@@ -219,8 +231,13 @@ class _Setter:
         yield _Row((), 20)
 
     def _party(self, party: Party, x: int) -> list[_Piece]:
-        rows = [self._wrapped(text, 240)[:PARTY_ROWS_MAX] for text in (party.name, *party.lines)]
-        return [_Piece(x, 240, line) for lines in rows for line in lines]
+        pieces: list[_Piece] = []
+        for text in (party.name, *party.lines):
+            rows = self._wrapped(text, 240)
+            pieces += [_Piece(x, 240, line, base=base) for line, base in rows[:PARTY_ROWS_MAX]]
+            if len(rows) > PARTY_ROWS_MAX:
+                pieces[-1] = replace(pieces[-1], text=f"{pieces[-1].text}…")
+        return pieces
 
     def _column_heads(self) -> _Row:
         amount = _Piece(_AMOUNT_X, _RIGHT - _AMOUNT_X, "Amount", bold=True, right=True)
@@ -229,9 +246,7 @@ class _Setter:
     def _line_blocks(self) -> Iterator[list[_Row]]:
         for line in self._printable.lines:
             time = f"{self._day(line.start)} to {self._day(line.end)}" if line.start and line.end else ""
-            first, *more = self._wrapped(line.text, 240)
-            block = [_Row((_Piece(_LEFT, 240, first), _Piece(_TIME_X, 125, time), self._amount(line.amount)), 16)]
-            yield [*block, *(_Row((_Piece(_LEFT, 240, text),)) for text in more)]
+            yield list(self._entry(line.text, time, line.amount, 16))
 
     def _sums(self) -> Iterator[_Row]:
         printable = self._printable
@@ -239,26 +254,49 @@ class _Setter:
         yield self._sum("Total", printable.total)
         if printable.credit:
             yield self._sum("Paid from credit", -printable.credit)
-        yield self._sum("Amount due" if printable.kind is Kind.INVOICE else "Amount credited", printable.due, bold=True)
+        if printable.kind is Kind.CREDIT_NOTE:
+            yield self._sum("Amount credited", printable.due, bold=True)
+            return
+        if printable.total.minor < 0:
+            yield self._sum("Added to credit", -printable.total)
+        if printable.paid_at is not None and printable.due:
+            yield self._sum(f"Paid on {self._day(printable.paid_at)}", -printable.due)
+        yield self._sum("Amount due", printable.left, bold=True)
 
     def _note_blocks(self) -> Iterator[list[_Row]]:
-        for note in self._printable.notes:
-            first, *more = self._wrapped(f"Credit note {note.number}: {note.reason}", 240)
-            pieces = (
-                _Piece(_LEFT, 240, first),
-                _Piece(_TIME_X, 125, self._day(note.issued_at)),
-                self._amount(-note.amount),
-            )
-            yield [_Row(pieces, 22), *(_Row((_Piece(_LEFT, 240, text),)) for text in more)]
+        """The credit notes of the invoice, and what they leave of it."""
+        printable = self._printable
+        total = printable.total if printable.kind is Kind.INVOICE else printable.about_total
+        if total is None or not (printable.notes or printable.kind is Kind.CREDIT_NOTE):
+            return
+        credited = Amount.total((note.amount for note in printable.notes), total.asset)
+        if printable.kind is Kind.CREDIT_NOTE:
+            credited += printable.total
+            yield list(self._entry(f"Invoice {printable.about}, total", "", total, 22))
+        for note in printable.notes:
+            text = f"Credit note {note.number}: {note.reason}"
+            yield list(self._entry(text, self._day(note.issued_at), -note.amount, 22))
+        last = [_Row((), 4, ruled=True), self._sum("Net after credit notes", total - credited, bold=True)]
+        if printable.kind is Kind.CREDIT_NOTE:
+            this = self._entry(f"Credit note {printable.number}", self._day(printable.issued_at), -printable.total, 22)
+            last = [*this, *last]
+        yield last
+
+    def _entry(self, text: str, time: str, amount: Amount, height: int) -> Iterator[_Row]:
+        (first, base), *more = self._wrapped(text, 240)
+        pieces = (_Piece(_LEFT, 240, first, base=base), _Piece(_TIME_X, 125, time), self._amount(amount))
+        yield _Row(pieces, height)
+        for line, base in more:
+            yield _Row((_Piece(_LEFT, 240, line, base=base),))
 
     def _explanation(self) -> Iterator[_Row]:
         words = (
-            f"Letters that this document's font does not have are shown without their accent, or as "
-            f"{self._lettering.mark}. The names as they were given are in the file's properties and in our records."
+            f"Letters that this document's fonts do not have are shown without their accent, or as {MARK}. The names "
+            "as they were given are in the file's properties and in our records."
         )
         yield _Row((), 12)
-        for line in self._wrapped(words, _RIGHT - _LEFT):
-            yield _Row((_Piece(_LEFT, _RIGHT - _LEFT, line, size=8),))
+        for line, base in self._wrapped(words, _RIGHT - _LEFT):
+            yield _Row((_Piece(_LEFT, _RIGHT - _LEFT, line, size=8, base=base),))
 
     def _sum(self, label: str, amount: Amount, bold: bool = False) -> _Row:
         return _Row((_Piece(_TIME_X, 125, label, bold=bold), self._amount(amount, bold)), 16)
@@ -276,22 +314,24 @@ class _Setter:
     def _short(self, text: str) -> str:
         return self._text(text, SHORT_MAX_CHARS)
 
-    def _font(self, bold: bool) -> str:
-        return self._bold if bold else self._regular
+    def _wrapped(self, text: str, room: int, *, bold: bool = False) -> list[tuple[str, str]]:
+        """Lines that fit, with their direction; broken between words, and within a word that is longer than a line."""
+        shown = self._text(text)
+        base = direction_of(shown)
 
-    def _wrapped(self, text: str, room: int) -> list[str]:
-        """Lines that fit, broken between words, and within a word that is longer than a line."""
-        from reportlab.pdfbase.pdfmetrics import stringWidth
+        def fits(line: str) -> bool:
+            return self._lettering.width(line, bold, _SIZE, base) <= room
 
         lines = [""]
-        for word in self._text(text).split(" "):
+        for word in shown.split(" "):
             joined = f"{lines[-1]} {word}".strip()
-            if stringWidth(joined, self._regular, _SIZE) <= room:
+            if fits(joined):
                 lines[-1] = joined
                 continue
-            lines.append("")
-            for char in word:
-                if stringWidth(lines[-1] + char, self._regular, _SIZE) > room:
-                    lines.append("")
-                lines[-1] += char
-        return [line for line in lines if line] or [""]
+            left = clusters(word)
+            while left:
+                # A few lengths are tried: a word of Arabic has another width than its letters one by one.
+                count = bisect_left(range(1, len(left) + 1), True, key=lambda n: not fits("".join(left[:n]))) or 1
+                lines.append("".join(left[:count]))
+                left = left[count:]
+        return [(line, base) for line in lines if line] or [("", base)]

@@ -5,11 +5,13 @@ from datetime import datetime
 from payonce.engine.transaction import Tx
 from payonce.kit.ids import new_id
 from payonce.kit.money import Amount
-from payonce.services.billing.subscriptions import announcing, books, crediting, invoice_store
+from payonce.services.billing.subscriptions import announcing, books, credit_store, crediting, invoice_store
+from payonce.services.billing.subscriptions.credit_store import NewEntry
 from payonce.services.billing.subscriptions.earning import earned
 from payonce.services.billing.subscriptions.invoice_store import CreditNote
 from payonce.services.billing.subscriptions.issuing import first_recognition
-from payonce.services.billing.subscriptions.model import CHANGES, Invoice, InvoiceState, Subscription
+from payonce.services.billing.subscriptions.model import CHANGES, EntryKind, Invoice, InvoiceState, Subscription
+from payonce.services.billing.subscriptions.refusals import Conflict
 
 
 async def void(tx: Tx, subscription: Subscription, invoice: Invoice, at: datetime, reason: str) -> Invoice:
@@ -18,7 +20,7 @@ async def void(tx: Tx, subscription: Subscription, invoice: Invoice, at: datetim
     invoice = await count(tx, invoice, at) if invoice.earn_at is not None else invoice
     invoice = await _unwind(tx, invoice, InvoiceState.VOID, at)
     if invoice.action in CHANGES:
-        await crediting.release(tx, invoice)
+        await crediting.release(tx, invoice.id, subscription.id)
     note = None
     if invoice.total.minor > 0:
         note = CreditNote(str(new_id()), "", invoice.id, None, invoice.total, reason, at)
@@ -33,13 +35,27 @@ async def give_up(tx: Tx, invoice: Invoice, at: datetime) -> Invoice:
     return await _unwind(tx, invoice, InvoiceState.UNCOLLECTIBLE, at)
 
 
-async def take_up_again(tx: Tx, invoice: Invoice) -> Invoice:
+async def take_up_again(tx: Tx, invoice: Invoice, at: datetime) -> Invoice:
     """One that was given up may be paid after all. Its next charge makes it open; it earns when that has succeeded, for
-    nothing was served meanwhile."""
+    nothing was served meanwhile. Raises Conflict when its credit is no longer there."""
+    if missing := await missing_credit(tx, invoice):
+        raise Conflict(
+            f"{books.unwound(invoice).credit_back} of invoice {invoice.number} is to be paid by credit, which the "
+            f"customer got back when it was given up; {missing} of that is gone; add as much credit, or leave it unpaid"
+        )
     if (posting := books.reopened(invoice)) is not None:
         await tx.post(posting)
-    await invoice_store.change_credit(tx, invoice.account_id, -books.unwound(invoice).credit_back)
+    back = books.unwound(invoice).credit_back
+    await _book_use(tx, invoice, -back, f"used:{invoice.id}:{invoice.generation}", "is charged once more", at)
     return await invoice_store.reopen_lines(tx, invoice)
+
+
+async def missing_credit(tx: Tx, invoice: Invoice) -> Amount:
+    """Of an invoice that was given up: the credit that came back then, and is no longer there to pay it."""
+    zero = Amount.zero(invoice.total.asset)
+    if invoice.state is not InvoiceState.UNCOLLECTIBLE or not (back := books.unwound(invoice).credit_back):
+        return zero
+    return max(back - (await credit_store.locked(tx, invoice.account_id, zero.asset)).amount, zero)
 
 
 async def close_books(tx: Tx, subscription: Subscription, at: datetime, reason: str) -> None:
@@ -72,6 +88,14 @@ async def earn(
 async def _unwind(tx: Tx, invoice: Invoice, state: InvoiceState, at: datetime) -> Invoice:
     if (posting := books.taken_back(invoice, state.value)) is not None:
         await tx.post(posting)
-    await invoice_store.change_credit(tx, invoice.account_id, books.unwound(invoice).credit_back)
+    back = books.unwound(invoice).credit_back
+    await _book_use(tx, invoice, back, f"unused:{invoice.id}:{invoice.generation}", f"is {state}", at)
     invoice = await invoice_store.mark_ended(tx, invoice, state)
     return await invoice_store.write_lines(tx, invoice, [line.earned for line in invoice.lines], None, at)
+
+
+async def _book_use(tx: Tx, invoice: Invoice, amount: Amount, key: str, why: str, at: datetime) -> None:
+    entry = NewEntry(
+        invoice.account_id, EntryKind.USED, amount, key, f"the invoice {why}", at, invoice_id=invoice.id
+    )  # fmt: skip
+    await credit_store.book(tx, entry)

@@ -146,6 +146,16 @@ INVARIANTS: Final = {
         where i.action = 'trial' and i.state = 'paid' and i.refunded_minor < i.due_minor
           and (not i.refunding or i.updated_at < payonce.due_now() - {ANSWERED_WITHIN})
     """,
+    "a change of plan that was accepted ends": f"""
+        select c.id, c.subscription_id, c.at_period_end, c.to_plan_id from subscriptions.plan_changes c
+        join subscriptions.subscriptions s on s.id = c.subscription_id
+        where c.state = 'pending' and (
+            s.state in ('incomplete_expired', 'canceled')
+            or (c.at_period_end and s.next_plan_id is distinct from c.to_plan_id)
+            or (not c.at_period_end and c.updated_at < payonce.due_now() - {ANSWERED_WITHIN} and not exists (
+                select from subscriptions.invoices i where i.id = c.id and i.state = 'open'))
+            or exists (select from subscriptions.invoices i where i.id = c.id and i.state <> 'open'))
+    """,
     "a test clock that has something to do goes on within an hour": f"""
         select c.id, c.now_at, c.target_at from subscriptions.test_clocks c
         where c.updated_at < payonce.due_now() - {MOVES_WITHIN} and (c.target_at > c.now_at or exists (
@@ -163,3 +173,25 @@ INVARIANTS: Final = {
         select id, event_id, error_message from subscriptions.payment_webhook_requests where not processed
     """,
 }
+
+APART_INVARIANTS: Final = {
+    "what was captured is what invoices were paid, and what is on its way back": """
+        with booked as (
+            select a.asset, sum(l.minor) as minor
+            from payonce.posting_lines l join payonce.accounts a on a.id = l.account_id
+            where a.path = 'billing/captured' group by a.asset
+        ), applied as (
+            select asset, sum(minor) as minor from (
+                select currency as asset, due_minor - refunded_minor as minor from subscriptions.invoices
+                where transaction_id is not null
+                union all
+                select currency, amount_minor - returned_minor from subscriptions.unapplied_payments
+                union all
+                select currency, -amount_minor from subscriptions.credit_payouts
+                where way = 'card' and state = 'succeeded') each group by asset
+        )
+        select asset, b.minor as booked, a.minor as applied from booked b full join applied a using (asset)
+        where coalesce(b.minor, 0) <> coalesce(a.minor, 0)
+    """,
+}
+"""Of a ledger that subscriptions alone write."""

@@ -144,15 +144,16 @@ async def begin_charge(tx: Tx, invoice: Invoice) -> Invoice:
 
 
 async def mark_paid(
-    tx: Tx, invoice: Invoice, transaction_id: str | None, at: datetime, earn_at: datetime | None, *, refunding: bool
-) -> Invoice:
+    tx: Tx, invoice: Invoice, transaction_id: str | None, at: datetime, earn_at: datetime | None,
+    paid_with: str | None, *, refunding: bool,
+) -> Invoice:  # fmt: skip
     return await _set(
         tx, invoice,
         "state = 'paid', charging = false, transaction_id = $3, paid_at = $4, earn_at = $5, refunding = $6, "
-        "decline_code = null, declined_hard = false, try_at_once = false",
-        transaction_id, at, earn_at, refunding,
+        "paid_with = $7, decline_code = null, declined_hard = false, try_at_once = false",
+        transaction_id, at, earn_at, refunding, paid_with,
         state=InvoiceState.PAID, charging=False, transaction_id=transaction_id, paid_at=at, earn_at=earn_at,
-        refunding=refunding, decline_code=None, declined_hard=False, try_at_once=False,
+        refunding=refunding, paid_with=paid_with, decline_code=None, declined_hard=False, try_at_once=False,
     )  # fmt: skip
 
 
@@ -255,24 +256,6 @@ async def credit_notes(read: Reader | Tx, invoice: Invoice) -> list[CreditNote]:
     ]  # fmt: skip
 
 
-async def change_credit(tx: Tx, account_id: str, by: Amount) -> None:
-    """What the customer is owed. Never below zero: the store refuses that."""
-    if not by:
-        return
-    await tx.execute(
-        """
-        insert into subscriptions.credits as c (account_id, currency, exponent, minor) values ($1, $2, $3, $4)
-        on conflict (account_id, currency) do update set minor = c.minor + $4, updated_at = payonce.due_now()
-        """
-        if by.minor > 0
-        else """
-        update subscriptions.credits set minor = minor + $4, updated_at = payonce.due_now()
-        where account_id = $1 and currency = $2 and exponent = $3
-        """,
-        account_id, by.asset.code, by.asset.exponent, by.minor,
-    )  # fmt: skip
-
-
 def series(kind: str, test_clock_id: str | None, at: datetime) -> tuple[str, int, str]:
     """The series, its year, and what its numbers begin with. Customers on a test clock do not use up real numbers."""
     name = kind if test_clock_id is None else f"TEST-{test_clock_id.upper()}-{kind}"
@@ -333,7 +316,8 @@ def invoice_from(row: Any) -> Invoice:
         due=amount("due_minor"), state=InvoiceState(row["state"]), generation=row["generation"],
         charging=row["charging"], failures=row["failures"], first_failed_at=row["first_failed_at"],
         decline_code=row["decline_code"], declined_hard=row["declined_hard"], try_at_once=row["try_at_once"],
-        transaction_id=row["transaction_id"], paid_at=row["paid_at"], refunding=row["refunding"],
+        transaction_id=row["transaction_id"], paid_at=row["paid_at"], paid_with=row["paid_with"],
+        refunding=row["refunding"],
         refunded=amount("refunded_minor"), earn_at=row["earn_at"], issued_at=row["issued_at"],
         trace_id=row["trace_id"], lines=lines,
     )  # fmt: skip

@@ -11,10 +11,18 @@ from payonce.engine.transaction import Tx
 from payonce.kit.ids import new_id
 from payonce.kit.money import Amount
 from payonce.services.billing.policies import CHARGE_INITIATION
-from payonce.services.billing.subscriptions import announcing, books, invoice_store
+from payonce.services.billing.subscriptions import announcing, books, credit_store, invoice_store
 from payonce.services.billing.subscriptions.calendar import Period, local
+from payonce.services.billing.subscriptions.credit_store import NewEntry
 from payonce.services.billing.subscriptions.earning import next_recognition
-from payonce.services.billing.subscriptions.model import Invoice, InvoiceLine, InvoiceState, LineKind, Plan
+from payonce.services.billing.subscriptions.model import (
+    EntryKind,
+    Invoice,
+    InvoiceLine,
+    InvoiceState,
+    LineKind,
+    Plan,
+)
 from payonce.services.billing.subscriptions.store import Standing
 from payonce.services.billing.wire import Action, Charge, charge_key
 
@@ -57,6 +65,9 @@ async def issue(tx: Tx, standing: Standing, draft: Draft) -> Invoice:
     total = Amount.total((line.amount for line in draft.lines), zero.asset)
     # The price of a trial shows that the card is good, and goes back to the card: credit would be used up for nothing.
     credit = zero if draft.action is Action.TRIAL else min(max(total, zero), standing.credit)
+    if credit:
+        # A payout may have taken it since the subscription was read; from here on nobody does.
+        credit = min(credit, (await credit_store.locked(tx, subscription.account_id, zero.asset)).amount)
     due = max(total, zero) - credit
     invoice = Invoice(
         id=draft.id or str(new_id()), number="", account_id=subscription.account_id, subscription_id=subscription.id,
@@ -70,13 +81,32 @@ async def issue(tx: Tx, standing: Standing, draft: Draft) -> Invoice:
     )  # fmt: skip
     if (posting := books.issued(invoice)) is not None:
         await tx.post(posting)
-    # What is below zero becomes credit, and what credit covers is used up.
-    await invoice_store.change_credit(tx, invoice.account_id, -credit if total.minor >= 0 else -total)
+    await _book_credit(tx, invoice)
     if due:
         await send_charge(tx, invoice)
     invoice = await invoice_store.insert(tx, invoice, subscription.test_clock_id)
     await announcing.tell_invoice(tx, "issued", invoice, heard=standing.heard)
     return invoice
+
+
+async def _book_credit(tx: Tx, invoice: Invoice) -> None:
+    """What is below zero becomes credit, and what credit covers is used up."""
+    if invoice.total.minor < 0:
+        await credit_store.book(
+            tx,
+            NewEntry(
+                invoice.account_id, EntryKind.GRANTED, -invoice.total, f"granted:{invoice.id}",
+                "unused time when the plan changed", invoice.issued_at, invoice_id=invoice.id,
+            ),
+        )  # fmt: skip
+    elif invoice.credit:
+        await credit_store.book(
+            tx,
+            NewEntry(
+                invoice.account_id, EntryKind.USED, -invoice.credit, f"used:{invoice.id}",
+                f"paid for {invoice.action}", invoice.issued_at, invoice_id=invoice.id,
+            ),
+        )  # fmt: skip
 
 
 async def send_charge(tx: Tx, invoice: Invoice, *, again: bool = False) -> None:

@@ -11,11 +11,23 @@ from payonce.services.billing.policies import (
     BILLING_CLOCK,
     CHARGE_INITIATION,
     PAYMENT_INITIATION,
+    PLAN_CHANGE,
     REFUND_INITIATION,
     SUBSCRIPTION_UPDATE,
     TRIAL_PAYMENT,
 )
-from payonce.services.billing.subscriptions import applying, falling_due, invoice_store, issuing, recognising
+from payonce.services.billing.subscriptions import (
+    applying,
+    changing,
+    credit_payouts,
+    falling_due,
+    invoice_store,
+    issuing,
+    plan_changes,
+    plan_migrations,
+    plans,
+    recognising,
+)
 from payonce.services.billing.subscriptions.waking import MOVE, wake
 from payonce.services.billing.wire import Action
 
@@ -76,8 +88,11 @@ async def put_back_billing(work: Work) -> None:
     async with work.commit() as tx:
         await _put_back_due(tx)
         await _put_back_first_invoices(tx)
+        await _put_back_plan_changes(tx)
+        await _put_back_migrations(tx)
         await _put_back_charges(tx)
         await _put_back_refunds(tx)
+        await _put_back_payouts(tx)
 
 
 @handles(BILLING_CLOCK, CLEAN_UP)
@@ -132,6 +147,48 @@ async def _put_back_first_invoices(tx: Tx) -> None:
         await _told(tx, row["id"], "its first invoice was asked for and had no message")
 
 
+async def _put_back_plan_changes(tx: Tx) -> None:
+    """Accepted and not invoiced: without its message it would be pending for ever."""
+    rows = await tx.fetch(
+        """
+        update subscriptions.plan_changes c set updated_at = payonce.due_now()
+        from (
+            select p.id from subscriptions.plan_changes p
+            where p.state = 'pending' and not p.at_period_end
+              and p.updated_at < payonce.due_now() - make_interval(secs => $1::float8)
+              and not exists (select from subscriptions.invoices i where i.id = p.id)
+              and not exists (select from payonce.live_messages m
+                              where m.correlation_id = p.subscription_id and m.queue = $2)
+            limit $3 for update skip locked
+        ) forgotten where c.id = forgotten.id returning c.*
+        """,
+        FORGOTTEN_AFTER_S, PLAN_CHANGE.queue, PUT_BACK_MAX,
+    )  # fmt: skip
+    for change in map(plan_changes.change_from, rows):
+        older, newer = [await plans.plan(tx, each) for each in (change.from_plan_id, change.to_plan_id)]
+        await changing.send_change(tx, change, dearer=plans.is_dearer(newer, older), again=True)
+        await _told(tx, change.subscription_id, f"change {change.id} was accepted and had no message")
+
+
+async def _put_back_migrations(tx: Tx) -> None:
+    rows = await tx.fetch(
+        """
+        update subscriptions.plan_migrations c set updated_at = payonce.due_now()
+        from (
+            select p.id from subscriptions.plan_migrations p
+            where p.state in ('running', 'canceling')
+              and p.updated_at < payonce.due_now() - make_interval(secs => $1::float8)
+              and not exists (select from payonce.live_messages m where m.correlation_id = p.id and m.queue = $2)
+            limit $3 for update skip locked
+        ) forgotten where c.id = forgotten.id returning c.id
+        """,
+        FORGOTTEN_AFTER_S, BILLING_CLOCK.queue, PUT_BACK_MAX,
+    )  # fmt: skip
+    for row in rows:
+        await plan_migrations.send_step(tx, row["id"])
+        await _told(tx, row["id"], "the plan migration had no message")
+
+
 async def _put_back_charges(tx: Tx) -> None:
     rows = await tx.fetch(
         """
@@ -173,6 +230,13 @@ async def _put_back_refunds(tx: Tx) -> None:
         about = row["subscription_id"]
         await applying.ask_back(tx, row["transaction_id"], row["reason"], about, again=True)
         await _told(tx, about, f"the refund of late payment {row['transaction_id']} was asked for and had no message")
+
+
+async def _put_back_payouts(tx: Tx) -> None:
+    queues = [REFUND_INITIATION.queue, SUBSCRIPTION_UPDATE.queue]
+    for payout, about in await credit_payouts.forgotten(tx, FORGOTTEN_AFTER_S, queues, PUT_BACK_MAX):
+        await credit_payouts.ask_payments(tx, payout, about, again=True)
+        await _told(tx, about, f"payout {payout.id} of credit was pending and had no message")
 
 
 async def _told(tx: Tx, subscription_id: str, why: str) -> None:

@@ -10,7 +10,8 @@ from payonce.engine.audit import Severity, note
 from payonce.engine.people.guesses import take_turn
 from payonce.engine.transaction import Tx
 from payonce.kit.ids import new_id
-from payonce.services.billing.subscriptions.accounts import LOCATION, Account, account_from
+from payonce.services.billing.subscriptions.accounts import LOCATION, account_from
+from payonce.services.billing.subscriptions.model import Account
 
 REFRESH_DAYS: Final = 30
 TOKENS_MAX: Final = 200

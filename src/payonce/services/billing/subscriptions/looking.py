@@ -10,6 +10,7 @@ from payonce.kit.money import Amount, Asset
 from payonce.services.billing.subscriptions.model import Due, State
 
 LISTED_MAX: Final = 200
+OVERDUE: Final = (State.PAST_DUE, State.UNPAID)
 LAST_LETTER: Final = "\U0010ffff"
 """After every e-mail address that begins with what stands before it."""
 
@@ -22,7 +23,8 @@ class Wanted:
     plan: str | None = None
     """A plan's code, whichever version."""
     reference: str | None = None
-    """How an e-mail address begins, or the id of a customer, a subscription or an invoice, or an invoice's number."""
+    """How an e-mail address begins, a customer's external id, the id of a customer, a subscription or an invoice, or an
+    invoice's number."""
     clock: str | None = None
 
 
@@ -66,6 +68,8 @@ class Customer:
     role: str
     time_zone: str
     test_clock_id: str | None
+    external_id: str | None
+    has_password: bool
     created_at: datetime
     subscription: Seen | None
     """The newest, or the one that was looked for."""
@@ -96,6 +100,14 @@ class Overdue:
 async def is_installed(read: Reads) -> bool:
     """A database that no process with billing has migrated has none of its tables."""
     found: bool = await read.fetchval("select to_regclass('subscriptions.subscriptions') is not null")
+    return found
+
+
+async def is_used(read: Reads) -> bool:
+    """Whether the database has accounts."""
+    if not await is_installed(read):
+        return False
+    found: bool = await read.fetchval("select exists (select from subscriptions.accounts)")
     return found
 
 
@@ -197,22 +209,33 @@ async def subscription(read: Reads, subscription_id: str) -> Seen | None:
     return None if row is None else _seen(row)
 
 
+async def overdue_totals(read: Reads) -> Mapping[State, int]:
+    """How many `overdue` lists by state."""
+    rows = await read.fetch(
+        f"""
+        select s.state, count(*) from subscriptions.subscriptions s
+        where s.state = any($1::text[]) and exists ({_OWED}) group by s.state
+        """,
+        list(OVERDUE),
+    )
+    found = {State(row["state"]): row["count"] for row in rows}
+    return {state: found.get(state, 0) for state in OVERDUE}
+
+
 async def overdue(read: Reads, state: State | None, after: str | None, limit: int) -> list[Overdue]:
     """Who is past due or unpaid with what is owed, the next try first; `after` is the previous page's last one."""
-    states = [State.PAST_DUE, State.UNPAID] if state is None else [state]
+    states = list(OVERDUE) if state is None else [state]
     rows = await read.fetch(
         f"""
         select {_COLUMNS}, a.email as email, i.id as invoice_id, i.number, i.due_minor, i.currency as invoice_currency,
             i.exponent as invoice_exponent, i.failures, i.first_failed_at, i.decline_code, i.charging
         from (
             select * from subscriptions.subscriptions s
-            where s.state = any($1::text[]) and ($2::text is null or (coalesce(s.due_at, 'infinity'), s.id) > (
+            where s.state = any($1::text[]) and exists ({_OWED})
+              and ($2::text is null or (coalesce(s.due_at, 'infinity'), s.id) > (
                 select coalesce(due_at, 'infinity'), id from subscriptions.subscriptions where id = $2))
             order by coalesce(s.due_at, 'infinity'), s.id limit $3) s {_JOINS}
-        join lateral (
-            select * from subscriptions.invoices
-            where subscription_id = s.id and state in ('open', 'uncollectible') order by issued_at desc, id desc limit 1
-        ) i on true
+        join lateral ({_OWED} order by issued_at desc, id desc limit 1) i on true
         order by coalesce(s.due_at, 'infinity'), s.id
         """,
         states, after, min(limit, LISTED_MAX),
@@ -227,13 +250,16 @@ async def overdue(read: Reads, state: State | None, after: str | None, limit: in
     ]  # fmt: skip
 
 
-async def declines(read: Reads) -> Mapping[str, int]:
-    """Why invoices that are open were not paid, the most frequent first."""
+async def overdue_declines(read: Reads, state: State | None) -> Mapping[str, int]:
+    """Why those that `overdue` lists have not paid, the most frequent reason first; they add up to its total."""
     rows = await read.fetch(
-        """
-        select coalesce(decline_code, 'none') as code, count(*) from subscriptions.invoices
-        where state = 'open' and failures > 0 group by 1 order by 2 desc, 1
-        """
+        f"""
+        select coalesce(i.decline_code, 'not declined') as code, count(*)
+        from subscriptions.subscriptions s
+        join lateral ({_OWED} order by issued_at desc, id desc limit 1) i on true
+        where s.state = any($1::text[]) group by 1 order by 2 desc, 1
+        """,
+        list(OVERDUE) if state is None else [state],
     )
     return {row["code"]: row["count"] for row in rows}
 
@@ -243,6 +269,9 @@ async def plan_codes(read: Reads) -> list[str]:
     return [row["code"] for row in rows]
 
 
+_OWED: Final = """
+    select * from subscriptions.invoices where subscription_id = s.id and state in ('open', 'uncollectible')"""
+"""What the subscription s has not been paid for."""
 _JOINS: Final = """
     join subscriptions.accounts a on a.id = s.account_id
     join subscriptions.plans p on p.id = s.plan_id
@@ -251,15 +280,17 @@ _COLUMNS: Final = """
     s.id as subscription_id, s.account_id, s.plan_id, p.name as plan_name, p.price_minor, p.currency, p.exponent,
     p.interval_unit, p.interval_count, s.state, s.time_zone, s.test_clock_id,
     subscriptions.time_of(s.test_clock_id) as their_now, s.period, s.period_start, s.period_end, s.trial_ends_at,
-    n.name as next_plan, s.cancel_at_period_end, s.paused_at, s.ended_at, s.due_at, s.due_for, s.reason, s.revision,
+    case when n.name = p.name then n.id else n.name end as next_plan,
+    s.cancel_at_period_end, s.paused_at, s.ended_at, s.due_at, s.due_for, s.reason, s.revision,
     s.trace_id, s.created_at"""
 _ACCOUNT: Final = """
     a.id as customer_id, a.email, a.name, a.role, a.time_zone as customer_zone, a.test_clock_id as customer_clock,
-    a.created_at as customer_since"""
+    a.external_id, a.password_hash is not null as has_password, a.created_at as customer_since"""
 _NAMED: Final = f"""a.id in (
     select id from subscriptions.accounts where id = {{}}
     union all select id from subscriptions.accounts
         where email >= lower({{}}) and email < lower({{}}) || '{LAST_LETTER}'
+    union all select id from subscriptions.accounts where external_id = {{}}
     union all select account_id from subscriptions.subscriptions where id = {{}}
     union all select account_id from subscriptions.invoices where id = {{}}
     union all select account_id from subscriptions.invoices where number = upper({{}}))"""
@@ -285,7 +316,8 @@ def _where(wanted: Wanted) -> tuple[str, list[Any]]:
 def _customer(row: Any) -> Customer:
     return Customer(
         row["customer_id"], row["email"], row["name"], row["role"], row["customer_zone"], row["customer_clock"],
-        row["customer_since"], None if row["subscription_id"] is None else _seen(row),
+        row["external_id"], row["has_password"], row["customer_since"],
+        None if row["subscription_id"] is None else _seen(row),
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Subscriptions, plans and invoices, with their states each as one table."""
+"""Accounts, subscriptions, plans and invoices; states, each as one table."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,6 +8,28 @@ from typing import Final
 
 from payonce.kit.money import Amount
 from payonce.services.billing.wire import Action
+
+
+@dataclass(frozen=True)
+class Account:
+    """A customer, or an operator."""
+
+    id: str
+    email: str
+    name: str
+    role: str
+    time_zone: str
+    locale: str
+    test_clock_id: str | None
+    version: int
+    """Grows when all tokens given out so far are to count no longer."""
+    external_id: str | None
+    """The merchant's own id for the customer."""
+    has_password: bool
+    revision: int
+    """Grows with every edit."""
+    created_at: datetime
+    updated_at: datetime
 
 
 class State(StrEnum):
@@ -39,6 +61,23 @@ MOVES: Final[Mapping[State, frozenset[State]]] = {
     State.INCOMPLETE_EXPIRED: frozenset(),
     State.CANCELED: frozenset(),
 }
+
+
+class When(StrEnum):
+    """When a change of plan or a cancellation takes effect."""
+
+    NOW = "now"
+    PERIOD_END = "period_end"
+
+
+class ChangeState(StrEnum):
+    """Of a change of plan: pending, then one of the others for ever."""
+
+    PENDING = "pending"
+    APPLIED = "applied"
+    FAILED = "failed"
+    CANCELED = "canceled"
+    """Withdrawn, or replaced by another change."""
 
 
 class Due(StrEnum):
@@ -91,6 +130,8 @@ class Plan:
     trial_days: int | None
     renews_to: str | None
     features: Mapping[str, int | None]
+    allowance_unit: str | None
+    allowance_count: int | None
     after_dunning: AfterDunning
     retired_at: datetime | None
     created_at: datetime
@@ -110,6 +151,8 @@ class Subscription:
     period_start: datetime | None
     period_end: datetime | None
     trial_ends_at: datetime | None
+    converts_to_plan_id: str | None
+    """Of a trial: the version that was for sale as it began."""
     next_plan_id: str | None
     cancel_at_period_end: bool
     paused_at: datetime | None
@@ -121,6 +164,32 @@ class Subscription:
     trace_id: str | None
     created_at: datetime
     updated_at: datetime
+    allowance_starts: tuple[datetime, ...] | None = None
+    """Of the windows in the running period; None when the period is the only one."""
+
+
+@dataclass(frozen=True)
+class PlanChangeRecord:
+    """A change of plan that was accepted."""
+
+    id: str
+    """Of one that is to be now: also the id of its invoice."""
+    subscription_id: str
+    from_plan_id: str
+    to_plan_id: str
+    timing: When
+    state: ChangeState
+    reason: str | None
+    """Why it failed or was canceled."""
+    migration_id: str | None
+    requested_at: datetime
+    ended_at: datetime | None
+
+    def effective_at(self, subscription: Subscription) -> datetime | None:
+        """When it was applied, or will be. None: as soon as it is paid, or never."""
+        if self.state is ChangeState.PENDING:
+            return subscription.period_end if self.timing is When.PERIOD_END else None
+        return self.ended_at if self.state is ChangeState.APPLIED else None
 
 
 @dataclass(frozen=True)
@@ -166,3 +235,78 @@ class Invoice:
     issued_at: datetime
     trace_id: str | None
     lines: tuple[InvoiceLine, ...] = field(default=())
+    paid_with: str | None = None
+    """The card that was charged, as the customer knows it."""
+
+
+class EntryKind(StrEnum):
+    """Why a customer's credit changed."""
+
+    OPENING = "opening"
+    """The balance from before entries were kept."""
+    GRANTED = "granted"
+    """A change of plan gave back more than it charged."""
+    USED = "used"
+    """On an invoice; above zero when that invoice was voided or given up."""
+    PAID_OUT = "paid_out"
+    """As money; above zero when the payout failed."""
+    EXPIRED = "expired"
+    ADJUSTED = "adjusted"
+    """By an operator."""
+
+
+@dataclass(frozen=True)
+class CreditEntry:
+    id: int
+    account_id: str
+    kind: EntryKind
+    amount: Amount
+    """Above zero the customer has more."""
+    balance: Amount
+    """After it."""
+    invoice_id: str | None
+    invoice_number: str | None
+    payout_id: str | None
+    reason: str
+    actor: str
+    at: datetime
+    """In the customer's time."""
+
+
+class PayoutWay(StrEnum):
+    CARD = "card"
+    """As a refund of an earlier charge, through payments."""
+    BY_HAND = "by_hand"
+    """By bank or in cash: it has happened, and is only put on record."""
+
+
+class PayoutState(StrEnum):
+    PENDING = "pending"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+
+PAYOUT_MOVES: Final[Mapping[PayoutState, frozenset[PayoutState]]] = {
+    PayoutState.PENDING: frozenset({PayoutState.SUCCEEDED, PayoutState.FAILED}),
+    PayoutState.SUCCEEDED: frozenset(),
+    PayoutState.FAILED: frozenset(),
+}
+
+
+@dataclass(frozen=True)
+class CreditPayout:
+    id: str
+    account_id: str
+    amount: Amount
+    way: PayoutWay
+    invoice_id: str | None
+    transaction_id: str | None
+    state: PayoutState
+    refund_id: str | None
+    failure: str | None
+    reason: str
+    asked_by: str
+    at: datetime
+    trace_id: str | None
+    created_at: datetime
+    ended_at: datetime | None

@@ -3,7 +3,7 @@
 import asyncio
 
 from payonce.engine.transaction import Reader
-from payonce.services.billing.subscriptions import accounts, invoice_store, printing, store
+from payonce.services.billing.subscriptions import customers, invoice_store, printing, store
 from payonce.services.billing.subscriptions.document import to_pdf
 from payonce.services.billing.subscriptions.terms import Terms
 
@@ -15,7 +15,7 @@ async def on_paper(read: Reader, invoice_id: str, terms: Terms) -> bytes | None:
         return None
     subscription = await store.find(read, invoice.subscription_id)
     assert subscription is not None
-    account = await accounts.account(read, invoice.account_id)
+    account = await customers.as_invoiced(read, invoice)
     notes = await invoice_store.credit_notes(read, invoice)
     printable = printing.printed_invoice(invoice, notes, account, terms.seller, subscription.time_zone)
-    return await asyncio.to_thread(to_pdf, printable)
+    return await asyncio.to_thread(to_pdf, printable, terms.fonts)

@@ -11,6 +11,7 @@ import asyncpg
 from payonce.engine.transaction import Reader, Tx
 from payonce.kit.money import Amount, Asset
 from payonce.kit.outcomes import Invalid
+from payonce.services.billing.subscriptions import allowance
 from payonce.services.billing.subscriptions.calendar import Interval, Unit
 from payonce.services.billing.subscriptions.model import AfterDunning, Plan
 from payonce.services.billing.subscriptions.refusals import Conflict, NotFound
@@ -35,6 +36,8 @@ class Offer:
     price: Amount
     interval: Interval
     features: Mapping[str, int | None] = field(default_factory=dict)
+    allowance: Interval | None = None
+    """How often the limits begin anew; None for every billing period."""
     after_dunning: AfterDunning = AfterDunning.UNPAID
     trial_days: int | None = None
     renews_to: str | None = None
@@ -94,14 +97,16 @@ async def add_version(tx: Tx, offer: Offer) -> Plan:
         row = await tx.fetchrow(
             """
             insert into subscriptions.plans (id, code, version, name, price_minor, currency, exponent, interval_unit,
-                interval_count, trial_days, renews_to, features, after_dunning)
-            select $1 || '-v' || next, $1, next, $2, $3, $4, $5, $6, $7, $8, $9, $10::jsonb, $11
+                interval_count, trial_days, renews_to, features, after_dunning, allowance_unit, allowance_count)
+            select $1 || '-v' || next, $1, next, $2, $3, $4, $5, $6, $7, $8, $9, $10::jsonb, $11, $12, $13
             from (select coalesce(max(version), 0) + 1 as next from subscriptions.plans where code = $1) versions
             returning *
             """,
             offer.code, offer.name, offer.price.minor, offer.price.asset.code, offer.price.asset.exponent,
             offer.interval.unit, offer.interval.count, offer.trial_days, offer.renews_to,
             json.dumps(dict(offer.features)), offer.after_dunning,
+            None if offer.allowance is None else offer.allowance.unit,
+            None if offer.allowance is None else offer.allowance.count,
         )  # fmt: skip
     except asyncpg.CheckViolationError as error:
         raise Invalid(f"the plan {offer.code!r} is not usable: {error.constraint_name} does not hold") from error
@@ -139,6 +144,14 @@ def interval_of(plan: Plan) -> Interval:
     return Interval(Unit(plan.interval_unit), plan.interval_count)
 
 
+def allowance_of(plan: Plan) -> Interval | None:
+    """How often its limits begin anew; None when they do so with every period."""
+    if plan.allowance_unit is None or plan.allowance_count is None:
+        return None
+    found = Interval(Unit(plan.allowance_unit), plan.allowance_count)
+    return None if found == interval_of(plan) else found
+
+
 def plan_from(row: Any) -> Plan:
     features = row["features"]
     return Plan(
@@ -146,6 +159,7 @@ def plan_from(row: Any) -> Plan:
         price=Amount(row["price_minor"], Asset(row["currency"], row["exponent"])),
         interval_unit=row["interval_unit"], interval_count=row["interval_count"], trial_days=row["trial_days"],
         renews_to=row["renews_to"], features=json.loads(features) if isinstance(features, str) else features,
+        allowance_unit=row["allowance_unit"], allowance_count=row["allowance_count"],
         after_dunning=AfterDunning(row["after_dunning"]), retired_at=row["retired_at"], created_at=row["created_at"],
     )  # fmt: skip
 
@@ -162,3 +176,6 @@ def _check(offer: Offer) -> None:
             raise Invalid(f"the limit of feature {name[:100]!r} must be a whole number from 0, or null for none")
     if (offer.trial_days is None) != (offer.renews_to is None):
         raise Invalid("a trial says how many days it lasts and which plan follows: give trial_days and renews_to")
+    if offer.allowance is not None:
+        days = offer.trial_days
+        allowance.check(offer.interval if days is None else Interval(Unit.DAY, days), offer.allowance)

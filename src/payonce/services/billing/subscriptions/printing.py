@@ -1,12 +1,21 @@
-"""An invoice as it is printed: who sells, who buys, what is owed, and what was given back."""
+"""An invoice as it is printed: who sells, who buys, what is owed, how it was paid, and what was given back."""
 
 from collections.abc import Sequence
+from typing import Final
 
-from payonce.kit.money import Amount
-from payonce.services.billing.subscriptions.accounts import Account
-from payonce.services.billing.subscriptions.document import Kind, Party, Printable, PrintedLine, PrintedNote
+from payonce.kit.money import Amount, render
+from payonce.services.billing.subscriptions.calendar import local
+from payonce.services.billing.subscriptions.document import (
+    Kind,
+    Party,
+    Printable,
+    PrintedLine,
+    PrintedNote,
+)
 from payonce.services.billing.subscriptions.invoice_store import CreditNote
-from payonce.services.billing.subscriptions.model import Invoice
+from payonce.services.billing.subscriptions.model import Account, Invoice, InvoiceState
+
+CARD: Final = "card"
 
 
 def printed_invoice(
@@ -20,21 +29,50 @@ def printed_invoice(
             PrintedLine(line.text, line.amount, line.service_start, line.service_end) for line in invoice.lines
         ),
         total=invoice.total, credit=invoice.credit if invoice.credit.minor else None, due=invoice.due,
-        status=invoice.state.value,
-        notes=tuple(PrintedNote(note.number, note.issued_at, note.amount, note.reason) for note in notes),
-        zone=time_zone, locale=account.locale,
+        paid_at=invoice.paid_at, owed=invoice.state is not InvoiceState.VOID,
+        status=_status(invoice, time_zone, account.locale), notes=_notes(notes), zone=time_zone, locale=account.locale,
     )  # fmt: skip
 
 
 def printed_note(
-    note: CreditNote, invoice: Invoice, account: Account, seller: Sequence[str], time_zone: str
-) -> Printable:
+    note: CreditNote, before: Sequence[CreditNote], invoice: Invoice, account: Account, seller: Sequence[str],
+    time_zone: str,
+) -> Printable:  # fmt: skip
+    """`before` are the credit notes of the same invoice that were issued earlier."""
     amount: Amount = note.amount
+    if note.refund_id is None:
+        status = f"Invoice {invoice.number} is void; no money was taken for it"
+    else:
+        status = f"Refunded to the {invoice.paid_with or CARD}"
     return Printable(
         kind=Kind.CREDIT_NOTE, number=note.number, issued_at=note.issued_at, issuer=_seller(seller),
         customer=_customer(account), lines=(PrintedLine(note.reason, amount),), total=amount, due=amount,
-        status="issued", about=invoice.number, zone=time_zone, locale=account.locale,
+        status=status, about=invoice.number, about_total=invoice.total, notes=_notes(before), zone=time_zone,
+        locale=account.locale,
     )  # fmt: skip
+
+
+def _way(invoice: Invoice, locale: str) -> str:
+    if invoice.due:
+        card = invoice.paid_with or CARD
+        return f"by {card}, and {render(invoice.credit, locale)} from credit" if invoice.credit else f"by {card}"
+    return "from credit" if invoice.credit else "with nothing to pay"
+
+
+def _status(invoice: Invoice, time_zone: str, locale: str) -> str:
+    if invoice.paid_at is not None:
+        return f"Paid on {local(invoice.paid_at, time_zone).date().format_iso()} {_way(invoice, locale)}"
+    match invoice.state:
+        case InvoiceState.VOID:
+            return "Void: nothing is to be paid"
+        case InvoiceState.UNCOLLECTIBLE:
+            return "Not paid, and no longer charged"
+        case _:
+            return "Not paid yet"
+
+
+def _notes(notes: Sequence[CreditNote]) -> tuple[PrintedNote, ...]:
+    return tuple(PrintedNote(note.number, note.issued_at, note.amount, note.reason) for note in notes)
 
 
 def _seller(seller: Sequence[str]) -> Party:

@@ -5,18 +5,26 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
-import msgspec
-
 from payonce.engine.transaction import Tx
 from payonce.engine.work import Work, handles
-from payonce.kit.outcomes import Invalid
-from payonce.services.billing import wire
+from payonce.kit.outcomes import Unprocessable
+from payonce.services.billing.messages import AnotherTry, ExpireIncomplete, FirstInvoice, NextPeriod
 from payonce.services.billing.policies import BILLING_CLOCK, PAYMENT_INITIATION
-from payonce.services.billing.subscriptions import announcing, collecting, ending, invoice_store, plans, settling, store
+from payonce.services.billing.subscriptions import (
+    announcing,
+    collecting,
+    ending,
+    invoice_store,
+    plan_changes,
+    plans,
+    settling,
+    store,
+)
+from payonce.services.billing.subscriptions.allowance import window_starts
 from payonce.services.billing.subscriptions.calendar import Anchor, Period, period
 from payonce.services.billing.subscriptions.falling_due import EXPIRE
 from payonce.services.billing.subscriptions.issuing import period_draft
-from payonce.services.billing.subscriptions.model import Due, InvoiceState, Plan, State, Subscription
+from payonce.services.billing.subscriptions.model import ChangeState, Due, InvoiceState, Plan, State, Subscription
 from payonce.services.billing.subscriptions.refusals import NotFound
 from payonce.services.billing.subscriptions.store import Standing
 from payonce.services.billing.subscriptions.waking import wake
@@ -25,35 +33,28 @@ from payonce.services.billing.wire import Action
 NEVER_PAID: Final = "its first payment did not come within the time"
 
 
-class Initiation(msgspec.Struct, frozen=True, kw_only=True):
-    """On `q:sub:payment_initiation`: the first invoice; with `period` the next one; with `invoice_id` another try."""
-
-    subscription_id: str
-    period: int | None = None
-    invoice_id: str | None = None
-
-
 @handles(PAYMENT_INITIATION)
 async def process_payment_initiation(work: Work) -> None:
     """Issues what is due and asks for its charge, once: a repetition finds nothing left to do."""
 
-    async def step(tx: Tx, asked: Initiation) -> None:
+    async def step(tx: Tx, asked: FirstInvoice | NextPeriod | AnotherTry) -> None:
         standing = await store.locked(tx, asked.subscription_id)
-        if asked.invoice_id is not None:
-            await _dun(tx, standing, asked.invoice_id)
-        elif asked.period is not None:
-            await _renew(tx, standing, asked.period)
-        else:
-            await bill_first(tx, standing, Action.INITIAL)
+        match asked:
+            case FirstInvoice():
+                await bill_first(tx, standing, Action.INITIAL)
+            case NextPeriod(period=number):
+                await _renew(tx, standing, number)
+            case AnotherTry(invoice_id=str(invoice_id)):
+                await _dun(tx, standing, invoice_id)
 
-    await carry_out(work, Initiation, step)
+    await carry_out(work, step)
 
 
 @handles(BILLING_CLOCK, EXPIRE)
 async def expire_incomplete(work: Work) -> None:
     """Nobody has paid for 23 hours: it never began."""
 
-    async def step(tx: Tx, asked: Initiation) -> None:
+    async def step(tx: Tx, asked: ExpireIncomplete) -> None:
         standing = await store.locked(tx, asked.subscription_id)
         subscription, now = standing.subscription, standing.now
         if not is_due(subscription, now, Due.EXPIRE):
@@ -61,27 +62,23 @@ async def expire_incomplete(work: Work) -> None:
         await ending.close_books(tx, subscription, now, NEVER_PAID)
         moved = await store.move(
             tx, subscription, "expired", now, state=State.INCOMPLETE_EXPIRED, due_at=None, due_for=None, ended_at=now,
-            reason=NEVER_PAID,
+            reason=NEVER_PAID, next_plan_id=None,
         )  # fmt: skip
         await announcing.tell(tx, "expired", moved)
+        after = store.with_subscription(standing, moved)
+        await plan_changes.fail_all(tx, after, f"the subscription ended: {NEVER_PAID}")
         await wake(tx, moved.test_clock_id)
 
-    await carry_out(work, Initiation, step)
+    await carry_out(work, step)
 
 
-async def carry_out(work: Work, kind: type[Any], step: Callable[[Tx, Any], Awaitable[None]]) -> None:
-    """One commit for the message and all that follows from it. What cannot be read or is not there is refused."""
-    try:
-        asked = wire.read(kind, work.message.payload)
-    except Invalid as no:
-        async with work.commit(rejected=str(no)):
-            return
+async def carry_out(work: Work, step: Callable[[Tx, Any], Awaitable[None]]) -> None:
+    """One commit for the message and all that follows from it. A message that names what is not there is parked."""
     try:
         async with work.commit() as tx:
-            await step(tx, asked)
+            await step(tx, work.payload)
     except NotFound as no:
-        async with work.commit(rejected=str(no)):
-            return
+        raise Unprocessable(str(no)) from None
 
 
 async def bill_first(tx: Tx, standing: Standing, action: Action) -> None:
@@ -113,9 +110,14 @@ async def _renew(tx: Tx, standing: Standing, number: int) -> None:
         tx, subscription, "period_begun", now, detail={"period": number, "plan_id": plan.id}, plan_id=plan.id,
         next_plan_id=None, anchor_at=anchor_at, anchor_period=anchor_period, period=number, period_start=begun.start,
         period_end=begun.end, due_at=begun.end, due_for=Due.RENEW,
+        allowance_starts=window_starts(
+            anchor_at, subscription.time_zone, plans.allowance_of(plan), begun.start, begun.end
+        ),
     )  # fmt: skip
     same_plan = moved.plan_id == subscription.plan_id
     after = replace(standing, subscription=moved, plan=plan) if same_plan else await store.standing(tx, moved)
+    if subscription.next_plan_id is not None:
+        await plan_changes.end_scheduled(tx, after, ChangeState.APPLIED)
     await settling.bill(tx, after, period_draft(Action.RENEWAL, plan, begun, number, moved.time_zone))
 
 
@@ -125,9 +127,10 @@ async def end_at_period_end(tx: Tx, standing: Standing, reason: str = "as its cu
     await ending.close_books(tx, subscription, now, reason)
     moved = await store.move(
         tx, subscription, "canceled", now, state=State.CANCELED, due_at=None, due_for=None,
-        ended_at=min(now, subscription.period_end or now), reason=reason,
+        ended_at=min(now, subscription.period_end or now), reason=reason, next_plan_id=None,
     )  # fmt: skip
     await announcing.tell(tx, "canceled", moved)
+    await plan_changes.fail_all(tx, store.with_subscription(standing, moved), f"the subscription ended: {reason}")
     await wake(tx, moved.test_clock_id)
 
 
@@ -150,10 +153,14 @@ def is_due(subscription: Subscription, now: datetime, *what: Due) -> bool:
 
 
 async def _following_plan(tx: Tx, standing: Standing) -> Plan | None:
-    """The one that was chosen for the next period, the one that a trial leads to, or the same."""
-    if standing.subscription.next_plan_id is not None:
-        return await plans.plan(tx, standing.subscription.next_plan_id)
+    """The one that was chosen for the next period, the version that a trial was begun with, or the same."""
+    subscription = standing.subscription
+    if subscription.next_plan_id is not None:
+        return await plans.plan(tx, subscription.next_plan_id)
     if standing.plan.renews_to is not None:
+        if subscription.converts_to_plan_id is not None:
+            return await plans.plan(tx, subscription.converts_to_plan_id)
+        # Begun by an earlier version, at a moment at which nothing was for sale.
         found = await plans.find(tx, standing.plan.renews_to)
         return found if found is not None and found.trial_days is None else None
     return standing.plan

@@ -1,6 +1,7 @@
 """What a paid invoice and a failed charge make of their subscription."""
 
 from datetime import datetime
+from fractions import Fraction
 from typing import Any
 
 from payonce.engine.transaction import Tx
@@ -11,19 +12,25 @@ from payonce.services.billing.subscriptions import (
     ending,
     invoice_store,
     issuing,
+    plan_changes,
+    plans,
     store,
     usage,
 )
+from payonce.services.billing.subscriptions.allowance import window_at, window_starts
+from payonce.services.billing.subscriptions.calendar import share_left
 from payonce.services.billing.subscriptions.falling_due import put_now
 from payonce.services.billing.subscriptions.issuing import Draft, first_recognition
 from payonce.services.billing.subscriptions.model import (
     CHANGES,
+    ChangeState,
     Due,
     Invoice,
     InvoiceLine,
     InvoiceState,
     State,
     Subscription,
+    When,
 )
 from payonce.services.billing.subscriptions.store import Standing
 from payonce.services.billing.subscriptions.waking import wake
@@ -35,17 +42,17 @@ async def bill(tx: Tx, standing: Standing, draft: Draft) -> Invoice:
     invoice = await issuing.issue(tx, standing, draft)
     if invoice.state is InvoiceState.PAID:
         await _take_effect(tx, standing, invoice)
-    elif invoice.action in CHANGES:
-        await crediting.hold(tx, invoice, await _left_by(tx, invoice))
     return invoice
 
 
-async def pay(tx: Tx, standing: Standing, invoice: Invoice, transaction_id: str | None) -> Invoice:
+async def pay(
+    tx: Tx, standing: Standing, invoice: Invoice, transaction_id: str | None, paid_with: str | None
+) -> Invoice:
     """The money is there: books, revenue and the subscription follow."""
     # What is served from its payment on may have waited for it beyond the next closing of the books.
     earn_at = invoice.earn_at or first_recognition(invoice.lines)
     invoice = await invoice_store.mark_paid(
-        tx, invoice, transaction_id, standing.now, earn_at, refunding=invoice.action is Action.TRIAL
+        tx, invoice, transaction_id, standing.now, earn_at, paid_with, refunding=invoice.action is Action.TRIAL
     )
     await _take_effect(tx, standing, invoice)
     return invoice
@@ -73,23 +80,47 @@ async def fail(
 async def _leave_plan_as_it_is(tx: Tx, standing: Standing, invoice: Invoice) -> Invoice:
     subscription = standing.subscription
     invoice = await ending.void(tx, subscription, invoice, standing.now, "the change of plan was not paid")
-    await store.move(tx, subscription, "plan_change_failed", standing.now, detail=_of(invoice))
+    reason = f"{invoice.due} of invoice {invoice.number} was not paid: {invoice.decline_code or 'no answer'}"
+    change = await plan_changes.find(tx, invoice.id)
+    detail = {**_of(invoice), "change_id": invoice.id, "reason": reason}
+    moved = await store.move(tx, subscription, "plan_change_failed", standing.now, detail=detail)
+    if change is not None and change.state is ChangeState.PENDING:
+        after = store.with_subscription(standing, moved)
+        change = await plan_changes.end(tx, after, change, ChangeState.FAILED, reason, story=False)
+        described = announcing.described_change(change, moved)
+        await announcing.tell(tx, "plan_change_failed", moved, heard=standing.heard, change=described)
     return invoice
 
 
 async def _take_effect(tx: Tx, standing: Standing, invoice: Invoice) -> None:
     await announcing.tell_invoice(tx, "paid", invoice, heard=standing.heard)
     kind, changes = _changes(standing.subscription, invoice, standing.now)
+    changes |= await _windows(tx, standing, invoice, changes)
     if invoice.action in CHANGES:
         left = await _left_by(tx, invoice)
         await invoice_store.close_lines(tx, left, invoice.issued_at)
-        await crediting.hold(tx, invoice, left)
-        await _take_use_along(tx, standing.subscription, invoice)
+        await crediting.confirm(tx, invoice, left)
+        await _take_use_along(tx, standing, invoice, changes["allowance_starts"])
     moved = await store.move(tx, standing.subscription, kind, standing.now, detail=_of(invoice), **changes)
-    await announcing.tell(tx, kind, moved, heard=standing.heard)
+    change = None
+    if invoice.action in CHANGES:
+        change = await _end_changes(tx, store.with_subscription(standing, moved), invoice)
+    await announcing.tell(tx, kind, moved, heard=standing.heard, change=change)
     if moved.due_at is not None and moved.due_at <= standing.now and not moved.test_clock_id:
         await put_now(tx, moved.id)
     await wake(tx, moved.test_clock_id)
+
+
+async def _end_changes(tx: Tx, standing: Standing, invoice: Invoice) -> dict[str, Any] | None:
+    """The change that was paid is applied, and one for the end of the period has nothing left to change."""
+    found = await plan_changes.pending(tx, standing.subscription.id)
+    if (later := found.get(When.PERIOD_END)) is not None:
+        await plan_changes.end(tx, standing, later, ChangeState.CANCELED, f"replaced by change {invoice.id}")
+    change = found.get(When.NOW)
+    if change is None or change.id != invoice.id:
+        return None
+    change = await plan_changes.end(tx, standing, change, ChangeState.APPLIED, story=False)
+    return announcing.described_change(change, standing.subscription)
 
 
 async def _left_by(tx: Tx, change: Invoice) -> list[tuple[Invoice, InvoiceLine]]:
@@ -99,13 +130,40 @@ async def _left_by(tx: Tx, change: Invoice) -> list[tuple[Invoice, InvoiceLine]]
     return [(older, line) for older, line in in_force if older.id != change.id]
 
 
-async def _take_use_along(tx: Tx, subscription: Subscription, change: Invoice) -> None:
-    """Into a period that the change begins. What a trial allowed was a gift, and is not counted against the plan."""
-    if change.period_start != subscription.period_start and subscription.state is not State.TRIALING:
-        await usage.carry_over(tx, subscription, change.period_start)
+async def _windows(tx: Tx, standing: Standing, invoice: Invoice, changes: dict[str, Any]) -> dict[str, Any]:
+    """The allowance windows of the period that the invoice is of."""
+    plan = standing.plan if invoice.plan_id == standing.plan.id else await plans.plan(tx, invoice.plan_id)
+    anchor_at = changes.get("anchor_at", standing.subscription.anchor_at)
+    if anchor_at is None or anchor_at > invoice.period_start:
+        # The period is over, and the next one is counted from a new anchor.
+        return {}
+    zone, allowance = standing.subscription.time_zone, plans.allowance_of(plan)
+    starts = window_starts(anchor_at, zone, allowance, invoice.period_start, invoice.period_end)
+    return {"allowance_starts": starts}
 
 
-def _changes(subscription: Subscription, invoice: Invoice, now: datetime) -> tuple[str, dict[str, Any]]:
+async def _take_use_along(
+    tx: Tx, standing: Standing, change: Invoice, starts: tuple[datetime, ...] | None
+) -> None:  # fmt: skip
+    """Into the window that the change begins. What a trial allowed was a gift, and is not counted against the plan."""
+    subscription = standing.subscription
+    assert subscription.period_start is not None and subscription.period_end is not None
+    asked_at = min(line.service_start for line in change.lines)
+    left = window_at(subscription.allowance_starts, subscription.period_start, subscription.period_end, standing.now)
+    begun, _ = window_at(starts, change.period_start, change.period_end, standing.now)
+    if begun == left[0]:
+        return
+    if subscription.state is State.TRIALING:
+        share = Fraction(0)
+    else:
+        # A longer window that began earlier contains all that was used in the one that is left.
+        share = share_left(*left, asked_at) if begun > left[0] else Fraction(1)
+    await usage.carry_over(tx, subscription, left[0], begun, share)
+
+
+def _changes(
+    subscription: Subscription, invoice: Invoice, now: datetime
+) -> tuple[announcing.SubscriptionEvent, dict[str, Any]]:
     """What becomes of it, and the word for that."""
     running = {
         "state": State.ACTIVE, "period_start": invoice.period_start, "period_end": invoice.period_end,

@@ -5,6 +5,7 @@ from datetime import timedelta
 from payonce.engine.transaction import Tx
 from payonce.engine.work import Work, handles
 from payonce.kit.ids import new_id
+from payonce.services.billing.messages import FirstInvoice
 from payonce.services.billing.policies import PAYMENT_INITIATION, TRIAL_PAYMENT
 from payonce.services.billing.subscriptions import announcing, plans, store
 from payonce.services.billing.subscriptions.model import (
@@ -15,7 +16,7 @@ from payonce.services.billing.subscriptions.model import (
     Subscription,
 )
 from payonce.services.billing.subscriptions.refusals import Conflict
-from payonce.services.billing.subscriptions.renewing import Initiation, bill_first, carry_out
+from payonce.services.billing.subscriptions.renewing import bill_first, carry_out
 from payonce.services.billing.wire import Action
 
 
@@ -34,9 +35,10 @@ async def start_trial(
     tx: Tx, account_id: str, plan_id: str, subscription_id: str | None = None, *, again: bool = False
 ) -> Subscription:
     """The trial's price is charged, which shows that the card is good, and given back when it was. A customer has one,
-    or whoever cancels in time would never pay; `again` is for those who may give another one."""
+    or whoever cancels in time would never pay; `again` is for those who may give another one. The version of the plan
+    that follows is the one that is for sale now, whatever is for sale when the trial ends."""
     plan = await plans.plan_for_sale(tx, plan_id, trial=True)
-    subscription = await _insert(tx, account_id, plan, subscription_id)
+    subscription = await _insert(tx, account_id, plan, subscription_id, await _following(tx, plan))
     # Behind the insert, which of two at once lets one pass.
     if not again and await _had_a_trial(tx, account_id):
         raise Conflict("the account has had a trial; subscribe to a plan, or ask an operator for another one")
@@ -51,10 +53,10 @@ async def start_trial(
 async def process_trial_payment(work: Work) -> None:
     """Issues the trial's invoice and asks for its charge, once."""
 
-    async def step(tx: Tx, asked: Initiation) -> None:
+    async def step(tx: Tx, asked: FirstInvoice) -> None:
         await bill_first(tx, await store.locked(tx, asked.subscription_id), Action.TRIAL)
 
-    await carry_out(work, Initiation, step)
+    await carry_out(work, step)
 
 
 async def _had_a_trial(tx: Tx, account_id: str) -> bool:
@@ -69,12 +71,23 @@ async def _had_a_trial(tx: Tx, account_id: str) -> bool:
     return found
 
 
-async def _insert(tx: Tx, account_id: str, plan: Plan, subscription_id: str | None) -> Subscription:
+async def _following(tx: Tx, trial: Plan) -> Plan:
+    assert trial.renews_to is not None
+    found = await plans.find(tx, trial.renews_to)
+    if found is None or found.retired_at is not None or found.trial_days is not None:
+        raise Conflict(f"trial {trial.id} leads to {trial.renews_to}, which is not for sale; choose another plan")
+    return found
+
+
+async def _insert(
+    tx: Tx, account_id: str, plan: Plan, subscription_id: str | None, following: Plan | None = None
+) -> Subscription:
     account = await store.account(tx, account_id)
     new = Subscription(
         id=subscription_id or str(new_id()), account_id=account.id, plan_id=plan.id, state=State.INCOMPLETE,
         time_zone=account.time_zone, test_clock_id=account.test_clock_id, anchor_at=None, anchor_period=0, period=0,
-        period_start=None, period_end=None, trial_ends_at=None, next_plan_id=None, cancel_at_period_end=False,
+        period_start=None, period_end=None, trial_ends_at=None,
+        converts_to_plan_id=None if following is None else following.id, next_plan_id=None, cancel_at_period_end=False,
         paused_at=None, ended_at=None, due_at=account.now + timedelta(seconds=INCOMPLETE_EXPIRES_S),
         due_for=Due.EXPIRE, reason=None, revision=0, trace_id=tx.trace_id, created_at=account.now,
         updated_at=account.now,

@@ -15,14 +15,23 @@ from payonce.services.billing.subscriptions.refusals import NotFound
 
 REFERENCES: Final = {
     "billing_invoice": "select id from subscriptions.invoices where id = any($1::text[])",
+    "billing_credit_payout": "select id from subscriptions.credit_payouts where id = any($1::text[])",
+    "billing_credit_entry": """
+        select entry_key as id from subscriptions.credit_entries where entry_key = any($1::text[])""",
 }
 """What postings refer to, and which of some ids are there."""
+APART_REFERENCES: Final = {
+    "billing_transaction": """
+        select transaction_id as id from subscriptions.unapplied_payments where transaction_id = any($1::text[])""",
+}
+"""In a database without payments: our own postings about charges, which payments vouches for otherwise."""
 NAMES: Final = """
     select id from subscriptions.subscriptions where id = $1
     union select subscription_id from subscriptions.invoices where id = $1 or number = upper($1)
     union select s.id from subscriptions.subscriptions s join subscriptions.accounts a on a.id = s.account_id
-        where a.email = lower($1)"""
-"""What messages are about, by the names that people have for a subscription: its id, an invoice, an e-mail address."""
+        where a.email = lower($1) or a.external_id = $1"""
+"""What messages are about, by the names that people have for a subscription: its id, an invoice, its customer's e-mail
+address or external id."""
 LISTED_MAX: Final = 200
 
 
@@ -149,14 +158,20 @@ async def standing(tx: Tx, subscription: Subscription) -> Standing:
     return Standing(subscription, plan, whole_second(row["now"]), credit, row["open_invoice"], row["heard"])
 
 
+def with_subscription(standing: Standing, subscription: Subscription) -> Standing:
+    """After a move that leaves plan, credit and invoices as they are."""
+    return replace(standing, subscription=subscription)
+
+
 async def insert(tx: Tx, new: Subscription, at: datetime) -> Subscription | None:
     """None when the account has one already that has not ended."""
     row = await tx.fetchrow(
         """
         with made as (
             insert into subscriptions.subscriptions
-                (id, account_id, plan_id, state, time_zone, test_clock_id, due_at, due_for, trace_id)
-            values ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+                (id, account_id, plan_id, state, time_zone, test_clock_id, due_at, due_for, trace_id,
+                    converts_to_plan_id)
+            values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $11)
             on conflict (account_id) where state not in ('incomplete_expired', 'canceled') do nothing returning *
         ), noted as (
             insert into subscriptions.subscription_events (subscription_id, kind, to_state, detail, at, trace_id)
@@ -165,7 +180,7 @@ async def insert(tx: Tx, new: Subscription, at: datetime) -> Subscription | None
         select * from made
         """,
         new.id, new.account_id, new.plan_id, new.state, new.time_zone, new.test_clock_id, new.due_at, new.due_for,
-        new.trace_id, at,
+        new.trace_id, at, new.converts_to_plan_id,
     )  # fmt: skip
     return None if row is None else subscription_from(row)
 
@@ -184,7 +199,7 @@ async def move(
             update subscriptions.subscriptions
             set plan_id = $3, state = $4, anchor_at = $5, anchor_period = $6, period = $7, period_start = $8,
                 period_end = $9, trial_ends_at = $10, next_plan_id = $11, cancel_at_period_end = $12, paused_at = $13,
-                ended_at = $14, due_at = $15, due_for = $16, reason = $17,
+                ended_at = $14, due_at = $15, due_for = $16, reason = $17, allowance_starts = $23,
                 put_for = case when (due_at, due_for) is not distinct from ($15, $16) then put_for end,
                 revision = revision + 1, updated_at = payonce.due_now()
             where id = $1 and revision = $2 returning *
@@ -198,7 +213,7 @@ async def move(
         before.id, before.revision, after.plan_id, after.state, after.anchor_at, after.anchor_period, after.period,
         after.period_start, after.period_end, after.trial_ends_at, after.next_plan_id, after.cancel_at_period_end,
         after.paused_at, after.ended_at, after.due_at, after.due_for, after.reason, kind, before.state,
-        json.dumps(detail or {}), at, tx.trace_id,
+        json.dumps(detail or {}), at, tx.trace_id, after.allowance_starts,
     )  # fmt: skip
     if row is None:
         raise Retry(f"subscription {before.id} is no longer as it was read")
@@ -239,5 +254,6 @@ def subscription_from(row: Any) -> Subscription:
         cancel_at_period_end=row["cancel_at_period_end"], paused_at=row["paused_at"], ended_at=row["ended_at"],
         due_at=row["due_at"], due_for=None if row["due_for"] is None else Due(row["due_for"]), reason=row["reason"],
         revision=row["revision"], trace_id=row["trace_id"], created_at=row["created_at"],
-        updated_at=row["updated_at"],
+        updated_at=row["updated_at"], converts_to_plan_id=row["converts_to_plan_id"],
+        allowance_starts=None if row["allowance_starts"] is None else tuple(row["allowance_starts"]),
     )  # fmt: skip

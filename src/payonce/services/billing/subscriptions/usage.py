@@ -1,8 +1,13 @@
-"""Usage: events are counted once, against what the plan of the account's subscription allows in its period."""
+"""Usage: events are counted once, against what the plan of the account's subscription allows in its allowance window.
+
+The window is the billing period, or a part of it where the plan says so (allowance.py). `period_start` and `period_end`
+in here are the window's.
+"""
 
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from fractions import Fraction
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 
@@ -10,7 +15,6 @@ from payonce.engine.audit import note
 from payonce.engine.transaction import Tx
 from payonce.kit.ids import new_id
 from payonce.kit.outcomes import PayonceError
-from payonce.services.billing.subscriptions.calendar import share_left
 from payonce.services.billing.subscriptions.model import ENTITLED, State, Subscription
 
 DELTA_MAX: Final = 1_000_000_000
@@ -94,7 +98,7 @@ class FeatureUse:
 
 @dataclass(frozen=True)
 class Standing:
-    """What an account may use, and has used in this period."""
+    """What an account may use, and has used in this allowance window."""
 
     subscription_id: str
     plan_id: str
@@ -160,13 +164,17 @@ async def standing(read: Reads, account_id: str) -> Standing | None:
     """None for an account without a subscription that has not ended."""
     rows = await read.fetch(
         """
-        select s.id, s.plan_id, s.state, s.period_start, s.period_end, f.key as feature,
+        select s.id, s.plan_id, s.state, w.period_start, w.period_end, f.key as feature,
             (f.value #>> '{}')::bigint as allowed, coalesce(c.used, 0) as used,
             s.cancel_at_period_end and s.period_end <= subscriptions.time_of(s.test_clock_id) as over
         from subscriptions.subscriptions s join subscriptions.plans p on p.id = s.plan_id
+        cross join lateral (
+            select subscriptions.window_start(s.allowance_starts, s.period_start, at) as period_start,
+                subscriptions.window_end(s.allowance_starts, s.period_end, at) as period_end
+            from subscriptions.time_of(s.test_clock_id) at) w
         left join lateral jsonb_each(p.features) f on true
         left join subscriptions.usage_counters c
-            on c.subscription_id = s.id and c.feature = f.key and c.period_start = s.period_start
+            on c.subscription_id = s.id and c.feature = f.key and c.period_start = w.period_start
         where s.account_id = $1 and s.state not in ('incomplete_expired', 'canceled')
         order by f.key
         """,
@@ -210,7 +218,7 @@ async def is_known(read: Reads, feature: str) -> bool:
 async def totals(
     read: Reads, account_id: str, feature: str | None = None, limit: int = PERIODS_SHOWN_MAX
 ) -> list[PeriodTotal]:
-    """Per subscription, feature and period, the latest period first. What is not rolled yet is added in the same
+    """Per subscription, feature and allowance window, the latest first. What is not rolled yet is added in the same
     statement: the figures are exact at any moment."""
     rows = await read.fetch(
         """
@@ -233,14 +241,16 @@ async def totals(
 
 
 async def reset(tx: Tx, account_id: str, feature: str | None, by: str, reason: str) -> dict[str, int]:
-    """Makes the allowance of this period whole again, of one feature or of all: what each counter stood at. Events and
+    """Makes the allowance of this window whole again, of one feature or of all: what each counter stood at. Events and
     totals stay, for it was used; without anything used nothing changes."""
     rows = await tx.fetch(
         """
         with standing as (
             select c.subscription_id, c.feature, c.used
             from subscriptions.usage_counters c
-            join subscriptions.subscriptions s on s.id = c.subscription_id and s.period_start = c.period_start
+            join subscriptions.subscriptions s on s.id = c.subscription_id and c.period_start =
+                subscriptions.window_start(
+                    s.allowance_starts, s.period_start, subscriptions.time_of(s.test_clock_id))
             where s.account_id = $1 and s.state not in ('incomplete_expired', 'canceled')
               and ($2::text is null or c.feature = $2)
             order by c.feature for update of c)
@@ -259,32 +269,41 @@ async def reset(tx: Tx, account_id: str, feature: str | None, by: str, reason: s
     return given
 
 
-async def carry_over(tx: Tx, subscription: Subscription, to: datetime) -> None:
-    """The period is left before its end, for another that begins at `to`: as much of its use goes along as goes back of
-    its price. Otherwise whoever changes between a month and a year would begin at zero whenever they like. Moved by two
-    events, so that the totals of both periods together stay what was used; and every counter is moved, so that whoever
-    counts at this moment finds that they read the subscription before the change."""
-    assert subscription.period_start is not None and subscription.period_end is not None
-    share = share_left(subscription.period_start, subscription.period_end, to)
+async def carry_over(
+    tx: Tx, subscription: Subscription, left_at: datetime, begun_at: datetime, share: Fraction
+) -> None:  # fmt: skip
+    """The window that began at `left_at` is left for one that begins at `begun_at`: this share of its use goes along,
+    as it goes back of the price. Otherwise whoever changes between a month and a year would begin at zero whenever they
+    like. Moved by two events, so that the totals of both windows together stay what was used; and every counter is
+    moved, so that whoever counts at this moment finds that they read the subscription before the change."""
     await tx.execute(
         """
         with standing as (
             select c.feature, c.used, case when c.period_start = $2
-                then ceil(c.used * $4::numeric / $5::numeric)::bigint else 0 end as along
-            from subscriptions.usage_counters c where c.subscription_id = $1 order by c.feature for update),
+                then ceil(c.used * $4::numeric / $5::numeric)::bigint else 0 end as along,
+                -- Of a window that was left before, and is now come back to.
+                coalesce((
+                    select t.total from subscriptions.usage_totals t
+                    where t.subscription_id = $1 and t.feature = c.feature and t.period_start = $3), 0)
+                + coalesce((
+                    select sum(e.counted) from subscriptions.usage_events e
+                    where e.subscription_id = $1 and e.feature = c.feature and e.period_start = $3
+                      and not e.rolled), 0)::bigint as before
+            from subscriptions.usage_counters c where c.subscription_id = $1 order by c.feature for update of c),
         moved as (
             update subscriptions.usage_counters c
-            set period_start = $3, used = standing.along, forgiven = 0, updated_at = payonce.due_now()
+            set period_start = $3, used = standing.before + standing.along, forgiven = 0,
+                updated_at = payonce.due_now()
             from standing where c.subscription_id = $1 and c.feature = standing.feature)
         insert into subscriptions.usage_events (account_id, event_id, subscription_id, feature, delta, counted,
             used_after, period_start, at)
         select $6, $7 || side.name || feature, $1, feature, side.sign * along, side.sign * along,
-            case side.sign when 1 then along else used - along end, side.period_start, $3
+            case side.sign when 1 then before + along else used - along end, side.period_start, $3
         from standing
         cross join (values (' from ', -1, $2::timestamptz), (' to ', 1, $3)) side (name, sign, period_start)
         where along > 0
         """,
-        subscription.id, subscription.period_start, to, share.numerator, share.denominator, subscription.account_id,
+        subscription.id, left_at, begun_at, share.numerator, share.denominator, subscription.account_id,
         # Nobody could have used it before for an event of their own.
         str(new_id()),
     )  # fmt: skip
@@ -302,7 +321,7 @@ def _not_counted(why: Why, row: Any, feature: str, delta: int, event_id: str) ->
         return NotCounted(
             why,
             f"{feature}: {used} of {limit} are used, {left(limit, used)} are left and {delta} were asked for; "
-            f"the next period begins at {until}, a larger plan at once",
+            f"the allowance begins anew at {until}, a larger plan's at once",
             used, limit,
         )  # fmt: skip
     sentences = {

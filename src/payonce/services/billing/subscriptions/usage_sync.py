@@ -1,4 +1,4 @@
-"""Usage events are rolled into the totals of their periods, and removed when nobody asks for them any more."""
+"""Usage events are rolled into the totals of their allowance windows, and removed when nobody asks for them again."""
 
 from typing import Final
 
@@ -89,6 +89,7 @@ USAGE_INVARIANTS: Final = {
     "no counter is ahead of its subscription": """
         select c.subscription_id, c.feature, c.period_start from subscriptions.usage_counters c
         join subscriptions.subscriptions s on s.id = c.subscription_id
-        where s.period_start is null or c.period_start > s.period_start
+        where s.period_start is null
+           or (c.period_start > s.period_start and c.period_start <> all(coalesce(s.allowance_starts, '{}')))
     """,
 }

@@ -41,6 +41,11 @@ _UNDER_WAY: Final = """
         select from subscriptions.invoices i where i.subscription_id = s.id)
     union all
     select 'the change of plan of subscription ' || s.id from subscriptions.subscriptions s
+    join subscriptions.plan_changes c on c.subscription_id = s.id and c.state = 'pending' and not c.at_period_end
+    where s.test_clock_id = $1 and not exists (
+        select from payonce.live_messages m where m.correlation_id = s.id and m.queue = $2 and m.state = 'parked')
+    union all
+    select 'the change of plan of subscription ' || s.id from subscriptions.subscriptions s
     join payonce.live_messages m on m.correlation_id = s.id and m.queue = $2 and m.state <> 'parked'
     where s.test_clock_id = $1
     limit 1

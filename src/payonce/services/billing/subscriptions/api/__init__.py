@@ -8,15 +8,19 @@ from starlette.routing import Route
 from payonce.services.billing.card_numbers import refuse_card_numbers
 from payonce.services.billing.subscriptions.api.auth import auth_routes
 from payonce.services.billing.subscriptions.api.clocks import clock_routes
+from payonce.services.billing.subscriptions.api.credit import credit_routes
+from payonce.services.billing.subscriptions.api.customers import customer_routes
 from payonce.services.billing.subscriptions.api.entitlements import entitlement_routes
 from payonce.services.billing.subscriptions.api.invoices import invoice_routes
+from payonce.services.billing.subscriptions.api.plan_migrations import plan_migration_routes
 from payonce.services.billing.subscriptions.api.plans import plan_routes
 from payonce.services.billing.subscriptions.api.subscriptions import subscription_routes
 from payonce.services.billing.subscriptions.api.usage import short_usage_routes, usage_routes
 from payonce.services.billing.subscriptions.api.webhooks import short_webhook_routes, webhook_routes
 
 ROUTES = (
-    auth_routes, plan_routes, subscription_routes, invoice_routes, entitlement_routes, usage_routes, clock_routes,
+    auth_routes, customer_routes, plan_routes, plan_migration_routes, subscription_routes, invoice_routes,
+    credit_routes, entitlement_routes, usage_routes, clock_routes,
 )  # fmt: skip
 
 

@@ -37,7 +37,7 @@ def refusals() -> Iterator[None]:
     except NotFound as no:
         raise Problem(HTTPStatus.NOT_FOUND, str(no)) from no
     except Conflict as no:
-        raise Problem(HTTPStatus.CONFLICT, str(no)) from no
+        raise Problem(HTTPStatus.CONFLICT, str(no), kind=no.kind) from no
     except Invalid as no:
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(no)) from no
 

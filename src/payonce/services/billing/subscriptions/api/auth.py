@@ -17,19 +17,42 @@ from payonce.routes.desk import AtDesk, Desk, Trace
 from payonce.routes.problems import Problem, responses
 from payonce.routes.values import NO_CONTROLS, Asked
 from payonce.services.billing.callers import Who, customer, opened, too_many
-from payonce.services.billing.subscriptions import accounts, logins
-from payonce.services.billing.subscriptions.accounts import Account, AccountVersions, NotAdmitted, Taken, Wanted
+from payonce.services.billing.subscriptions import accounts, logins, password_tokens
+from payonce.services.billing.subscriptions.accounts import (
+    AccountVersions,
+    NotAdmitted,
+    RegistrationClosed,
+    Taken,
+    Wanted,
+)
 from payonce.services.billing.subscriptions.logins import TOKEN_MAX_CHARS, Refreshing
+from payonce.services.billing.subscriptions.model import Account
 from payonce.services.billing.subscriptions.terms import Terms
 from payonce.services.billing.tokens import Claims, Tokens
 
 PREFIX: Final = "/v1/auth"
 ENTER: Final = responses(400, 401, 404, 409, 413, 422, 429, 503)
+REGISTER: Final = responses(400, 401, 403, 404, 409, 413, 422, 429, 503)
 OWN: Final = responses(400, 401, 403, 404, 409, 413, 422, 429, 503)
 PASSWORD_MAX_CHARS: Final = 1_000
 
 Email = Annotated[str, Field(min_length=3, max_length=300, pattern=NO_CONTROLS, examples=["ada@example.com"])]
 Password = Annotated[SecretStr, Field(min_length=1, max_length=PASSWORD_MAX_CHARS)]
+PersonName = Annotated[str, Field(max_length=200, pattern=NO_CONTROLS)]
+TimeZone = Annotated[
+    str,
+    Field(
+        min_length=1, max_length=100, pattern=NO_CONTROLS, examples=["Asia/Dubai"],
+        description="Whose calendar counts periods, such as Asia/Dubai.",
+    ),
+]  # fmt: skip
+Locale = Annotated[
+    str,
+    Field(
+        min_length=2, max_length=20, pattern=NO_CONTROLS, examples=["ar-AE"],
+        description="How amounts are written on invoices, such as en or ar-AE.",
+    ),
+]  # fmt: skip
 RefreshText = Annotated[str, Field(min_length=1, max_length=TOKEN_MAX_CHARS, pattern=NO_CONTROLS)]
 Customer = Annotated[Who, customer()]
 
@@ -37,13 +60,9 @@ Customer = Annotated[Who, customer()]
 class Registration(Asked):
     email: Email
     password: Password = Field(description="12 to 1,000 characters; a few words are easier than signs.")
-    name: Annotated[str, Field(max_length=200, pattern=NO_CONTROLS)] = ""
-    time_zone: Annotated[str, Field(min_length=1, max_length=100, pattern=NO_CONTROLS)] = Field(
-        "UTC", description="Whose calendar counts periods, such as Asia/Dubai."
-    )
-    locale: Annotated[str, Field(min_length=2, max_length=20, pattern=NO_CONTROLS)] = Field(
-        "en", description="How amounts are written on invoices, such as en or ar-AE."
-    )
+    name: PersonName = ""
+    time_zone: TimeZone = "UTC"
+    locale: Locale = "en"
 
 
 class Login(Asked):
@@ -57,6 +76,11 @@ class RefreshAsked(Asked):
 
 class PasswordChange(Asked):
     old_password: Password
+    new_password: Password = Field(description="12 to 1,000 characters.")
+
+
+class PasswordSetting(Asked):
+    token: Annotated[str, Field(min_length=1, max_length=password_tokens.TOKEN_MAX_CHARS, pattern=NO_CONTROLS)]
     new_password: Password = Field(description="12 to 1,000 characters.")
 
 
@@ -83,12 +107,15 @@ class Session(BaseModel):
 def auth_routes() -> APIRouter:
     routes = APIRouter(prefix=PREFIX, tags=["auth"])
 
-    @routes.post("/register", status_code=201, summary="Make an account and log in", responses=ENTER)
+    @routes.post("/register", status_code=201, summary="Make an account and log in", responses=REGISTER)
     async def register(body: Registration, request: Request, desk: AtDesk, trace: Trace) -> Session:
         opened(desk, Tokens)
+        most = opened(desk, Terms).registrations_max
         wanted = Wanted(body.email, body.password.get_secret_value(), body.name, body.time_zone, body.locale)
         with _refusals():
-            account = await accounts.register(desk.database, wanted, address_of(request))
+            account = await accounts.register(
+                desk.database, lambda: desk.begin(trace), wanted, address_of(request), most
+            )
             return await _session(desk, trace, account)
 
     @routes.post("/login", summary="Log in with e-mail address and password", responses=ENTER)
@@ -126,6 +153,18 @@ def auth_routes() -> APIRouter:
         with _refusals():
             account = await accounts.change_password(desk.database, who.account_id, old, new, address_of(request))
             opened(desk, AccountVersions).forget(account.id)
+            return await _session(desk, trace, account)
+
+    @routes.post("/set-password", summary="Set a password with a token, and log in", responses=ENTER)
+    async def set_password(body: PasswordSetting, desk: AtDesk, trace: Trace) -> Session:
+        versions = opened(desk, AccountVersions)
+        new = body.new_password.get_secret_value()
+        with _refusals():
+            account = await password_tokens.set_password(desk.database, lambda: desk.begin(trace), body.token, new)
+            if account is None:
+                text = "this token was used, replaced or has expired; ask the merchant for a new link"
+                raise Problem(HTTPStatus.UNAUTHORIZED, text, headers=WWW)
+            versions.forget(account.id)
             return await _session(desk, trace, account)
 
     @routes.get("/me", summary="The account of whoever asks", responses=OWN)
@@ -169,5 +208,7 @@ def _refusals() -> Iterator[None]:
         raise too_many(no) from no
     except NotAdmitted as no:
         raise Problem(HTTPStatus.UNAUTHORIZED, str(no), headers=WWW) from no
+    except RegistrationClosed as no:
+        raise Problem(HTTPStatus.FORBIDDEN, str(no)) from no
     except Taken as no:
         raise Problem(HTTPStatus.CONFLICT, str(no)) from no

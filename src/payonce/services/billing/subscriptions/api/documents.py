@@ -6,16 +6,20 @@ from typing import Any, Final
 from pydantic import BaseModel, Field
 
 from payonce.routes.values import Money
+from payonce.services.billing.subscriptions import plans
 from payonce.services.billing.subscriptions.invoice_store import CreditNote
 from payonce.services.billing.subscriptions.model import (
     AfterDunning,
+    ChangeState,
     Due,
     Invoice,
     InvoiceState,
     LineKind,
     Plan,
+    PlanChangeRecord,
     State,
     Subscription,
+    When,
 )
 from payonce.services.billing.wire import Action
 
@@ -34,19 +38,54 @@ class PlanDocument(BaseModel):
     interval_count: int
     trial_days: int | None = Field(description="Of a trial, whose price is charged and given back.")
     renews_to: str | None = Field(description="Code of the plan that follows a trial.")
-    features: dict[str, int | None] = Field(description="Limits by feature and period; null is without end.")
+    features: dict[str, int | None] = Field(
+        description="Limits by feature and allowance interval; null is without end."
+    )
+    allowance_interval: str = Field(description="How often the limits begin anew, counted from the billing anchor.")
+    allowance_interval_count: int
     after_dunning: AfterDunning
     retired_at: datetime | None
     created_at: datetime
 
     @classmethod
     def of(cls, plan: Plan) -> "PlanDocument":
+        allowance = plans.allowance_of(plan) or plans.interval_of(plan)
         return cls(
             id=plan.id, code=plan.code, version=plan.version, name=plan.name, price=Money.of(plan.price),
             interval=plan.interval_unit, interval_count=plan.interval_count, trial_days=plan.trial_days,
-            renews_to=plan.renews_to, features=dict(plan.features), after_dunning=plan.after_dunning,
+            renews_to=plan.renews_to, features=dict(plan.features), allowance_interval=allowance.unit.value,
+            allowance_interval_count=allowance.count, after_dunning=plan.after_dunning,
             retired_at=plan.retired_at, created_at=plan.created_at,
         )  # fmt: skip
+
+
+class PlanChangeDocument(BaseModel):
+    """A change of plan that was accepted."""
+
+    id: str = Field(description="Of a change now, also the id of its invoice.")
+    from_plan_id: str
+    to_plan_id: str
+    when: When
+    state: ChangeState = Field(description="pending, and in the end applied, failed or canceled.")
+    reason: str | None = Field(description="Why it failed or was canceled.")
+    effective_at: datetime | None = Field(
+        description="When it was or will be applied; null while a change now awaits its payment."
+    )
+    migration_id: str | None = Field(description="Of an operator's move to another version of the plan.")
+    requested_at: datetime
+    ended_at: datetime | None
+
+    @classmethod
+    def of(cls, change: PlanChangeRecord, subscription: Subscription) -> "PlanChangeDocument":
+        return cls(
+            id=change.id, from_plan_id=change.from_plan_id, to_plan_id=change.to_plan_id, when=change.timing,
+            state=change.state, reason=change.reason, effective_at=change.effective_at(subscription),
+            migration_id=change.migration_id, requested_at=change.requested_at, ended_at=change.ended_at,
+        )  # fmt: skip
+
+
+class PlanChangeList(BaseModel):
+    plan_changes: list[PlanChangeDocument]
 
 
 class SubscriptionDocument(BaseModel):
@@ -61,7 +100,13 @@ class SubscriptionDocument(BaseModel):
     period_start: datetime | None
     period_end: datetime | None
     trial_ends_at: datetime | None
+    converts_to_plan_id: str | None = Field(
+        description="Of a trial: the plan that follows, in the version that was for sale as it began."
+    )
     next_plan_id: str | None = Field(description="Taken up at the end of the period.")
+    plan_change: PlanChangeDocument | None = Field(
+        description="The change of plan that is pending, or the last one that ended."
+    )
     cancel_at_period_end: bool
     paused_at: datetime | None
     ended_at: datetime | None
@@ -74,14 +119,17 @@ class SubscriptionDocument(BaseModel):
     updated_at: datetime
 
     @classmethod
-    def of(cls, subscription: Subscription) -> "SubscriptionDocument":
+    def of(cls, subscription: Subscription, change: PlanChangeRecord | None = None) -> "SubscriptionDocument":
         same = {
             name: getattr(subscription, name)
             for name in cls.model_fields
-            if name not in ("status", "next_at", "next")
+            if name not in ("status", "next_at", "next", "plan_change")
         }  # fmt: skip
-        status = OTHER_NAMES.get(subscription.state, subscription.state.value)
-        return cls(**same, status=status, next_at=subscription.due_at, next=subscription.due_for)
+        return cls(
+            **same, status=OTHER_NAMES.get(subscription.state, subscription.state.value), next_at=subscription.due_at,
+            next=subscription.due_for,
+            plan_change=None if change is None else PlanChangeDocument.of(change, subscription),
+        )  # fmt: skip
 
 
 class SubscriptionPage(BaseModel):
@@ -150,6 +198,7 @@ class InvoiceDocument(BaseModel):
     transaction_id: str | None
     issued_at: datetime
     paid_at: datetime | None
+    paid_with: str | None = Field(description="The card that was charged, as the customer knows it.")
     lines: list[LineDocument]
 
     @classmethod

@@ -12,7 +12,7 @@ from payonce.routes.problems import not_found
 from payonce.routes.values import PAGE_DEFAULT, Limit
 from payonce.services.billing.callers import Who, account_of, moving, opened, take_try, who_of
 from payonce.services.billing.scopes import OPERATE
-from payonce.services.billing.subscriptions import accounts, collecting, invoice_store, listing, printing, store
+from payonce.services.billing.subscriptions import collecting, customers, invoice_store, listing, printing, store
 from payonce.services.billing.subscriptions.api.answering import (
     CHANGES,
     ID,
@@ -28,7 +28,7 @@ from payonce.services.billing.subscriptions.api.answering import (
 from payonce.services.billing.subscriptions.api.documents import InvoiceDocument, InvoicePage, InvoiceStory
 from payonce.services.billing.subscriptions.document import Printable, to_pdf
 from payonce.services.billing.subscriptions.invoice_store import CreditNote
-from payonce.services.billing.subscriptions.model import Invoice, InvoiceState
+from payonce.services.billing.subscriptions.model import Account, Invoice, InvoiceState
 from payonce.services.billing.subscriptions.terms import Terms
 
 PREFIX: Final = "/v1/invoices"
@@ -82,17 +82,20 @@ def _add_printing(routes: APIRouter) -> None:
     async def print_invoice(invoice_id: Id, desk: AtDesk, who: Viewer) -> Response:
         invoice, notes = await _seen(desk, who, invoice_id)
         account, zone = await _customer(desk, invoice)
-        return await _printed(printing.printed_invoice(invoice, notes, account, opened(desk, Terms).seller, zone))
+        terms = opened(desk, Terms)
+        return await _printed(printing.printed_invoice(invoice, notes, account, terms.seller, zone), terms)
 
     @routes.get("/{invoice_id}/credit-notes/{credit_note_id}/pdf", summary="A credit note, to print", responses=PRINTS,
                 response_class=Response)  # fmt: skip
     async def print_credit_note(invoice_id: Id, credit_note_id: Id, desk: AtDesk, who: Viewer) -> Response:
         invoice, notes = await _seen(desk, who, invoice_id)
-        found = next((note for note in notes if credit_note_id in (note.id, note.number)), None)
-        if found is None:
+        place = next((at for at, note in enumerate(notes) if credit_note_id in (note.id, note.number)), None)
+        if place is None:
             raise not_found(f"credit note {credit_note_id!r} of invoice {invoice_id!r}")
         account, zone = await _customer(desk, invoice)
-        return await _printed(printing.printed_note(found, invoice, account, opened(desk, Terms).seller, zone))
+        terms, before = opened(desk, Terms), notes[:place]
+        printed = printing.printed_note(notes[place], before, invoice, account, terms.seller, zone)
+        return await _printed(printed, terms)
 
 
 async def _seen(desk: Desk, who: Who, invoice_id: str) -> tuple[Invoice, list[CreditNote]]:
@@ -103,13 +106,13 @@ async def _seen(desk: Desk, who: Who, invoice_id: str) -> tuple[Invoice, list[Cr
     return found, await invoice_store.credit_notes(desk.read, found)
 
 
-async def _customer(desk: Desk, invoice: Invoice) -> tuple[accounts.Account, str]:
+async def _customer(desk: Desk, invoice: Invoice) -> tuple[Account, str]:
     subscription = await store.find(desk.read, invoice.subscription_id)
     assert subscription is not None
-    return await accounts.account(desk.read, invoice.account_id), subscription.time_zone
+    return await customers.as_invoiced(desk.read, invoice), subscription.time_zone
 
 
-async def _printed(printable: Printable) -> Response:
-    body = await asyncio.to_thread(to_pdf, printable)
+async def _printed(printable: Printable, terms: Terms) -> Response:
+    body = await asyncio.to_thread(to_pdf, printable, terms.fonts)
     named = {"Content-Disposition": f'inline; filename="{printable.number}.pdf"'}
     return Response(body, media_type=PDF, headers=named)

@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field
 from payonce.engine.audit import note
 from payonce.engine.transaction import Tx
 from payonce.kit.money import Amount, asset_of
+from payonce.kit.outcomes import Invalid
 from payonce.routes.desk import AtDesk, Trace
 from payonce.routes.once import Once
 from payonce.routes.problems import not_found, responses
@@ -42,6 +43,10 @@ class PlanOffer(Asked):
     features: dict[Feature, Annotated[int, Field(ge=0, le=LIMIT_MAX)] | None] = Field(
         default_factory=dict, max_length=plans.FEATURES_MAX, description="Limits by feature; null is without end."
     )
+    allowance_interval: Unit | None = Field(
+        None, description="How often the limits begin anew, as every month of an annual plan. Null: every period."
+    )
+    allowance_interval_count: int | None = Field(None, ge=1, le=366, description="1 unless it is given.")
     after_dunning: AfterDunning = AfterDunning.UNPAID
     trial_days: int | None = Field(None, ge=1, le=366)
     renews_to: Code | None = Field(None, description="Of a trial: the code of the plan that follows.")
@@ -100,5 +105,13 @@ def _offer(body: PlanOffer) -> Offer:
     return Offer(
         code=body.code, name=body.name, price=Amount.from_decimal(body.price, asset_of(body.currency)),
         interval=Interval(body.interval, body.interval_count), features=body.features, after_dunning=body.after_dunning,
-        trial_days=body.trial_days, renews_to=body.renews_to,
+        trial_days=body.trial_days, renews_to=body.renews_to, allowance=_allowance(body),
     )  # fmt: skip
+
+
+def _allowance(body: PlanOffer) -> Interval | None:
+    if body.allowance_interval is None:
+        if body.allowance_interval_count is not None:
+            raise Invalid("allowance_interval_count counts nothing: give allowance_interval with it")
+        return None
+    return Interval(body.allowance_interval, body.allowance_interval_count or 1)

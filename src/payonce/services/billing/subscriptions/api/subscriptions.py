@@ -1,19 +1,20 @@
 """Subscriptions over HTTP: begun, changed, paused and ended once for each order, by those whose they are."""
 
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Final
+from http import HTTPStatus
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Response
 from pydantic import Field
 
-from payonce.engine.transaction import Tx
+from payonce.engine.transaction import Reader, Tx
 from payonce.routes.desk import AtDesk
 from payonce.routes.once import Once
 from payonce.routes.problems import not_found
 from payonce.routes.values import NUMBER_MAX, PAGE_DEFAULT, Asked, Limit, Note
 from payonce.services.billing.callers import account_of, moving, opened, who_of
 from payonce.services.billing.scopes import OPERATE
-from payonce.services.billing.subscriptions import changing, listing, starting, store
+from payonce.services.billing.subscriptions import changing, listing, plan_changes, starting, store
 from payonce.services.billing.subscriptions.api.answering import (
     CHANGES,
     READS,
@@ -30,14 +31,24 @@ from payonce.services.billing.subscriptions.api.answering import (
 from payonce.services.billing.subscriptions.api.documents import (
     EventDocument,
     EventPage,
+    PlanChangeDocument,
+    PlanChangeList,
     SubscriptionDocument,
     SubscriptionPage,
 )
 from payonce.services.billing.subscriptions.changing import When
-from payonce.services.billing.subscriptions.model import State, Subscription
+from payonce.services.billing.subscriptions.model import ChangeState, State, Subscription
 from payonce.services.billing.subscriptions.terms import Terms
 
 PREFIX: Final = "/v1/subscriptions"
+ABOUT_CHANGES: Final = (
+    "202: the change is accepted and `plan_change` is pending. It ends as applied, failed or canceled, which the "
+    "subscription, its events and the merchant's webhooks show. 200: no change is pending, as after one was taken "
+    "back. 409: it cannot be, with the reason; nothing was changed."
+)
+NOTHING_PENDING: Final[dict[int | str, Any]] = {
+    200: {"model": SubscriptionDocument, "description": "No change of plan is pending."}
+}
 
 Orderer = Annotated[Once, moving(OPERATE)]
 Change = Callable[[Tx, str | None, str], Awaitable[Subscription]]
@@ -106,7 +117,8 @@ def _add_reading(routes: APIRouter) -> None:
         opened(desk, Terms)
         whose = account_id if who.operator else account_of(who, account_id)
         found = await listing.subscriptions(desk.read, whose, state, after, limit)
-        shown = [SubscriptionDocument.of(each) for each in found]
+        changes = await plan_changes.shown(desk.read, [each.id for each in found])
+        shown = [SubscriptionDocument.of(each, changes.get(each.id)) for each in found]
         return SubscriptionPage(subscriptions=shown, next_after=page_after(found, limit))
 
     @routes.get("/active", summary="The one that has not ended", responses=READS)
@@ -115,7 +127,7 @@ def _add_reading(routes: APIRouter) -> None:
         found = await store.running(desk.read, account_of(who, account_id))
         if found is None:
             raise not_found("subscription of this account that has not ended")
-        return SubscriptionDocument.of(found)
+        return await _shown(desk.read, found)
 
     @routes.get("/{subscription_id}", summary="One subscription", responses=READS)
     async def show_subscription(subscription_id: Id, desk: AtDesk, who: Viewer) -> SubscriptionDocument:
@@ -123,7 +135,7 @@ def _add_reading(routes: APIRouter) -> None:
         found = await store.find(desk.read, subscription_id)
         if found is None or not who.may_see(found.account_id):
             raise not_found(f"subscription {subscription_id!r}")
-        return SubscriptionDocument.of(found)
+        return await _shown(desk.read, found)
 
     @routes.get("/{subscription_id}/events", summary="Its story, in order", responses=READS)
     async def list_events(
@@ -138,19 +150,31 @@ def _add_reading(routes: APIRouter) -> None:
         events = [EventDocument(**event) for event in await store.events(desk.read, found.id, after, asked)]
         return EventPage(events=events, next_after=events[-1].id if len(events) == asked else None)
 
+    @routes.get("/{subscription_id}/plan-changes", summary="Its changes of plan, the newest first", responses=READS)
+    async def list_plan_changes(
+        subscription_id: Id, desk: AtDesk, who: Viewer, limit: Limit = PAGE_DEFAULT
+    ) -> PlanChangeList:
+        opened(desk, Terms)
+        found = await store.find(desk.read, subscription_id)
+        if found is None or not who.may_see(found.account_id):
+            raise not_found(f"subscription {subscription_id!r}")
+        changes = await plan_changes.of_subscription(desk.read, found.id, limit)
+        return PlanChangeList(plan_changes=[PlanChangeDocument.of(each, found) for each in changes])
+
 
 def _add_changing(routes: APIRouter) -> None:
     @routes.post("/{subscription_id}/change-plan", summary="Another plan, now or at the end of the period",
-                 response_model=SubscriptionDocument, responses=CHANGES)  # fmt: skip
+                 description=ABOUT_CHANGES, status_code=202, response_model=SubscriptionDocument,
+                 responses=NOTHING_PENDING | CHANGES)  # fmt: skip
     async def change_plan(subscription_id: Id, body: PlanChange, desk: AtDesk, once: Orderer) -> Response:
         opened(desk, Terms)
 
         async def act(tx: Tx) -> SubscriptionDocument:
             whose = only_of(who_of(once))
             changed = await changing.ask_for_plan(tx, whose, subscription_id, body.new_plan_id, body.when)
-            return SubscriptionDocument.of(changed)
+            return await _shown(tx, changed)
 
-        return await once.answer(refusing(act))
+        return await once.answer(refusing(act), status=_status)
 
     @routes.post("/{subscription_id}/cancel", summary="End it, now or with its period",
                  response_model=SubscriptionDocument, responses=CHANGES)  # fmt: skip
@@ -160,7 +184,7 @@ def _add_changing(routes: APIRouter) -> None:
         async def act(tx: Tx) -> SubscriptionDocument:
             whose = only_of(who_of(once))
             ended = await changing.cancel(tx, whose, subscription_id, body.at, body.reason or "")
-            return SubscriptionDocument.of(ended)
+            return await _shown(tx, ended)
 
         return await once.answer(refusing(act))
 
@@ -176,7 +200,7 @@ def _add_plain_change(routes: APIRouter, name: str, change: Change, summary: str
         opened(desk, Terms)
 
         async def act(tx: Tx) -> SubscriptionDocument:
-            return SubscriptionDocument.of(await change(tx, only_of(who_of(once)), subscription_id))
+            return await _shown(tx, await change(tx, only_of(who_of(once)), subscription_id))
 
         return await once.answer(refusing(act))
 
@@ -184,6 +208,17 @@ def _add_plain_change(routes: APIRouter, name: str, change: Change, summary: str
         f"/{{subscription_id}}/{name}", changed, methods=["POST"], name=f"{name}_subscription", summary=summary,
         response_model=SubscriptionDocument, responses=CHANGES,
     )  # fmt: skip
+
+
+async def _shown(read: Reader | Tx, subscription: Subscription) -> SubscriptionDocument:
+    changes = await plan_changes.shown(read, [subscription.id])
+    return SubscriptionDocument.of(subscription, changes.get(subscription.id))
+
+
+def _status(changed: SubscriptionDocument) -> int:
+    """Accepted, while a change is pending; done, when there is none, as after one was taken back."""
+    pending = changed.plan_change is not None and changed.plan_change.state is ChangeState.PENDING
+    return HTTPStatus.ACCEPTED if pending else HTTPStatus.OK
 
 
 def _place(made: SubscriptionDocument) -> str:

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from payonce.engine.transaction import Tx
+from payonce.kit.repeated import repeated_name
 from payonce.routes.desk import AtDesk, desk_of, trace_of
 from payonce.routes.once import REPLAYED, Once
 from payonce.routes.problems import MEDIA_TYPE, Problem, not_found, responses
@@ -93,8 +94,8 @@ class UsageDocument(BaseModel):
     subscription_id: str
     plan_id: str
     state: State
-    period_start: datetime | None
-    resets_at: datetime | None
+    period_start: datetime | None = Field(description="Of the allowance window.")
+    resets_at: datetime | None = Field(description="Its end, when the limits begin anew.")
     features: list[FeatureDocument]
 
 
@@ -203,7 +204,7 @@ async def _count(request: Request, together: Together) -> Response:
 
 
 def _add_reading(routes: APIRouter) -> None:
-    @routes.get("", summary="What the plan allows, and what of it is used in this period", responses=READS)
+    @routes.get("", summary="What the plan allows, and what of it is used in this allowance window", responses=READS)
     async def show_usage(desk: AtDesk, who: Viewer, account_id: OfAccount = None) -> UsageDocument:
         opened(desk, Terms)
         found = await _standing(desk.read, account_of(who, account_id))
@@ -223,7 +224,7 @@ def _add_reading(routes: APIRouter) -> None:
             raise not_found(f"feature {feature_name!r} in this plan")
         return _feature(found)
 
-    @routes.get("/stats", summary="Totals by period, the latest first", responses=READS)
+    @routes.get("/stats", summary="Totals by allowance window, the latest first", responses=READS)
     async def show_usage_stats(
         desk: AtDesk, who: Viewer, account_id: OfAccount = None,
         feature_name: Annotated[Feature | None, Query()] = None, limit: Limit = PAGE,
@@ -240,7 +241,7 @@ def _add_reading(routes: APIRouter) -> None:
 
 
 def _add_resetting(routes: APIRouter) -> None:
-    @routes.post("/reset", summary="Make the allowance of this period whole again", response_model=ResetDocument,
+    @routes.post("/reset", summary="Make the allowance of this window whole again", response_model=ResetDocument,
                  responses=CHANGES)  # fmt: skip
     async def reset_usage(body: ResetAsked, once: Annotated[Once, moving(OPERATE, operators=True)]) -> Response:
         opened(once.desk, Terms)
@@ -260,6 +261,8 @@ def _read(body: bytes) -> _Event:
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"body: {error}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Problem(HTTPStatus.BAD_REQUEST, f"the body is no JSON: {error}") from error
+    if (name := repeated_name(body)) is not None:
+        raise Problem(HTTPStatus.BAD_REQUEST, f"the body has {name} twice in one object; send each name once")
     if event.delta == 0:
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "body: delta is 0, which counts nothing; leave it out for 1")
     return event

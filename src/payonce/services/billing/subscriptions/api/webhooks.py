@@ -19,10 +19,12 @@ from payonce.routes.desk import AtDesk, desk_of, trace_of
 from payonce.routes.problems import Problem, not_found
 from payonce.services.billing.callers import Who, opened, operator
 from payonce.services.billing.scopes import READ
+from payonce.services.billing.signed_requests import TOKEN_VERSION_PATH, SharedSecrets, read_signed
 from payonce.services.billing.subscriptions import applying
+from payonce.services.billing.subscriptions.accounts import token_version
 from payonce.services.billing.subscriptions.api.answering import READS
 from payonce.services.billing.subscriptions.terms import Terms
-from payonce.services.billing.wire import Notification, read_notification
+from payonce.services.billing.wire import Notification, TokenVersion, TokenVersionQuery, read_notification
 
 PREFIX: Final = "/v1/webhooks"
 CONSUMER: Final = "billing.subscriptions"
@@ -66,7 +68,10 @@ def webhook_routes() -> APIRouter:
 def short_webhook_routes() -> Sequence[Route]:
     """Every charge comes by here. Not in the description of what tokens and keys open: payments sign, and the contract
     is in the README."""
-    return [Route(f"{PREFIX}/payment", take_payment_event, methods=["POST"], include_in_schema=False)]
+    return [
+        Route(f"{PREFIX}/payment", take_payment_event, methods=["POST"], include_in_schema=False),
+        Route(TOKEN_VERSION_PATH, tell_token_version, methods=["POST"], include_in_schema=False),
+    ]
 
 
 async def take_payment_event(request: Request) -> Response:
@@ -83,6 +88,19 @@ async def take_payment_event(request: Request) -> Response:
     async with desk.begin(trace_of(request)) as tx:
         applied = await applying.apply(tx, notification)
     return Response(msgspec.json.encode({"status": applied.status}), media_type="application/json")
+
+
+async def tell_token_version(request: Request) -> Response:
+    """For payments, which have no accounts: by which version of an account its tokens count."""
+    desk = desk_of(request)
+    terms = opened(desk, Terms)
+    body = await read_signed(request, desk, SharedSecrets(terms.webhook_secrets, terms.tolerance_s), CONSUMER)
+    try:
+        asked = msgspec.json.decode(body, type=TokenVersionQuery)
+    except msgspec.DecodeError as error:
+        raise Problem(HTTPStatus.BAD_REQUEST, f"the body names no account: {error}") from error
+    found = TokenVersion(version=await token_version(desk.read, asked.account_id))
+    return Response(msgspec.json.encode(found), media_type="application/json")
 
 
 def _read(body: bytes) -> Notification:

@@ -1,0 +1,80 @@
+"""Signed requests from one service of billing to the other, by the secret that they share."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from starlette.requests import Request
+
+from payonce.engine.transaction import Reader
+from payonce.engine.webhooks import Receiver
+from payonce.kit.ids import new_id
+from payonce.kit.outcomes import Invalid
+from payonce.kit.webhooks import TOLERANCE_S, Refusal, Scheme, Secret, signed_headers
+from payonce.routes.desk import Desk
+from payonce.routes.problems import Problem
+
+if TYPE_CHECKING:
+    from payonce.kit.http import Application, HttpClient, Response
+
+TIMEOUT_S: Final = 10.0
+ANSWER_MAX_BYTES: Final = 256 * 1024
+MESSAGES_PATH: Final = "/v1/messages"
+"""Where payments take messages from a subscription service with a database of its own."""
+TOKEN_VERSION_PATH: Final = "/v1/auth/token-version"  # noqa: S105 - an address
+"""Where subscriptions say which tokens of an account count."""
+
+
+@dataclass(frozen=True)
+class SharedSecrets:
+    """What the two services sign with: any of them will do, so that they can be exchanged without a lost request."""
+
+    secrets: Sequence[Secret] = field(repr=False)
+    tolerance_s: int = TOLERANCE_S
+
+
+class SignedClient:
+    """The other service, as this one asks it. Signed by the store's clock and by every secret in force."""
+
+    def __init__(self, http: "HttpClient", url: str, secrets: Sequence[Secret], read: Reader) -> None:
+        if not secrets:
+            raise Invalid("there is no secret to sign requests with; set WEBHOOK_SIGNING_SECRET")
+        self._http = http
+        self._url = url.rstrip("/")
+        self._secrets = tuple(secrets)
+        self._read = read
+
+    async def post(self, path: str, body: Any) -> "Response":
+        """Raises NotSent or Unknown when there is no answer."""
+        raw = msgspec.json.encode(body)
+        now = await self._read.fetchval("select payonce.due_now()")
+        headers = signed_headers(self._secrets, str(new_id()), now, raw)
+        headers["Content-Type"] = "application/json"
+        return await self._http.request("POST", f"{self._url}{path}", body=raw, headers=headers)
+
+
+@asynccontextmanager
+async def open_signed_client(
+    name: str, url: str, secrets: Sequence[Secret], read: Reader, *, transport: "Application | None" = None
+) -> AsyncIterator[SignedClient]:
+    # Not at the top: commands that ask nobody need no HTTP client, which takes a while to load.
+    from payonce.kit.http import HttpClient
+
+    # The operator wrote the address: it may well lie in their own network.
+    async with HttpClient(
+        name, None, timeout_s=TIMEOUT_S, max_body_bytes=ANSWER_MAX_BYTES, allow_private=True, transport=transport
+    ) as http:
+        yield SignedClient(http, url, secrets, read)
+
+
+async def read_signed(request: Request, desk: Desk, shared: SharedSecrets, consumer: str) -> bytes:
+    """The body, once its signature is verified; 400 or 401 otherwise."""
+    body = await request.body()
+    # Bodies of other requests are signed by the same secrets, and fit none of what is read here.
+    receiver = Receiver(consumer, shared.secrets, Scheme.STANDARD, shared.tolerance_s)
+    received = await receiver.receive(desk.read, request.headers.items(), body)
+    if isinstance(received, Refusal):
+        raise Problem(received.status, received.detail)
+    return body

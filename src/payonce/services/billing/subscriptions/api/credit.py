@@ -1,0 +1,260 @@
+"""Credit over HTTP: customers see their balance, entries and payouts; operators adjust it and pay it out."""
+
+from datetime import datetime
+from http import HTTPStatus
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Query, Response
+from pydantic import BaseModel, Field, StringConstraints
+
+from payonce.engine.brakes import Done, ask
+from payonce.engine.transaction import Tx
+from payonce.kit.money import Amount, Asset, asset_of
+from payonce.kit.outcomes import Invalid
+from payonce.routes.desk import AtDesk, Desk
+from payonce.routes.once import Once
+from payonce.routes.problems import Problem, not_found
+from payonce.routes.values import NO_CONTROLS, NUMBER_MAX, PAGE_DEFAULT, Asked, Limit, Money
+from payonce.services.billing.callers import Who, account_of, moving, opened
+from payonce.services.billing.scopes import CHARGE
+from payonce.services.billing.subscriptions import credit_payouts, credit_store
+from payonce.services.billing.subscriptions.api.answering import (
+    CHANGES,
+    READS,
+    Cursor,
+    Id,
+    IdText,
+    OfAccount,
+    Viewer,
+    refusing,
+)
+from payonce.services.billing.subscriptions.credit_decisions import ACTION, CreditChange, CreditVerdict
+from payonce.services.billing.subscriptions.credit_store import Balance
+from payonce.services.billing.subscriptions.model import (
+    CreditEntry,
+    CreditPayout,
+    EntryKind,
+    PayoutState,
+    PayoutWay,
+)
+from payonce.services.billing.subscriptions.terms import Terms
+
+PREFIX: Final = "/v1/credit"
+
+AmountText = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,12}(\.[0-9]{1,4})?$")]
+Reason = Annotated[str, StringConstraints(min_length=1, max_length=500, pattern=NO_CONTROLS)]
+
+
+class CreditOrder(Asked):
+    account_id: IdText = Field(description="Whose credit.")
+    amount: AmountText = Field(description="In major units, a text: 29.00. Above zero.", examples=["29.00"])
+    currency: str = Field(pattern="^[A-Z]{3}$", examples=["AED"])
+    reason: Reason = Field(description="Stands on the entry, which the customer sees.")
+
+
+class AdjustmentOrder(CreditOrder):
+    change: CreditVerdict = Field(
+        description="add, remove or expire.",
+        json_schema_extra={"enum": [CreditVerdict.ADD, CreditVerdict.REMOVE, CreditVerdict.EXPIRE]},
+    )
+
+
+class PayoutOrder(CreditOrder):
+    way: PayoutWay = Field(
+        PayoutWay.CARD,
+        description="card: a refund of an earlier charge. by_hand: the customer has the money already, and it is only "
+        "put on record.",
+    )
+    invoice: str | None = Field(
+        None, pattern=r"^[0-9a-zA-Z_-]{1,100}$",
+        description="By id or number: through whose charge it goes back. Left out: the newest that has room.",
+    )  # fmt: skip
+
+
+class BalanceDocument(BaseModel):
+    balance: Money
+    revision: int = Field(description="Grows with every entry.")
+
+    @classmethod
+    def of(cls, found: Balance) -> "BalanceDocument":
+        return cls(balance=Money.of(found.amount), revision=found.revision)
+
+
+class CreditDocument(BaseModel):
+    account_id: str
+    balances: list[BalanceDocument] = Field(description="One for each currency; none without any entry.")
+
+
+class EntryDocument(BaseModel):
+    id: int
+    kind: EntryKind
+    amount: Money = Field(description="Above zero the customer has more.")
+    balance: Money = Field(description="After it.")
+    invoice_id: str | None
+    invoice_number: str | None
+    payout_id: str | None
+    reason: str
+    actor: str | None = Field(description="Who did it; operators see it.")
+    at: datetime
+
+    @classmethod
+    def of(cls, entry: CreditEntry, who: Who) -> "EntryDocument":
+        return cls(
+            id=entry.id, kind=entry.kind, amount=Money.of(entry.amount), balance=Money.of(entry.balance),
+            invoice_id=entry.invoice_id, invoice_number=entry.invoice_number, payout_id=entry.payout_id,
+            reason=entry.reason, actor=entry.actor if who.operator else None, at=entry.at,
+        )  # fmt: skip
+
+
+class EntryPage(BaseModel):
+    entries: list[EntryDocument]
+    next_before: int | None = Field(description="Give it as `before` for the next page; null on the last one.")
+
+
+class PayoutDocument(BaseModel):
+    id: str
+    account_id: str
+    amount: Money
+    way: PayoutWay
+    state: PayoutState
+    invoice_id: str | None
+    transaction_id: str | None
+    refund_id: str | None
+    failure: str | None = Field(description="Why it failed; the customer has the credit again.")
+    reason: str
+    created_at: datetime
+    ended_at: datetime | None
+
+    @classmethod
+    def of(cls, payout: CreditPayout) -> "PayoutDocument":
+        return cls(
+            id=payout.id, account_id=payout.account_id, amount=Money.of(payout.amount), way=payout.way,
+            state=payout.state, invoice_id=payout.invoice_id, transaction_id=payout.transaction_id,
+            refund_id=payout.refund_id, failure=payout.failure, reason=payout.reason, created_at=payout.created_at,
+            ended_at=payout.ended_at,
+        )  # fmt: skip
+
+
+class PayoutPage(BaseModel):
+    payouts: list[PayoutDocument]
+    next_before: str | None = Field(description="Give it as `before` for the next page; null on the last one.")
+
+
+class CreditAnswer(BaseModel):
+    """Done, or, above the threshold of its currency, waiting for a second person."""
+
+    balance: BalanceDocument | None = None
+    payout: PayoutDocument | None = None
+    approval: int | None = Field(default=None, description="What the second person grants.")
+    expires_at: datetime | None = None
+
+
+def credit_routes() -> APIRouter:
+    routes = APIRouter(prefix=PREFIX, tags=["credit"])
+    _add_reading(routes)
+    _add_payouts(routes)
+
+    @routes.post("/adjustments", status_code=202, summary="Add, remove or expire credit", response_model=CreditAnswer,
+                 responses=CHANGES)  # fmt: skip
+    async def adjust_credit(
+        body: AdjustmentOrder, desk: AtDesk, once: Annotated[Once, moving(CHARGE, operators=True)]
+    ) -> Response:
+        opened(desk, Terms)
+
+        async def act(tx: Tx) -> CreditAnswer:
+            if body.change not in (CreditVerdict.ADD, CreditVerdict.REMOVE, CreditVerdict.EXPIRE):
+                raise Invalid(f"change {body.change} must be add, remove or expire; {PREFIX}/payouts pays out")
+            return await _change(tx, desk, body, body.change, None, once.caller.holder)
+
+        return await once.answer(refusing(act), status=HTTPStatus.ACCEPTED)
+
+    @routes.post("/payouts", status_code=202, summary="Pay out credit, once", response_model=CreditAnswer,
+                 responses=CHANGES)  # fmt: skip
+    async def pay_out_credit(
+        body: PayoutOrder, desk: AtDesk, once: Annotated[Once, moving(CHARGE, operators=True)]
+    ) -> Response:
+        opened(desk, Terms)
+        verdict = CreditVerdict.PAY_OUT if body.way is PayoutWay.CARD else CreditVerdict.PAID_BY_HAND
+
+        async def act(tx: Tx) -> CreditAnswer:
+            return await _change(tx, desk, body, verdict, body.invoice, once.caller.holder)
+
+        return await once.answer(refusing(act), status=HTTPStatus.ACCEPTED)
+
+    return routes
+
+
+def _add_reading(routes: APIRouter) -> None:
+    @routes.get("", summary="A customer's credit", responses=READS)
+    async def show_credit(desk: AtDesk, who: Viewer, account_id: OfAccount = None) -> CreditDocument:
+        opened(desk, Terms)
+        whose = account_of(who, account_id)
+        found = await credit_store.balances(desk.read, whose)
+        return CreditDocument(account_id=whose, balances=[BalanceDocument.of(each) for each in found])
+
+    @routes.get("/entries", summary="What credit was granted, used, paid out, expired and adjusted", responses=READS)
+    async def list_credit_entries(
+        desk: AtDesk, who: Viewer, account_id: OfAccount = None, limit: Limit = PAGE_DEFAULT,
+        before: Annotated[int | None, Query(ge=1, le=NUMBER_MAX, description="The last id of the page before.")] = None,
+    ) -> EntryPage:  # fmt: skip
+        opened(desk, Terms)
+        limit = min(limit, credit_store.LISTED_MAX)
+        found = await credit_store.entries(desk.read, account_of(who, account_id), before, limit)
+        following = found[-1].id if len(found) == limit else None
+        return EntryPage(entries=[EntryDocument.of(each, who) for each in found], next_before=following)
+
+
+def _add_payouts(routes: APIRouter) -> None:
+    @routes.get("/payouts", summary="A customer's payouts, the newest first", responses=READS)
+    async def list_credit_payouts(
+        desk: AtDesk, who: Viewer, account_id: OfAccount = None, limit: Limit = PAGE_DEFAULT, before: Cursor = None
+    ) -> PayoutPage:
+        opened(desk, Terms)
+        limit = min(limit, credit_payouts.LISTED_MAX)
+        found = await credit_payouts.of_account(desk.read, account_of(who, account_id), before, limit)
+        following = found[-1].id if len(found) == limit else None
+        return PayoutPage(payouts=[PayoutDocument.of(each) for each in found], next_before=following)
+
+    @routes.get("/payouts/{payout_id}", summary="One payout, and how it ended", responses=READS)
+    async def show_credit_payout(payout_id: Id, desk: AtDesk, who: Viewer) -> PayoutDocument:
+        opened(desk, Terms)
+        found = await credit_payouts.find(desk.read, payout_id)
+        if found is None or not who.may_see(found.account_id):
+            raise not_found(f"payout {payout_id!r}")
+        return PayoutDocument.of(found)
+
+
+async def _change(
+    tx: Tx, desk: Desk, order: CreditOrder, verdict: CreditVerdict, invoice: str | None, by: str
+) -> CreditAnswer:
+    """As in the console: what needs a second person there needs one here."""
+    amount = _amount(order.amount, order.currency)
+    if await credit_store.now_of(tx, order.account_id) is None:
+        raise not_found(f"account {order.account_id!r}")
+    has = await credit_store.opened(tx, order.account_id, amount.asset)
+    asked = CreditChange(
+        account_id=order.account_id, currency=amount.asset.code, exponent=amount.asset.exponent, seen=has.revision,
+        verdict=verdict, amount_minor=amount.minor, invoice=invoice, note=order.reason,
+    )  # fmt: skip
+    end = await ask(tx, desk.actions[ACTION], asked, by, order.reason)
+    if not isinstance(end, Done):
+        return CreditAnswer(approval=end.id, expires_at=end.expires_at)
+    payout_id = end.result["payout"]
+    payout = None if payout_id is None else await credit_payouts.find(tx, payout_id)
+    return CreditAnswer(
+        balance=BalanceDocument.of(await credit_store.balance(tx, order.account_id, amount.asset)),
+        payout=None if payout is None else PayoutDocument.of(payout),
+    )  # fmt: skip
+
+
+def _amount(text: str, currency: str) -> Amount:
+    try:
+        asset: Asset = asset_of(currency)
+    except Invalid:
+        raise Problem(
+            HTTPStatus.UNPROCESSABLE_ENTITY, f"currency {currency} is not known here; use its ISO code"
+        ) from None
+    amount = Amount.from_decimal(text, asset)
+    if amount.minor <= 0:
+        raise Invalid(f"amount {text} must be above zero")
+    return amount

@@ -1,0 +1,174 @@
+"""Customers over HTTP, for a merchant's back end: create, list, read and edit them, and let them set a password."""
+
+from datetime import datetime
+from http import HTTPStatus
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Query, Response
+from pydantic import BaseModel, Field, StringConstraints
+
+from payonce.engine.transaction import Tx
+from payonce.routes.desk import AtDesk, Trace
+from payonce.routes.once import Once
+from payonce.routes.problems import not_found
+from payonce.routes.values import NO_CONTROLS, PAGE_DEFAULT, Asked, Limit
+from payonce.services.billing.callers import Who, moving, opened, operator
+from payonce.services.billing.scopes import OPERATE, READ
+from payonce.services.billing.subscriptions import customers, password_tokens
+from payonce.services.billing.subscriptions.api.answering import (
+    CHANGES,
+    READS,
+    Cursor,
+    Id,
+    page_after,
+    refusals,
+    refusing,
+)
+from payonce.services.billing.subscriptions.api.auth import Email, Locale, PersonName, TimeZone
+from payonce.services.billing.subscriptions.customers import (
+    EDITABLE,
+    EXTERNAL_ID_MAX_CHARS,
+    NewCustomer,
+)
+from payonce.services.billing.subscriptions.model import Account
+from payonce.services.billing.subscriptions.terms import Terms
+
+PREFIX: Final = "/v1/customers"
+REVISION_MAX: Final = 2**31 - 1
+ABOUT_EDITS: Final = (
+    "Fields that are left out stay as they are. 409 with the type `…:stale-revision`: the customer was edited since "
+    "`revision` was read, and nothing was changed. An edit that changes nothing is 200, so it can be repeated."
+)
+ABOUT_INVITATIONS: Final = (
+    "Put the token into a link to a page of yours, which sends it with the new password to `POST "
+    "/v1/auth/set-password`. A customer has at most one: making another replaces it."
+)
+
+# Opaque: only what cannot be seen is refused, inside it and at its ends.
+ExternalIdText = Annotated[
+    str,
+    StringConstraints(
+        min_length=1, max_length=EXTERNAL_ID_MAX_CHARS,
+        pattern=r"^[^\s\x00-\x1f\x7f]([^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f])?$",
+    ),
+]  # fmt: skip
+Viewer = Annotated[Who, operator(READ)]
+Editor = Annotated[Who, operator(OPERATE)]
+Orderer = Annotated[Once, moving(OPERATE, operators=True)]
+
+
+class CustomerOrder(Asked):
+    email: Email = Field(description="One customer for each; small and capital letters are the same.")
+    name: PersonName = Field("", description="Stands on invoices; without it, the e-mail address does.")
+    external_id: ExternalIdText | None = Field(None, description="Your own id for the customer; no two have the same.")
+    time_zone: TimeZone = "UTC"
+    locale: Locale = "en"
+
+
+class CustomerEdit(Asked):
+    revision: int = Field(ge=0, le=REVISION_MAX, description="As you read it.")
+    # A default that no description shows: left out is allowed, null is not.
+    email: Email = Field(default_factory=str)
+    name: PersonName = Field(default_factory=str)
+    external_id: ExternalIdText | None = Field(None, description="null removes it.")
+    time_zone: TimeZone = Field(
+        default_factory=str, description="For later subscriptions; one that has begun keeps its calendar."
+    )
+    locale: Locale = Field(default_factory=str, description="For later invoices.")
+
+    @property
+    def changes(self) -> dict[str, str | None]:
+        return {name: getattr(self, name) for name in EDITABLE if name in self.model_fields_set}
+
+
+class CustomerDocument(BaseModel):
+    id: str = Field(description="What other routes call account_id.")
+    external_id: str | None
+    email: str
+    name: str
+    time_zone: str
+    locale: str
+    has_password: bool = Field(description="Without one, nobody can log in as this customer.")
+    test_clock_id: str | None
+    revision: int = Field(description="Grows with every edit.")
+    created_at: datetime
+    updated_at: datetime
+
+    @classmethod
+    def of(cls, customer: Account) -> "CustomerDocument":
+        return cls(**{name: getattr(customer, name) for name in cls.model_fields})
+
+
+class CustomerPage(BaseModel):
+    customers: list[CustomerDocument]
+    next_after: str | None = Field(description="Give it as `after` for the next page; null on the last one.")
+
+
+class PasswordTokenDocument(BaseModel):
+    token: str = Field(description="Good for one use; it is shown this once.")
+    expires_at: datetime
+
+
+def customer_routes() -> APIRouter:
+    routes = APIRouter(prefix=PREFIX, tags=["customers"])
+    _add_reading(routes)
+    _add_writing(routes)
+
+    @routes.post("/{account_id}/password-tokens", status_code=201, responses=CHANGES,
+                 summary="Let a customer set a password", description=ABOUT_INVITATIONS)  # fmt: skip
+    async def make_password_token(account_id: Id, desk: AtDesk, trace: Trace, who: Editor) -> PasswordTokenDocument:
+        opened(desk, Terms)
+        with refusals():
+            async with desk.begin(trace) as tx:
+                made = await password_tokens.make(tx, account_id, who.holder)
+        return PasswordTokenDocument(token=made.token, expires_at=made.expires_at)
+
+    return routes
+
+
+def _add_reading(routes: APIRouter) -> None:
+    @routes.get("", summary="Customers, the newest first", responses=READS)
+    async def list_customers(
+        desk: AtDesk, _: Viewer,
+        external_id: Annotated[ExternalIdText | None, Query(description="The customer with this id of yours.")] = None,
+        email: Annotated[
+            str | None, Query(min_length=3, max_length=300, pattern=NO_CONTROLS, description="The whole address.")
+        ] = None,
+        limit: Limit = PAGE_DEFAULT, after: Cursor = None,
+    ) -> CustomerPage:  # fmt: skip
+        opened(desk, Terms)
+        with refusals():
+            found = await customers.listed(desk.read, external_id, email, after, limit)
+        shown = [CustomerDocument.of(each) for each in found]
+        return CustomerPage(customers=shown, next_after=page_after(found, limit))
+
+    @routes.get("/{account_id}", summary="One customer", responses=READS)
+    async def show_customer(account_id: Id, desk: AtDesk, _: Viewer) -> CustomerDocument:
+        opened(desk, Terms)
+        found = await customers.find(desk.read, account_id)
+        if found is None:
+            raise not_found(f"customer {account_id!r}")
+        return CustomerDocument.of(found)
+
+
+def _add_writing(routes: APIRouter) -> None:
+    @routes.post("", status_code=201, summary="Create a customer, who has no password", responses=CHANGES,
+                 response_model=CustomerDocument)  # fmt: skip
+    async def create_customer(body: CustomerOrder, desk: AtDesk, once: Orderer) -> Response:
+        opened(desk, Terms)
+        new = NewCustomer(body.email, body.name, body.external_id, body.time_zone, body.locale)
+
+        async def act(tx: Tx) -> CustomerDocument:
+            return CustomerDocument.of(await customers.create(tx, new, once.caller.holder))
+
+        return await once.answer(refusing(act), status=HTTPStatus.CREATED, location=lambda made: f"{PREFIX}/{made.id}")
+
+    @routes.patch("/{account_id}", summary="Edit a customer", description=ABOUT_EDITS, responses=CHANGES)
+    async def edit_customer(
+        account_id: Id, body: CustomerEdit, desk: AtDesk, trace: Trace, who: Editor
+    ) -> CustomerDocument:
+        opened(desk, Terms)
+        with refusals():
+            async with desk.begin(trace) as tx:
+                edited = await customers.edit(tx, account_id, body.revision, body.changes, who.holder)
+        return CustomerDocument.of(edited)

@@ -1,0 +1,149 @@
+"""Plan migrations over HTTP: operators preview, order, watch and cancel the move of subscriptions to a new version."""
+
+from datetime import datetime
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Query, Response
+from pydantic import BaseModel, Field
+
+from payonce.engine.transaction import Tx
+from payonce.routes.desk import AtDesk
+from payonce.routes.once import Once
+from payonce.routes.problems import not_found
+from payonce.routes.values import PAGE_DEFAULT, Asked, Limit, Money, Note
+from payonce.services.billing.callers import Who, moving, opened, operator, who_of
+from payonce.services.billing.scopes import OPERATE
+from payonce.services.billing.subscriptions import plan_migrations
+from payonce.services.billing.subscriptions.api.answering import (
+    CHANGES,
+    ID,
+    READS,
+    Id,
+    IdText,
+    refusals,
+    refusing,
+)
+from payonce.services.billing.subscriptions.model import State
+from payonce.services.billing.subscriptions.plan_migrations import MigrationState, PlanMigration, Preview
+from payonce.services.billing.subscriptions.terms import Terms
+
+PREFIX: Final = "/v1/plan-migrations"
+
+Operator = Annotated[Who, operator(OPERATE)]
+Orderer = Annotated[Once, moving(OPERATE, operators=True)]
+FromPlan = Annotated[str, Query(pattern=ID, description="The older version, by its id.")]
+ToPlan = Annotated[str | None, Query(pattern=ID, description="Left out: the version that is for sale.")]
+
+
+class MigrationOrder(Asked):
+    from_plan_id: IdText = Field(description="The older version, by its id.")
+    to_plan_id: IdText | None = Field(None, description="Left out: the version that is for sale.")
+    note: Note = Field(description="Why; merchants' webhooks and the audit log have it.")
+
+
+class MigrationCancellation(Asked):
+    note: Note = Field(description="Why; it is kept in the audit log.")
+
+
+class PreviewDocument(BaseModel):
+    from_plan_id: str
+    to_plan_id: str
+    subscriptions: int = Field(description="How many would be moved.")
+    by_state: dict[State, int]
+    canceling: int = Field(description="Not moved, since they end with their period.")
+    price: Money
+    new_price: Money
+    total: Money = Field(description="What one period of all of them costs now.")
+    new_total: Money
+    first_effective_at: datetime | None = Field(description="The first renewal with which one would be moved.")
+    last_effective_at: datetime | None
+
+    @classmethod
+    def of(cls, preview: Preview) -> "PreviewDocument":
+        return cls(
+            from_plan_id=preview.older.id, to_plan_id=preview.newer.id, subscriptions=preview.subscriptions,
+            by_state={State(state): count for state, count in preview.by_state.items()}, canceling=preview.canceling,
+            price=Money.of(preview.older.price), new_price=Money.of(preview.newer.price),
+            total=Money.of(preview.before), new_total=Money.of(preview.after), first_effective_at=preview.first_at,
+            last_effective_at=preview.last_at,
+        )  # fmt: skip
+
+
+class MigrationDocument(BaseModel):
+    id: str
+    from_plan_id: str
+    to_plan_id: str
+    state: MigrationState = Field(description="done: every change is scheduled, and applied with its renewal.")
+    note: str
+    requested_by: str
+    scheduled: int = Field(description="How many subscriptions have, or had, a scheduled change.")
+    withdrawn: int
+    created_at: datetime
+    updated_at: datetime
+
+    @classmethod
+    def of(cls, migration: PlanMigration) -> "MigrationDocument":
+        return cls(**{name: getattr(migration, name) for name in cls.model_fields})
+
+
+class MigrationList(BaseModel):
+    plan_migrations: list[MigrationDocument]
+
+
+def plan_migration_routes() -> APIRouter:
+    routes = APIRouter(prefix=PREFIX, tags=["plans"])
+    _add_reading(routes)
+    _add_ordering(routes)
+    return routes
+
+
+def _add_reading(routes: APIRouter) -> None:
+    @routes.get("", summary="Plan migrations, the newest first", responses=READS)
+    async def list_plan_migrations(desk: AtDesk, _: Operator, limit: Limit = PAGE_DEFAULT) -> MigrationList:
+        opened(desk, Terms)
+        found = await plan_migrations.listed(desk.read, limit)
+        return MigrationList(plan_migrations=[MigrationDocument.of(each) for each in found])
+
+    @routes.get("/preview", summary="How many would be moved, and what that amounts to", responses=CHANGES)
+    async def preview_plan_migration(
+        desk: AtDesk, _: Operator, from_plan_id: FromPlan, to_plan_id: ToPlan = None
+    ) -> PreviewDocument:
+        opened(desk, Terms)
+        with refusals():
+            return PreviewDocument.of(await plan_migrations.preview(desk.read, from_plan_id, to_plan_id))
+
+    @routes.get("/{migration_id}", summary="One plan migration", responses=READS)
+    async def show_plan_migration(migration_id: Id, desk: AtDesk, _: Operator) -> MigrationDocument:
+        opened(desk, Terms)
+        found = await plan_migrations.find(desk.read, migration_id)
+        if found is None:
+            raise not_found(f"plan migration {migration_id!r}")
+        return MigrationDocument.of(found)
+
+
+def _add_ordering(routes: APIRouter) -> None:
+    @routes.post("", status_code=202, summary="Move the subscriptions of an older version when they renew",
+                 response_model=MigrationDocument, responses=CHANGES)  # fmt: skip
+    async def order_plan_migration(body: MigrationOrder, desk: AtDesk, once: Orderer) -> Response:
+        opened(desk, Terms)
+
+        async def act(tx: Tx) -> MigrationDocument:
+            by = who_of(once).holder
+            return MigrationDocument.of(
+                await plan_migrations.start(tx, body.from_plan_id, body.to_plan_id, by, body.note)
+            )
+
+        return await once.answer(refusing(act), status=202, location=lambda made: f"{PREFIX}/{made.id}")
+
+    @routes.post("/{migration_id}/cancel", status_code=202, summary="Withdraw what is still pending",
+                 response_model=MigrationDocument, responses=CHANGES)  # fmt: skip
+    async def cancel_plan_migration(
+        migration_id: Id, body: MigrationCancellation, desk: AtDesk, once: Orderer
+    ) -> Response:
+        opened(desk, Terms)
+
+        async def act(tx: Tx) -> MigrationDocument:
+            by = who_of(once).holder
+            return MigrationDocument.of(await plan_migrations.cancel(tx, migration_id, by, body.note))
+
+        return await once.answer(refusing(act), status=202)

@@ -1,0 +1,51 @@
+"""From the outbox of subscriptions to the queues of payments, where payments have a database of their own."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from payonce.engine.ledger.model import Reads
+from payonce.engine.outbox import Answer, Delivered, Entry, NotNow, Refusal, Terms
+from payonce.services.billing.signed_requests import MESSAGES_PATH, SignedClient
+from payonce.services.billing.wire import Forwarded, ForwardedAnswer, ForwardedMessages
+
+RELAY: Final = "payments"
+BATCH: Final = 50
+
+
+class PaymentsRelay:
+    """Payments answers when its commit is done. What it may have taken is sent again, and known there by its id."""
+
+    name = RELAY
+    terms = Terms(batch=BATCH)
+
+    def __init__(self, client: SignedClient | None) -> None:
+        """None: nothing is delivered from here."""
+        self._client = client
+
+    async def deliver(self, entries: Sequence[Entry]) -> Sequence[Answer]:
+        if self._client is None:
+            return [NotNow("this process has no secret to sign with; set WEBHOOK_SIGNING_SECRET")] * len(entries)
+        answer = await self._client.post(MESSAGES_PATH, ForwardedMessages(messages=[_of(each) for each in entries]))
+        if not answer.is_success:
+            # A wrong secret or address is mended by a person: until then nothing is parked, and nothing lost.
+            return [NotNow(f"payments answered {answer.status}: {answer.excerpt()}")] * len(entries)
+        refused = msgspec.json.decode(answer.body, type=ForwardedAnswer).refused
+        return [
+            Refusal(why) if (why := refused.get(str(each.message.id))) is not None else Delivered() for each in entries
+        ]
+
+
+async def waiting_for_payments(read: Reads) -> int:
+    found: int = await read.fetchval("select count(*) from payonce.outbox where relay = $1", RELAY)
+    return found
+
+
+def _of(entry: Entry) -> Forwarded:
+    message = entry.message
+    return Forwarded(
+        id=message.id, queue=message.queue, action=message.action, payload=message.payload,
+        correlation_id=message.correlation_id, idempotency_key=message.idempotency_key, trace_id=message.trace,
+        created_at=message.created_at,
+    )  # fmt: skip
