@@ -52,10 +52,12 @@ def upped(line: str, environment: dict[str, str], folder: Path) -> Iterator[Chil
         yield processes.start(sys.executable, "-m", "payonce", "up", name="up", environment=environment)
 
 
-def link_of(process: Child) -> str:
-    """The one line that the document tells to look for."""
-    [link] = re.findall(r"^The console: (\S+)$", process.output, re.MULTILINE)
-    return str(link)
+def link_of(process: Child, environment: dict[str, str]) -> str:
+    """What `./dev console` prints, since the process writes to a file."""
+    [port] = re.findall(r"payonce console --port (\d+)", process.output)
+    command = [sys.executable, "-m", "payonce", "console", "--port", port]
+    asked = subprocess.run(command, env={**clean_environment(), **environment}, capture_output=True, check=True)
+    return asked.stdout.decode().strip()
 
 
 async def to_the_parked_message(page: Page) -> None:
@@ -78,7 +80,7 @@ async def a_stranger(
     here = {**urls, **keys, **unhurried, "PAYONCE_DATA_DIR": str(folder / "data")}
     with upped(line, dict(here), folder) as process:
         await process.says("worker_started", within_s=90.0)
-        link = link_of(process)
+        link = await asyncio.to_thread(link_of, process, here)
         async with open_person(browser, link.partition("/console")[0]) as stranger:
             await stranger.page.goto(link)
             yield stranger, {**clean_environment(), **here}
@@ -113,7 +115,7 @@ async def test_the_transfer_of_the_document_is_followed_and_people_are_given_log
     async with a_stranger(scratch, browser, tmp_path, up) as (stranger, environment):
         page = stranger.page
         await typed(put_transfer, environment)
-        await page.get_by_placeholder("Find by id").fill("t-1")
+        await page.get_by_placeholder("Find an id").fill("t-1")
         await page.keyboard.press("Enter")
         await expect(page.locator(".story")).to_contain_text("southbank.pay_in")
         # An open page would ask once more while it is being left, and be sent to the login in between.

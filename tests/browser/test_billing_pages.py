@@ -43,7 +43,7 @@ async def test_an_operator_finds_a_customer_sees_the_failed_renewal_retries_it_a
         await page.goto("/console/")
         await page.get_by_role("link", name="Customers", exact=True).click()
         await expect(page.get_by_role("heading", level=1)).to_have_text("Customers")
-        await page.get_by_label("E-mail, or any id").fill("acc-1@")
+        await page.get_by_label("E-mail, external id or any id").fill("acc-1@")
         await page.get_by_role("button", name="Filter").click()
         await page.get_by_role("link", name="acc-1@example.com").click()
         await expect(page.get_by_role("heading", level=1)).to_contain_text("past due")

@@ -124,3 +124,34 @@ async def test_a_link_that_is_pressed_while_the_page_renews_itself_is_followed(
         assert first is not None
         await page.evaluate(RENEWED)
         assert not await first.evaluate("each => each.isConnected"), "with nothing pressed it is renewed"
+
+
+async def test_the_focus_survives_that_the_page_renews_itself(
+    stage: OpenStage, served: OpenServed, browser: Browser
+) -> None:
+    async with open_scene(stage) as scene, served() as console, console.person(browser) as person:
+        await scene.parked_message()
+        page = person.page
+        await page.goto("/console/")
+        for link in (page.locator("#queues a.name").first, page.get_by_role("link", name="Parked messages")):
+            await link.focus()
+            href = await link.get_attribute("href")
+            # An element of the page as it was; it is gone when the page has renewed itself.
+            await link.evaluate("each => { each.dataset.old = 'yes'; }")
+            await page.wait_for_function("() => !document.querySelector('[data-old]')")
+            await expect(page.locator(":focus")).to_have_attribute("href", str(href))
+
+
+async def test_a_page_that_was_left_by_a_click_beside_its_links_takes_no_focus_back(
+    stage: OpenStage, served: OpenServed, browser: Browser
+) -> None:
+    async with open_scene(stage) as scene, served() as console, console.person(browser) as person:
+        await scene.parked_message()
+        page = person.page
+        await page.goto("/console/")
+        link = page.locator("#queues a.name").first
+        await link.focus()
+        await page.locator("h1").click()
+        await link.evaluate("each => { each.dataset.old = 'yes'; }")
+        await page.wait_for_function("() => !document.querySelector('[data-old]')")
+        assert await page.evaluate("() => document.activeElement === document.body")

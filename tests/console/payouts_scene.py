@@ -18,7 +18,7 @@ from payonce.testing import OpenStage
 from tests.console.visitor import Answer, Visitor, console
 from tests.services.payouts.hostpay_stage import BTC_CLIENT, House, eth, open_house, usdt
 
-REFUSED_ADDRESS: Final = "bc1" + "q" * 12
+REFUSED_ADDRESS: Final = "bc1p0xlxvlhemja6c4dqv22uapctqupfhlxm9h8z3k2e72q4k9hcz7vqzk5jj0"
 """It has the shape that we ask for, and not the one that the exchange does."""
 OTHER_ADDRESS: Final = "bc1qar0srrr7xfkvy5l643lydnw9re59gtzzwf5mdq"
 ACTIONS: Final = (deciding, clearing, limiting)

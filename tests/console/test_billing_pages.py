@@ -1,7 +1,12 @@
 """Billing in the console: what is found, shown and added up, and what is said where there is nothing."""
 
+import html
+import json
+import re
+
 import pytest
 
+from payonce.console.pages import billing_dunning
 from payonce.console.pages.billing import PAGES
 from payonce.testing import OpenStage, Servers
 from tests.console.billing_scene import fill, notify, open_scene, rows_of
@@ -26,10 +31,35 @@ async def test_without_tables_the_pages_say_so(stage: OpenStage) -> None:
             assert (page.status, "This database has no billing." in page.words) == (200, True), path
 
 
+@pytest.mark.parametrize("held", ["subscriptions", "payments"])
+async def test_where_the_services_have_a_database_each_pages_show_what_is_here(stage: OpenStage, held: str) -> None:
+    other = {"subscriptions": "payments", "payments": "subscriptions"}[held]
+    async with open_scene(stage, elsewhere=[f"billing.{other}"]) as (s, address), visiting(address) as visitor:
+        await fill(s, 1)
+        await notify(s, "evt-1", "t-1-0", delivered=True)
+        await s.owner.execute(f"drop schema {other} cascade")
+        for path in (*LISTS, *ONE):
+            page = await visitor.get(path)
+            mine = ("deliveries" in path) == (held == "payments")
+            said = f"billing.{other} has a database of its own. Look in the console" in page.words
+            assert (page.status, said) == (200, not mine), path
+        if held == "subscriptions":
+            refused = await visitor.post(
+                "/billing/invoices/i-1-0/refund", {"csrf": (await visitor.get(ONE[2])).field("csrf")}
+            )
+            assert (refused.status, "billing.payments has a database of its own" in refused.words) == (400, True)
+            for path in (ONE[0], ONE[2], "/billing/figures"):
+                assert "billing.payments has a database of its own" in (await visitor.get(path)).words, path
+        else:
+            assert "never arrived" not in (await visitor.get("/billing/deliveries")).words
+            shown = await visitor.get("/billing/deliveries/evt-1")
+            assert "GET /v1/webhooks/status/{event_id} there says" in shown.words
+
+
 async def test_empty_lists_say_what_comes_first(stage: OpenStage) -> None:
     async with open_scene(stage) as (_, address), visiting(address) as visitor:
         for path, said in (
-            ("customers", "Nobody has registered yet."), ("invoices", "No invoice was issued yet."),
+            ("customers", "There are no customers yet."), ("invoices", "No invoice was issued yet."),
             ("dunning", "Everybody has paid."), ("deliveries", "Payments had nothing to tell yet."),
             ("figures", "No subscription ran within 12m."), ("customers?reference=nobody", "No customer matches."),
         ):  # fmt: skip
@@ -55,6 +85,22 @@ async def test_customers_are_found_by_email_state_plan_clock_and_ids(stage: Open
             assert rows_of(page, "customers") == found, query
         page = await visitor.get("/billing/customers")
         assert "Active 17 Past due 2 Canceled 3" in page.words
+
+
+async def test_a_customer_shows_the_merchants_own_id_and_whether_they_can_log_in(stage: OpenStage) -> None:
+    async with open_scene(stage) as (s, address), visiting(address) as visitor:
+        await fill(s, 3)
+        await s.owner.execute(
+            "update subscriptions.accounts set external_id = '<b>crm-2</b>', password_hash = null where id = 'c-2'"
+        )
+        page = await visitor.get("/billing/customers/c-2")
+        assert "External id <b>crm-2</b> Password none: nobody can log in yet" in page.words
+        assert "<b>crm-2" not in page.text
+        assert "External id – Password set" in (await visitor.get("/billing/customers/c-1")).words
+        page = await visitor.get("/billing/customers?reference=%3Cb%3Ecrm-2%3C/b%3E")
+        assert rows_of(page, "customers") == ["c-2"]
+        assert "<b>crm-2</b>" in page.words
+        assert "<b>crm-2" not in page.text
 
 
 async def test_lists_are_paged_without_a_row_lost_or_doubled(stage: OpenStage) -> None:
@@ -134,6 +180,72 @@ async def test_dunning_shows_who_owes_what_why_and_the_next_try(stage: OpenStage
         assert "being charged" in page.words
         assert "none: a new card, or a person" in page.words
         assert rows_of(await visitor.get("/billing/dunning?state=unpaid"), "customers") == ["c-30"]
+
+
+async def test_dunning_counts_and_explains_exactly_those_it_lists(stage: OpenStage) -> None:
+    async with open_scene(stage) as (s, address), visiting(address) as visitor:
+        await fill(s, 60)
+        await s.owner.execute(
+            "update subscriptions.subscriptions set state = 'unpaid', due_at = null, due_for = null where id = 's-30'"
+        )
+        # Paid this moment, or forgiven: nothing is owed, although the subscription does not know it yet.
+        await s.owner.execute("update subscriptions.invoices set state = 'void' where id in ('i-10-3', 'i-20-3')")
+        # Owed by somebody whose subscription is neither past due nor unpaid.
+        await s.owner.execute(
+            "update subscriptions.invoices set state = 'open', failures = 1, decline_code = 'expired_card', "
+            "paid_at = null where id = 'i-2-3'"
+        )
+        page = await visitor.get("/billing/dunning")
+        assert rows_of(page, "customers") == ["c-40", "c-50", "c-60", "c-30"]
+        assert "All 4 Past due 3 Unpaid 1" in page.words
+        assert "Why: insufficient_funds 4 " in page.words
+        page = await visitor.get("/billing/dunning?state=unpaid")
+        assert rows_of(page, "customers") == ["c-30"]
+        assert "Why: insufficient_funds 1 " in page.words
+
+
+async def test_dunning_pages_do_not_end_before_the_last_who_owes(
+    stage: OpenStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(billing_dunning, "PAGE_ROWS", 2)
+    async with open_scene(stage) as (s, address), visiting(address) as visitor:
+        await fill(s, 60)
+        await s.owner.execute("update subscriptions.invoices set state = 'void' where id in ('i-10-3', 'i-20-3')")
+        seen, path = [], "/billing/dunning"
+        while path:
+            page = await visitor.get(path)
+            seen += rows_of(page, "customers")
+            following = re.search(r'<a href="([^"]+)" rel="next"', page.text)
+            path = html.unescape(following[1]) if following else ""
+        assert seen == ["c-30", "c-40", "c-50", "c-60"]
+
+
+async def test_figures_explain_exactly_the_failed_charges_they_draw(stage: OpenStage) -> None:
+    async with open_scene(stage) as (s, address), visiting(address) as visitor:
+        await fill(s, 10)
+        # On the day before the first one drawn, and in another currency.
+        await s.owner.execute(
+            """
+            update payments.transactions
+            set state = 'failed', decline_code = 'expired_card', gateway_id = null, reason = 'no',
+                created_at = date_trunc('day', payonce.due_now(), 'UTC') - interval '29 days 1 second'
+            where id = 't-2-0'
+            """
+        )
+        await s.owner.execute(
+            """
+            update payments.transactions
+            set state = 'failed', decline_code = 'lost_card', gateway_id = null, reason = 'no',
+                currency = 'JPY', exponent = 0
+            where id = 't-3-0'
+            """
+        )
+        page = await visitor.get("/billing/figures")
+        drawn = json.loads(html.unescape(re.findall(r'data-charts="([^"]+)"', page.text)[-1]))
+        assert sum(drawn["failed"]) == 1
+        assert "Why they failed: insufficient_funds 1 " in page.words + " "
+        assert "expired_card" not in page.words
+        assert "lost_card" not in page.words
 
 
 async def test_deliveries_show_attempts_and_how_they_were_taken(stage: OpenStage) -> None:

@@ -20,7 +20,8 @@ def minutes(*runs: int, depths: tuple[int | None, ...] = ()) -> list[Minute]:
 def test_the_minute_that_runs_is_left_out_of_the_runs() -> None:
     found = columns(minutes(10, 20, 3))
     assert found["success"] == [10, 20, None]
-    assert found["errors"] == [5, 10, None]
+    assert found["retry"] == [5, 10, None]
+    assert found["errors"] == [0, 0, None], "a retry may still end well"
     assert found["at"][-1] - found["at"][0] == 120
 
 
@@ -36,6 +37,7 @@ def test_nothing_seen_is_a_gap_and_not_a_zero() -> None:
     assert columns([]) == {
         "at": [],
         "success": [],
+        "retry": [],
         "errors": [],
         "waiting": [],
         "delayed": [],

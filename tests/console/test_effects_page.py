@@ -65,7 +65,7 @@ async def test_only_the_safe_answers_are_offered_and_another_one_is_refused(stag
 @pytest.mark.parametrize(
     ("fate", "said"),
     [
-        ("update payonce.messages set state = 'ready'", "its message was not parked and goes on by itself"),
+        ("update payonce.messages set state = 'ready'", "its message is due or in work, and goes on by itself"),
         (
             "delete from payonce.messages",
             "its message is gone and no message follows it; put one, or see: payonce audit run",

@@ -1,6 +1,7 @@
 """What went wrong on our side is for the log; a visitor hears that it did."""
 
 import asyncio
+from uuid import UUID
 
 import asyncpg
 import pytest
@@ -55,6 +56,43 @@ async def test_our_own_sentences_are_shown(stage: OpenStage) -> None:
         site = build_console(StageDesk(s, asyncio.Event()), "127.0.0.1", lambda: TOKEN, (page,))
         async with serving(Starlette(routes=[Mount(CONSOLE, site)])) as address, visiting(address) as visitor:
             assert "the printer is on fire" in (await visitor.get("/broken")).words
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "said"),
+    [
+        ("/nowhere", 404, "There is no page /console/nowhere."),
+        ("/nowhere/at/all", 404, "There is no page /console/nowhere/at/all."),
+        ("/queues/no-such-queue", 404, "there is no queue 'no-such-queue'"),
+        ("/queues/no-such-queue/pause", 404, "there is no queue 'no-such-queue'"),
+        ("/queues/no-such-queue/redrive", 404, "there is no queue 'no-such-queue'"),
+        (f"/queues/no-such-queue/messages/{UUID(int=7)}", 404, "there is no queue 'no-such-queue'"),
+        ("/?window=7y", 400, "window is '7y'; it is one of: 1h, 6h, 24h"),
+        (f"/effects/{UUID(int=7)}", 400, "there is no effect"),
+    ],
+)
+async def test_an_error_keeps_the_navigation_and_the_headers(
+    stage: OpenStage, path: str, status: int, said: str
+) -> None:
+    async with stage() as s, console(s) as address, visiting(address) as visitor:
+        page = await visitor.get(path)
+        assert (page.status, said in page.words) == (status, True), page.words
+        assert '<nav id="pages"' in page.text
+        assert 'href="/console/queues"' in page.text
+        assert page.headers["Content-Security-Policy"].startswith("default-src 'none'")
+        assert page.headers["Cache-Control"] == "no-store"
+
+
+async def test_a_form_that_is_refused_keeps_the_navigation(stage: OpenStage) -> None:
+    async with stage() as s, console(s) as address, visiting(address) as visitor:
+        page = await visitor.post("/queues/some-queue/resume", {"csrf": "forged"})
+        assert (page.status, '<nav id="pages"' in page.text) == (403, True)
+
+
+async def test_a_stranger_sees_no_navigation(stage: OpenStage) -> None:
+    async with stage() as s, console(s) as address, visiting(address, with_ticket=False) as visitor:
+        page = await visitor.get("/nowhere")
+        assert (page.status, '<nav id="pages"' in page.text) == (403, False)
 
 
 async def test_a_table_that_may_not_be_read_is_not_named_at_the_login(stage: OpenStage) -> None:

@@ -140,7 +140,7 @@ async def test_totals_are_by_state_within_the_other_filters(stage: OpenStage) ->
         assert "Held 2" in page.words
         assert 'title="200.000000 USDT"' in page.text
         narrowed = await visitor.get("/payouts?channel=-1002")
-        assert "All 1 Held 1" in narrowed.words
+        assert "All 1 Held or in review 1 Held 1" in narrowed.words
 
 
 async def test_the_overview_is_not_quiet_while_a_payout_waits_for_a_person(stage: OpenStage) -> None:
@@ -150,7 +150,25 @@ async def test_the_overview_is_not_quiet_while_a_payout_waits_for_a_person(stage
         page = await visitor.get("/")
         assert "All quiet" not in page.words
         assert "Payouts held or in review 1" in page.words
-        assert "/console/payouts?state=held" in page.text
+        assert "/console/payouts?state=with_people" in page.text
+
+
+async def test_the_card_of_65_payouts_leads_to_65_and_says_why(stage: OpenStage) -> None:
+    async with open_scene(stage) as (house, address), visiting(address) as visitor:
+        await held(house)
+        await multiply(house, 64)
+        await house.s.owner.execute(
+            "update payouts.payouts set state = 'review', reason = 'the exchange is away: ' || id "
+            "where payment_id like 'copy-%' and substr(payment_id, 6)::int > 4"
+        )
+        page = await visitor.get("/")
+        assert re.search(r"Payouts held or in review 65 .{1,60} the exchange is away: copy-\d+", page.words)
+        listed = await visitor.get("/payouts?state=with_people")
+        assert "Held or in review 65 Held 5 Review 60" in listed.words
+        following = re.search(r'<a href="([^"]+)" rel="next"', listed.text)
+        assert following
+        rest = await visitor.get(following[1].replace("&amp;", "&"))
+        assert len({*rows_of(listed), *rows_of(rest)}) == 65
 
 
 async def test_pages_of_a_long_list_show_each_payout_once(stage: OpenStage) -> None:

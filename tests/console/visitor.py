@@ -13,14 +13,17 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from yarl import URL
 
+from payonce.app import SERVICES
 from payonce.console import mounting
 from payonce.console.cookies import TICKET
 from payonce.console.mounting import CONSOLE
 from payonce.console.ticket import Ticket
 from payonce.engine import brakes
+from payonce.engine.attention import Attentive
 from payonce.engine.bell import Bell
 from payonce.engine.brakes import Action, Actions
 from payonce.engine.database import Database
+from payonce.engine.lookup import Lookup
 from payonce.engine.people import Role, add_person
 from payonce.engine.queue import Admin
 from payonce.engine.transaction import Reader, Tx, begin
@@ -41,6 +44,8 @@ class StageDesk:
     """Actions of a service."""
     resources: Sequence[object] = ()
     """What its roles opened."""
+    elsewhere: Sequence[str] = ()
+    """Roles whose tables are in another database."""
 
     @property
     def database(self) -> Database:
@@ -65,6 +70,17 @@ class StageDesk:
         )  # fmt: skip
         made = [make(self.admin) for make in declared]
         return {action.name: action for action in made}
+
+    @property
+    def lookups(self) -> Sequence[Lookup]:
+        return [lookup for service in SERVICES for lookup in service.lookups]
+
+    def holds(self, role: str) -> bool:
+        return role not in self.elsewhere
+
+    @property
+    def attention(self) -> Sequence[Attentive]:
+        return [service.attention for service in SERVICES if service.attention is not None]
 
     def begin(self, trace_id: str | None = None) -> AbstractAsyncContextManager[Tx]:
         return begin(self.stage.database, self.stage.feed, trace_id)
@@ -129,9 +145,10 @@ async def console(
     host: str = "127.0.0.1",
     also: Sequence[Callable[[Admin], Action[Any]]] = (),
     resources: Sequence[object] = (),
+    elsewhere: Sequence[str] = (),
 ) -> AsyncIterator[str]:
     """The console as a process that listens at `host`, and knows these actions too, would serve it."""
-    desk = StageDesk(stage, asyncio.Event(), also, resources)
+    desk = StageDesk(stage, asyncio.Event(), also, resources, elsewhere)
     routes = [Mount(CONSOLE, mounting.console(desk, host, lambda: TOKEN, keep_s=0.0)), *mounting.ways_in()]
     async with serving(Starlette(routes=routes)) as address:
         try:

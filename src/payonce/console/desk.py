@@ -5,9 +5,11 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
+from payonce.engine.attention import Attentive
 from payonce.engine.bell import Bell
 from payonce.engine.brakes import Actions
 from payonce.engine.database import Database
+from payonce.engine.lookup import Lookup
 from payonce.engine.queue import Admin
 from payonce.engine.transaction import Reader, Tx
 
@@ -33,6 +35,20 @@ class Desk(Protocol):
     @property
     def resources(self) -> Sequence[object]:
         """What the services' roles of this process opened; empty in one that runs none."""
+        ...
+
+    @property
+    def lookups(self) -> Sequence[Lookup]:
+        """Of every service, whichever roles run here."""
+        ...
+
+    @property
+    def attention(self) -> Sequence[Attentive]:
+        """Of every service, whichever roles run here."""
+        ...
+
+    def holds(self, role: str) -> bool:
+        """Whether the database has the tables of this role's service, whichever roles run here."""
         ...
 
     @property

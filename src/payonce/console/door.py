@@ -3,6 +3,7 @@
 import hmac
 import ipaddress
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
@@ -23,6 +24,9 @@ FORM_MAX_BYTES: Final = 256 * 1024
 FORM_MAX_FIELDS: Final = 1_000
 FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
 """What proxies add. Behind one, whoever is in front of it would come in as the one who sits at the machine."""
+
+_VISIT: Final = "console_visit"
+"""The name under which a request carries its visit, for the page of an error."""
 
 HEADERS: Final[Mapping[str, str]] = {
     "Content-Security-Policy": (
@@ -100,11 +104,15 @@ class Door:
         if person is None:
             return None
         csrf = cookies.csrf(logged_in=not local)
-        form = await checked_form(request, csrf) if request.method not in ("GET", "HEAD") else FormData()
         glance = await self._board.glance()
-        return Visit(
-            self._desk, request, person, known.now, csrf, cookies, local, glance, self._board, form, self._pages
+        visit = Visit(
+            self._desk, request, person, known.now, csrf, cookies, local, glance, self._board, FormData(), self._pages
         )  # fmt: skip
+        # Before anything of the request is judged: the page that refuses it has the navigation then.
+        setattr(request.state, _VISIT, visit)
+        if request.method in ("GET", "HEAD"):
+            return visit
+        return replace(visit, form=await checked_form(request, csrf))
 
     async def _take_ticket(self, request: Request) -> Response:
         """To the same page without the token, which stays in no address, history or list of links."""
@@ -119,6 +127,12 @@ class Door:
                 raise _without_ticket()
             cookies.set(response, TICKET, self._ticket.cookie, TICKET_KEPT_S, "strict")
         return greeted(cookies, response)
+
+
+def visit_of(request: Request) -> Visit | None:
+    """Who made this request; None when nobody was let in."""
+    found: Visit | None = getattr(request.state, _VISIT, None)
+    return found
 
 
 async def checked_form(request: Request, csrf: str) -> FormData:
@@ -176,8 +190,8 @@ def _check_at_this_machine(request: Request) -> None:
 
 def _without_ticket() -> HTTPException:
     return HTTPException(
-        403, "nobody has a login yet, so only the link that `payonce up` printed when it started leads in; "
-        "on the machine that runs it, `payonce console` prints it again"
+        403, "nobody has a login yet, so only the console's link leads in; `payonce console` prints it on the machine "
+        "that runs this, as `payonce up` does when it starts at a terminal"
     )  # fmt: skip
 
 

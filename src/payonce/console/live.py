@@ -68,7 +68,7 @@ def columns(minutes: Sequence[Minute], step: int = 1) -> dict[str, list[Any]]:
     groups = [minutes[start : start + step] for start in range(first, len(minutes), step)]
     found: dict[str, list[Any]] = {"at": [int(group[-1].minute.timestamp()) for group in groups]}
     running = minutes[-1] if minutes else None
-    for name in ("success", "errors"):
+    for name in ("success", "retry", "errors"):
         over = [[getattr(each, name) for each in group if each is not running] for group in groups]
         found[name] = [round(sum(counts) / len(counts), 1) if counts else None for counts in over]
     for name in ("waiting", "delayed", "lying"):

@@ -9,19 +9,21 @@ import asyncpg
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from payonce.console import entrance
 from payonce.console.cookies import Cookies
 from payonce.console.desk import Desk
-from payonce.console.door import HEADERS, Door, is_loopback
-from payonce.console.page import Page, PageRoute
+from payonce.console.door import HEADERS, Door, is_loopback, visit_of
+from payonce.console.links import link
+from payonce.console.page import Page, PageRoute, Visit, get
 from payonce.console.pages import PAGES
 from payonce.console.templating import ENVIRONMENT, STATIC
 from payonce.console.ticket import Ticket
 from payonce.engine.database import is_transient
+from payonce.engine.declared import UnknownQueue
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid, PayonceError, Stale
 from payonce.kit.redact import redact
@@ -54,9 +56,19 @@ def build_console(
             *entrance.routes(desk, is_loopback(host)),
             # What is written out comes before what matches anything: /effects/freeze is not the effect "freeze".
             *sorted(routes, key=lambda route: len(re.findall(r"{", route.path))),
+            # Behind the door like every page: whoever lost the way keeps the navigation.
+            Route("/{rest:path}", door.guarding({"GET": get("/{rest:path}", _no_page)}), methods=["GET", "POST"]),
         ],
         exception_handlers={HTTPException: _http_error, Exception: _bug, **dict.fromkeys(EXPECTED, _error)},
     )
+
+
+async def _no_page(visit: Visit) -> Response:
+    """An address with a slash too many is taken for the one without it."""
+    path = str(visit.path["rest"])
+    if path.endswith("/"):
+        return RedirectResponse(link(f"/{path.rstrip('/')}", **visit.asked), status_code=307)
+    raise HTTPException(404)
 
 
 class _Static(StaticFiles):
@@ -81,14 +93,15 @@ def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.detail == HTTPStatus.NOT_FOUND.phrase:
         detail = f"There is no page {request.url.path[:PATH_SHOWN_MAX]}."
-        return _error_page(request, error.status_code, detail, error.headers, PAGES)
+        return _error_page(request, error.status_code, detail, error.headers)
     return _error_page(request, error.status_code, error.detail, error.headers)
 
 
 def _error(request: Request, error: Exception) -> Response:
     """Bad input is the visitor's; what changed meanwhile is looked at again; a database that is away is for later."""
     if isinstance(error, Invalid):
-        return _error_page(request, HTTPStatus.BAD_REQUEST, str(error))
+        status = HTTPStatus.NOT_FOUND if isinstance(error, UnknownQueue) else HTTPStatus.BAD_REQUEST
+        return _error_page(request, status, str(error))
     if isinstance(error, Stale):
         return _error_page(request, HTTPStatus.CONFLICT, str(error))
     status = HTTPStatus.SERVICE_UNAVAILABLE if is_transient(error) else HTTPStatus.INTERNAL_SERVER_ERROR
@@ -104,12 +117,12 @@ def _bug(request: Request, error: Exception) -> Response:
     return _error_page(request, HTTPStatus.INTERNAL_SERVER_ERROR, OURS)
 
 
-def _error_page(
-    request: Request, status: int, detail: str, headers: Mapping[str, str] | None = None, pages: tuple[Page, ...] = ()
-) -> Response:
-    """`pages` are offered to whoever lost the way."""
-    text = ENVIRONMENT.get_template("error.html").render(
-        title=HTTPStatus(status).phrase, detail=redact(detail), theme=Cookies.of(request).theme,
-        pages=[page for page in pages if page.group is not None],
-    )  # fmt: skip
+def _error_page(request: Request, status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:
+    """Within the console's frame for whoever has come in; bare for others, who see no page's name."""
+    title, said, visit = HTTPStatus(status).phrase, redact(detail), visit_of(request)
+    if visit is not None:
+        response = visit.page("problem.html", title, status=status, detail=said)
+        response.headers.update({**HEADERS, **(headers or {})})
+        return response
+    text = ENVIRONMENT.get_template("error.html").render(title=title, detail=said, theme=Cookies.of(request).theme)
     return HTMLResponse(text, status_code=status, headers={**HEADERS, **(headers or {})})

@@ -11,6 +11,7 @@ import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from payonce.console.links import ROOT, link
+from payonce.console.stills import still
 from payonce.kit.money import Amount
 from payonce.kit.words import counted
 from payonce.logs import without_secrets
@@ -109,7 +110,7 @@ def _environment() -> Environment:
     shown = (age, as_json, count, counted, document, duration, moment, money, spark)
     made.filters |= {each.__name__: each for each in shown}
     made.filters["redacted"] = without_secrets
-    made.globals |= {"asset": asset, "link": link}
+    made.globals |= {"asset": asset, "link": link, "still_chart": still}
     return made
 
 

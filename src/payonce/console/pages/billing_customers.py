@@ -7,7 +7,7 @@ from starlette.responses import Response
 from payonce.console.forms import PAGE_ROWS, choice_of, name_of, text_of
 from payonce.console.links import link
 from payonce.console.page import Visit
-from payonce.console.pages.billing_reading import bounded, id_in, nothing_there
+from payonce.console.pages.billing_reading import PAYMENTS, bounded, has, id_in, nothing_there
 from payonce.services.billing.payments import looking as at_payments
 from payonce.services.billing.subscriptions import looking, looking_invoices
 from payonce.services.billing.subscriptions.looking import Wanted
@@ -42,6 +42,7 @@ async def list_customers(visit: Visit) -> Response:
 
 async def show_customer(visit: Visit) -> Response:
     given = id_in(visit, "customer")
+    with_payments = await has(visit, PAYMENTS)
     async with bounded(visit) as read:
         customer = await looking.customer(read, given)
         if customer is None:
@@ -49,10 +50,10 @@ async def show_customer(visit: Visit) -> Response:
         subscriptions = await looking.subscriptions_of(read, customer.id)
         invoices = await looking_invoices.listed(read, WantedInvoices(account_id=customer.id), None, LAST_ROWS + 1)
         credit = await looking.credit(read, customer.id)
-        cards = await at_payments.cards(read, customer.id)
-        charges = await at_payments.charges_of_account(read, customer.id, LAST_ROWS + 1)
+        cards = await at_payments.cards(read, customer.id) if with_payments else []
+        charges = await at_payments.charges_of_account(read, customer.id, LAST_ROWS + 1) if with_payments else []
     return visit.page(
         "billing_customer.html", customer.email, customer=customer, subscriptions=subscriptions, credit=credit,
         invoices=invoices[:LAST_ROWS], more_invoices=len(invoices) > LAST_ROWS, cards=cards,
-        charges=charges[:LAST_ROWS], more_charges=len(charges) > LAST_ROWS,
+        charges=charges[:LAST_ROWS], more_charges=len(charges) > LAST_ROWS, with_payments=with_payments,
     )  # fmt: skip

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from payonce.console.forms import PAGE_ROWS, choice_of, name_of, reason_of, text_of
 from payonce.console.links import link
 from payonce.console.page import Visit
-from payonce.console.pages.billing_reading import bounded, id_in, nothing_there
+from payonce.console.pages.billing_reading import SUBSCRIPTIONS, bounded, has, id_in, nothing_there
 from payonce.engine.audit import notes
 from payonce.engine.ledger.model import Reads
 from payonce.services.billing.payments import looking
@@ -23,15 +23,17 @@ async def list_deliveries(visit: Visit) -> Response:
     asked = visit.asked
     chosen = choice_of(asked, "state", tuple(CHOICES), "all")
     reference, before = name_of(asked, "reference"), name_of(asked, "before")
+    with_taken = await has(visit, SUBSCRIPTIONS)
     async with bounded(visit) as read:
         waiting, oldest = await looking.undelivered(read)
         found = await looking.deliveries(read, CHOICES[chosen], reference, before, PAGE_ROWS + 1)
         rows = found[:PAGE_ROWS]
-        taken = await looking_invoices.received(read, [each.event_id for each in rows])
+        taken = await looking_invoices.received(read, [each.event_id for each in rows]) if with_taken else {}
     typed, here = {"reference": text_of(asked, "reference")}, "/billing/deliveries"
     return visit.page(
         "billing_deliveries.html", "Deliveries", rows=rows, taken=taken, chosen=chosen, choices=tuple(CHOICES),
-        typed=typed, waiting=waiting, oldest=oldest, first=link(here, **typed, state=chosen) if before else None,
+        typed=typed, waiting=waiting, oldest=oldest, with_taken=with_taken,
+        first=link(here, **typed, state=chosen) if before else None,
         next=link(here, **typed, state=chosen, before=rows[-1].event_id) if len(found) > PAGE_ROWS else None,
     )  # fmt: skip
 
@@ -46,13 +48,15 @@ async def send_again(visit: Visit) -> Response:
 
 
 async def show_delivery(visit: Visit) -> Response:
+    with_taken = await has(visit, SUBSCRIPTIONS)
     async with bounded(visit) as read:
         delivery = await _known(visit, read)
         said = await notes(read, reference=delivery.event_id, limit=PAGE_ROWS)
         attempts = await looking.attempts(read, delivery.event_id)
-        taken = (await looking_invoices.received(read, [delivery.event_id])).get(delivery.event_id)
+        received = await looking_invoices.received(read, [delivery.event_id]) if with_taken else {}
     return visit.page(
-        "billing_delivery.html", f"Notification {delivery.event_id}", delivery=delivery, attempts=attempts, taken=taken,
+        "billing_delivery.html", f"Notification {delivery.event_id}", delivery=delivery, attempts=attempts,
+        taken=received.get(delivery.event_id), with_taken=with_taken,
         body=_read(delivery.body), said=said,
     )  # fmt: skip
 

@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from payonce.console.forms import choice_of
 from payonce.console.page import Visit
-from payonce.console.pages.billing_reading import bounded
+from payonce.console.pages.billing_reading import PAYMENTS, bounded, has
 from payonce.services.billing.payments import looking as at_payments
 from payonce.services.billing.payments.looking import Day
 from payonce.services.billing.subscriptions import figures, figures_kept
@@ -21,6 +21,7 @@ WHO: Final = ("customers", "test clocks")
 async def show_figures(visit: Visit) -> Response:
     window = choice_of(visit.asked, "window", tuple(WINDOWS), "12m")
     who = choice_of(visit.asked, "who", WHO, WHO[0])
+    with_payments = await has(visit, PAYMENTS)
     async with bounded(visit) as read:
         assets = await figures.currencies(read)
         names = tuple(asset.code for asset in assets)
@@ -28,14 +29,15 @@ async def show_figures(visit: Visit) -> Response:
         asset = next((each for each in assets if each.code == currency), None)
         months = [] if asset is None else await figures_kept.months(
             read, WINDOWS[window], asset, on_test_clocks=who == WHO[1])  # fmt: skip
-        days = await at_payments.days(read, DAYS)
-        declines = await at_payments.declines(read, DAYS)
+        shown = asset if with_payments else None
+        days = [] if shown is None else await at_payments.days(read, DAYS, shown)
+        declines = {} if shown is None else await at_payments.declines(read, DAYS, shown)
     some = any(each.running or each.won or each.lost for each in months)
     return visit.page(
         "billing_figures.html", "Billing in figures", window=window, windows=tuple(WINDOWS), who=who, everybody=WHO,
         currency=currency, currencies=names, months=list(reversed(months)), some=some, chart=month_columns(months),
         units=1 if asset is None else 10**asset.exponent, charges=day_columns(days), declines=declines, days=DAYS,
-        charged=sum(each.succeeded + each.failed for each in days),
+        charged=sum(each.succeeded + each.failed for each in days), with_payments=with_payments,
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from starlette.responses import Response
 from payonce.console.forms import PAGE_ROWS, choice_of, moment_of, name_of, text_of
 from payonce.console.links import link
 from payonce.console.page import Visit
-from payonce.console.pages.billing_reading import bounded, id_in, nothing_there
+from payonce.console.pages.billing_reading import PAYMENTS, bounded, has, id_in, nothing_there
 from payonce.engine.brakes import waiting_about
 from payonce.kit.outcomes import Invalid, PayonceError, Stale
 from payonce.services.billing.payments import looking as at_payments
@@ -74,14 +74,16 @@ async def known_invoice(visit: Visit) -> Bill:
 
 
 async def invoice_page(visit: Visit, bill: Bill, problem: PayonceError | None = None) -> Response:
+    with_payments = await has(visit, PAYMENTS)
     async with bounded(visit) as read:
         notes = await looking_invoices.credit_notes(read, bill)
-        charges = await at_payments.charges_of_invoice(read, bill.id)
+        charges = await at_payments.charges_of_invoice(read, bill.id) if with_payments else []
     waiting = [found for each in charges if (found := await waiting_about(visit.desk.read, REFUND, each.id))]
     may_go_back = [each for each in charges if each.left.minor] if REFUND in visit.desk.actions and not waiting else []
     status = 200 if problem is None else 409 if isinstance(problem, Stale) else 400
     return visit.page(
         "billing_invoice.html", f"Invoice {bill.number}", status=status, bill=bill, notes=notes, charges=charges,
-        waiting=waiting, may_go_back=may_go_back, problem="" if problem is None else str(problem),
-        typed={name: text_of(visit.form, name) for name in ("amount", "why", "beyond", "outside")},
+        waiting=waiting, may_go_back=may_go_back, with_payments=with_payments,
+        problem="" if problem is None else str(problem),
+        typed={name: text_of(visit.form, name) for name in ("amount", "why", "outside")},
     )  # fmt: skip

@@ -15,7 +15,7 @@ from payonce.services.billing.payments.decisions import ACTION, GiveBack
 from payonce.services.billing.payments.looking import Charged
 from payonce.services.billing.subscriptions.looking_invoices import Bill
 
-FIELDS: Final = ("charge", "left", "amount", "why", "beyond", "outside")
+FIELDS: Final = ("charge", "left", "amount", "why", "outside")
 
 
 async def refund(visit: Visit) -> Response:
@@ -57,8 +57,7 @@ def _given(visit: Visit, charge: Charged) -> GiveBack:
     amount = None if not typed else Amount.from_decimal(typed, charge.amount.asset)
     return GiveBack(
         transaction_id=charge.id, left_minor=left, amount_minor=None if amount is None else amount.minor,
-        beyond_credit=text_of(visit.form, "beyond") == "yes", outside=text_of(visit.form, "outside") == "yes",
-        note=reason_of(visit.form),
+        outside=text_of(visit.form, "outside") == "yes", note=reason_of(visit.form),
     )  # fmt: skip
 
 
@@ -80,12 +79,9 @@ def _button(given: GiveBack) -> str:
 
 
 def _sentences(bill: Bill, charge: Charged, given: GiveBack, amount: Amount) -> list[str]:
-    doubled = amount - charge.free
     return [
         f"{amount} has gone back to {bill.email} outside the gateway, as you say; the gateway is not asked."
         if given.outside else f"{amount} goes back to {charge.card or 'the card'} of {bill.email}.",
-        *([f"{doubled} of it came back as credit when the plan changed: {bill.email} has that twice then."]
-          if doubled.minor > 0 else []),
         "A credit note is issued. Whether the subscription goes on is another decision."
         if charge.id == bill.transaction_id else
         "It paid nothing of the invoice, so there is no credit note; what waited for its return goes on.",

@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from payonce.console.forms import number_of, reason_of, text_of
 from payonce.console.page import Visit
-from payonce.console.pages.billing_reading import bounded, id_in, nothing_there
+from payonce.console.pages.billing_reading import PAYMENTS, bounded, has, id_in, nothing_there
 from payonce.engine.brakes import Done, ask, preview, waiting_about
 from payonce.engine.story import Kind, story
 from payonce.kit.outcomes import Invalid, PayonceError, Retry, Stale
@@ -104,11 +104,12 @@ async def _known(visit: Visit) -> Seen:
 
 
 async def _page(visit: Visit, seen: Seen, problem: PayonceError | None = None) -> Response:
+    with_payments = await has(visit, PAYMENTS)
     async with bounded(visit) as read:
         invoices = await looking_invoices.listed(read, WantedInvoices(reference=seen.id), None, INVOICES)
         owed = await looking_invoices.owed(read, seen.id)
-        charged = await at_payments.charges_of_subscription(read, seen.id)
-        told = await at_payments.told_of(read, charged)
+        charged = await at_payments.charges_of_subscription(read, seen.id) if with_payments else []
+        told = await at_payments.told_of(read, charged) if with_payments else []
         own, cut = await of_subscriptions.facts(read, seen, [each.event_id for each in told])
         engine = await story(read, seen.id)
     waiting = await waiting_about(visit.desk.read, ACTION, seen.id)

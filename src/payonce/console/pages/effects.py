@@ -41,13 +41,14 @@ CHOICES: Final = {
 
 async def inbox(visit: Visit) -> Response:
     state = State(choice_of(visit.asked, "state", TABS, "review"))
-    vendor, asset = name_of(visit.asked, "vendor"), name_of(visit.asked, "asset")
+    vendor, asset, queue = (name_of(visit.asked, name) for name in ("vendor", "asset", "queue"))
     after = id_of(visit.asked, "after")
     read = visit.desk.read
     found = await effects(
-        read, [state], vendor=vendor, asset=asset, limit=PAGE_ROWS + 1, after=after, newest_first=state not in OPEN
-    )
-    page, query = found[:PAGE_ROWS], {"state": state, "vendor": vendor, "asset": asset}
+        read, [state], vendor=vendor, asset=asset, queue=queue, limit=PAGE_ROWS + 1, after=after,
+        newest_first=state not in OPEN,
+    )  # fmt: skip
+    page, query = found[:PAGE_ROWS], {"state": state, "vendor": vendor, "asset": asset, "queue": queue}
     return visit.page(
         "effects.html", "Effects", counts=await open_counts(read), tabs=TABS, chosen=state, rows=page, query=query,
         first=link("/effects", **query) if after else None,

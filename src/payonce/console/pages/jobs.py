@@ -12,16 +12,19 @@ from payonce.engine import joblog
 from payonce.kit.outcomes import Invalid
 
 LOOK_LIMIT_MS: Final = 5_000
+ERRORS: Final = "errors"
+"""What the table of queues counts as such: failed and parked."""
+STATUSES: Final = (*joblog.LOGGED, ERRORS)
 FIELDS = ("queue", "status", "action", "correlation_id", "idempotency_key", "since", "until")
 
 
 async def list_jobs(visit: Visit) -> Response:
     asked = visit.asked
-    status = choice_of(asked, "status", ("any", *joblog.LOGGED), "any")
+    status = choice_of(asked, "status", ("any", *STATUSES), "any")
     found = await _bounded(
         visit,
         queue=name_of(asked, "queue"),
-        status=None if status == "any" else status,
+        status=None if status == "any" else joblog.ERRORS if status == ERRORS else status,
         action=name_of(asked, "action"),
         correlation_id=name_of(asked, "correlation_id"),
         idempotency_key=name_of(asked, "idempotency_key"),
@@ -39,7 +42,7 @@ async def list_jobs(visit: Visit) -> Response:
         given=given,
         filtered=any(given.values()),
         queues=[depth.queue for depth in visit.glance.depths],
-        statuses=joblog.LOGGED,
+        statuses=STATUSES,
         first=link("/jobs", **given) if text_of(asked, "before") else None,
         more=link("/jobs", **given, before=rows[-1].id) if len(found) > PAGE_ROWS else None,
     )

@@ -1,28 +1,56 @@
 """The first page: is everything well, and if not, where; how much runs, and how much money moves."""
 
+from collections.abc import Mapping, Sequence
+from typing import Final
+
 from starlette.responses import Response
 
 from payonce.console.forms import choice_of
+from payonce.console.links import link
 from payonce.console.live import WINDOWS, columns
 from payonce.console.page import Page, Visit, get
-from payonce.engine.history import history, runs_by_queue
-from payonce.services.payouts.looking import waiting_for_people
+from payonce.engine.history import Minute, history, runs_by_queue
+from payonce.engine.queue import Depth
+
+RECENT_MIN: Final = 5
+"""Retries that are older than this are over, or have become errors."""
 
 
 async def overview(visit: Visit) -> Response:
     window = choice_of(visit.asked, "window", tuple(WINDOWS), "1h")
-    read = visit.desk.read
+    read, depths = visit.desk.read, visit.glance.depths
+    runs = await runs_by_queue(read, 60)
     return visit.page(
         "overview.html",
         "Overview",
         window=window,
         windows=tuple(WINDOWS),
-        depths=visit.glance.depths,
+        depths=failing_first(depths, runs),
         chart=None if visit.renews else columns(await history(read, WINDOWS[window].minutes), WINDOWS[window].step),
-        runs=await runs_by_queue(read, 60),
+        runs=runs,
         meter=await visit.board.meter(),
-        payouts_waiting=await waiting_for_people(read),
+        attention=await visit.board.attention(),
+        causes=await visit.board.causes(),
+        parked_at=_page_of([depth.queue for depth in depths if depth.parked], "parked") or link("/parked"),
+        paused_at=_page_of(visit.glance.alerts.paused) or link("/queues", only="paused"),
     )
+
+
+def _page_of(queues: Sequence[str], state: str | None = None) -> str | None:
+    """Of the one queue that a card is about; None when it is about several."""
+    return link(f"/queues/{queues[0]}", state=state) if len(queues) == 1 else None
+
+
+def failing_first(depths: Sequence[Depth], runs: Mapping[str, Sequence[Minute]]) -> list[Depth]:
+    """Queues with parked messages or errors within the hour, then those that retry now, then paused ones."""
+
+    def rank(depth: Depth) -> tuple[int, int, bool, str]:
+        minutes = runs.get(depth.queue, ())
+        errors = depth.parked + sum(each.errors for each in minutes)
+        retries = sum(each.retry for each in minutes[-RECENT_MIN:])
+        return -errors, -retries, not depth.paused, depth.queue
+
+    return sorted(depths, key=rank)
 
 
 PAGE = Page("Overview", "/", (get("/", overview),), group="Now")

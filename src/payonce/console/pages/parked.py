@@ -5,10 +5,12 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 import msgspec
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from payonce.console.forms import choice_of, id_of, moment_of, name_of, reason_of, text_of
+from payonce.console.forms import choice_of, id_of, moment_of, name_of, number_of, reason_of, text_of
 from payonce.console.page import Page, Visit, get, post
+from payonce.engine import bulk
 from payonce.engine.audit import Severity, note
 from payonce.engine.brakes import (
     Chosen,
@@ -48,6 +50,7 @@ async def ask_redrive(visit: Visit) -> Response:
         because=because,
         samples=[each for each in preview.samples if each.readable],
         unreadable=preview.unreadable,
+        in_review=preview.in_review,
         given={name: text_of(visit.asked, name) for name in FIELDS},
     )
 
@@ -58,6 +61,8 @@ async def redrive(visit: Visit) -> Response:
     async with visit.desk.begin() as tx:
         end = await ask(tx, visit.desk.actions["redrive"], asked, visit.person.name, reason_of(visit.form))
     here = f"/queues/{queue}"
+    if isinstance(end, Done) and "operation" in end.result:
+        return visit.done(here, _begun(end.result["operation"], "redrives", asked))
     if isinstance(end, Done):
         return visit.done(here, f"{_messages(end.result['redriven'])} of {queue} redriven.")
     return visit.done(here, f"Nothing is redriven yet: approval {end.id} waits for a second person.")
@@ -75,6 +80,7 @@ async def ask_purge(visit: Visit) -> Response:
         queue=queue,
         state=state,
         preview=preview,
+        in_batches=asked.in_batches,
         pinned=msgspec.json.encode(asked).decode(),
         given={name: text_of(visit.asked, name) for name in FIELDS},
     )
@@ -87,6 +93,12 @@ async def purge(visit: Visit) -> Response:
     why = reason_of(visit.form)
     if text_of(visit.form, "typed") != queue:
         raise Invalid(f"nothing was purged: type the queue's name, {queue}, to confirm")
+    if asked.in_batches:
+        async with visit.desk.begin() as tx:
+            begun = await bulk.start(
+                tx, bulk.Kind.PURGE, queue, State(state), asked.which, asked.count, visit.person.name, why
+            )  # fmt: skip
+        return visit.done(f"/queues/{queue}", _begun(begun.id, "purges", asked))
     async with visit.desk.begin() as tx:
         which = Filter(ids=await ids_of(tx, admin, asked, State(state)))
         preview = await admin.preview(queue, State(state), which)
@@ -95,6 +107,21 @@ async def purge(visit: Visit) -> Response:
         await note(tx.connection, "queues.purge", queue, text, actor=visit.person.name, severity=Severity.WARNING)
     gone = await admin.purge(queue, State(state), which, f"{visit.person.name} in the console: {why}")
     return visit.done(f"/queues/{queue}", f"{_messages(gone)} of {queue} purged. The job log keeps a line of each.")
+
+
+async def stop(visit: Visit) -> Response:
+    queue, number = visit.path["queue"], number_of(visit.path, "operation")
+    found = None if number is None else await bulk.operation_of(visit.desk.read, number)
+    if found is None or found.queue != queue:
+        raise HTTPException(404, f"{queue} has no operation {visit.path['operation']}; they are on its page")
+    async with visit.desk.begin() as tx:
+        stopped = await bulk.stop(tx, found.id, visit.person.name)
+    return visit.done(f"/queues/{queue}", f"Operation {stopped.id}: {stopped.text}.")
+
+
+def _begun(operation_id: int, verb: str, asked: Chosen) -> str:
+    many = f"{_messages(asked.count)} of {asked.queue}"
+    return f"Operation {operation_id} {verb} {many} in batches; this page shows how far."
 
 
 def _asked(visit: Visit, kind: type[Pinned]) -> Pinned:
@@ -135,5 +162,6 @@ PAGE = Page(
         post("/queues/{queue}/redrive", redrive),
         get("/queues/{queue}/purge", ask_purge, Role.OPERATOR),
         post("/queues/{queue}/purge", purge),
+        post("/queues/{queue}/operations/{operation}/stop", stop),
     ),
 )

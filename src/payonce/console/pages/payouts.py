@@ -14,18 +14,19 @@ from payonce.console.pages.payouts_reading import bounded, where_installed
 from payonce.console.pages.payouts_waiting import show_waiting
 from payonce.kit.outcomes import Invalid
 from payonce.services.payouts import looking
-from payonce.services.payouts.looking import Wanted
+from payonce.services.payouts.looking import WITH_PEOPLE, Wanted
 from payonce.services.payouts.model import State
 
 FILTERS: Final = ("reference", "currency", "network", "wallet", "channel", "user", "since", "until")
 USER_ID_LIMIT: Final = 2**63
+WAITING: Final = (State.HELD, State.REVIEW)
 
 
 async def list_payouts(visit: Visit) -> Response:
     asked = visit.asked
-    state = choice_of(asked, "state", ("all", *State), "all")
+    state = choice_of(asked, "state", ("all", WITH_PEOPLE, *State), "all")
     wanted = Wanted(
-        state=None if state == "all" else State(state),
+        states=_states(state),
         currency=_lower(name_of(asked, "currency")),
         network=_lower(name_of(asked, "network")),
         wallet=name_of(asked, "wallet"),
@@ -42,10 +43,17 @@ async def list_payouts(visit: Visit) -> Response:
     rows, typed = found[:PAGE_ROWS], {name: text_of(asked, name) for name in FILTERS}
     return visit.page(
         "payouts.html", "Payouts", rows=rows, typed=typed, chosen=state, totals=totals,
-        everything=sum(each.count for each in totals), filtered=any(typed.values()),
+        everything=sum(each.count for each in totals), with_people=WITH_PEOPLE, filtered=any(typed.values()),
+        waiting=sum(each.count for each in totals if each.state in WAITING),
         first=link("/payouts", **typed, state=state) if before else None,
         next=link("/payouts", **typed, state=state, before=rows[-1].id) if len(found) > PAGE_ROWS else None,
     )  # fmt: skip
+
+
+def _states(chosen: str) -> tuple[State, ...] | None:
+    if chosen == "all":
+        return None
+    return WAITING if chosen == WITH_PEOPLE else (State(chosen),)
 
 
 def _lower(text: str | None) -> str | None:

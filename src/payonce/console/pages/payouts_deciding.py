@@ -46,6 +46,10 @@ CHOICES: Final = {
         "Write the deposit off",
         "The books take it as a loss if the exchange gave it up too; whoever lets the payout go on pays a second time.",
     ),
+    Verdict.UNPAID: (
+        "GCHostPay did not pay it",
+        "Two people say so, having looked in its books. Its task is deleted, and it then waits as unpaid.",
+    ),
 }
 """Each decision in a person's words, and what follows from it."""
 
@@ -127,7 +131,7 @@ async def _check(visit: Visit, payout: Payout, given: Decision) -> Response:
         note=given.note, action=f"{path}/decide", back=path,
         button="Ask a second person" if seen.because else label,
         hidden={**{name: text_of(visit.form, name) for name in FIELDS}, "sure": "yes"},
-        danger=given.verdict in (Verdict.REJECT, Verdict.REFUND, Verdict.RETURNED, Verdict.WRITE_OFF),
+        danger=given.verdict in (Verdict.REJECT, Verdict.REFUND, Verdict.RETURNED, Verdict.WRITE_OFF, Verdict.UNPAID),
     )  # fmt: skip
 
 

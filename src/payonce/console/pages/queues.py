@@ -6,18 +6,20 @@ from payonce.console.forms import PAGE_ROWS, choice_of, id_of, reason_of
 from payonce.console.links import link
 from payonce.console.live import columns
 from payonce.console.page import Page, Visit, get, post
+from payonce.engine import bulk
 from payonce.engine.declared import declared
 from payonce.engine.history import history, runs_by_queue
 from payonce.engine.model import State
 from payonce.engine.people import Role
 
+OPERATIONS_SHOWN = 3
 STATES = ("parked", "ready", "leased", "alone")
 
 
 async def list_queues(visit: Visit) -> Response:
-    return visit.page(
-        "queues.html", "Queues", depths=visit.glance.depths, runs=await runs_by_queue(visit.desk.read, 60)
-    )
+    only = choice_of(visit.asked, "only", ("all", "paused"), "all")
+    depths = [depth for depth in visit.glance.depths if only == "all" or depth.paused]
+    return visit.page("queues.html", "Queues", only=only, depths=depths, runs=await runs_by_queue(visit.desk.read, 60))
 
 
 async def show_queue(visit: Visit) -> Response:
@@ -41,6 +43,7 @@ async def show_queue(visit: Visit) -> Response:
         first=link(here, state=state) if after is not None else None,
         more=more,
         declared=await declared(visit.desk.read, queue),
+        operations=await bulk.operations(visit.desk.read, queue, OPERATIONS_SHOWN),
         chart=None if visit.renews else columns(await history(visit.desk.read, 60, queue)),
     )  # fmt: skip
 

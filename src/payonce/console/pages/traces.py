@@ -1,20 +1,70 @@
-"""One payment over everything: messages, runs, effects, postings, outbox and notes, in time order."""
+"""Finding: the objects behind whatever a person holds, and the history of one payment over everything."""
 
+from collections.abc import Sequence
+from typing import Final
+
+import asyncpg
 from starlette.responses import Response
 
 from payonce.console.forms import name_of
 from payonce.console.page import Page, Visit, get
 from payonce.engine.finding import find_anywhere
-from payonce.engine.story import Kind, story
+from payonce.engine.lookup import Lookup, Match, engine_matches
+from payonce.engine.story import Kind, Story, story
+
+LOOK_LIMIT_MS: Final = 3_000
+"""For one service. Not everything that a person may hold has an index."""
+FOLLOWED_MAX: Final = 3
+"""Objects whose histories, and correlation ids whose objects, are looked for."""
 
 
 async def show_trace(visit: Visit) -> Response:
     what = name_of(visit.asked, "id")
-    found = None if what is None else await story(visit.desk.read, what)
-    known = what is None or (found is not None and found.scenes)
-    waiting = None if known else await find_anywhere(visit.desk.admin, str(what))
-    title = "Trace" if what is None else f"Trace of {what}"
-    return visit.page("trace.html", title, what=what, story=found, kinds=Kind, waiting=waiting)
+    if what is None:
+        return visit.page("trace.html", "Find", what=None, matches=(), slow=0, story=None, kinds=Kind, waiting=None)
+    matches, slow = await _matches(visit, what)
+    found = await _followed(visit, what, matches)
+    related = []
+    for correlation_id in found.correlation_ids[:FOLLOWED_MAX]:
+        related += (await _of_services(visit, correlation_id))[0]
+    known = {each.path: each for each in (*reversed(related), *reversed(matches))}
+    waiting = None if found.scenes or matches else await find_anywhere(visit.desk.admin, what)
+    return visit.page(
+        "trace.html", f"Trace of {what}", what=what, matches=list(reversed(known.values())), slow=slow, story=found,
+        kinds=Kind, waiting=waiting,
+    )  # fmt: skip
 
 
-PAGE = Page("Trace", "/trace", (get("/trace", show_trace),), group="Record")
+async def _followed(visit: Visit, what: str, matches: Sequence[Match]) -> Story:
+    """The history of what was typed, or of the first object that it names and that has one."""
+    names = [what, *(each.correlation_id for each in matches[:FOLLOWED_MAX] if each.correlation_id)]
+    found = Story((), (), False)
+    for name in dict.fromkeys(names):
+        found = await story(visit.desk.read, name)
+        if found.scenes:
+            break
+    return found
+
+
+async def _matches(visit: Visit, what: str) -> tuple[list[Match], int]:
+    """The objects, and how many services could not be searched in time."""
+    found, slow = await _of_services(visit, what)
+    return [*found, *await engine_matches(visit.desk.read, visit.desk.admin, what)], slow
+
+
+async def _of_services(visit: Visit, what: str) -> tuple[list[Match], int]:
+    answers = [await _look(visit, lookup, what) for lookup in visit.desk.lookups]
+    return [match for found in answers if found is not None for match in found], answers.count(None)
+
+
+async def _look(visit: Visit, lookup: Lookup, what: str) -> Sequence[Match] | None:
+    async with visit.desk.database.work.acquire() as connection:
+        try:
+            async with connection.transaction(readonly=True):
+                await connection.execute(f"set local statement_timeout = {LOOK_LIMIT_MS}")
+                return await lookup(connection, what)
+        except asyncpg.QueryCanceledError:
+            return None
+
+
+PAGE = Page("Find", "/trace", (get("/trace", show_trace),), group="Record")

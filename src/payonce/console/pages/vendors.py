@@ -8,6 +8,7 @@ from payonce.console.pages.payouts_reading import where_installed
 from payonce.engine.brakes import Done, ask, preview, waiting_about
 from payonce.engine.declared import declared
 from payonce.engine.people import Role
+from payonce.engine.vendor_calls import vendor_calls
 from payonce.engine.vendor_health import budgets, calls, tries
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Invalid
@@ -24,7 +25,8 @@ async def show_vendors(visit: Visit) -> Response:
     paused = [(depth.queue, await declared(read, depth.queue)) for depth in visit.glance.depths if depth.paused]
     wallet = await looking.wallet_use(read) if await looking.is_installed(read) else None
     return visit.page(
-        "vendors.html", "Vendors", tries=await tries(read), calls=calls(), budgets=await budgets(read), paused=paused,
+        "vendors.html", "Vendors", recent=await vendor_calls(read), tries=await tries(read), calls=calls(),
+        budgets=await budgets(read), paused=paused,
         wallet=wallet, wallet_percent=None if wallet is None else _used_percent(wallet),
         waiting=await waiting_about(read, ACTION, ETH.code), may_limit=ACTION in visit.desk.actions,
     )  # fmt: skip
@@ -69,5 +71,5 @@ PAGE = Page(
     "Vendors", "/vendors", (
         get("/vendors", show_vendors),
         post("/vendors/wallet-limits", where_installed("Vendors", change_limits), Role.APPROVER),
-    ), group="Work",
+    ), group="Work", badge="vendors",
 )  # fmt: skip

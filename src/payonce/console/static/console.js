@@ -5,13 +5,37 @@
   let stream = null;
   let pressed = false;
 
-  // Swapping under a selection or the focus would take away what somebody is about to copy or press; and a link that is
-  // swapped between pressing it and letting it go is not followed.
+  // Swapping under a selection would take away what somebody is about to copy, under a field what they type; and a link
+  // that is swapped between pressing it and letting it go is not followed.
   const busy = () => {
     const selection = document.getSelection();
     const focused = document.activeElement;
     return document.hidden || pressed || (selection && !selection.isCollapsed) ||
-      (focused && focused.closest("#pages, [hx-trigger]") && focused.matches(":focus-visible"));
+      (focused && focused.matches("[hx-trigger] :is(input, select, textarea)"));
+  };
+
+  // The focus stays where it was, although the element that had it is replaced: by what it is, and which of its like
+  // within the nearest ancestor that has an id.
+  let focus = null;
+  const likeOf = (element) => {
+    const name = ["href", "name", "formaction"].find((each) => element.hasAttribute(each));
+    const tag = element.tagName.toLowerCase();
+    return name ? `${tag}[${name}="${CSS.escape(element.getAttribute(name))}"]` : tag;
+  };
+  const remember = () => {
+    focus = null;
+    const element = document.activeElement;
+    const within = element && element !== document.body && element.parentElement.closest("[id]");
+    if (!within) return;
+    const like = likeOf(element);
+    focus = { within: within.id, id: element.id, like, index: [...within.querySelectorAll(like)].indexOf(element) };
+  };
+  const restore = () => {
+    if (!focus || (document.activeElement && document.activeElement !== document.body)) return;
+    const within = document.getElementById(focus.within);
+    const alike = within ? within.querySelectorAll(focus.like) : [];
+    const element = (focus.id && document.getElementById(focus.id)) || alike[focus.index] || alike[alike.length - 1];
+    if (element) element.focus({ preventScroll: true });
   };
 
   const listen = () => {
@@ -39,7 +63,16 @@
   const release = () => setTimeout(() => { pressed = false; });
   for (const name of ["pointerup", "pointercancel", "dragend"]) document.addEventListener(name, release, true);
   // Asked again here: somebody may have begun while the answer was on its way. The next tick brings it.
-  document.addEventListener("htmx:beforeSwap", (event) => { if (busy()) event.detail.shouldSwap = false; });
+  document.addEventListener("htmx:beforeSwap", (event) => {
+    if (busy()) event.detail.shouldSwap = false;
+    else remember();
+  });
+  for (const name of ["htmx:afterSwap", "htmx:oobAfterSwap", "htmx:afterSettle"]) document.addEventListener(name, restore);
+  // Somebody moved on by themselves.
+  document.addEventListener("focusin", (event) => { if (focus && event.target !== document.body) focus = null; });
+  document.addEventListener("keydown", (event) => { if (event.key === " " || event.key === "Enter") pressed = true; }, true);
+  document.addEventListener("keyup", release, true);
+  window.addEventListener("blur", release);
 
   // A click on an id copies it whole.
   document.addEventListener("click", (event) => {

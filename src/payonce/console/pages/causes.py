@@ -1,0 +1,18 @@
+"""Every parked message by its queue and its cause: what an outage left behind, without opening a message."""
+
+from starlette.responses import Response
+
+from payonce.console.page import Page, Visit, get
+from payonce.console.waiting_causes import parked_causes
+
+
+async def list_causes(visit: Visit) -> Response:
+    depths = visit.glance.depths
+    found = await parked_causes(visit.desk, depths)
+    return visit.page(
+        "parked.html", "Parked messages", causes=found.found, read=found.read, parked=visit.glance.alerts.parked,
+        by_queue=[depth for depth in depths if depth.parked],
+    )  # fmt: skip
+
+
+PAGE = Page("Parked messages", "/parked", (get("/parked", list_causes),))

@@ -1,0 +1,70 @@
+"""Charts as they stand without JavaScript: every line on one scale, with the axes written beside it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+WIDTH, HEIGHT = 120, 24
+"""Of the drawing's own units; the stylesheet stretches it."""
+NICE: Final = (1, 2, 5, 10)
+_MOMENTS: Final = {"day": "%m-%d", "month": "%Y-%m"}
+_SIZES: Final = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
+
+
+@dataclass(frozen=True)
+class Line:
+    tone: str
+    segments: Sequence[str]
+    """Points; a gap in what was seen ends a segment."""
+
+
+@dataclass(frozen=True)
+class Still:
+    top: str
+    middle: str
+    first: str
+    last: str
+    lines: Sequence[Line]
+
+
+def still(
+    columns: Mapping[str, Sequence[Any]], lines: Sequence[tuple[str, str, str]], units: int = 1, step: str = "minute"
+) -> Still:
+    """`lines` are (column, label, tone); a value is so many units of what the axis shows."""
+    top = nice_top([value for column, _, _ in lines for value in columns[column] if value is not None], units)
+    at = columns["at"]
+    drawn = [Line(tone, segments(columns[column], top * units)) for column, _, tone in lines]
+    first, last = (_moment(at[0], step), _moment(at[-1], step)) if at else ("", "")
+    return Still(short(top), short(top / 2), first, last, drawn)
+
+
+def nice_top(values: Sequence[float], units: int = 1) -> float:
+    """1, 2 or 5 times a power of ten, and not below any value; at least 2, so that the middle is a whole number."""
+    most = max(values, default=0) / units
+    power = 1
+    while power * 10 < most:
+        power *= 10
+    return max(2, next(power * each for each in NICE if power * each >= most))
+
+
+def segments(values: Sequence[float | None], top: float) -> list[str]:
+    across = WIDTH / max(len(values) - 1, 1)
+    found: list[list[str]] = [[]]
+    for index, value in enumerate(values):
+        if value is None:
+            found.append([])
+        else:
+            found[-1].append(f"{index * across:.1f},{HEIGHT - value / top * HEIGHT:.1f}")
+    # A line needs two points: one alone is drawn as a dot.
+    return [" ".join(each if len(each) > 1 else each * 2) for each in found if each]
+
+
+def short(value: float) -> str:
+    """As on the axes that JavaScript draws: 1500 is 1.5k."""
+    size, letter = next(((size, letter) for size, letter in _SIZES if value >= size), (1, ""))
+    return f"{value / size:g}{letter}"
+
+
+def _moment(seconds: int, step: str) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime(_MOMENTS.get(step, "%H:%M"))
