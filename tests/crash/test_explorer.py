@@ -26,7 +26,7 @@ from payonce.testing.crash import (
 )
 from payonce.testing.crash.crossings import only_reads, site
 from payonce.testing.crash.explore import thinned
-from payonce.testing.crash.scenarios import BROADCAST, CHARGE, TRANSFER, WIRE, store
+from payonce.testing.crash.scenarios import BROADCAST, CHARGE, REDRIVEN, TRANSFER, WIRE, store
 from payonce.testing.crash.scenarios import payments as pay
 from payonce.testing.crash.scenarios.bank import Bank
 from payonce.testing.crash.scenarios.client import Banks, Order
@@ -152,6 +152,9 @@ def test_a_message_that_never_ends_is_stuck(postgres: ScratchServer) -> None:
         ("charge", "c-1", "engine.work:Work.commit", 1, Mode.LATE),
         # Sends after a person has ruled it out: the person is asked again.
         ("wire", "w-1", "testing.crash.scenarios.client:BankClient.wire", 1, Mode.STOPPED),
+        # The answer's commit lost, and committed with its answer lost: the message goes on with it, and not before.
+        ("wire-redriven", "-", "testing.crash.person:answer", 1, Mode.BEFORE),
+        ("wire-redriven", "-", "testing.crash.person:answer", 1, Mode.AFTER),
         # Between the two steps of a transfer.
         ("transfer", "t-2", "engine.work:Work.commit", 1, Mode.AFTER),
     ],
@@ -160,7 +163,7 @@ def test_money_moves_once(
     postgres: ScratchServer, scenario: str, message: str, site: str, ordinal: int, mode: Mode
 ) -> None:
     strike = point(scenario, message, site, ordinal, mode)
-    report = explore([CHARGE, WIRE, TRANSFER], server=postgres, only=strike)
+    report = explore([CHARGE, WIRE, REDRIVEN, TRANSFER], server=postgres, only=strike)
     assert report.sound, report.told()
 
 
@@ -168,11 +171,14 @@ def test_money_moves_once(
 @pytest.mark.full
 @pytest.mark.parametrize(
     "name",
-    ["the intent on record", "the fence of the commit", "contradictions", "state and next message in one commit"],
-)
+    [
+        "the intent on record", "the fence of the commit", "contradictions", "state and next message in one commit",
+        "an answer wakes a parked message", "an answer wakes a waiting message",
+    ],
+)  # fmt: skip
 def test_a_safeguard_that_is_taken_out_is_missed(postgres: ScratchServer, name: str) -> None:
     [ablation] = [each for each in ABLATIONS if each.name == name]
-    [caught] = explore_without([ablation], [CHARGE, WIRE], server=postgres)
+    [caught] = explore_without([ablation], [CHARGE, WIRE, REDRIVEN], server=postgres)
     assert caught.at is not None, f"without {name} the explorer finds nothing"
 
 

@@ -44,6 +44,8 @@ def test_every_crossing_of_a_scenario_in_every_mode(postgres: ScratchServer) -> 
         "charge @ - queues.redis.pull:RedisQueue._run #1 @ after",
         # Redis is wiped while a process is stopped inside its commit.
         "wiped @ c-1 engine.work:Work.commit #1 @ stopped",
+        # Parked in Redis, and the process dies before PostgreSQL's job log has its row.
+        "misfits @ - queues.redis.runlog:write_runs #1 @ before",
         # Pushed by hand, given a row before anything is sent, and struck there.
         "by-hand @ h-1 engine.effects.send:Run.intent #1 @ before",
     ],

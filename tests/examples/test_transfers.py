@@ -148,7 +148,7 @@ async def test_the_same_order_again_is_the_same_transfer_and_another_one_is_refu
         office.orders.append(order())
         sound(await office.verdict())
         rows = await office.s.owner.fetch(
-            "select last_error from payonce.job_logs where queue = $1 and status = 'failed'", REQUESTS.queue
+            "select last_error from payonce.job_logs where queue = $1 and status = 'parked'", REQUESTS.queue
         )
         assert len(rows) == len(bad)
         assert await office.s.owner.fetchval("select count(*) from transfers.transfers") == 1

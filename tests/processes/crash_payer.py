@@ -82,7 +82,7 @@ class CrashedConnection(PlainConnection):
     transaction_ids: dict[Session, int | None]
 
     async def execute(self, query: str, *arguments: Any, **options: Any) -> str:
-        if query != "COMMIT;" or self._begin_pending:
+        if query != "COMMIT;":
             return await super().execute(query, *arguments, **options)
         session = Session(self.backend_pid, self.backend_started_at)
         self.transaction_ids[session] = None

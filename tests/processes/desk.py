@@ -58,7 +58,8 @@ class Desk:
             **duty,
         )
         command = (sys.executable, "-m", "tests.processes.worker", msgspec.json.encode(told).decode())
-        return self.processes.start(*command, name="worker", cwd=ROOT)
+        environment = {"DATABASE_URL": told.url, "PAYONCE_DATA_DIR": told.folder}
+        return self.processes.start(*command, name="worker", cwd=ROOT, environment=environment)
 
     async def serving(self, *children: Child) -> None:
         for child in children:

@@ -44,7 +44,7 @@ HELD = """
     select count(*) from payonce.messages m
     where m.state = 'ready' and m.last_error like '%is not sent: the database%' and m.ready_at > payonce.due_now()
 """
-WAITING = "select count(*) from pg_stat_activity where wait_event = 'SyncRep' and query ilike '%commit;'"
+WAITING = "select count(*) from pg_stat_activity where wait_event = 'SyncRep' and query ~* 'commit;?$'"
 BURN_TRANSACTIONS = "do $$ begin for n in 1..2000 loop perform pg_current_xact_id(); commit; end loop; end $$"
 CLAIMED_SINCE = "select exists (select from payonce.messages where claimed_at > $1)"
 STARTED_SINCE = "select count(*) from payonce.effect_attempts where event = 'started' and created_at > $1"
@@ -301,7 +301,8 @@ async def test_what_an_asynchronous_standby_lost_is_found_on_the_statement_and_n
             await failover.nothing_is_sent_for_long(SEND_MAX_S)
             statement = BankStatement(failover.bank)
             run = await reconcile(failover.desk.database, failover.desk.feed, statement, by="ann", holder="test")
-            assert run.adopted >= 50, "nothing was lost, so the test shows nothing"
+            # Of the fifty, the standby had the intents of those that were under way when replication was held.
+            assert run.adopted > 0, "nothing was lost, so the test shows nothing"
             await failover.release()
             # What was before a person was found on the statement meanwhile; its message looks for the answer.
             await failover.drained_by(REVIEW_LOOK_S)

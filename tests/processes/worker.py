@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -38,6 +39,8 @@ class Duty(msgspec.Struct, kw_only=True):
     slots: int = 10
     pool_size: int = 10
     grace_s: float = 20.0
+    http: bool = False
+    """Whether the whole application listens in the same loop, at a port that the journal tells."""
 
 
 class Deeds:
@@ -128,12 +131,22 @@ async def serve(duty: Duty) -> None:
             application_name=APPLICATION_NAME,
         ) as database,
         Bell.open(database) as bell,
+        AsyncExitStack() as stack,
     ):
         feed = PostgresFeed(database, bell)
         worker = Worker(
             [handler], database, feed, lambda policy: PostgresQueue(database, bell, policy, name), slots=duty.slots
         )
         working = asyncio.create_task(worker.run())
+        if duty.http:
+            # Not at the top: most workers of these tests serve no HTTP, and it takes a while to load.
+            from payonce.app import App
+            from payonce.settings import load_settings
+            from payonce.web import listening
+
+            app = await stack.enter_async_context(App.open(load_settings()))
+            port = await stack.enter_async_context(listening(app, "127.0.0.1", 0))
+            Journal(Path(duty.folder)).note("listening", port)
         Journal(Path(duty.folder)).note("ready", 0)
         stopping = asyncio.create_task(told.wait())
         await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)

@@ -6,7 +6,7 @@ import signal
 
 from payonce.engine.work import Work, handles
 from payonce.examples.tally import store
-from payonce.examples.tally.model import Change, Fault, change_from
+from payonce.examples.tally.model import Change, Fault
 from payonce.examples.tally.policies import CHANGES
 from payonce.kit.outcomes import Retry
 
@@ -14,7 +14,7 @@ from payonce.kit.outcomes import Retry
 @handles(CHANGES)
 async def apply_change(work: Work) -> None:
     """Add one to a row. Running twice is harmless: the commit holds only while the message is still ours."""
-    change = change_from(work.message.payload)
+    change: Change = work.payload
     if not await store.row_exists(work.read, change.row_id):
         raise Retry(f"row {change.row_id} is not there yet")
     await ask_outside(change)

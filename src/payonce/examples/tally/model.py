@@ -3,11 +3,9 @@
 import random
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 import msgspec
-
-from payonce.kit.outcomes import Invalid
 
 
 class Fault(StrEnum):
@@ -56,13 +54,6 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """Neither applied nor anywhere in the queue."""
     retries: int
     parked_rows: frozenset[int]
-
-
-def change_from(payload: dict[str, Any]) -> Change:
-    try:
-        return msgspec.convert(payload, Change)
-    except msgspec.ValidationError as error:
-        raise Invalid(f"the payload is no change of a row: {error}; send {{'row_id': 1}}") from error
 
 
 def seeded_changes(count: int, seed: int, slowness: int = 1) -> Iterator[Change]:

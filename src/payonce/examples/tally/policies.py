@@ -1,6 +1,8 @@
 """The queue of the example and its policy."""
 
+from payonce.engine.contract import Contract
 from payonce.engine.policy import Exponential, Policy
+from payonce.examples.tally.model import Change
 
 CHANGES = Policy(
     "tally-changes",
@@ -9,4 +11,5 @@ CHANGES = Policy(
     # Short, so that the work of a killed worker is taken over while one watches.
     lease_s=2.0,
     run_limit_s=10.0,
+    contract=Contract({"": Change}),
 )

@@ -3,9 +3,9 @@
 from payonce.engine.work import Work, handles
 from payonce.examples.transfers import store
 from payonce.examples.transfers.effects import PayIn, Refund, Withdraw
-from payonce.examples.transfers.model import BadOrder, State, order_from
+from payonce.examples.transfers.model import BadOrder, State
 from payonce.examples.transfers.policies import PAY_IN, REFUND, REQUESTS, WITHDRAW
-from payonce.kit.outcomes import Refused
+from payonce.kit.outcomes import Refused, Unprocessable
 from payonce.vendors.northbank.port import Northbank
 from payonce.vendors.southbank.port import Southbank
 
@@ -14,12 +14,10 @@ from payonce.vendors.southbank.port import Southbank
 async def accept_transfer(work: Work) -> None:
     """Take an order in. The same id again is the same transfer."""
     try:
-        order = order_from(work.message.payload)
         async with work.commit() as tx:
-            await store.request(tx, order)
+            await store.request(tx, work.payload)
     except BadOrder as no:
-        async with work.commit(rejected=str(no)):
-            return
+        raise Unprocessable(str(no)) from None
 
 
 @handles(WITHDRAW)

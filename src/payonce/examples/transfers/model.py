@@ -101,13 +101,6 @@ class BadOrder(Invalid):
     """An order that is not taken in, now or later."""
 
 
-def order_from(payload: dict[str, Any]) -> Order:
-    try:
-        return msgspec.convert(payload, Order)
-    except msgspec.ValidationError as error:
-        raise BadOrder(f"the payload is no order of a transfer: {error}") from error
-
-
 def requested(order: Order) -> Transfer:
     """The order as a transfer, or BadOrder."""
     for what, text, length_max in (

@@ -2,7 +2,9 @@
 
 from typing import Final
 
+from payonce.engine.contract import Contract, NoPayload, Payload
 from payonce.engine.policy import Exponential, Policy
+from payonce.examples.transfers.model import Order
 
 VENDOR_TIMEOUT_S: Final = 1.0
 """Of one call to a bank; well below the lease, or another run could begin while this one waits for its answer."""
@@ -13,14 +15,17 @@ _BACKOFF: Final = Exponential(
 _DAY_S: Final = 86_400.0
 
 
-def _policy(queue: str) -> Policy:
+def _policy(queue: str, payload: Payload = NoPayload) -> Policy:
     # Money is not given up after so many tries, but when a day has not helped: then a person looks.
     # Lease and delays are short, so that one can watch: the work of a killed worker is taken over in seconds. A real
     # bank deserves longer delays; QUEUE_POLICY__TRANSFERS_PAY_IN__MAX_DELAY_SECONDS and its like set them.
-    return Policy(queue, max_attempts=None, give_up_after_s=_DAY_S, backoff=_BACKOFF, lease_s=2.0, run_limit_s=10.0)
+    return Policy(
+        queue, max_attempts=None, give_up_after_s=_DAY_S, backoff=_BACKOFF, lease_s=2.0, run_limit_s=10.0,
+        contract=Contract({"": payload}),
+    )  # fmt: skip
 
 
-REQUESTS: Final = _policy("transfers-requests")
+REQUESTS: Final = _policy("transfers-requests", Order)
 WITHDRAW: Final = _policy("transfers-withdraw")
 PAY_IN: Final = _policy("transfers-pay-in")
 REFUND: Final = _policy("transfers-refund")

@@ -12,6 +12,7 @@ from uuid import UUID
 import msgspec
 
 from payonce.engine import brakes, commits
+from payonce.engine.brakes import actions
 from payonce.engine.database import Database
 from payonce.engine.effects import resolve, send, store
 from payonce.engine.effects import run as running
@@ -26,7 +27,7 @@ from payonce.engine.transaction import Tx
 from payonce.engine.work import Work
 from payonce.kit.ids import new_id
 from payonce.kit.outcomes import Stale
-from payonce.queues.postgres import PostgresQueue
+from payonce.queues.postgres import PostgresQueue, statements
 from payonce.testing.crash import child, crossings
 from payonce.testing.crash.model import SENT_IN_QUARANTINE, Mode
 from payonce.testing.crash.scenarios.client import BankClient, Order, Receipt, receipt_of
@@ -77,13 +78,9 @@ async def _record_nowhere(run: Run, stored: Stored, result: Result) -> Stored:
 
 def no_fence_in_the_commit() -> None:
     """A run that lost its message commits all the same."""
-    settle_within = PostgresQueue.settle_within
-
-    async def settled_anyway(queue: PostgresQueue, connection: Any, settlement: Settlement) -> bool:
-        await settle_within(queue, connection, settlement)
-        return True
-
-    put(PostgresQueue, "settle_within", settled_anyway)
+    refusing = "payonce.refuse_stale($1, $7)"
+    assert refusing in statements.SETTLE_WITHIN, "the fence refuses in another way: the ablation takes nothing out"
+    put(statements, "SETTLE_WITHIN", statements.SETTLE_WITHIN.replace(refusing, "$6"))
 
 
 def acknowledged_before_the_work() -> None:
@@ -233,6 +230,15 @@ def contradictions_dropped() -> None:
     put(store, "state_after", ended_is_ended)
 
 
+def answers_wake_nothing() -> None:
+    """What waits for its next attempt, or is parked, hears of an answer when its time comes, or never."""
+
+    async def asleep(connection: Any, message_id: UUID) -> str | None:
+        return None
+
+    put(actions, "wake_message", asleep)
+
+
 def dead_leases_kept() -> None:
     """Nobody looks after those who died."""
 
@@ -289,6 +295,8 @@ ABLATIONS: Final = (
     Ablation("one key for all tries", new_key_with_every_try, "transfer", Mode.AFTER),
     Ablation("outcomes that no fence keeps out", outcomes_fenced_away, "wire", Mode.STOPPED),
     Ablation("contradictions", contradictions_dropped, "wire", Mode.STOPPED),
+    Ablation("an answer wakes a parked message", answers_wake_nothing, "wire", Mode.AFTER),
+    Ablation("an answer wakes a waiting message", answers_wake_nothing, "wire-redriven", Mode.AFTER),
     Ablation("the sweep of dead leases", dead_leases_kept, "charge", Mode.AFTER, frozenset({"stuck"})),
     LOST_COMMIT,
     LOST_BY_A_FAILOVER,

@@ -79,8 +79,8 @@ class Yard(Protocol):
         """A message that rests parked."""
         ...
 
-    async def answered_and_parked(self) -> tuple[str, UUID] | None:
-        """A parked message whose effect a person has decided; a person whose own process died finds it."""
+    async def parked_in_review(self) -> tuple[str, UUID] | None:
+        """A parked message whose effect waits for a person."""
         ...
 
     async def left_over(self, expected_parked: int) -> list[Violation]:

@@ -137,7 +137,7 @@ class Hands:
                 await self._janitors[janitor].tick()
                 return True
             case AnswerReview():
-                return await answer(self._scenario, self._database, self._feed, command)
+                return await answer(self._scenario, self._database, self._feed, self._admin, command)
             case Redrive(queue, message_id):
                 return await redrive(self._admin, queue, message_id)
             case Notice():

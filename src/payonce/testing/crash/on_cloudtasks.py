@@ -230,8 +230,8 @@ class TasksYard:
         )
         return None if row is None else (row["queue"], UUID(int=row["id"].int))
 
-    async def answered_and_parked(self) -> tuple[str, UUID] | None:
-        return await self.home.answered_and_parked()
+    async def parked_in_review(self) -> tuple[str, UUID] | None:
+        return await self.home.parked_in_review()
 
     async def left_over(self, expected_parked: int) -> list[Violation]:
         found = await left_in_postgres(self.owner, expected_parked)

@@ -91,8 +91,8 @@ class PostgresYard:
         )
         return None if row is None else (row["queue"], UUID(int=row["id"].int))
 
-    async def answered_and_parked(self) -> tuple[str, UUID] | None:
-        row = await self.owner.fetchrow(ANSWERED_AND_PARKED)
+    async def parked_in_review(self) -> tuple[str, UUID] | None:
+        row = await self.owner.fetchrow(PARKED_IN_REVIEW)
         return None if row is None else (row["queue"], UUID(int=row["id"].int))
 
     async def left_over(self, expected_parked: int) -> list[Violation]:
@@ -135,11 +135,9 @@ _LOOK: Final = f"""
             or exists (select from payonce.outbox where state = 'leased') as leased
 """
 
-ANSWERED_AND_PARKED: Final = """
+PARKED_IN_REVIEW: Final = """
     select m.id, m.queue from payonce.live_messages m
     where m.state = 'parked'
-      and exists (select from payonce.effects e join payonce.effect_attempts a on a.effect_id = e.id
-                  where e.message_id = m.id and a.event = 'answered')
-      and not exists (select from payonce.effects e where e.message_id = m.id and e.state = 'review')
+      and exists (select from payonce.effects e where e.message_id = m.id and e.state = 'review')
     order by m.id limit 1
 """

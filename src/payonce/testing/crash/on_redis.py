@@ -16,6 +16,7 @@ import redis.asyncio
 from payonce.embedded.redis import RedisServer
 from payonce.engine.bell import Bell
 from payonce.engine.database import Connection, Database
+from payonce.engine.declared import queue_names
 from payonce.engine.janitors import Janitor
 from payonce.engine.model import Message
 from payonce.engine.outbox import declare_relays, put_kept
@@ -24,18 +25,21 @@ from payonce.engine.transaction import RingingFeed
 from payonce.queues.declaring import declare_queues
 from payonce.queues.redis import RedisAdmin, RedisFeed, RedisQueue, RedisRelay, RedisStore, refill
 from payonce.queues.redis.kept import RELAY
-from payonce.queues.redis.keys import main_key
+from payonce.queues.redis.keys import main_key, unlogged_key
 from payonce.queues.redis.refill import REFILL_EVERY_S
+from payonce.queues.redis.unreadable import log_unreadable
 from payonce.testing.clock import Clock
 from payonce.testing.crash.backend import Look, Parts, Place, Yard
 from payonce.testing.crash.model import Violation
-from payonce.testing.crash.on_postgres import ANSWERED_AND_PARKED, RELAYS, left_in_postgres
+from payonce.testing.crash.on_postgres import PARKED_IN_REVIEW, RELAYS, left_in_postgres
 from payonce.testing.crash.redis_crossings import watch_redis
 from payonce.testing.redis_clock import EPOCH, RedisClock
 
 NOWHERE: Final = "redis://127.0.0.1:1/0"
 REFILL: Final = "refill"
-LISTS: Final = ("", ":processing", ":failed")
+LOG: Final = "log of what Redis alone has"
+LOG_EVERY_S: Final = 1.0
+LISTS: Final = ("", ":processing", ":failed", ":unlogged")
 SORTED: Final = (":delayed", ":alone", ":leases")
 HASHES: Final = (":claims", ":ids")
 
@@ -66,8 +70,17 @@ class OnRedis:
             RedisAdmin(store, bell),
             lambda policy: RedisQueue(store, bell, policy, worker),
             [RedisRelay(store)],
-            [Janitor(REFILL, REFILL_EVERY_S, lambda: refill(store, 0.0))],
+            [
+                Janitor(REFILL, REFILL_EVERY_S, lambda: refill(store, 0.0)),
+                Janitor(LOG, LOG_EVERY_S, lambda: _log_parked(store, worker)),
+            ],
         )
+
+
+async def _log_parked(store: RedisStore, worker: str) -> None:
+    """As the sweep of every queue does."""
+    for queue in await queue_names(store.database.engine):
+        await log_unreadable(store, queue, worker)
 
 
 class OutboxFeed:
@@ -116,7 +129,7 @@ class RedisYard:
         [row] = await self.owner.fetch(_LOOK, RELAY)
         # As the clock computes the next due moment: one that differs in the last digit is neither due nor to come.
         due_ms, lease_ms = ((row[name] - EPOCH) / timedelta(milliseconds=1) for name in ("due_now", "lease_now"))
-        dead, due, leased = [], [], bool(row["leased"])
+        dead, due, leased, unlogged = [], [], bool(row["leased"]), False
         for policy in self.policies:
             key = main_key(policy.queue)
             async with self.client.pipeline(transaction=False) as asking:
@@ -125,14 +138,16 @@ class RedisYard:
                 asking.zcount(f"{key}:alone", "-inf", due_ms)
                 asking.zcount(f"{key}:leases", "-inf", lease_ms)
                 asking.zcard(f"{key}:leases")
-                waiting, delayed, alone, ended, held = await asking.execute()
+                asking.llen(unlogged_key(policy.queue))
+                waiting, delayed, alone, ended, held, told = await asking.execute()
             if ended:
                 dead.append(policy.queue)
             if (waiting or delayed or alone) and policy.queue not in row["paused"]:
                 due.append(policy.queue)
-            leased = leased or held > 0
+            leased, unlogged = leased or held > 0, unlogged or told > 0
         lost = await self._lost(row["delivered"])
-        return Look(dead, due, row["relays"], leased, (REFILL,) if lost else ())
+        mending = [name for name, needed in ((REFILL, lost), (LOG, unlogged)) if needed]
+        return Look(dead, due, row["relays"], leased, mending)
 
     async def _lost(self, delivered: Sequence[str]) -> bool:
         """Whether Redis does not know what PostgreSQL has handed over to it."""
@@ -173,13 +188,19 @@ class RedisYard:
                 return policy.queue, UUID(msgspec.json.decode(body)["id"])
         return None
 
-    async def answered_and_parked(self) -> tuple[str, UUID] | None:
-        row = await self.owner.fetchrow(ANSWERED_AND_PARKED)
+    async def parked_in_review(self) -> tuple[str, UUID] | None:
+        row = await self.owner.fetchrow(PARKED_IN_REVIEW)
         return None if row is None else (row["queue"], UUID(int=row["id"].int))
 
     async def left_over(self, expected_parked: int) -> list[Violation]:
-        found = await left_in_postgres(self.owner, expected_parked)
+        found = await left_in_postgres(self.owner, expected_parked - await self._parked_here_alone())
         return found + [Violation("stuck", f"left in Redis: {text}") for text in await self._contents(expected_parked)]
+
+    async def _parked_here_alone(self) -> int:
+        """Bodies that were put straight into Redis have no row in PostgreSQL."""
+        here: int = sum([await self.client.llen(f"{main_key(policy.queue)}:failed") for policy in self.policies])
+        kept: int = await self.owner.fetchval("select count(*) from payonce.live_messages where state = 'parked'")
+        return here - min(here, kept)
 
     async def _contents(self, parked: int = 0) -> list[str]:
         """What is in Redis beside `parked` messages and what is known of them."""

@@ -54,6 +54,16 @@ RULES: Final = {
         select kind, key, count(*) from payonce.effects
         where state = 'performed' and safety <> 'harmless' group by kind, key having count(*) > 1
     """,
+    # The clock stands still, so the ids of the transactions tell what came first.
+    "an answer wakes its message, whatever state that is in": """
+        select e.kind, e.key, e.generation, a.created_at from payonce.effect_attempts a
+        join payonce.effects e on e.id = a.effect_id
+        where a.event = 'answered' and not exists (select from payonce.quarantines) and not exists (
+            select from payonce.job_logs l
+            where l.message_id = e.message_id
+              and l.created_at <= a.created_at + interval '1 second'
+              and (l.status in ('success', 'failed') or l.xmin::text::bigint > a.xmin::text::bigint))
+    """,
     "nothing is left in the outbox": """
         select relay, queue, state, last_error from payonce.outbox where state in ('waiting', 'leased')
     """,

@@ -1,11 +1,12 @@
-"""The person before the screen: answers what effects ask, lets the message that waited for it start over, and releases
-the quarantine after a failover."""
+"""The person before the screen: answers what effects ask, redrives what is parked, and releases the quarantine after a
+failover."""
 
 from typing import Final
 from uuid import UUID
 
+from payonce.engine.brakes import Done, ReviewAnswer, answering, ask
 from payonce.engine.database import Database
-from payonce.engine.effects import Answer, answer_review, store
+from payonce.engine.effects import Answer, store
 from payonce.engine.quarantine import blockers, open_quarantine, release
 from payonce.engine.queue import Admin, Filter
 from payonce.engine.transaction import RingingFeed, begin
@@ -13,20 +14,25 @@ from payonce.testing.crash.scenario import Scenario
 from payonce.testing.crash.wire import AnswerReview
 
 PERSON: Final = "the person"
+BY_THE_BOOKS: Final = "by the vendor's books"
 IN_SYNC: Final = "synchronous standby, in sync when the primary died"
 """The reason that docs/failover.md names. It is true here: the cluster has no other standby."""
 
 
-async def answer(scenario: Scenario, database: Database, feed: RingingFeed, decided: AnswerReview) -> bool:
+async def answer(
+    scenario: Scenario, database: Database, feed: RingingFeed, admin: Admin, decided: AnswerReview
+) -> bool:
+    """By the action of console, command line and API, which also wakes the message."""
     async with begin(database, feed) as tx:
         row = await tx.fetchrow(
             "select *, payonce.due_now() as now from payonce.effects where id = $1", decided.effect_id
         )
         shown, said = store.as_stored(row), Answer(decided.answer)
-        await answer_review(
-            tx, decided.effect_id, said, PERSON, "by the vendor's books", revision=decided.revision,
-            outcome=decided.outcome, vendor_ref=decided.vendor_ref,
+        given = ReviewAnswer(
+            decided.effect_id, decided.revision, said, BY_THE_BOOKS, decided.outcome, decided.vendor_ref
         )  # fmt: skip
+        end = await ask(tx, answering(admin), given, PERSON, BY_THE_BOOKS)
+        assert isinstance(end, Done), "a scenario has no thresholds"
         await scenario.answered(tx, shown, said)
     return True
 

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, cast
+from uuid import UUID
 
 from payonce.engine.effects import reviews
 from payonce.engine.transaction import Reader
@@ -28,6 +29,7 @@ class Schedule:
     longest_lease_s: float
     janitors: Sequence[str] = ()
     ticked: set[str] = field(default_factory=set)
+    redriven: set[UUID] = field(default_factory=set)
     steps: int = 0
     held_up: bool = False
     """The last sweep freed nothing although leases had ended: somebody holds their rows locked."""
@@ -87,13 +89,23 @@ class Schedule:
                 arrive, self.under_way = self.under_way, None
                 await arrive()
                 return await self.next_command()
+            if (parked := await self._redriven_too_early()) is not None:
+                return Redrive(*parked)
             review = open_reviews[0]
             answer, outcome, vendor_ref = self.scenario.decide(review, self.simulators)
             return AnswerReview(review.effect.id, review.effect.revision, answer, outcome, vendor_ref)
-        parked = await self.plot.yard.answered_and_parked()
-        if parked is None and twists_of(self.scenario).redrives:
-            parked = await self.plot.yard.parked()
+        parked = await self.plot.yard.parked() if twists_of(self.scenario).redrives else None
         return None if parked is None else Redrive(*parked)
+
+    async def _redriven_too_early(self) -> tuple[str, UUID] | None:
+        """A parked message whose effect waits for the person, once: it goes straight back to waiting."""
+        if not twists_of(self.scenario).redrives_reviews:
+            return None
+        parked = await self.plot.yard.parked_in_review()
+        if parked is None or parked[1] in self.redriven:
+            return None
+        self.redriven.add(parked[1])
+        return parked
 
 
 class StuckError(AssertionError):

@@ -97,6 +97,8 @@ class Twists:
     """When a process is struck, a queue that lives outside PostgreSQL loses everything."""
     redrives: bool = False
     """A person redrives whatever rests parked without a question."""
+    redrives_reviews: bool = False
+    """A person redrives what is parked with a question, before they answer it."""
     pushed: Mapping[str, Sequence[bytes]] = field(default_factory=dict)
     """Bodies that are in the queues' lists at the beginning, put there by hand."""
     leases_pass: bool = False

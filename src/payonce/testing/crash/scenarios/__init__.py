@@ -43,6 +43,7 @@ WIRE: Final = Play(
     {payment_id: frozenset({"paid", "rejected"}) for payment_id in ("w-1", "w-2")},
     {("wires", "w-1:1"): ("lost after",), ("wires", "w-2:1"): ("refused connection", "lost before")},
 )
+REDRIVEN: Final = replace(WIRE, name="wire-redriven", redrives_reviews=True)
 TRANSFER: Final = Play(
     "transfer",
     (pay.transfer, pay.credit, pay.return_money),
@@ -63,9 +64,19 @@ BY_HAND: Final = Play(
     by_hand={"h-1": pay.CHARGE, "h-2": pay.INSIST},
     redrives=True,
 )
+MISFITS: Final = Play(
+    "misfits",
+    (pay.charge_checked, pay.send_receipt),
+    pay.CHECKED,
+    {"m-1": 300},
+    {"m-1": PAID},
+    {},
+    by_hand={"m-1": pay.CHECKED},
+    misfits=(b"no json", b'{"id": 7}', b'{"payload": {"before": 1}}', b'{"action": "reticulate", "payload": {}}'),
+)
 WIPED: Final = replace(CHARGE, name="wiped", wipes=True)
 WIPED_PARKED: Final = replace(WIRE, name="wiped-wire", wipes=True)
 
-BUILT_IN: Final[tuple[Scenario, ...]] = (CHARGE, PURCHASE, BROADCAST, WIRE, TRANSFER)
-ON_REDIS_ALONE: Final[tuple[Scenario, ...]] = (BY_HAND, WIPED, WIPED_PARKED)
+BUILT_IN: Final[tuple[Scenario, ...]] = (CHARGE, PURCHASE, BROADCAST, WIRE, REDRIVEN, TRANSFER)
+ON_REDIS_ALONE: Final[tuple[Scenario, ...]] = (BY_HAND, MISFITS, WIPED, WIPED_PARKED)
 """What only a queue outside PostgreSQL can suffer: bodies pushed by hand, and the loss of everything in it."""

@@ -3,6 +3,9 @@
 from collections.abc import Callable
 from typing import Final
 
+import msgspec
+
+from payonce.engine.contract import Contract
 from payonce.engine.policy import Policy
 from payonce.engine.transaction import Tx
 from payonce.engine.work import Work, handles
@@ -11,6 +14,13 @@ from payonce.testing.crash.scenarios import store
 from payonce.testing.crash.scenarios.client import BankEffect, Banks, Broadcast, Charge, Purchase, Quote, Receipt, Wire
 from payonce.testing.crash.scenarios.play import policy
 from payonce.testing.crash.scenarios.store import Payment
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """The payload of a queue with a contract."""
+
+    after: str | None
+
 
 CHARGE: Final = policy("charge")
 PURCHASE: Final = policy("purchase")
@@ -21,6 +31,7 @@ CREDIT: Final = policy("credit")
 RETURN: Final = policy("return")
 RECEIPT: Final = policy("receipt")
 INSIST: Final = policy("insist", max_attempts=2)
+CHECKED: Final = policy("checked", contract=Contract({"": Asked}))
 
 ACCOUNT, MADE = "bank/account", "payments/made"
 
@@ -38,6 +49,13 @@ async def insist(work: Work, banks: Banks) -> None:
     if other.state != "paid":
         raise Retry(f"{other.id} is {other.state}, not paid")
     await _pay(work, RECEIPT, lambda paid: Charge(banks.home, paid.minor))
+
+
+@handles(CHECKED)
+async def charge_checked(work: Work, banks: Banks) -> None:
+    """Keyed, and only what the contract takes comes here."""
+    assert isinstance(work.payload, Asked)
+    await charge.function(work, banks)
 
 
 @handles(PURCHASE)

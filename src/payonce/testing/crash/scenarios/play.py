@@ -7,6 +7,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from payonce.engine.contract import Contract
 from payonce.engine.database import Database
 from payonce.engine.effects import Answer, Review, Stored
 from payonce.engine.janitors import PRUNE_EVERY_S, Janitor
@@ -36,8 +37,8 @@ LEASE_S: Final = 30.0
 Faults = Mapping[tuple[str, str], tuple[str, ...]]
 
 
-def policy(name: str, max_attempts: int | None = None) -> Policy:
-    return Policy(f"crash-{name}", max_attempts=max_attempts, backoff=Fixed(5), lease_s=LEASE_S)
+def policy(name: str, max_attempts: int | None = None, contract: Contract | None = None) -> Policy:
+    return Policy(f"crash-{name}", max_attempts=max_attempts, backoff=Fixed(5), lease_s=LEASE_S, contract=contract)
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,11 @@ class Play(PlainScenario):
     """Whether each payment's end is published."""
     by_hand: Mapping[str, Policy] = field(default_factory=dict)
     """Payments whose message is pushed into that queue by hand, past the outbox."""
+    misfits: Sequence[bytes] = ()
+    """Bodies that are pushed by hand and are no messages of the first queue: each is parked and logged."""
     wipes: bool = False
     redrives: bool = False
+    redrives_reviews: bool = False
 
     components = (("crash", "payonce.testing.crash.scenarios"),)
     invariants = store.INVARIANTS
@@ -86,7 +90,9 @@ class Play(PlainScenario):
         for payment_id, policy in self.by_hand.items():
             body = msgspec.json.encode({"correlation_id": payment_id, "payload": {"after": first}})
             pushed.setdefault(policy.queue, []).append(body)
-        return Twists(self.wipes, self.redrives, pushed)
+        if self.misfits:
+            pushed.setdefault(self.first.queue, []).extend(self.misfits)
+        return Twists(self.wipes, self.redrives, self.redrives_reviews, pushed)
 
     async def set_up(self, tx: Tx) -> None:
         await store.add(tx, self.payments)
@@ -94,6 +100,9 @@ class Play(PlainScenario):
             if payment_id in self.by_hand:
                 continue
             await tx.send(self.first, {}, correlation_id=payment_id, key=f"{payment_id} {number}")
+
+    def expected_parked(self) -> int:
+        return len(self.misfits)
 
     def decide(self, review: Review, simulators: Simulators) -> Decision:
         """By the books as they are now: a person cannot see what is still on its way."""
@@ -130,6 +139,11 @@ class Play(PlainScenario):
         spent = sum(each.minor for each in payments.values() if each.state in ("paid", "credited"))
         if (on_the_books := await store.held(read, "payments/made")) != spent:
             found.append(f"payments of {spent} were made, and the ledger says {on_the_books}")
+        parked = await read.fetch(
+            "select distinct message_id from payonce.job_logs where status = 'parked' and last_error is not null"
+        )
+        if self.misfits and len(parked) != len(self.misfits):
+            found.append(f"{len(self.misfits)} bodies fit nothing, and the job log has {len(parked)} of them as parked")
         told = sorted(_listener(simulators).told.values())
         if self.tells and told != sorted((each.id, each.state) for each in payments.values()):
             found.append(f"the listener was told {told}")
