@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -74,18 +75,30 @@ class Payonce:
             os.close(keyboard)
         return Ended(process.returncode, stdout, stderr)
 
+    @contextmanager
+    def start_at_terminal(self, *arguments: str) -> "Iterator[tuple[subprocess.Popen[str], int]]":
+        """With what it prints on a terminal, whose other end is a file descriptor."""
+        screen, terminal = pty.openpty()
+        try:
+            yield self._started(arguments, {}, subprocess.PIPE, terminal), screen
+        finally:
+            os.close(terminal)
+            os.close(screen)
+
     def start(self, *arguments: str, **variables: str) -> "subprocess.Popen[str]":
         """A process from its first moment, to be watched, sent signals and killed."""
         return self._started(arguments, variables, subprocess.PIPE)
 
-    def _started(self, arguments: Sequence[str], variables: dict[str, str], stdin: int) -> "subprocess.Popen[str]":
+    def _started(
+        self, arguments: Sequence[str], variables: dict[str, str], stdin: int, stdout: int = subprocess.PIPE
+    ) -> "subprocess.Popen[str]":
         # A run in the background of a script is born deaf to Ctrl-C, and its children with it.
         hearing = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
         process = subprocess.Popen(
             [sys.executable, "-c", f"{hearing}; from payonce.cli import main; main()", *arguments],
             env={**self.environment, **variables},
             stdin=stdin,
-            stdout=subprocess.PIPE,
+            stdout=stdout,
             stderr=subprocess.PIPE,
             text=True,
             cwd="/",

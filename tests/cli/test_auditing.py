@@ -9,7 +9,6 @@ from typing import Any
 import asyncpg
 import pytest
 
-from payonce import app as app_module
 from payonce.app import App
 from payonce.engine.audit import LedgerSealer, note, seal_notes
 from payonce.engine.audit.log import Severity
@@ -313,12 +312,12 @@ async def broken(read: Reader, resources: Sequence[object]) -> list[Finding]:
 
 
 async def test_a_services_own_audits_get_a_reader_and_its_resources(
-    database: ScratchDatabase, monkeypatch: pytest.MonkeyPatch
+    database: ScratchDatabase,
 ) -> None:
     shop = Service("shop", "payonce.examples.tally", {}, resources=vendors, audits=(broken, statement_equals_ours))
     settings = Settings(DATABASE_URL=database.service_url, DATABASE_OWNER_URL=database.owner_url)  # type: ignore[call-arg]
     async with App.open(settings) as app:
-        monkeypatch.setattr(app_module, "SERVICES", (*app_module.SERVICES, shop))
+        app.services.append(shop)
         report = await app.audit()
     away, found = [each for each in report.findings if each.check.startswith("shop: ")]
     assert (found.check, found.text, found.way_out) == (

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from payonce.kit.outcomes import Invalid
+from payonce.kit.outcomes import Invalid, Unavailable
+from payonce.services.billing.subscriptions import glyphs
 from payonce.settings import load_settings
 from payonce.settings.billing import BillingSettings, jwt_keys, notification_secrets, port_of
 from payonce.settings.variables import variables
+from payonce.subscribing import invoice_fonts
 
 KEY = "0123456789abcdef0123456789abcdef"
 ADDRESS = "postgresql://someone@host/x"
@@ -57,7 +59,10 @@ def test_while_secrets_are_exchanged_there_are_several(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("name", "value"),
     [
+        ("BILLING_REGISTRATIONS_MAX", "-1"), ("BILLING_REGISTRATIONS_MAX", "many"),
+        ("BILLING_REGISTRATIONS_MAX", "1000001"), ("BILLING_REGISTRATIONS_MAX", "2.5"),
         ("ACCESS_TOKEN_EXPIRE_MINUTES", "0"), ("ACCESS_TOKEN_EXPIRE_MINUTES", "soon"),
+        ("BILLING_INVOICE_FONTS", "fonts/Here.ttf"), ("BILLING_INVOICE_FONTS_BOLD", ";".join(["/f.ttf"] * 9)),
         ("REFRESH_TOKEN_EXPIRE_DAYS", "367"), ("SUBSCRIPTION_SERVICE_URL", "subscriptions:8001"),
     ],
 )  # fmt: skip
@@ -82,6 +87,22 @@ def test_each_service_alone_has_its_port_unless_it_is_told_another(monkeypatch: 
     monkeypatch.setenv("PAYONCE_PORT", "9000")
     settings = load_settings()
     assert [port_of(settings, [role]) for role in (SUBSCRIPTIONS, PAYMENTS, "tally.worker")] == [9000, 9000, None]
+
+
+@pytest.mark.parametrize("name", ["BILLING_INVOICE_FONTS", "BILLING_INVOICE_FONTS_BOLD"])
+def test_a_font_that_cannot_be_read_is_refused_at_the_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    ours = Path(glyphs.__file__).parent / "fonts" / "DejaVuSans.ttf"
+    broken = tmp_path / "broken.otf"
+    broken.write_bytes(b"OTTO" + bytes(100))
+    monkeypatch.setenv(name, f"{ours}; {ours}")
+    fonts = invoice_fonts(load_settings())
+    assert fonts.regular + fonts.bold == (ours, ours)
+    for path in (broken, tmp_path / "nowhere.ttf"):
+        monkeypatch.setenv(name, f"{ours};{path}")
+        with pytest.raises(Unavailable, match=rf"the font {path} cannot be read as TrueType"):
+            invoice_fonts(load_settings())
 
 
 def test_every_variable_stands_in_the_table() -> None:

@@ -6,6 +6,9 @@ import socket
 import subprocess
 from typing import Any
 
+import pytest
+from google.api_core.exceptions import Unauthenticated
+
 from payonce.testing import ScratchDatabase
 from tests.cli.conftest import PATIENCE_S, Payonce, ask
 from tests.cli.test_serving import fetch, good
@@ -29,14 +32,19 @@ def test_the_printed_lines_connect_googles_client_and_a_signal_drains(
     process = payonce.start("cloudtasks", "--port", "0")
     address, http = listening(process)
     assert process.stdout is not None
-    printed = [process.stdout.readline() for _ in range(5)]
+    printed = [process.stdout.readline() for _ in range(6)]
     assert address in printed[1]
     names: dict[str, Any] = {}
-    exec("".join(printed[3:5]), names)  # noqa: S102 - what the command tells people to type
-    client = names["client"]
-    queue = client.create_queue(parent=LOCATION, queue={"name": f"{LOCATION}/queues/q"})
-    client.pause_queue(name=queue.name)
-    client.create_task(parent=queue.name, task={"http_request": {"url": "http://127.0.0.1:9/"}})
+    exec("".join(printed[3:6]), names)  # noqa: S102 - what the command tells people to type
+    client, metadata = names["client"], names["metadata"]
+    with pytest.raises(Unauthenticated, match="cloudtasks-token"):
+        client.create_queue(parent=LOCATION, queue={"name": f"{LOCATION}/queues/q"})
+    queue = client.create_queue(parent=LOCATION, queue={"name": f"{LOCATION}/queues/q"}, metadata=metadata)
+    client.pause_queue(name=queue.name, metadata=metadata)
+    task = {"http_request": {"url": "http://127.0.0.1:9/"}}
+    client.create_task(parent=queue.name, task=task, metadata=metadata)
+    [(_, value)] = metadata
+    assert value.removeprefix("Bearer ") not in "".join(printed), "a terminal is no place for it"
     client.transport.close()
     port = int(http.rpartition(":")[2])
     assert good(port, "/readyz")

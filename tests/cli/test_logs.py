@@ -120,3 +120,19 @@ def test_quiet_keeps_to_warnings() -> None:
 )
 def test_the_sign_follows_the_event_and_the_level(event: str, level: str, sign: str) -> None:
     assert sign_of(event, level) == sign
+
+
+def test_emoji_are_in_json_only_when_asked_for() -> None:
+    events = {
+        "payout_received": "📦 payout received", "payout_priced": "💰 payout priced",
+        "exchange_created": "🌐 exchange created", "hostpay_triggered": "🚀 hostpay triggered",
+        "payout_finished": "✅ payout finished", "nothing_known": "nothing known",
+    }  # fmt: skip
+    for emoji in (True, False):
+        stream = io.StringIO()
+        configure_logs("json", stream=stream, emoji=emoji)
+        for event in events:
+            structlog.get_logger("test").info(event, payout="p-1")
+        said = [json.loads(line) for line in stream.getvalue().splitlines()]
+        assert [line["event"] for line in said] == list(events), "machines still tell lines apart by their event"
+        assert [line.get("message") for line in said] == (list(events.values()) if emoji else [None] * len(events))

@@ -134,3 +134,33 @@ def test_backup_and_restore_bring_the_messages_back(
     assert message_count(database, "ready") == 0
     assert payonce("db", "restore", file, "--replace", "--yes", "--json").code == 0
     assert message_count(database, "ready") == 1
+
+
+def test_more_than_one_transaction_changes_is_redriven_and_purged_in_batches(
+    payonce: Payonce, database: ScratchDatabase
+) -> None:
+    many = 50_001
+    payonce("queues", "put", QUEUE, '{"row_id": 1}')
+    ask(
+        database.owner_url,
+        f"""
+        with made as (
+            insert into payonce.messages (id, queue, action, state, payload, last_error, attempts)
+            select gen_random_uuid(), '{QUEUE}', '', 'parked', '{{"row_id": 1}}', 'not there', 1
+            from generate_series(1, {many}) returning 1)
+        select count(*) from made
+        """,
+    )
+    redriven = payonce("queues", "redrive", QUEUE, "--yes", "--json")
+    assert (redriven.json["redriven"], redriven.json["status"]) == (many, "done")
+    assert f"of {many:,} messages of {QUEUE} redriven (running)" in redriven.stderr
+    assert message_count(database, "ready") == many + 1
+    purged = payonce("queues", "purge", QUEUE, "--state", "ready", "--yes", "--json")
+    assert purged.json["purged"] == many + 1
+    listed = payonce("queues", "operations", QUEUE, "--json").json["operations"]
+    assert [(each["kind"], each["status"], each["changed"]) for each in listed] == [
+        ("purge", "done", many + 1),
+        ("redrive", "done", many),
+    ]
+    assert "there is no operation 404" in payonce("queues", "stop", "404", "--json").sentence
+    assert "there is no queue 'nobody'" in payonce("queues", "operations", "nobody", "--json").sentence

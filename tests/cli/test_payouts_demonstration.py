@@ -1,16 +1,18 @@
 """The demonstration of payouts: its own judgement by the books outside, and its seeded orders."""
 
+import json
+import random
 import re
 from collections import Counter
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from payonce.cli.demo import disturb
+from payonce.cli.demo import disturb, payouts_orders
 from payonce.cli.demo.disturb import Disturbed, progress_bar
 from payonce.cli.demo.payouts import (
     BACKLOG,
@@ -24,11 +26,14 @@ from payonce.cli.demo.payouts import (
     Report,
     _moved_s,
 )
-from payonce.cli.demo.payouts_orders import BATCH_OF, DIRECT_LEAST_CENTS, Kind, Order, seeded_orders
+from payonce.cli.demo.payouts_orders import BATCH_OF, DIRECT_LEAST_CENTS, Caller, Kind, Order, seeded_orders
 from payonce.cli.demo.payouts_verdict import Ending, Stand, Verdict, undecided, weigh
+from payonce.kit.http import HttpClient
 from payonce.kit.money import Amount
 from payonce.services.payouts.addresses import looks_like_an_address
+from payonce.services.payouts.intake import NotTaken, read_webhook
 from payonce.services.payouts.model import ETH, Hold, State
+from payonce.services.payouts.terms import Terms
 from payonce.vendors.changenow.books import Entry, ExchangeBooks, Fate
 from payonce.vendors.changenow.port import Pair, Status
 from payonce.vendors.changenow.prices import is_address
@@ -243,3 +248,46 @@ def test_everybody_is_paid_once_whoever_is_killed(private_payonce: Payonce) -> N
     assert (figures["payouts"], figures["double_paid"], figures["lost"]) == (200, 0, 0)
     assert figures["kills"] >= 10
     assert set(figures["unexplained"].values()) == {"0"}
+
+
+class BusyIntake:
+    """The webhook's own check, on a machine so busy that minutes go by between a signature and its check."""
+
+    def __init__(self, key: bytes, late: int) -> None:
+        self.now = datetime(2026, 1, 2, tzinfo=UTC)
+        self.late = late
+        self.taken: list[str] = []
+        self._terms = Terms([key], "0x" + "ab" * 20)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        body = (await receive())["body"]
+        headers = {name.decode().lower(): value.decode() for name, value in scope["headers"]}
+        if self.late:
+            self.late -= 1
+            self.now += timedelta(seconds=400)
+        try:
+            asked = read_webhook(self._terms, headers.get("x-webhook-signature"), body, self.now)
+            self.taken.append(asked.payment_id or "")
+            status, answer = 200, {"payout_id": "p-1"}
+        except NotTaken as no:
+            status, answer = no.status, {"detail": str(no)}
+        await send({"type": "http.response.start", "status": status, "headers": []})
+        await send({"type": "http.response.body", "body": json.dumps(answer).encode()})
+
+
+class NeverTwice(random.Random):
+    def random(self) -> float:
+        return 1.0
+
+
+async def test_the_caller_signs_again_what_came_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(payouts_orders, "TRY_AGAIN_S", 0.0)
+    key = b"a key of the demonstration"
+    intake = BusyIntake(key, late=3)
+    async with HttpClient("payonce", "https://payonce.example", transport=intake) as http:
+        caller = Caller(http, key, lambda: intake.now)
+        await caller.order(ordered(), NeverTwice())
+        assert (caller.wrong, intake.taken, caller.signed_again) == ([], ["payment-1"], 3)
+        wrong = Caller(http, key, lambda: intake.now)
+        await wrong.order(replace(ordered(), price="0"), NeverTwice())
+        assert len(wrong.wrong) == 1, "any other refusal is a complaint"

@@ -76,6 +76,24 @@ def test_with_a_real_exchange_and_no_wallet_no_role_of_payouts_starts(
     load_settings().check_roles([role])
 
 
+@pytest.mark.parametrize("role", ROLES[:3])
+def test_with_an_external_hostpay_the_other_roles_need_no_wallet(monkeypatch: pytest.MonkeyPatch, role: str) -> None:
+    monkeypatch.setenv("PAYOUTS_HOSTPAY", "external")
+    for missing, value in (
+        ("HOSTPAY_WEBHOOK_URL", "https://gchostpay.example/"),
+        ("HOST_WALLET_ADDRESS", "0x" + "12" * 20),
+        ("CHANGENOW_API_KEY", KEY),
+    ):
+        with pytest.raises(Invalid, match=missing):
+            load_settings().check_roles([role])
+        monkeypatch.setenv(missing, value)
+    settings = load_settings()
+    settings.check_roles([role])
+    with pytest.raises(Invalid, match=r"your own GCHostPay pays; do not run payouts\.hostpay"):
+        settings.check_roles(ROLES)
+    assert settings.payouts.runnable(ROLES) == ROLES[:3]
+
+
 def test_while_keys_are_exchanged_there_are_several(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUCCESS_URL_SIGNING_KEY", f"{'n' * 32} {KEY}\n")
     assert [key.reveal() for key in load_settings().signing_keys()] == ["n" * 32, KEY]
@@ -102,6 +120,7 @@ def test_at_google_every_address_is_needed(monkeypatch: pytest.MonkeyPatch) -> N
         ("HOSTPAY_QUEUE", "q" * 101), ("GCSPLIT1_RESPONSE_QUEUE", "gcsplit-hostpay-trigger-queue"),
         ("ESTIMATOR__GCSPLIT1_RESPONSE_QUEUE", "a b"), ("SWAPPER__GCSPLIT1_RESPONSE_QUEUE", "é"),
         ("PAYOUTS_ALLOW_MISSING_PAYMENT_ID", "perhaps"), ("PAYOUTS_TOKENS_V1", "on"),
+        ("PAYOUTS_HOSTPAY", "mine"), ("PAYOUTS_WEBHOOK_FORMAT", "seed"),
         ("HOST_WALLET_ADDRESS", "0x12"), ("INSTANCE_CONNECTION_NAME", "/cloudsql/books"),
     ],
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -110,21 +111,54 @@ def test_health_readiness_queues_and_metrics_are_served(payonce: Payonce, databa
     assert (code, problem["status"], problem["title"]) == (404, 404, "Not Found")
 
 
-def test_the_consoles_link_is_printed_kept_over_a_restart_and_printed_again(payonce: Payonce) -> None:
+def test_the_consoles_link_is_printed_at_a_terminal_kept_over_a_restart_and_printed_again(payonce: Payonce) -> None:
     tokens = set()
     for _ in range(2):
-        process = payonce.start("up", "--port", "0")
-        port = int(started(process, "listening")["url"].rpartition(":")[2])
-        started(process)
-        assert fetch(port, "/console/")[0] == 403
-        process.terminate()
-        said, logged = process.communicate(timeout=PATIENCE_S)
+        with payonce.start_at_terminal("up", "--port", "0") as (process, screen):
+            port = int(started(process, "listening")["url"].rpartition(":")[2])
+            started(process)
+            assert fetch(port, "/console/")[0] == 403
+            process.terminate()
+            _, logged = process.communicate(timeout=PATIENCE_S)
+            said = os.read(screen, 65_536).decode()
         [link] = [word for word in said.split() if word.startswith(f"http://127.0.0.1:{port}/console?token=")]
         tokens.add(link.partition("token=")[2])
         assert link.partition("token=")[2] not in logged
     assert len(tokens) == 1
     again = payonce("console", "--port", "9000", "--json").json
     assert again == {"url": f"http://127.0.0.1:9000/console?token={tokens.pop()}", "login": False}
+
+
+def test_the_consoles_link_is_not_printed_into_a_pipe(payonce: Payonce) -> None:
+    """It may be a container's log."""
+    process = payonce.start("up", "--port", "0")
+    port = int(started(process, "listening")["url"].rpartition(":")[2])
+    assert started(process, "console_ready")["print_its_link_with"] == f"payonce console --port {port}"
+    process.terminate()
+    said, logged = process.communicate(timeout=PATIENCE_S)
+    assert "token=" not in said + logged
+    token = payonce("console", "--port", str(port), "--json").json["url"].partition("token=")[2]
+    assert token
+    assert token not in said + logged
+
+
+def test_the_console_command_knows_the_port_on_which_a_process_listens(payonce: Payonce) -> None:
+    process = payonce.start("run", "tally.worker", "--port", "0")
+    port = int(started(process, "listening")["url"].rpartition(":")[2])
+    started(process)
+    assert payonce("console", "--json").json["url"].startswith(f"http://127.0.0.1:{port}/console?token=")
+    other = payonce.start("run", "tally.worker", "--port", "0")
+    second = int(started(other, "listening")["url"].rpartition(":")[2])
+    started(other)
+    several = payonce("console", "--json")
+    assert several.json["url"].startswith(f"http://127.0.0.1:{min(port, second)}/")
+    assert "choose one with --port" in several.stderr
+    assert payonce("console", "--port", str(second), "--json").json["url"].startswith(f"http://127.0.0.1:{second}/")
+    for each in (process, other):
+        each.kill()
+        each.communicate(timeout=PATIENCE_S)
+    nobody = payonce("console", "--json")
+    assert "listens now" in nobody.stderr, "a process that was killed holds no port"
 
 
 def test_a_process_on_a_foreign_schema_is_alive_and_not_ready(payonce: Payonce, database: ScratchDatabase) -> None:
@@ -146,8 +180,8 @@ def test_bad_requests_are_never_a_server_error(payonce: Payonce) -> None:
     port = int(started(process, "listening")["url"].rpartition(":")[2])
     for raw in (
         b"\x00\x01\r\n\r\n",
-        b"GET /%ff%00 HTTP/1.1\r\nhost: x\r\n\r\n",
-        b"POST /readyz HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"GET /%ff%00 HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"POST /readyz HTTP/1.1\r\nhost: localhost\r\n\r\n",
     ):
         with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as connection:
             connection.sendall(raw)

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import hmac
+import secrets
 import sys
 import tempfile
 import time
@@ -21,6 +22,7 @@ from payonce.bench.roles import LOOK_S, Lend, until_up
 from payonce.engine.policy import environment_name
 from payonce.kit.http import HttpClient
 from payonce.kit.ports import held_ports
+from payonce.services.payouts.checksums import BITCOIN, segwit
 from payonce.services.payouts.intake import SIGNATURE_HEADER
 from payonce.services.payouts.policies import FOLLOW, QUEUES
 from payonce.standins import Manner, StandIns, open_stand_ins
@@ -36,7 +38,6 @@ ROLES: Final = {
     "payouts.hostpay": "HOSTPAY_WEBHOOK_URL",
 }
 HOPS: Final = (*(policy.queue for policy in QUEUES), FOLLOW.queue)
-BECH32: Final = "023456789acdefghjklmnpqrstuvwxyz"
 BLOCK_S: Final = 0.2
 CALLERS: Final = 48
 UNDER_WAY_MAX: Final = 500
@@ -156,7 +157,8 @@ def _processes(
         }
         environment = {
             **world.environment, **addresses, "DATABASE_URL": url, "PAYONCE_LOG": "json",
-            "CLOUD_TASKS_ENDPOINT": f"127.0.0.1:{ports[SERVER]}", **_policies(),
+            "CLOUD_TASKS_ENDPOINT": f"127.0.0.1:{ports[SERVER]}", "CLOUD_TASKS_TOKEN": secrets.token_hex(16),
+            **_policies(),
             **({} if limit else {"CHANGENOW_REQUESTS_PER_S": str(UNLIMITED_PER_S)}),
         }  # fmt: skip
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="payonce-bench-"))
@@ -263,5 +265,4 @@ class _Load:
 
 
 def _address(client: str) -> str:
-    digest = hashlib.sha256(client.encode()).digest()
-    return "bc1q" + "".join(BECH32[byte % len(BECH32)] for byte in digest)
+    return segwit(BITCOIN, 0, hashlib.sha256(client.encode()).digest())

@@ -15,6 +15,7 @@ from payonce.cli import (
     approvals,
     audit,
     bench,
+    billing,
     cloudtasks,
     console,
     crash,
@@ -54,6 +55,8 @@ Examples:
   payonce effects list      what was sent to vendors and is not known to have ended
   payonce freeze add …      stop sends at once
   payonce keys add …        let somebody call over HTTP
+  payonce billing credit …  what customers have as credit, adjusted and paid out
+  payonce billing plans …   customers moved to a newer version of their plan
   payonce webhooks …        who is told of what happens, and what became of it
   payonce cloudtasks        a Cloud Tasks server for Google's own clients
   payonce simulators        the simulated exchange, chain and card gateway, for several processes
@@ -102,6 +105,7 @@ db.commands.add_typer(quarantine.commands, name="quarantine")
 app.add_typer(db.commands, name="db")
 app.add_typer(reconcile.commands, name="reconcile")
 app.add_typer(webhooks.commands, name="webhooks")
+app.add_typer(billing.commands, name="billing")
 app.add_typer(bench.commands, name="bench")
 app.command("crash")(crash.crash)
 app.command("cloudtasks")(cloudtasks.cloudtasks)

@@ -6,6 +6,7 @@ import typer
 
 from payonce.cli import elsewhere
 from payonce.cli.confirming import confirm
+from payonce.cli.operations import follow
 from payonce.cli.output import JsonOption, YesOption, note, opened, run_async, show
 from payonce.cli.parsing import (
     ByOption,
@@ -20,8 +21,11 @@ from payonce.kit.outcomes import Invalid
 from payonce.kit.words import counted
 
 if TYPE_CHECKING:
-    from payonce.engine.brakes import Approval, Done
-    from payonce.engine.queue import Filter, Preview
+    from payonce.app import App
+    from payonce.engine.brakes import Approval, Done, Redrive
+    from payonce.engine.queue import Admin, Filter, Preview
+    from payonce.engine.transaction import Tx
+    from payonce.kit.money import Amount
 
 IdOption = Annotated[list[str] | None, typer.Option("--id", help="Only this message; may be given several times.")]
 ActionOption = Annotated[str | None, typer.Option(help="Only messages with this action.")]
@@ -82,50 +86,74 @@ def purge(
 
 
 async def _redrive(queue: str, which: "Filter", by: str, why: str, yes: bool, as_json: bool) -> None:
-    """Exactly what was previewed, in one commit; above the thresholds when a second person has agreed to it."""
-    from payonce.engine.brakes import amounts_of, ask, redrive_of, unknown_of
+    """Exactly what was previewed, in one commit; above the thresholds when a second person has agreed to it. More than
+    one commit changes goes in batches."""
+    from payonce.engine.brakes import ask, redrive_of
     from payonce.engine.model import State
 
     async with opened() as app:
         await elsewhere.refuse(app, queue)
         preview = await app.admin.preview(queue, State.PARKED, which)
-        result: dict[str, Any] = {"queue": queue, "redriven": 0, "matching": preview.count, "amounts": []}
-        said = f"0 messages of {queue} redriven"
-        stay = f"{preview.unreadable:,} of them stay, because they cannot be read; they can only be purged"
+        result: dict[str, Any] = {"queue": queue, "redriven": 0, "matching": preview.count, "amounts": [],
+                                  "in_review": preview.in_review}  # fmt: skip
+        said, remarks = f"0 messages of {queue} redriven", _remarks(queue, preview)
         if preview.count > preview.unreadable:
             async with app.begin() as tx:
                 asked = await redrive_of(tx, app.admin, queue, which)
-                ids = await app.admin.choose(queue, State.PARKED, asked.which, asked.count, within=tx.connection)
-                amounts, unknown = await amounts_of(tx, ids), await unknown_of(tx, ids)
-            known = [str(amount) for amount in amounts]
-            known += [f"what is not known of {unknown:,} of {asked.count:,}"] if unknown else []
-            moved = f"They move up to {', and '.join(known) or 'nothing'}."
-            remarks = [moved, stay] if preview.unreadable else [moved]
-            _ask("redrive", queue, "parked", asked.count, preview, remarks, yes, as_json)
+                amounts, moved = await _amounts(tx, app.admin, asked)
+            _ask("redrive", queue, "parked", asked.count, preview, [moved, *remarks], yes, as_json)
             async with app.begin() as tx:
                 end = await ask(tx, app.actions["redrive"], asked, by, why)
-            result |= {"amounts": [described_amount(amount) for amount in amounts], **_end(end)}
-            said = _said(queue, end)
-    if preview.unreadable:
-        note(stay)
+            ended, said = await _ended(app, queue, end)
+            result |= {"amounts": [described_amount(amount) for amount in amounts], **ended}
+    for remark in remarks:
+        note(remark)
     show(result, as_json, said)
 
 
-def _end(end: "Done | Approval") -> dict[str, Any]:
+def _remarks(queue: str, preview: "Preview") -> list[str]:
+    """On messages that a redrive leaves, or moves in vain."""
+    remarks = []
+    if preview.unreadable:
+        remarks.append(f"{preview.unreadable:,} of them stay, because they cannot be read; they can only be purged")
+    if preview.in_review:
+        remarks.append(
+            f"{preview.in_review:,} of them go straight back to waiting: their effects wait for a person. Answer these "
+            f"instead, and each answer wakes its message: payonce effects list --state review --queue {queue}"
+        )
+    return remarks
+
+
+async def _amounts(tx: "Tx", admin: "Admin", asked: "Redrive") -> "tuple[list[Amount], str]":
+    """What the messages may move, and that in words."""
+    from payonce.engine.brakes import amounts_of, unknown_of
+    from payonce.engine.model import State
+
+    if asked.in_batches:
+        return [], "They are redriven in batches, and what they move is not added up."
+    ids = await admin.choose(asked.queue, State.PARKED, asked.which, asked.count, within=tx.connection)
+    amounts, unknown = await amounts_of(tx, ids), await unknown_of(tx, ids)
+    known = [str(amount) for amount in amounts]
+    known += [f"what is not known of {unknown:,} of {asked.count:,}"] if unknown else []
+    return amounts, f"They move up to {', and '.join(known) or 'nothing'}."
+
+
+async def _ended(app: "App", queue: str, end: "Done | Approval") -> tuple[dict[str, Any], str]:
+    """What came of it, for the result and in words. What goes in batches is waited for."""
     from payonce.engine.brakes import Done
 
-    return {"redriven": end.result["redriven"]} if isinstance(end, Done) else {"approval": end.id}
-
-
-def _said(queue: str, end: "Done | Approval") -> str:
-    from payonce.engine.brakes import Done
-
-    if isinstance(end, Done):
-        return f"{counted(end.result['redriven'], 'message', 'messages')} of {queue} redriven"
-    return f"nothing is redriven yet, a second person must agree: payonce approvals grant {end.id}"
+    if not isinstance(end, Done):
+        way_out = f"payonce approvals grant {end.id}"
+        return {"approval": end.id}, f"nothing is redriven yet, a second person must agree: {way_out}"
+    if "operation" in end.result:
+        operation = await follow(app, end.result["operation"])
+        return {"redriven": operation.changed, "operation": operation.id, "status": operation.status}, operation.text
+    redriven = end.result["redriven"]
+    return {"redriven": redriven}, f"{counted(redriven, 'message', 'messages')} of {queue} redriven"
 
 
 async def _purge(queue: str, state: str, which: "Filter", by: str, yes: bool, as_json: bool) -> None:
+    from payonce.engine import bulk
     from payonce.engine.model import State
 
     async with opened() as app:
@@ -133,13 +161,21 @@ async def _purge(queue: str, state: str, which: "Filter", by: str, yes: bool, as
         preview = await app.admin.preview(queue, State(state), which)
         kept = preview.with_open_effects
         why = f"{kept:,} of them stay, because money may be under way; see: payonce effects list"
+        count, result = 0, {"queue": queue, "purged": 0, "matching": preview.count, "kept": kept}
         if preview.count > kept:
             _ask("purge", queue, state, preview.count, preview, [why] if kept else [], yes, as_json)
-        count = await app.admin.purge(queue, State(state), which, by) if preview.count > kept else 0
+            if preview.count > bulk.BULK_MAX:
+                async with app.begin() as tx:
+                    begun = await bulk.start(
+                        tx, bulk.Kind.PURGE, queue, State(state), which, preview.count, by, "purged by hand"
+                    )  # fmt: skip
+                count = (await follow(app, begun.id)).changed
+                result["operation"] = begun.id
+            else:
+                count = await app.admin.purge(queue, State(state), which, by)
     if kept:
         note(why)
-    result = {"queue": queue, "purged": count, "matching": preview.count, "kept": kept}
-    show(result, as_json, f"{counted(count, 'message', 'messages')} of {queue} purged")
+    show({**result, "purged": count}, as_json, f"{counted(count, 'message', 'messages')} of {queue} purged")
 
 
 def _ask(

@@ -7,7 +7,8 @@ import typer
 
 from payonce.cli.errors import EXIT_INTERRUPTED
 from payonce.cli.output import JsonOption, command_settings, loop_factory, run_async, show
-from payonce.cli.serve import die_with, first_signal, leave_what_is_loaded
+from payonce.cli.serve import die_with, first_signal
+from payonce.kit.collector import leave_what_is_loaded
 from payonce.kit.outcomes import Unavailable
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 def cloudtasks(
     host: Annotated[
-        str, typer.Option("--host", help="Address to listen on; whoever reaches it may send.")
+        str, typer.Option("--host", help="Address to listen on; calls and their token are not encrypted.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", help="Port for gRPC; 0 takes any free one.", min=0, max=65535)] = 8123,
     http_port: Annotated[
@@ -31,12 +32,21 @@ def cloudtasks(
     lock_names: Annotated[
         bool, typer.Option("--lock-names", help="Refuse the name of a deleted queue for 3 days, as Google may.")
     ] = False,
+    without_token: Annotated[
+        bool,
+        typer.Option(
+            "--without-token",
+            help="Let in whoever reaches the port: they send requests as this machine and any account.",
+        ),
+    ] = False,
     as_json: JsonOption = False,
     parent: Annotated[int, typer.Option("--die-with", hidden=True)] = 0,
 ) -> None:
     """Run a durable server of the Google Cloud Tasks API, for Google's own clients.
 
     Tasks live in the private PostgreSQL, or in that of DATABASE_URL. SIGTERM or Ctrl-C drains.
+
+    Callers send a token as metadata: CLOUD_TASKS_TOKEN, or the one in cloudtasks-token of the data folder.
 
     Example: payonce cloudtasks --port 9100
     """
@@ -47,19 +57,28 @@ def cloudtasks(
         import grpc  # noqa: F401
     except ImportError as error:
         raise Unavailable("payonce cloudtasks needs the extra gcp; run: pip install 'payonce[gcp]'") from error
+    from payonce.outside import task_server_token
+
     settings = command_settings(quiet=False)
-    stopped_by, address = run_async(_serve(settings, host, port, http_port, lock_names, as_json), loop_factory())
+    token = None if without_token else task_server_token(settings)
+    stopped_by, address = run_async(_serve(settings, host, port, http_port, lock_names, token, as_json), loop_factory())
     show({"address": address, "stopped_by": stopped_by.name}, as_json)
     if stopped_by is signal.SIGINT:
         raise typer.Exit(EXIT_INTERRUPTED)
 
 
 async def _serve(
-    settings: "Settings", host: str, port: int, http_port: int | None, lock_names: bool, as_json: bool
+    settings: "Settings",
+    host: str,
+    port: int,
+    http_port: int | None,
+    lock_names: bool,
+    token: str | None,
+    as_json: bool,
 ) -> tuple[signal.Signals, str]:
     from payonce.app import all_migrations, find_database, migrate_database
     from payonce.engine.bell import Bell
-    from payonce.engine.database import Database
+    from payonce.engine.database import Database, check_login
     from payonce.engine.durability import check_durability
     from payonce.kit.log import get_logger
     from payonce.outside import told_address
@@ -76,18 +95,32 @@ async def _serve(
     async with Database.open(addresses.service, application_name="payonce cloudtasks") as database:
         await database.check(all_migrations())
         await check_durability(database.engine, accepted=settings.accept_data_loss)
+        await check_login(database.engine, accepted=settings.embedded or settings.access.accept_superuser)
         async with (
             Bell.open(database) as bell,
-            open_server(database, bell, host, port, name_lock_s=lock_s, grace_s=settings.grace_s) as server,
-            telling(database, server.loops, host, http_port, settings.metrics) as url,
+            open_server(
+                database, bell, host, port, token=token, name_lock_s=lock_s, grace_s=settings.grace_s
+            ) as server,
+            telling(database, server.loops, host, http_port, settings.metrics, settings.access.allowed_hosts) as url,
         ):
             leave_what_is_loaded()
             log.info("cloudtasks_listening", address=server.address, http=url)
             if not as_json:
-                lines = connect_lines(server.address)
+                lines = connect_lines(server.address, _reads_token(settings, token))
                 print(f"\nCloud Tasks listens on {server.address}. In Python:\n\n{lines}\n", flush=True)
             with told_address(settings, server.address):
                 signalled = await told
             log.info("cloudtasks_draining", signal=signalled.name, grace_s=settings.grace_s)
         log.info("cloudtasks_stopped", address=server.address)
     return signalled, server.address
+
+
+def _reads_token(settings: "Settings", token: str | None) -> str | None:
+    """An expression in place of the token itself: a terminal is looked at, and logged."""
+    from payonce.settings.access import TOKEN_FILE_NAME
+
+    if token is None:
+        return None
+    if settings.access.cloud_tasks_token is not None:
+        return '__import__("os").environ["CLOUD_TASKS_TOKEN"]'
+    return f'__import__("pathlib").Path({str(settings.data_dir / TOKEN_FILE_NAME)!r}).read_text().strip()'

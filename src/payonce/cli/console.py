@@ -1,23 +1,28 @@
 """`console`: the link under which the console lets in whoever sits at this machine."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from payonce.cli.output import JsonOption, command_settings, opened, run_async, show
+from payonce.cli.listeners import Listener, listeners
+from payonce.cli.output import JsonOption, command_settings, note, opened, run_async, show
 from payonce.kit.outcomes import Unavailable
+
+if TYPE_CHECKING:
+    from payonce.settings import Settings
 
 
 def console(
     port: Annotated[
-        int | None, typer.Option(help="The port that `payonce up` listens on, if not PAYONCE_PORT.", min=1, max=65535)
+        int | None, typer.Option(help="The port of one process, where several listen.", min=1, max=65535)
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Print the console's link once more, as `payonce up` did when it started.
 
     While nobody has a login, only this link lets anybody in. It belongs to the data folder, so ask with the same
-    PAYONCE_DATA_DIR, or in the same folder, as the process that serves it.
+    PAYONCE_DATA_DIR, or in the same folder, as the process that serves it. The port is the one on which that process
+    listens now.
 
     Example: payonce console
     """
@@ -28,15 +33,15 @@ def console(
         from payonce.engine.people import people
 
         settings = command_settings(quiet=True)
-        chosen = settings.port if port is None else port
+        place = _place(settings, port)
         async with opened() as app:
             logins = bool(await people(app.read))
         if logins:
-            url = f"http://{settings.host}:{chosen}{ROOT}"
+            url = f"http://{place.host}:{place.port}{ROOT}"
             show({"url": url, "login": True}, as_json, f"{url} (people have logins; the console asks for yours)")
             return
         try:
-            url = link_with(settings.console_token(), settings.host, chosen)
+            url = link_with(settings.console_token(), place.host, place.port)
         except OSError as error:
             raise Unavailable(
                 f"{settings.data_dir} cannot keep the link ({error.strerror}); `payonce up` printed one when it started"
@@ -44,3 +49,19 @@ def console(
         show({"url": url, "login": False}, as_json, url)
 
     run_async(act())
+
+
+def _place(settings: "Settings", port: int | None) -> Listener:
+    """Where the console is served: by the process on the given port, on PAYONCE_PORT, or on the lowest port."""
+    found = listeners(settings.data_dir)
+    if port is not None:
+        return next((each for each in found if each.port == port), Listener(port, settings.host, 0))
+    if found:
+        others = ", ".join(str(each.port) for each in found)
+        if len(found) > 1:
+            note(f"{len(found)} processes of {settings.data_dir} listen, on ports {others}; choose one with --port")
+        return next((each for each in found if each.port == settings.port), found[0])
+    if not settings.port:
+        raise Unavailable(f"no process of {settings.data_dir} listens now; start one with: payonce up")
+    note(f"no process of {settings.data_dir} listens now; this is where `payonce up` will")
+    return Listener(settings.port, settings.host, 0)

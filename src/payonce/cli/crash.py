@@ -21,7 +21,10 @@ VIOLATIONS_SHOWN: Final = 20
 TOLD_EVERY_S: Final = 30.0
 ON_TASKS: Final = frozenset({"payout", "payout-direct", "payout-lost", "payout-split"})
 """Brought by a task service."""
-OF_BILLING: Final = frozenset({"billing-trial", "billing-renewal", "billing-change"})
+OF_BILLING: Final = frozenset(
+    {"billing-trial", "billing-renewal", "billing-change", "billing-credit", "billing-change-canceled",
+     "billing-change-renewal", "billing-credit-shared"}
+)  # fmt: skip
 WHEN_NAMED: Final = ON_TASKS | OF_BILLING
 """Whole pipelines: hundreds of points each, explored only when they are asked for, so that the rest ends in minutes."""
 
@@ -69,7 +72,7 @@ def crash(
       payonce crash --backend redis
       payonce crash payout payout-direct payout-lost
       payonce crash payout --every 20
-      payonce crash billing-trial billing-renewal billing-change
+      payonce crash billing-trial billing-renewal billing-change billing-credit
       payonce crash --only 'charge @ c-1 engine.work:Work.commit #1 @ after'
     """
     from payonce.testing.crash import explore, parse_modes, parse_point

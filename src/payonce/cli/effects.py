@@ -48,6 +48,7 @@ def list_effects(
     ] = None,
     vendor: Annotated[str | None, typer.Option(help="Only those at this vendor.")] = None,
     asset: Annotated[str | None, typer.Option(help="Only those that move this asset.")] = None,
+    queue: Annotated[str | None, typer.Option(help="Only those whose messages are in this queue now.")] = None,
     limit: LimitOption = 50,
     after: Annotated[str | None, typer.Option(help="Continue behind this effect, for the next page.")] = None,
     as_json: JsonOption = False,
@@ -61,8 +62,9 @@ def list_effects(
 
         async with opened() as app:
             found = await effects(
-                app.read, [State(each) for each in states], vendor=vendor, asset=asset, limit=limit, after=behind
-            )
+                app.read, [State(each) for each in states], vendor=vendor, asset=asset, queue=queue, limit=limit,
+                after=behind,
+            )  # fmt: skip
         following = str(found[-1].effect.id) if len(found) == limit else None
         result = {"effects": [_described(each) for each in found], "next_after": following}
         show(result, as_json, _table(found) if found else f"no effect is {' or '.join(states)}")

@@ -168,7 +168,7 @@ async def _doubts(app: "App", conditions: dict[str, str | None]) -> list[str]:
     from payonce.engine.brakes import never_seen
 
     doubts = await never_seen(app.read, conditions["vendor"], conditions["asset"])
-    known = [service.name for service in SERVICES]
+    known = list(dict.fromkeys(service.name for service in SERVICES))
     if conditions["service"] is not None and conditions["service"] not in known:
         doubts.append(f"there is no service {conditions['service']!r} here; known are: {', '.join(known)}")
     return doubts

@@ -7,10 +7,10 @@ import typer
 from payonce.cli.output import JsonOption, note, opened, run_async, show, table
 from payonce.cli.parsing import ByOption, somebody
 from payonce.kit.durations import parsed_duration_s
-from payonce.kit.outcomes import Invalid
 
 if TYPE_CHECKING:
     from payonce.engine.apikeys import ApiKey
+    from payonce.routes.scopes import ScopeCatalogue
 
 HELP: Final = """Make and revoke API keys. A key is shown once; the store keeps only its digest.
 
@@ -41,7 +41,7 @@ def add(
     Example: payonce keys add ada --scope queues:read --expires-in 30d
     """
     lifetime_s = None if expires_in == NEVER else parsed_duration_s(expires_in, "--expires-in")
-    _check_scopes(scope, tenant)
+    _catalogue().check(scope, tenant)
 
     async def act() -> None:
         from payonce.engine.apikeys import make_key
@@ -98,27 +98,16 @@ def revoke(
 @commands.command("scopes")
 def scopes(as_json: JsonOption = False) -> None:
     """What a key may be allowed."""
-    house, services = _known_scopes()
-    rows = [(name, what, "no") for name, what in house.items()] + [(n, what, "yes") for n, what in services.items()]
+    known = _catalogue()
+    rows = [(name, what, "yes" if name in known.for_tenants else "no") for name, what in known.allows.items()]
     plain = [{"scope": name, "allows": what, "tenants": may == "yes"} for name, what, may in rows]
     show({"scopes": plain}, as_json, table("Scopes", ("scope", "allows to", "for tenants"), rows))
 
 
-def _known_scopes() -> tuple[dict[str, str], dict[str, str]]:
-    from payonce.app import SERVICES
-    from payonce.routes.scopes import HOUSE_SCOPES, TENANT_SCOPES
+def _catalogue() -> "ScopeCatalogue":
+    from payonce.app import scope_catalogue
 
-    services = {name: what for service in SERVICES for name, what in service.scopes.items()}
-    return dict(HOUSE_SCOPES), {**TENANT_SCOPES, **services}
-
-
-def _check_scopes(wanted: list[str], tenant: str | None) -> None:
-    house, services = _known_scopes()
-    for scope in wanted:
-        if scope not in house and scope not in services:
-            raise Invalid(f"there is no scope {scope[:60]!r}; known are: {', '.join([*house, *services])}")
-        if tenant is not None and scope in house:
-            raise Invalid(f"{scope} sees the work of every tenant; a key of {tenant} can have: {', '.join(services)}")
+    return scope_catalogue()
 
 
 def _described(key: "ApiKey") -> dict[str, Any]:

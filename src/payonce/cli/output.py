@@ -46,16 +46,22 @@ def command_settings(*, quiet: bool = True) -> "Settings":
     from payonce.settings import load_settings
 
     settings = load_settings()
-    configure_logs(settings.log, quiet=quiet)
+    configure_logs(settings.log, quiet=quiet, emoji=settings.log_emoji)
     return settings
 
 
 @asynccontextmanager
-async def opened() -> AsyncIterator["App"]:
-    """The application without roles: for looking and steering."""
+async def opened(role: str | None = None) -> AsyncIterator["App"]:
+    """The application without roles: for looking and steering. `role` is one whose tables the command needs."""
     from payonce.app import App
+    from payonce.kit.outcomes import Invalid
 
     async with App.open(command_settings()) as app:
+        if role is not None and not app.holds(role):
+            raise Invalid(
+                f"{role} has a database of its own; run this with that DATABASE_URL and "
+                f"BILLING_DATABASE={role.partition('.')[2]}"
+            )
         yield app
 
 

@@ -1,7 +1,7 @@
 """`queues sync` and `queues tune`: what an operator does to queues that a task service brings."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,9 +12,6 @@ from payonce.kit.outcomes import Invalid
 if TYPE_CHECKING:
     from payonce.app import App
     from payonce.queues.cloudtasks.opening import CloudTasks
-
-VENDOR_RATE: Final = 30.0
-"""Requests a second that ChangeNOW takes from one key."""
 
 
 def sync(
@@ -49,7 +46,10 @@ def sync(
 
 def tune(
     queue: Annotated[str | None, typer.Argument(metavar="QUEUE", help="Unset, every pushed queue.")] = None,
-    vendor_rate: Annotated[float, typer.Option(help="What the vendor behind it allows, a second.")] = VENDOR_RATE,
+    vendor_rate: Annotated[
+        float | None,
+        typer.Option(help="What the vendor behind it allows, a second.", show_default="CHANGENOW_REQUESTS_PER_S"),
+    ] = None,
     apply: Annotated[bool, typer.Option("--apply", help="Keep the numbers; they then stand for the policy's.")] = False,
     by: ByOption = None,
     as_json: JsonOption = False,
@@ -57,7 +57,9 @@ def tune(
     """Rate and concurrency from the measured duration of runs: 80 % of the vendor's rate, and slots for 1.5 times what
     runs at that rate fill when they take as long as the slowest twentieth.
 
-    Example: payonce queues tune --vendor-rate 30 --apply
+    The vendor's rate is CHANGENOW_REQUESTS_PER_S, as the services read it, unless it is given.
+
+    Example: payonce queues tune --apply
     """
 
     async def act() -> None:
@@ -68,7 +70,8 @@ def tune(
             names = sorted(_pushes(app).pushed)
             if queue is not None and queue not in names:
                 raise Invalid(f"queue {queue[:60]!r} is not pushed; pushed are: {', '.join(names)}")
-            found = [await tuned(app.database, name, vendor_rate) for name in names if queue in (None, name)]
+            rate = app.settings.payouts.changenow_per_s if vendor_rate is None else vendor_rate
+            found = [await tuned(app.database, name, rate) for name in names if queue in (None, name)]
             if apply:
                 for each in found:
                     await keep(app.database, each, somebody(by))

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import typer
 
-from payonce.cli import changes, elsewhere, pushed
+from payonce.cli import changes, elsewhere, operations, pushed
 from payonce.cli.output import JsonOption, opened, run_async, show, table
 from payonce.cli.parsing import ByOption, QueueArgument, StateOption, parsed_id, somebody
 from payonce.kit.outcomes import Invalid
@@ -34,12 +34,14 @@ Examples:
   payonce queues refill
   payonce queues move --to redis
   payonce queues sync --to cloudtasks --dry-run
-  payonce queues tune --vendor-rate 30
+  payonce queues tune
 """
 
 commands = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
 commands.command("redrive")(changes.redrive)
 commands.command("purge")(changes.purge)
+commands.command("operations")(operations.operations)
+commands.command("stop")(operations.stop)
 commands.command("refill")(elsewhere.refill)
 commands.command("move")(elsewhere.move)
 commands.command("sync")(pushed.sync)

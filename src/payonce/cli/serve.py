@@ -2,16 +2,18 @@
 
 import asyncio
 import ctypes
-import gc
 import os
 import signal
+import sys
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from payonce.cli.errors import EXIT_INTERRUPTED
+from payonce.cli.listeners import announced
 from payonce.cli.output import JsonOption, command_settings, loop_factory, note, run_async, show
+from payonce.kit.collector import leave_what_is_loaded
 from payonce.kit.outcomes import Invalid, Unavailable
 
 if TYPE_CHECKING:
@@ -20,8 +22,6 @@ if TYPE_CHECKING:
 
 PR_SET_PDEATHSIG: Final = 1
 """From linux/prctl.h."""
-GARBAGE_AFTER: Final = 20_000
-"""New objects after which the youngest are looked through; Python's own 700 are those of a single request."""
 
 PortOption = Annotated[
     int | None, typer.Option("--port", help="Port for HTTP; 0 takes any free one.", min=0, max=65535)
@@ -36,7 +36,7 @@ def up(port: PortOption = None, as_json: JsonOption = False) -> None:
     from payonce.app import role_names
 
     settings = command_settings(quiet=False)
-    _run(settings, role_names(), settings.port if port is None else port, as_json)
+    _run(settings, settings.payouts.runnable(role_names(settings)), settings.port if port is None else port, as_json)
 
 
 def run(
@@ -78,6 +78,7 @@ async def _serve(settings: "Settings", roles: list[str], port: int | None, as_js
             port = settings.port
         listens_on = await _listen(app, settings, roles, port, stack)
         if listens_on is not None:
+            stack.enter_context(announced(settings.data_dir, settings.host, listens_on))
             tell_where(app.resources, settings, roles, listens_on)
             await _tell_the_way_in(app, settings.host, listens_on, as_json)
         leave_what_is_loaded()
@@ -115,7 +116,8 @@ async def _listen(
 
 
 async def _tell_the_way_in(app: "App", host: str, port: int, as_json: bool) -> None:
-    """While nobody has a login: on this machine the console's link, beyond it how to make the first login."""
+    """While nobody has a login: on this machine the console's link, beyond it how to make the first login. The link
+    goes to a terminal alone: a pipe or a file is often a log, which more people read than may come in."""
     import structlog
 
     from payonce.console.door import is_loopback
@@ -124,14 +126,14 @@ async def _tell_the_way_in(app: "App", host: str, port: int, as_json: bool) -> N
 
     if await people(app.read):
         return
+    log = structlog.get_logger(__name__)
     if is_loopback(host):
-        if not as_json:
-            # Beside the log, not in it: a log is read by more people than may come in.
+        if sys.stdout.isatty() and not as_json:
             print(f"\nThe console: {link_with(app.console_token(), host, port)}\n", flush=True)
+        else:
+            log.info("console_ready", print_its_link_with=f"payonce console --port {port}")
     else:
-        structlog.get_logger(__name__).warning(
-            "console_has_no_logins", host=host, add_with="payonce users add NAME --role approver"
-        )
+        log.warning("console_has_no_logins", host=host, add_with="payonce users add NAME --role approver")
 
 
 async def _until_told(app: "App", told: "asyncio.Future[signal.Signals]") -> signal.Signals:
@@ -162,14 +164,6 @@ def first_signal() -> "asyncio.Future[signal.Signals]":
     for each in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(each, receive, each)
     return told
-
-
-def leave_what_is_loaded() -> None:
-    """For a process that serves. What is there by now stays to the end, so that the collector need not look through it
-    again and again; and it waits for more to have come: a sixth of a busy role's time was its, measured."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(GARBAGE_AFTER, 20, 20)
 
 
 def die_with(parent: int) -> None:

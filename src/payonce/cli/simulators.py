@@ -8,7 +8,8 @@ import typer
 
 from payonce.cli.errors import EXIT_INTERRUPTED
 from payonce.cli.output import JsonOption, command_settings, loop_factory, run_async, show
-from payonce.cli.serve import die_with, first_signal, leave_what_is_loaded
+from payonce.cli.serve import die_with, first_signal
+from payonce.kit.collector import leave_what_is_loaded
 from payonce.kit.outcomes import Invalid
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ ROLES: Final = (SUBSCRIPTIONS, PAYMENTS)
 KEY_BYTES: Final = 32
 QUEUES: Final = (
     "SUB_PAYMENT_INITIATION", "SUB_TRIAL_PAYMENT", "SUB_PLAN_CHANGE", "SUB_CLOCK", "PAY_CHARGE_INITIATION",
-    "PAY_SUBSCRIPTION_UPDATE", "PAY_REFUND_INITIATION",
+    "PAY_SUBSCRIPTION_UPDATE", "PAY_REFUND_INITIATION", "PAY_CREDIT_HOLD",
 )  # fmt: skip
 LEASE_S: Final = 30.0
 """Longer than a call to the gateway may take. What a killed process had in hand waits for it: after each kill the

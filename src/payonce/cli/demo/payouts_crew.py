@@ -1,5 +1,6 @@
 """The processes of the demonstration `payouts`: each role and the Cloud Tasks server alone, at addresses that stay."""
 
+import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -29,7 +30,7 @@ def open_fleet(environment: Mapping[str, str], log_path: Path) -> Iterator[Fleet
         urls = {role: f"http://127.0.0.1:{ports[role]}" for role in ROLES}
         everybody = {
             **environment, **{ROLES[role]: url for role, url in urls.items()},
-            "CLOUD_TASKS_ENDPOINT": f"127.0.0.1:{ports[SERVER]}",
+            "CLOUD_TASKS_ENDPOINT": f"127.0.0.1:{ports[SERVER]}", "CLOUD_TASKS_TOKEN": secrets.token_hex(16),
         }  # fmt: skip
         crews = {SERVER: Crew((SERVER, "--port", str(ports[SERVER])), everybody, log_path, 1)}
         for role in ROLES:

@@ -78,7 +78,8 @@ def show_delivery(delivery: DeliveryArgument, as_json: JsonOption = False) -> No
         async with opened() as app:
             found = await found_by(app.read, delivery_id)
             tried = await attempts(app.read, delivery_id)
-            body = redact((await event_body(app.read, found.event_id)).decode())
+            sent = (await event_body(app.read, found.event_id)).decode()
+            body = redact(sent, max_chars=len(sent))
         result = {"delivery": described(found), "attempts": [asdict(each) for each in tried], "body": body}
         rows = [(each.number, each.at, each.status, each.latency_ms, each.error, each.excerpt) for each in tried]
         columns = ("attempt", "at", "status", "ms", "error", "answer")

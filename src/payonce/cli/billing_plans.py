@@ -1,0 +1,160 @@
+"""`billing plans`: subscriptions of an older version of a plan are moved to a newer one when they renew."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from payonce.cli.confirming import confirm
+from payonce.cli.output import JsonOption, YesOption, opened, run_async, show, table
+from payonce.cli.parsing import ByOption, LimitOption, described_amount, somebody
+from payonce.kit.outcomes import Invalid
+
+if TYPE_CHECKING:
+    from payonce.services.billing.subscriptions.plan_migrations import PlanMigration, Preview
+
+SUBSCRIPTIONS: Final = "billing.subscriptions"
+HELP: Final = """Move subscriptions to a newer version of their plan.
+
+Who has an older version keeps it and its price until they are moved, each with their next renewal. Merchants' webhooks
+hear of every change as it is scheduled (subscription.plan_change_scheduled).
+
+\b
+Examples:
+  payonce billing plans migrate basic-v1 --preview
+  payonce billing plans migrate basic-v1 --why 'prices of 2027'
+  payonce billing plans migrations
+  payonce billing plans cancel-migration ID --why 'too early'
+"""
+
+commands = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
+WHY_MAX_LENGTH: Final = 2_000
+
+
+@commands.command("migrate")
+def migrate(
+    older: Annotated[str, typer.Argument(metavar="VERSION", help="The older version by its id, such as basic-v1.")],
+    to: Annotated[str | None, typer.Option(help="The newer version; unset, the one that is for sale.")] = None,
+    why: Annotated[str | None, typer.Option(help="For merchants and the audit log.")] = None,
+    preview: Annotated[
+        bool, typer.Option("--preview", help="Show how many would be moved, and change nothing.")
+    ] = False,
+    by: ByOption = None,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Move everybody who would be renewed on an older version. Each change takes effect with the next renewal.
+
+    Example: payonce billing plans migrate basic-v1 --why 'prices of 2027'
+    """
+    reason = None if preview else _reason(why)
+
+    async def act() -> None:
+        from payonce.services.billing.subscriptions import plan_migrations
+
+        async with opened(SUBSCRIPTIONS) as app:
+            with _refusals():
+                found = await plan_migrations.preview(app.read, older, to)
+                if reason is None:
+                    show({"preview": _described(found)}, as_json, _preview(found))
+                    return
+                confirm("a plan migration", "move them when they renew?", _preview(found), yes=yes, as_json=as_json)
+                async with app.begin() as tx:
+                    ordered = await plan_migrations.start(tx, found.older.id, found.newer.id, somebody(by), reason)
+        told = (
+            f"migration {ordered.id} from {ordered.from_plan_id} to {ordered.to_plan_id} is under way; "
+            "`payonce billing plans migrations` shows how far it is"
+        )
+        show({"migration": _migration(ordered)}, as_json, told)
+
+    run_async(act())
+
+
+@commands.command("migrations")
+def migrations(limit: LimitOption = 50, as_json: JsonOption = False) -> None:
+    """Every migration, the newest first."""
+
+    async def act() -> None:
+        from payonce.services.billing.subscriptions import plan_migrations
+
+        async with opened(SUBSCRIPTIONS) as app:
+            found = [_migration(each) for each in await plan_migrations.listed(app.read, limit)]
+        columns = ("id", "from_plan_id", "to_plan_id", "state", "scheduled", "withdrawn", "requested_by", "created_at")
+        rows = [[each[column] for column in columns] for each in found]
+        told: Any = table("Plan migrations", [column.replace("_", " ") for column in columns], rows)
+        show({"migrations": found}, as_json, told if found else "no plan was migrated so far")
+
+    run_async(act())
+
+
+@commands.command("cancel-migration")
+def cancel_migration(
+    migration: Annotated[str, typer.Argument(metavar="ID", help="`payonce billing plans migrations` shows it.")],
+    why: Annotated[str, typer.Option(help="For the audit log.")],
+    by: ByOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Withdraw what is still pending. Those who were renewed on the newer version stay there.
+
+    Example: payonce billing plans cancel-migration ID --why 'too early'
+    """
+    reason = _reason(why)
+
+    async def act() -> None:
+        from payonce.services.billing.subscriptions import plan_migrations
+
+        async with opened(SUBSCRIPTIONS) as app:
+            with _refusals():
+                async with app.begin() as tx:
+                    canceled = await plan_migrations.cancel(tx, migration, somebody(by), reason)
+        show({"migration": _migration(canceled)}, as_json, f"migration {canceled.id} is {canceled.state}")
+
+    run_async(act())
+
+
+def _reason(why: str | None) -> str:
+    if why is None or not 1 <= len(why.strip()) <= WHY_MAX_LENGTH:
+        raise Invalid(f"say why in 1 to {WHY_MAX_LENGTH} characters with --why; --preview needs no reason")
+    return why.strip()
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """What the service refuses is the caller's to mend: one sentence, and no traceback."""
+    from payonce.services.billing.subscriptions.refusals import Conflict, NotFound
+
+    try:
+        yield
+    except (Conflict, NotFound) as refusal:
+        raise Invalid(str(refusal)) from refusal
+
+
+def _described(found: "Preview") -> dict[str, Any]:
+    return {
+        "from_plan_id": found.older.id, "to_plan_id": found.newer.id, "subscriptions": found.subscriptions,
+        "by_state": dict(found.by_state), "canceling": found.canceling, "price": described_amount(found.older.price),
+        "new_price": described_amount(found.newer.price), "total": described_amount(found.before),
+        "new_total": described_amount(found.after), "first_effective_at": found.first_at,
+        "last_effective_at": found.last_at,
+    }  # fmt: skip
+
+
+def _preview(found: "Preview") -> Any:
+    states = ", ".join(f"{count} {state}" for state, count in sorted(found.by_state.items())) or "none"
+    rows: list[list[object]] = [
+        ["subscriptions", f"{found.subscriptions} ({states})"],
+        ["not moved, since they end", found.canceling],
+        ["price", f"{found.older.price} to {found.newer.price}"],
+        ["one period of all of them", f"{found.before} to {found.after}"],
+        ["takes effect", f"{found.first_at or 'nothing renews'} to {found.last_at or 'nothing renews'}"],
+    ]
+    return table(f"From {found.older.id} to {found.newer.id}", ["what", "how much"], rows)
+
+
+def _migration(migration: "PlanMigration") -> dict[str, Any]:
+    return {
+        "id": migration.id, "from_plan_id": migration.from_plan_id, "to_plan_id": migration.to_plan_id,
+        "state": migration.state.value, "note": migration.note, "requested_by": migration.requested_by,
+        "scheduled": migration.scheduled, "withdrawn": migration.withdrawn, "created_at": migration.created_at,
+    }  # fmt: skip

@@ -1,0 +1,82 @@
+"""`queues operations` and `queues stop`: redrives and purges in batches, and how far they have come."""
+
+import asyncio
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from payonce.cli.output import JsonOption, note, opened, run_async, show, table
+from payonce.cli.parsing import ByOption, somebody
+
+if TYPE_CHECKING:
+    from payonce.app import App
+    from payonce.engine.bulk import Operation
+
+LISTED: Final = 20
+STALLED_S: Final = 1.0
+"""Before the next look, when somebody else has locked what is left."""
+
+OptionalQueue = Annotated[str | None, typer.Argument(help="Only those of this queue.")]
+OperationArgument = Annotated[int, typer.Argument(help="Its number, as `queues operations` lists it.")]
+
+
+def operations(queue: OptionalQueue = None, as_json: JsonOption = False) -> None:
+    """Redrives and purges of more than 50,000 messages, the newest first, each with its progress.
+
+    Example: payonce queues operations q:sub:payment_initiation
+    """
+
+    async def act() -> None:
+        from payonce.engine import bulk
+        from payonce.engine.declared import check_known
+
+        async with opened() as app:
+            if queue is not None:
+                await check_known(app.database.engine, queue)
+            found = await bulk.operations(app.read, queue, LISTED)
+        rows = [(each.id, each.kind, each.queue, each.status, each.changed, each.kept, each.total, each.asked_by)
+                for each in found]  # fmt: skip
+        columns = ("operation", "kind", "queue", "status", "changed", "kept", "of", "asked by")
+        listed = table("Operations", columns, rows, ("changed", "kept", "of")) if rows else "no operation"
+        show({"operations": [described(each) for each in found]}, as_json, listed)
+
+    run_async(act())
+
+
+def stop(operation: OperationArgument, by: ByOption = None, as_json: JsonOption = False) -> None:
+    """Stop an operation; what it has changed stays so.
+
+    Example: payonce queues stop 12
+    """
+
+    async def act() -> None:
+        from payonce.engine import bulk
+
+        async with opened() as app, app.begin() as tx:
+            stopped = await bulk.stop(tx, operation, somebody(by))
+        show(described(stopped), as_json, stopped.text)
+
+    run_async(act())
+
+
+async def follow(app: "App", operation_id: int) -> "Operation":
+    """Carries it on from here, batch by batch, until it has ended, and says how far it is. Broken off, it goes on in
+    whichever process leads."""
+    from payonce.engine import bulk
+
+    operation = await bulk.operation_of(app.read, operation_id)
+    assert operation is not None
+    while operation.status is bulk.Status.RUNNING:
+        before = operation.changed
+        operation = await bulk.step(app.database, app.admin, app.feed, operation)
+        note(f"operation {operation.id}: {operation.text}")
+        if operation.status is bulk.Status.RUNNING and operation.changed == before:
+            await asyncio.sleep(STALLED_S)
+    return operation
+
+
+def described(operation: "Operation") -> dict[str, Any]:
+    plain = asdict(operation)
+    del plain["which"]
+    return plain
