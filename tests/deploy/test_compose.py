@@ -1,25 +1,33 @@
 """The compose file has what the compose specification allows, and names roles, settings and commands that exist."""
 
+import asyncio
 import re
-from collections.abc import Mapping
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+import asyncpg
 import jsonschema_rs
 import pytest
 from typer.main import get_command
 
-from payonce.app import role_names
+from payonce.app import Addresses, App, migrate_database, role_names
 from payonce.cli import app
+from payonce.embedded import Server, client_environment, psql_command, reset, start
+from payonce.kit.outcomes import Unavailable
 from payonce.settings import Settings, load_settings
 from payonce.settings.billing import BillingSettings
 from payonce.settings.variables import variables
+from payonce.testing.servers import QUICK_SETTINGS
 from tests.deploy.documents import DEPLOY, read_yaml
 
 FILE = read_yaml("compose.yaml")
 SERVICES: Mapping[str, Any] = FILE["services"]
 TEXT = (DEPLOY / "compose.yaml").read_text(encoding="utf-8")
 OURS = {name for name, service in SERVICES.items() if service["image"] == "payonce"}
-ONCE = {"migrate"}
+ONCE = {"logins", "migrate"}
 WORDS = {"type": "array", "items": {"type": "string"}, "minItems": 1}
 TIME = {"type": "string", "pattern": "^[0-9]+s$"}
 SCHEMA = {
@@ -118,7 +126,8 @@ def test_what_is_waited_for_is_there_and_can_tell() -> None:
             else:
                 assert other in ONCE, other
         for volume in service.get("volumes", ()):
-            assert volume.partition(":")[0] in FILE["volumes"], volume
+            source = volume.partition(":")[0]
+            assert (DEPLOY / source).is_file() if source.startswith("./") else source in FILE["volumes"], volume
 
 
 def test_nothing_is_open_to_the_network_and_no_secret_has_a_default() -> None:
@@ -130,9 +139,10 @@ def test_nothing_is_open_to_the_network_and_no_secret_has_a_default() -> None:
 
 def test_the_environment_is_one_that_the_settings_take(monkeypatch: pytest.MonkeyPatch) -> None:
     environment = SERVICES["payments"]["environment"]
-    assert environment.keys() <= {*variables(Settings), *variables(BillingSettings)}
+    known = {*variables(Settings), *variables(BillingSettings)}
+    assert environment.keys() | SERVICES["migrate"]["environment"].keys() <= known
     given = {
-        "POSTGRES_PASSWORD": "secret", "PAYONCE_KEYS": "k1:" + "A" * 43 + "=", "JWT_SECRET_KEY": "a" * 64,
+        "BILLING_SERVICE_PASSWORD": "secret", "PAYONCE_KEYS": "k1:" + "A" * 43 + "=", "JWT_SECRET_KEY": "a" * 64,
         "WEBHOOK_SIGNING_SECRET": "b" * 64, "GATEWAY_API_KEY": "simulated", "GATEWAY_WEBHOOK_SECRET": "c" * 64,
     }  # fmt: skip
     for name, value in environment.items():
@@ -140,6 +150,68 @@ def test_the_environment_is_one_that_the_settings_take(monkeypatch: pytest.Monke
     settings = load_settings()
     settings.check_roles(["billing.subscriptions", "billing.payments"])
     assert settings.redis_url is not None
+
+
+def test_services_know_neither_the_administrators_nor_the_owners_password() -> None:
+    for name in OURS - {"migrate"}:
+        told = "".join(SERVICES[name]["environment"].values())
+        assert "POSTGRES_PASSWORD" not in told
+        assert "OWNER" not in told
+        assert "//billing_service:" in told
+    assert "//billing_owner:" in SERVICES["migrate"]["environment"]["DATABASE_OWNER_URL"]
+    assert "POSTGRES_PASSWORD" not in "".join(SERVICES["migrate"]["environment"].values())
+
+
+async def test_the_logins_migrate_and_serve_and_neither_is_a_superuser(
+    empty: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    passwords = {"BILLING_OWNER_PASSWORD": "it's one", "BILLING_SERVICE_PASSWORD": "it's another"}
+    environment = {**client_environment(empty.superuser_url), **passwords}
+    command = [*psql_command(empty.superuser_url), "-X", "-q", "-f", str(DEPLOY / "postgres" / "logins.sql")]
+    for _ in range(2):
+        made = await asyncio.to_thread(subprocess.run, command, env=environment, capture_output=True, text=True)
+        assert (made.returncode, made.stderr) == (0, "")
+    owner, service = (
+        empty.superuser_url.replace("//postgres@", f"//{name}@", 1) for name in ("billing_owner", "billing_service")
+    )
+    await migrate_database(Addresses(service, owner))
+    monkeypatch.setenv("PAYONCE_DATA_DIR", str(tmp_path))
+    monkeypatch.setenv("DATABASE_URL", service)
+    monkeypatch.setenv("PAYONCE_ACCEPT_DATA_LOSS", "true")
+    async with App.open(load_settings(), ["tally.worker"]) as app:
+        row = await app.read.fetchrow(
+            "select session_user::text, rolsuper, rolcreaterole from pg_roles where rolname = session_user"
+        )
+        assert tuple(row) == ("billing_service", False, False)
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await app.database.work.execute("create table payonce.mine (id int)")
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await app.database.work.execute("set role billing_owner")
+    monkeypatch.setenv("DATABASE_URL", empty.superuser_url)
+    with pytest.raises(Unavailable, match=r"logs in as postgres, which is a superuser.*PAYONCE_ACCEPT_SUPERUSER"):
+        async with App.open(load_settings(), ["tally.worker"]):
+            pass
+    administrator = await asyncpg.connect(empty.superuser_url)
+    await administrator.execute(
+        "create role dba superuser; create role crew in role dba; grant crew to billing_service"
+    )
+    await administrator.close()
+    monkeypatch.setenv("DATABASE_URL", service)
+    with pytest.raises(Unavailable, match="logs in as billing_service, which is a member of dba, a superuser"):
+        async with App.open(load_settings(), ["tally.worker"]):
+            pass
+    monkeypatch.setenv("DATABASE_URL", empty.superuser_url)
+    monkeypatch.setenv("PAYONCE_ACCEPT_SUPERUSER", "true")
+    async with App.open(load_settings(), ["tally.worker"]) as app:
+        assert await app.read.fetchval("select current_user::text") == "payonce_service"
+
+
+@pytest.fixture
+def empty() -> Iterator[Server]:
+    """A server without a table of ours."""
+    with tempfile.TemporaryDirectory(prefix="payonce-compose-") as folder:
+        yield start(Path(folder) / "postgres", settings=QUICK_SETTINGS, tie_to_parent=True)
+        reset(Path(folder) / "postgres")
 
 
 def test_processes_get_longer_to_end_than_they_take() -> None:

@@ -1,20 +1,26 @@
 """What deploy/gcp prints is what policies, settings and roles say; applied, it makes only what is missing."""
 
+import inspect
 import os
+import re
 import shlex
 import subprocess
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 import pytest
 
 from payonce.engine.policy import Fixed
 from payonce.kit.outcomes import Invalid
+from payonce.queues.cloudtasks import client
 from payonce.services import payouts
 from payonce.services.payouts import policies
 from payonce.services.payouts.tokens import HOPS
 from payonce.settings import Settings, load_settings
+from payonce.settings.access import AccessSettings
 from payonce.settings.payouts import PayoutsSettings
 from payonce.settings.variables import variables
+from payonce.web.server import SHUTDOWN_LIMIT_S
 from tests.cli.secret_manager import serving
 from tests.deploy.documents import DEPLOY
 
@@ -43,8 +49,8 @@ def ran(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
     )
 
 
-def printed(*steps: str) -> list[Command]:
-    done = ran(*steps, **GIVEN)
+def printed(*steps: str, **also: str) -> list[Command]:
+    done = ran(*steps, **GIVEN, **also)
     assert done.returncode == 0, done.stderr
     return [shlex.split(line) for line in done.stdout.splitlines() if not line.startswith("#")]
 
@@ -54,8 +60,8 @@ def flags(command: Command) -> dict[str, str]:
     return {name: value for name, _, value in parts}
 
 
-def deployed() -> dict[str, Command]:
-    return {command[3]: command for command in printed("services")}
+def deployed(**also: str) -> dict[str, Command]:
+    return {command[3]: command for command in printed("services", **also)}
 
 
 def environment_of(command: Command) -> dict[str, str]:
@@ -140,11 +146,126 @@ def test_only_the_webhook_is_open_and_tasks_may_call_the_rest() -> None:
     assert {(one["--member"], one["--role"]) for one in bound.values()} == {(caller, "roles/run.invoker")}
 
 
+@pytest.mark.parametrize("chosen", ["cloud-run", "payonce"])
+def test_an_open_service_verifies_tokens_itself_and_a_closed_one_leaves_it_to_cloud_run(chosen: str) -> None:
+    done = ran("services", "access", **GIVEN, TASKS_VERIFIED_BY=chosen)
+    assert done.returncode == 0, done.stderr
+    commands = [shlex.split(line) for line in done.stdout.splitlines() if not line.startswith("#")]
+    services = {command[3]: command for command in commands if command[2] == "deploy"}
+    assert services.keys() == SERVICES.keys()
+    for name, command in services.items():
+        closed = chosen == "cloud-run" and name != "gcsplit1-10-26"
+        assert ("--no-allow-unauthenticated" in command, "--allow-unauthenticated" in command) == (closed, not closed)
+        assert environment_of(command)["CLOUD_TASKS_VERIFIED_BY"] == ("cloud-run" if closed else "payonce")
+    bound = {command[4] for command in commands if command[3] == "add-iam-policy-binding"}
+    assert bound == (SERVICES.keys() - {"gcsplit1-10-26"} if chosen == "cloud-run" else set())
+
+
+@pytest.mark.parametrize("chosen", ["cloud-run", "payonce"])
+def test_nobody_outside_the_project_reaches_a_service_whose_tokens_cloud_run_verifies(chosen: str) -> None:
+    """An IAM policy that is opened by mistake would let anybody send tokens that nobody verified. Cloud Tasks of the
+    project counts as internal: https://cloud.google.com/run/docs/securing/ingress"""
+    for command in deployed(TASKS_VERIFIED_BY=chosen).values():
+        by_cloud_run = environment_of(command)["CLOUD_TASKS_VERIFIED_BY"] == "cloud-run"
+        assert flags(command)["--ingress"] == ("internal" if by_cloud_run else "all")
+
+
+def test_another_way_to_verify_is_refused() -> None:
+    done = ran("services", **GIVEN, TASKS_VERIFIED_BY="nobody")
+    assert (done.returncode, done.stderr) == (2, "TASKS_VERIFIED_BY is nobody; it must be cloud-run or payonce\n")
+
+
+OF_ROLES = {
+    "roles/cloudtasks.enqueuer": {"tasks.create", "tasks.fullView"},
+    "roles/cloudtasks.taskDeleter": {"tasks.delete"},
+    "roles/cloudtasks.viewer": {"queues.get", "queues.list", "tasks.fullView", "tasks.get", "tasks.list"},
+    "roles/cloudtasks.queueAdmin": {
+        "queues.create", "queues.delete", "queues.get", "queues.getIamPolicy", "queues.list", "queues.pause",
+        "queues.purge", "queues.resume", "queues.setIamPolicy", "queues.update",
+    },
+}  # fmt: skip
+"""Of https://cloud.google.com/iam/docs/roles-permissions/cloudtasks, what is about queues and tasks."""
+PERMISSIONS = {
+    "create_task": "tasks.create", "batch_create_tasks": "tasks.create", "get_task": "tasks.get",
+    "delete_task": "tasks.delete", "get_queue": "queues.get", "create_queue": "queues.create",
+    "update_queue": "queues.update", "pause_queue": "queues.pause", "resume_queue": "queues.resume",
+    "list_queues": "queues.list",
+}  # fmt: skip
+"""What each call of Cloud Tasks needs."""
+
+
+def test_the_roles_allow_every_call_that_payonce_makes() -> None:
+    source = inspect.getsource(client)
+    called = set(re.findall(r"\b(\w+_(?:tasks?|queues?))\b", source)) & {*PERMISSIONS, "run_task", "purge_queue"}
+    assert {"create_task", "delete_task", "get_task", "pause_queue"} <= called <= PERMISSIONS.keys()
+    granted = {flags(command)["--role"] for command in printed("accounts") if "--role" in flags(command)}
+    allowed = {permission for role in granted & OF_ROLES.keys() for permission in OF_ROLES[role]}
+    assert {PERMISSIONS[call] for call in called} <= allowed
+
+
 def test_every_variable_is_a_setting_and_every_role_has_the_same() -> None:
     found = [environment_of(command) for command in deployed().values()]
+    for one in found:
+        one.pop("CLOUD_TASKS_VERIFIED_BY")
     assert all(one == found[0] for one in found)
     assert found[0].keys() <= {*variables(Settings), *variables(PayoutsSettings)}
+    assert "CLOUD_TASKS_VERIFIED_BY" in variables(AccessSettings)
     assert found[0] == environment_of(printed("migrate")[0])
+
+
+def test_work_is_put_down_before_cloud_run_kills_the_container(monkeypatch: pytest.MonkeyPatch) -> None:
+    """10 s after SIGTERM: https://cloud.google.com/run/docs/container-contract. A run that is killed counts as a crash
+    of its message; one that is cancelled does not."""
+    settings = settings_of(environment_of(deployed()["gcsplit1-10-26"]), monkeypatch)
+    assert settings.grace_s + SHUTDOWN_LIMIT_S <= 10
+
+
+def test_clients_are_told_apart_behind_cloud_runs_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else one guesser of passwords makes everybody wait."""
+    settings = settings_of(environment_of(deployed()["gcsplit1-10-26"]), monkeypatch)
+    assert settings.trusted_proxies is not None
+    assert ip_address("169.254.1.1") in ip_network(settings.trusted_proxies)
+
+
+@pytest.mark.parametrize("most", ["4", "10"])
+def test_the_database_has_room_for_every_process_also_while_revisions_are_replaced(
+    most: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = deployed(MAX_INSTANCES=most)
+    settings = settings_of(environment_of(found["gcsplit1-10-26"]), monkeypatch)
+    processes = 2 * sum(int(flags(command)["--max-instances"]) for command in found.values()) + 1
+    [made] = [command for command in printed("database", MAX_INSTANCES=most) if command[2] == "instances"]
+    room = int(flags(made)["--database-flags"].removeprefix("max_connections="))
+    assert processes * (2 * settings.pool_size + 10) <= room
+
+
+def test_the_databases_edition_has_its_tier() -> None:
+    """From PostgreSQL 16 on the default is ENTERPRISE_PLUS, which refuses custom tiers:
+    https://cloud.google.com/sql/docs/postgres/create-instance#machine-types"""
+    [made] = [command for command in printed("database") if command[2] == "instances"]
+    assert flags(made)["--tier"].startswith("db-custom-")
+    assert flags(made)["--edition"] == "ENTERPRISE"
+
+
+def test_a_migration_that_cloud_run_takes_for_failed_is_tried_again() -> None:
+    """https://cloud.google.com/run/docs/known-issues: a task may be marked as retried although its first try succeeded;
+    with fewer than three retries that is a failed execution."""
+    assert int(flags(printed("migrate")[0])["--max-retries"]) >= 3
+
+
+def test_every_api_that_the_steps_call_is_enabled() -> None:
+    [command] = printed("apis")
+    called = {"run": "run", "tasks": "cloudtasks", "secrets": "secretmanager", "sql": "sqladmin", "iam": "iam",
+              "projects": "cloudresourcemanager", "services": "serviceusage"}  # fmt: skip
+    used = {called[each[1]] for each in printed()} - {"serviceusage"}
+    assert used <= {part.removesuffix(".googleapis.com") for part in command}
+
+
+def test_an_address_of_gchostpay_in_secret_manager_may_be_read() -> None:
+    address = "projects/shop-9/secrets/HOSTPAY_URL/versions/latest"
+    commands = printed("secrets", PAYOUTS_HOSTPAY="external", HOSTPAY_WEBHOOK_URL=address)
+    granted = {(command[3], flags(command)["--project"]) for command in commands if "--role" in flags(command)}
+    assert ("HOSTPAY_URL", "shop-9") in granted
 
 
 def test_each_is_told_where_the_others_are() -> None:
@@ -165,9 +286,8 @@ def test_every_secret_that_is_named_is_made_and_may_be_read() -> None:
     assert {name.split("/")[3] for name in named} == read
 
 
-def test_a_role_lacks_nothing_of_what_it_is_given_but_the_wallet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the secrets in a Secret Manager on this machine: every reference, address and name is one that is taken. A
-    wallet with real money is not there yet, so no role starts; beside a chain each would."""
+def settings_of(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """As a service reads them, with the secrets in a Secret Manager on this machine."""
     values = {
         "SUCCESS_URL_SIGNING_KEY": "s" * 32, "TPS_HOSTPAY_SIGNING_KEY": "h" * 32, "TP_FLAT_FEE": "3",
         "CHANGENOW_API_KEY": "c" * 32, "DB_PASSWORD": "p@ss", "PAYONCE_KEYS": f"k1:{'A' * 43}=",
@@ -179,9 +299,29 @@ def test_a_role_lacks_nothing_of_what_it_is_given_but_the_wallet(monkeypatch: py
             f"projects/shop-1/secrets/{name}/versions/latest": f"{value}\n".encode() for name, value in values.items()
         }
         monkeypatch.setenv("SECRET_MANAGER_ENDPOINT", manager.endpoint)
-        for name, value in environment_of(deployed()["gcsplit1-10-26"]).items():
+        for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        settings = load_settings()
+        return load_settings()
+
+
+OWN_HOSTPAY = {"PAYOUTS_HOSTPAY": "external", "HOSTPAY_WEBHOOK_URL": "https://gchostpay-xyz.run.app"}
+
+
+def test_with_an_external_hostpay_every_service_that_is_deployed_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = deployed(**OWN_HOSTPAY)
+    assert found.keys() == SERVICES.keys() - {"gchostpay-10-26"}
+    settings = settings_of(environment_of(found["gcsplit1-10-26"]), monkeypatch)
+    assert settings.payouts.hostpay_url == OWN_HOSTPAY["HOSTPAY_WEBHOOK_URL"]
+    for name in found:
+        settings.check_roles([SERVICES[name][0]])
+    missing = ran(**GIVEN, PAYOUTS_HOSTPAY="external")
+    assert (missing.returncode, "HOSTPAY_WEBHOOK_URL is not set" in missing.stderr) == (2, True)
+
+
+def test_a_role_lacks_nothing_of_what_it_is_given_but_the_wallet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every reference, address and name is one that is taken. A wallet with real money is not there yet, so no role
+    starts; beside a chain each would."""
+    settings = settings_of(environment_of(deployed()["gcsplit1-10-26"]), monkeypatch)
     for role, _, _ in SERVICES.values():
         with pytest.raises(Invalid, match=r"^CHANGENOW_API_KEY is set and there is no wallet"):
             settings.check_roles([role])

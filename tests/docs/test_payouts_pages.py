@@ -61,8 +61,16 @@ def test_every_variable_of_the_page_is_a_setting(page: str) -> None:
     text = (DOCS / page).read_text(encoding="utf-8")
     told = set(re.findall(r"(?<![\w$])([A-Z][A-Z0-9]+(?:_+[A-Z0-9]+)+)(?![\w])", text))
     of_the_script = set(re.findall(r"\b([A-Z][A-Z_]+)=", SCRIPT.read_text())) | {"HOST_WALLET_ADDRESS"}
-    known = {*variables(Settings), *variables(PayoutsSettings), ENDPOINT_VARIABLE, *of_the_script}
+    known = {*variables(Settings), *variables(PayoutsSettings), ENDPOINT_VARIABLE, "CLOUD_TASKS_TOKEN", *of_the_script}
+    known.add("SIGNATURE_REMOVED_BY_GOOGLE")
     assert told <= known, told - known
+
+
+def test_no_address_on_cloud_run_ends_in_a_letter_that_it_keeps_to_itself() -> None:
+    """https://cloud.google.com/run/docs/known-issues: some paths that end in z never reach the container."""
+    paths = re.findall(r"run\.app(/[\w/.-]*)", (DOCS / GOOGLE).read_text(encoding="utf-8"))
+    assert "/v1/health/detailed" in paths
+    assert not [path for path in paths if path.endswith("z")]
 
 
 @pytest.fixture
@@ -152,5 +160,5 @@ def test_every_step_of_the_page_is_one_of_the_script() -> None:
 
 def test_the_table_of_services_is_that_of_the_script() -> None:
     rows = re.findall(r"^\| `(g\S+)` \| `(\S+)` \| (\d), (\S+) \|", (DOCS / GOOGLE).read_text(), re.MULTILINE)
-    listed = re.findall(r"^(g\S+-10-26) +(\S+) +(\d) +(\S+) ", SCRIPT.read_text(), re.MULTILINE)
+    listed = re.findall(r"^(?:\$\(.* echo \")?(g\S+-10-26) +(\S+) +(\d) +(\S+) ", SCRIPT.read_text(), re.MULTILINE)
     assert rows == listed

@@ -10,6 +10,7 @@ import pytest
 from payonce.app import all_migrations
 from payonce.engine import webhooks
 from payonce.engine.migrate import Migration, migrate
+from payonce.services.billing.subscriptions.credit_invariants import CREDIT_INVARIANTS
 from payonce.services.billing.subscriptions.model import State
 from payonce.testing import ScratchDatabase, ScratchServer, open_stage
 from tests.services.billing.billing_stage import open_house
@@ -90,3 +91,40 @@ async def everything(owner: asyncpg.Connection) -> dict[str, list[dict[str, Any]
         name: [dict(row) for row in await owner.fetch(f"select * from {name} as t order by t::text")]
         for (name,) in tables
     }
+
+
+WITH_CREDIT = 7
+"""The last migration of billing without entries of credit."""
+CREDIT = """
+    insert into subscriptions.accounts (id, email, password_hash) values ('a-1', 'a@example.com', 'none'),
+        ('a-2', 'b@example.com', 'none'), ('a-3', 'c@example.com', 'none');
+    insert into subscriptions.credits (account_id, currency, exponent, minor)
+    values ('a-1', 'AED', 2, 97000), ('a-2', 'AED', 2, 0), ('a-3', 'EUR', 2, 1), ('a-3', 'JPY', 0, 5);
+    insert into payments.transactions (id, charge_key, account_id, generation, action, currency, exponent, amount_minor,
+        state, gateway_id, refunded_minor, credited_minor, ended_at)
+    values ('t-1', 'i-1:1', 'a-1', 1, 'payment', 'AED', 2, 99900, 'partially_refunded', 'ch_1', 900, 97000,
+        payonce.due_now());
+"""
+
+
+async def test_the_credit_of_before_is_an_opening_entry_and_nothing_is_lost(empty: ScratchDatabase) -> None:
+    owner = await asyncpg.connect(empty.owner_url)
+    await migrate(owner, [each for each in HEAD if each.component != "billing" or each.number <= WITH_CREDIT])
+    await owner.execute(CREDIT)
+    tables = ("subscriptions.credits", "payments.transactions")
+    before = {name: [dict(row) for row in await owner.fetch(f"select * from {name}")] for name in tables}
+    await migrate(owner, HEAD)
+    for name in tables:
+        after = [dict(row) for row in await owner.fetch(f"select * from {name}")]
+        # A balance counts its entries from here on.
+        assert (missing_rows(before[name], after), len(after)) == ([], len(before[name])), name
+    entries = await owner.fetch("select * from subscriptions.credit_entries order by account_id, currency")
+    columns = ("account_id", "currency", "kind", "minor", "balance_minor")
+    assert [tuple(row[name] for name in columns) for row in entries] == [
+        ("a-1", "AED", "opening", 97_000, 97_000), ("a-3", "EUR", "opening", 1, 1), ("a-3", "JPY", "opening", 5, 5),
+    ]  # fmt: skip
+    for name, query in CREDIT_INVARIANTS.items():
+        assert await owner.fetch(query) == [], name
+    [back] = await owner.fetch("select * from payments.going_back(array['t-1'])")
+    assert (back["transaction_id"], back["minor"]) == ("t-1", 900)
+    await owner.close()

@@ -56,3 +56,37 @@ async def test_the_same_payment_can_be_cleared_anew_with_its_address(empty: Scra
     with pytest.raises(asyncpg.CheckViolationError, match="cleared_for_an_address"):
         await owner.execute(again.replace(", address", "").replace(", 'bc1q'", ""))
     await owner.close()
+
+
+SPELLED = """
+    insert into payouts.payouts (id, unique_id, natural_key, user_id, closed_channel_id, wallet_address,
+        payout_currency, payout_network, price_minor, fee_minor, adjusted_minor, value_minor, state)
+    select 'p-' || n, lpad(n::text, 16, 'X'), 'n', 7, '-1001', address, 'usdt', 'eth', 100, 0, 100, 40, state
+    from (values (1, '0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed', 'accumulating'),
+                 (2, '0x5aaeb6053f3e94c9b9a09f33669435e7ef1beaed', 'accumulating'),
+                 (3, 'TR7NHqjeKQxGTCi8q8ZY4pL8otSzgjLj6t', 'swapped')) as spelled (n, address, state);
+    insert into payouts.swaps (id, unique_id, part, round, currency, network, address, amount_minor, state, cn_api_id,
+        payin_address, triggered_at)
+    values ('swap-1', lpad('3', 16, 'X'), 1, 1, 'usdt', 'trx', 'T', 40, 'created', 'c-1', '0x1', payonce.due_now());
+"""
+
+
+async def test_payouts_of_before_keep_their_address_and_are_one_client(empty: ScratchDatabase) -> None:
+    owner = await asyncpg.connect(empty.owner_url)
+    await migrate(owner, [each for each in HEAD if each.component != "payouts" or each.number <= 4])
+    await owner.execute(SPELLED)
+    before = await owner.fetch("select id, wallet_address from payouts.payouts order by id")
+    await migrate(owner, HEAD)
+    assert await owner.fetch("select id, wallet_address from payouts.payouts order by id") == before
+    keys = await owner.fetch("select payouts.address_key(wallet_address) as key from payouts.payouts order by id")
+    assert keys[0]["key"] == keys[1]["key"] == before[1]["wallet_address"]
+    assert keys[2]["key"] == before[2]["wallet_address"], "only hexadecimal addresses have spellings"
+    spellings = await owner.fetch(
+        "select id from payouts.payouts where payouts.address_key(wallet_address) = $1 order by id", keys[0]["key"]
+    )
+    assert [row["id"] for row in spellings] == ["p-1", "p-2"]
+    [swap] = await owner.fetch("select paid_by, handed_over_at from payouts.swaps")
+    assert (swap["paid_by"], swap["handed_over_at"]) == ("wallet", None)
+    with pytest.raises(asyncpg.CheckViolationError, match="handed_over_after_told"):
+        await owner.execute("update payouts.swaps set handed_over_at = payonce.due_now()")
+    await owner.close()
