@@ -32,7 +32,12 @@ LEASE_S = 1.0
 POLICY = Policy(QUEUE, max_attempts=20, backoff=Fixed(0.05), lease_s=LEASE_S, run_limit_s=60.0)
 START_LIMIT_S = 45.0
 DRAIN_LIMIT_S = 60.0
-PLACES = ("LLEN", ""), ("LLEN", ":processing"), ("ZCARD", ":delayed"), ("ZCARD", ":alone")
+COUNT_ALL = """
+local queue = KEYS[1]
+return redis.call('LLEN', queue) + redis.call('LLEN', queue .. ':processing')
+    + redis.call('ZCARD', queue .. ':delayed') + redis.call('ZCARD', queue .. ':alone')
+"""
+"""One script: a message that moves between two counts would be in neither."""
 
 
 @dataclass
@@ -146,7 +151,7 @@ class RedisDesk:
     async def empty(self, policy: Policy = POLICY) -> bool:
         """Whether nothing but parked messages is left in Redis; False while it does not answer."""
         try:
-            return not any([await self.store.command(word, policy.queue + part) for word, part in PLACES])
+            return await self.store.command("EVAL", COUNT_ALL, 1, policy.queue) == 0
         except Unavailable:
             return False
 
