@@ -43,7 +43,9 @@ WIRE: Final = Play(
     {payment_id: frozenset({"paid", "rejected"}) for payment_id in ("w-1", "w-2")},
     {("wires", "w-1:1"): ("lost after",), ("wires", "w-2:1"): ("refused connection", "lost before")},
 )
-REDRIVEN: Final = replace(WIRE, name="wire-redriven", redrives_reviews=True)
+REDRIVEN: Final = replace(WIRE, name="wire-redriven", redrives_reviews=True, redrives=True)
+"""A redrive leaves one attempt for the run after the answer: a crash of the server uses it up, and the person redrives
+once more."""
 TRANSFER: Final = Play(
     "transfer",
     (pay.transfer, pay.credit, pay.return_money),
