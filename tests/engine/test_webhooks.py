@@ -9,6 +9,7 @@ import pytest
 from standardwebhooks.webhooks import Webhook
 
 from payonce.engine import metrics
+from payonce.engine.model import Message
 from payonce.engine.policy import override
 from payonce.engine.webhooks import (
     DELIVERIES,
@@ -313,6 +314,16 @@ async def test_a_removed_endpoint_hears_nothing_and_its_secrets_are_gone(stage: 
         with pytest.raises(Invalid, match="is removed: closed"):
             async with post.s.begin() as tx:
                 await enable_endpoint(tx, made.id, by="ada")
+
+
+async def test_a_message_without_a_delivery_on_record_is_parked(stage: OpenStage) -> None:
+    async with open_post(stage) as post:
+        payload = {"event": "none", "type": "invoice.paid", "endpoint": "none"}
+        await post.s.feed.put([Message(queue=DELIVERIES.queue, action="deliver", payload=payload)])
+        await post.run()
+        [left] = await post.s.owner.fetch("select id, state, last_error from payonce.messages")
+        assert (left["state"], post.shop.arrived) == ("parked", [])
+        assert f"there is no delivery {left['id']}" in left["last_error"]
 
 
 async def test_a_slow_endpoint_does_not_hold_up_the_others(stage: OpenStage) -> None:

@@ -6,7 +6,7 @@ from payonce.engine.ledger import Posting, Reference, moved
 from payonce.engine.model import Message
 from payonce.examples.transfers import model, store
 from payonce.examples.transfers.model import ENDED, TRANSITIONS, State
-from payonce.examples.transfers.policies import REQUESTS
+from payonce.examples.transfers.policies import PAY_IN, REFUND, REQUESTS, WITHDRAW
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Retry
 from payonce.testing import OpenStage
@@ -24,6 +24,15 @@ async def test_a_transfer_is_withdrawn_and_paid_in(stage: OpenStage) -> None:
         assert office.southbank.books.balance("bob", EUR) == Amount(1_250, EUR)
         assert not await office.in_transit()
         sound(await office.verdict())
+
+
+@pytest.mark.parametrize("queue", [WITHDRAW.queue, PAY_IN.queue, REFUND.queue])
+async def test_a_message_about_no_transfer_is_parked(stage: OpenStage, queue: str) -> None:
+    async with open_office(stage) as office:
+        await office.s.feed.put([Message(queue=queue, payload={}, correlation_id="nobody")])
+        await office.run()
+        [left] = await office.s.owner.fetch("select state, last_error from payonce.messages")
+        assert (left["state"], left["last_error"]) == ("parked", "there is no transfer 'nobody'")
 
 
 async def test_what_northbank_refuses_moves_nothing(stage: OpenStage) -> None:

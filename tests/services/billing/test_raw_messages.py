@@ -10,6 +10,11 @@ from payonce.testing import OpenStage
 from tests.services.billing.redis_house import open_redis_house
 
 PAYMENT = "q:sub:payment_initiation"
+CREDITS = [{"transaction_id": "none", "minor": 1, "refunded_minor": 0}]
+HOLD = {
+    "action": "hold", "change_id": "c", "subscription_id": "s", "account_id": "a", "round": 1, "credits": CREDITS,
+    "changed_at": "2026-01-01T00:00:00Z", "asked_at": "2026-01-01T00:00:00Z",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -22,6 +27,11 @@ PAYMENT = "q:sub:payment_initiation"
         (PAYMENT, {"action": "reticulate", "subscription_id": "{id}"}, "takes no action 'reticulate'"),
         (PAYMENT, {"action": "initial", "subscription_id": "nobody"}, "'nobody'"),
         (PAYMENT, {"action": "renewal", "subscription_id": "{id}", "invoice_id": "none"}, "invoice 'none' is none of"),
+        (PAYMENT, {"action": "renewal", "subscription_id": "{id}", "period": 2}, "no period 2 follows"),
+        (PAYMENT, {"action": "renewal", "subscription_id": "{id}", "period": -1}, "no period -1 follows"),
+        ("q:sub:clock", {"action": "move_clock", "test_clock_id": "none"}, "there is no test clock 'none'"),
+        ("q:pay:credit_hold", HOLD, "there is no transaction 'none'"),
+        ("q:pay:credit_hold", {**HOLD, "action": "confirm"}, "there is no transaction 'none'"),
         ("q:sub:trial_payment", {"action": "trial"}, "missing required field `subscription_id`"),
         ("q:sub:plan_change", {"action": "upgrade", "subscription_id": "{id}"}, "missing required field `change_id`"),
         ("q:pay:charge_initiation", {"action": "renewal", "transaction_id": "none"}, "there is no transaction 'none'"),

@@ -13,7 +13,7 @@ from payonce.engine.model import Message
 from payonce.services.payouts import sending, store, swap_store
 from payonce.services.payouts.messages import FOLLOW_EXCHANGE, HAND_OVER
 from payonce.services.payouts.model import State, payout_from
-from payonce.services.payouts.policies import ESTIMATE, ESTIMATED, EXTERNAL, QUEUES, SWAP, SWAPPED
+from payonce.services.payouts.policies import ESTIMATE, ESTIMATED, EXTERNAL, KEEPING, QUEUES, SWAP, SWAPPED
 from payonce.services.payouts.receiving import Taken
 from payonce.services.payouts.tokens import hops
 from payonce.testing import OpenStage
@@ -178,17 +178,38 @@ async def test_what_does_not_fit_is_parked_and_the_payout_goes_on(stage: OpenSta
         assert len(rows) == 4
 
 
-async def test_an_estimate_that_belongs_to_no_payout_is_not_asked_for(stage: OpenStage) -> None:
+@pytest.mark.parametrize("correlation_id", [None, "nobody"])
+async def test_an_estimate_that_belongs_to_no_payout_is_not_asked_for(
+    stage: OpenStage, correlation_id: str | None
+) -> None:
     async with open_office(stage, roles=("estimator",)) as office:
         asked = hops.EstimateRequest(
             user_id=7, closed_channel_id="-100", wallet_address=BTC_CLIENT, payout_currency="btc",
             payout_network="btc", adjusted_amount_usdt=Decimal(97),
         )  # fmt: skip
-        await office.s.feed.put([Message(queue=ESTIMATE.queue, payload=hops.plain(asked))])
+        await office.s.feed.put(
+            [Message(queue=ESTIMATE.queue, payload=hops.plain(asked), correlation_id=correlation_id)]
+        )
         await office.drain()
-        [left] = await office.s.owner.fetch("select * from payonce.messages")
-        assert (left["queue"], left["attempts"]) == (ESTIMATE.queue, 1), "it is tried again, and parked after a day"
-        assert "there is no payout None to price" in left["last_error"]
+        assert f"there is no payout {correlation_id!r} to price" in await parked(office, ESTIMATE.queue)
+
+
+async def test_an_answer_or_a_batch_that_belongs_to_no_payout_is_parked(stage: OpenStage) -> None:
+    async with open_office(stage) as office:
+        found = hops.EstimateResponse(
+            user_id=7, closed_channel_id="-100", wallet_address=BTC_CLIENT, payout_currency="btc",
+            payout_network="btc", from_amount_usdt=Decimal(97), to_amount_eth_post_fee=Decimal("0.04"),
+            deposit_fee=Decimal(0), withdrawal_fee=Decimal(0),
+        )  # fmt: skip
+        await office.s.feed.put(
+            [
+                Message(queue=ESTIMATED.queue, payload=hops.plain(found), correlation_id="nobody"),
+                Message(queue=KEEPING.queue, action="batch_client", payload={}, correlation_id="nobody"),
+            ]
+        )
+        await office.drain()
+        assert "there is no payout 'nobody' to price" in await parked(office, ESTIMATED.queue)
+        assert "there is no payout 'nobody' to batch" in await parked(office, KEEPING.queue)
 
 
 async def test_hostpay_is_told_what_is_on_record_and_not_what_a_message_says(stage: OpenStage) -> None:

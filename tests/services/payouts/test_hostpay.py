@@ -5,9 +5,10 @@ from decimal import Decimal
 import pytest
 
 from payonce.engine.effects.model import State as EffectState
+from payonce.engine.model import Message
 from payonce.services.payouts import store, swap_store
 from payonce.services.payouts.model import Hold, State, SwapState
-from payonce.services.payouts.policies import FOLLOW
+from payonce.services.payouts.policies import FOLLOW, GIVE_UP_AFTER_S, HOSTPAY
 from payonce.testing import OpenStage
 from payonce.vendors.changenow.books import Fate as ExchangeFate
 from payonce.vendors.changenow.port import Pair, Status
@@ -293,3 +294,28 @@ async def test_the_effect_of_a_payment_is_performed_once_per_swap(stage: OpenSta
         assert [tuple(row) for row in rows] == [(EffectState.PERFORMED, 5)]
         await house.sound(*payouts)
         assert [each.transaction.nonce for each in house.transfers()] == list(range(5))
+
+
+async def test_a_payment_of_a_swap_that_nobody_knows_is_not_followed_and_its_message_is_parked(
+    stage: OpenStage,
+) -> None:
+    async with open_house(stage) as house:
+        await house.s.feed.put([Message(queue=FOLLOW.queue, payload={"swap_id": "nobody/1/1"})])
+        await house.run()
+        [left] = await house.s.owner.fetch("select state, last_error from payonce.messages")
+        assert left["state"] == "parked"
+        assert "there is no swap 'nobody/1/1' to follow" in left["last_error"]
+
+
+async def test_a_message_that_is_given_up_and_names_no_payout_is_parked(stage: OpenStage) -> None:
+    """Its payout could not be given to a person, so the message is."""
+    async with open_house(stage) as house:
+        await house.waiting_for_hostpay()
+        await house.s.owner.execute("update payonce.messages set correlation_id = null where queue = $1", HOSTPAY.queue)
+        house.changenow.take_down()
+        await house.drain()
+        await house.s.clock.advance(GIVE_UP_AFTER_S)
+        await house.drain()
+        [left] = await house.s.owner.fetch("select state, last_error from payonce.messages")
+        assert left["state"] == "parked"
+        assert "no payout is on record for the message: " in left["last_error"]

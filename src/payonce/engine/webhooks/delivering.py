@@ -22,7 +22,7 @@ from payonce.engine.webhooks.model import DeliveryState, EndpointState, place_of
 from payonce.engine.webhooks.registry import LOCATION, secrets_in_force
 from payonce.engine.work import Work, handles
 from payonce.kit.log import get_logger
-from payonce.kit.outcomes import Held, NotSent, Retry, Unknown
+from payonce.kit.outcomes import Held, NotSent, Retry, Unknown, Unprocessable
 from payonce.kit.redact import redact
 
 if TYPE_CHECKING:
@@ -122,7 +122,9 @@ class Came:
 async def deliver(work: Work, sender: Sender) -> None:
     """Sends the event once. Running twice is foreseen: receivers tell by the id."""
     due = await _due(work.read, work.message.id)
-    if due is None or due["state"] != DeliveryState.PENDING:
+    if due is None:
+        raise Unprocessable(f"there is no delivery {work.message.id}; replay the event instead")
+    if due["state"] != DeliveryState.PENDING:
         return
     if due["endpoint_state"] != EndpointState.ENABLED:
         reason = f"the endpoint is {due['endpoint_state']}: {due['endpoint_reason']}"

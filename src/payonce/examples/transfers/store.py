@@ -20,7 +20,7 @@ from payonce.examples.transfers.model import (
 )
 from payonce.examples.transfers.policies import QUEUES, WITHDRAW
 from payonce.kit.money import Amount
-from payonce.kit.outcomes import Retry
+from payonce.kit.outcomes import Retry, Unprocessable
 
 OPENING: Final = "opening"
 REFERENCES: Final = {
@@ -72,7 +72,7 @@ async def post_opening(connection: Connection, amounts: Iterable[Amount]) -> Non
 async def transfer(read: Reader, transfer_id: str | None) -> Transfer:
     row = await read.fetchrow("select * from transfers.transfers where id = $1", transfer_id)
     if row is None:
-        raise Retry(f"there is no transfer {transfer_id!r}")
+        raise Unprocessable(f"there is no transfer {transfer_id!r}")
     return transfer_from(row)
 
 

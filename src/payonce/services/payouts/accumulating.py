@@ -5,6 +5,7 @@ from typing import Final
 from payonce.engine.transaction import Tx
 from payonce.engine.work import Work, handles
 from payonce.kit.money import Amount
+from payonce.kit.outcomes import Unprocessable
 from payonce.services.payouts import books, sending, store, swap_store
 from payonce.services.payouts.addresses import key_of
 from payonce.services.payouts.minimums import taken_now
@@ -64,7 +65,9 @@ async def look_for_batches(work: Work) -> None:
 @handles(KEEPING, BATCH)
 async def batch_client(work: Work, changenow: ChangeNow, host: HostWallet | None) -> None:
     """One swap for all that a client is owed, once the exchange takes so much, or it is worth the gas."""
-    of = await store.payout(work.read, work.message.correlation_id)
+    of = await store.find(work.read, work.message.correlation_id or "")
+    if of is None:
+        raise Unprocessable(f"there is no payout {work.message.correlation_id!r} to batch")
     try:
         taken = await taken_now(changenow, host, (of.payout_currency, of.payout_network))
     except ExchangeRefused as no:

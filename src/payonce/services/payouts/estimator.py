@@ -5,7 +5,7 @@ from typing import Final
 
 from payonce.engine.transaction import Tx
 from payonce.engine.work import Work, handles
-from payonce.kit.outcomes import Retry
+from payonce.kit.outcomes import Unprocessable
 from payonce.services.payouts import currencies, older_services, pausing, sending, store
 from payonce.services.payouts.model import ETH_NETWORK, ETH_TICKER, USDT_TICKER, Hold, Payout, State
 from payonce.services.payouts.policies import ESTIMATE
@@ -50,7 +50,7 @@ async def _payout(work: Work) -> tuple[Payout, int]:
     """And when it was looked up."""
     found = await store.find_now(work.read, work.message.correlation_id or "")
     if found is None:
-        raise Retry(f"there is no payout {work.message.correlation_id!r} to price")
+        raise Unprocessable(f"there is no payout {work.message.correlation_id!r} to price")
     return found
 
 

@@ -6,7 +6,7 @@ from typing import Final
 from payonce.engine.transaction import Tx
 from payonce.engine.work import Work, handles
 from payonce.kit.money import DIGITS_MAX, Amount
-from payonce.kit.outcomes import Retry, Unprocessable
+from payonce.kit.outcomes import Unprocessable
 from payonce.services.payouts import books, older_services, sending, store, swap_reading, swap_store
 from payonce.services.payouts.counting import counted
 from payonce.services.payouts.model import (
@@ -47,7 +47,7 @@ async def value_payout(work: Work, terms: Terms) -> None:
         return
     known = await store.find_now(work.read, payout_id)
     if known is None:
-        raise Retry(f"there is no payout {payout_id!r}")
+        raise Unprocessable(f"there is no payout {payout_id!r} to price")
     payout, now_s = known
     if payout.state is not State.RECEIVED:
         return

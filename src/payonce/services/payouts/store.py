@@ -143,14 +143,17 @@ async def keep(
 
 
 async def give_up(work: Work) -> None:
-    """A day of tries has not helped: nothing is lost, a person decides. What nobody knows more about is left."""
+    """A day of tries has not helped: nothing is lost, a person decides. A payout that has moved on is left alone; a
+    message whose payout is not on record is parked."""
     reason = f"{(work.cause or 'no reason given')[:CAUSE_MAX_LENGTH]} ({work.message.queue} gave up on it after a day)"
     if hops.OLDER in work.message.payload:
         # Only the message is on record: raised from here, it is parked.
         raise Retry("no payout is on record for the older service's token, so its message is parked")
     async with work.commit(rejected=reason) as tx:
         found = await find(tx, work.message.correlation_id or "")
-        if found is not None and State.REVIEW in TRANSITIONS[found.state]:
+        if found is None:
+            raise Retry(f"no payout is on record for the message: {work.cause or 'no reason given'}")
+        if State.REVIEW in TRANSITIONS[found.state]:
             await keep(tx, found, Hold.GAVE_UP, reason, as_state=State.REVIEW)
 
 

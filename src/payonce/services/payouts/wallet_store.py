@@ -9,7 +9,7 @@ from payonce.engine.audit import Severity, note
 from payonce.engine.database import Connection, Database
 from payonce.engine.transaction import Reader, Tx
 from payonce.kit.money import Amount
-from payonce.kit.outcomes import Held, Retry
+from payonce.kit.outcomes import Held, Retry, Unprocessable
 from payonce.services.payouts.model import ETH, ETH_NETWORK, ETH_TICKER, Swap, swap_from
 from payonce.vendors.evm.port import Fees, Payment, Receipt, Signed, Wallet
 
@@ -219,7 +219,7 @@ async def way_of(read: Reader, swap_id: str) -> Way:
         swap_id,
     )
     if not rows:
-        raise Retry(f"there is no swap {swap_id!r}")
+        raise Unprocessable(f"there is no swap {swap_id!r} to follow")
     [row, *_] = rows
     swap = swap_from(row)
     if row["payment_state"] is None:

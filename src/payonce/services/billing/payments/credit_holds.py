@@ -13,6 +13,7 @@ from payonce.engine.audit import Severity, note
 from payonce.engine.transaction import Tx
 from payonce.engine.work import Work, handles
 from payonce.kit.money import Amount
+from payonce.kit.outcomes import Unprocessable
 from payonce.services.billing.messages import CONFIRM, HOLD, RELEASE
 from payonce.services.billing.payments import store, telling
 from payonce.services.billing.payments.notifying import Notifier
@@ -80,11 +81,14 @@ async def hold(tx: Tx, asked: CreditHold) -> tuple[bool, list[HeldCredit]]:
 
 async def locked_refunds(tx: Tx, shares: Sequence[HeldCredit]) -> Mapping[str, int]:
     """What of each charge was refunded, or is being refunded, in minor units. Nobody asks for more of it until this
-    transaction ends."""
+    transaction ends. Raises Unprocessable for a charge that does not exist."""
     rows = await tx.fetch(
         "select transaction_id, minor from payments.going_back($1::text[])", [each.transaction_id for each in shares]
     )
-    return {row["transaction_id"]: row["minor"] for row in rows}
+    found = {row["transaction_id"]: row["minor"] for row in rows}
+    if missing := next((each.transaction_id for each in shares if each.transaction_id not in found), None):
+        raise Unprocessable(f"there is no transaction {missing[:100]!r} whose credit could be held")
+    return found
 
 
 async def hold_share(tx: Tx, change_id: str, share: HeldCredit, asked_at: datetime) -> int | None:

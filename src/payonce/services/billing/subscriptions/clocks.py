@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from payonce.engine.transaction import Reader, Tx
 from payonce.engine.work import Work, handles
-from payonce.kit.outcomes import Invalid
+from payonce.kit.outcomes import Invalid, Unprocessable
 from payonce.services.billing.messages import Move
 from payonce.services.billing.policies import BILLING_CLOCK
 from payonce.services.billing.subscriptions.calendar import EARLIEST, whole_second
@@ -118,8 +118,9 @@ async def move_clock(work: Work) -> None:
     asked: Move = work.payload
     async with work.commit() as tx:
         row = await tx.fetchrow("select * from subscriptions.test_clocks where id = $1 for update", asked.test_clock_id)
-        if row is not None:
-            await _hop(tx, _clock(row))
+        if row is None:
+            raise Unprocessable(f"there is no test clock {asked.test_clock_id[:100]!r}")
+        await _hop(tx, _clock(row))
 
 
 async def waits_for(read: Reader | Tx, test_clock_id: str) -> str | None:

@@ -92,6 +92,8 @@ async def bill_first(tx: Tx, standing: Standing, action: Action) -> None:
 
 async def _renew(tx: Tx, standing: Standing, number: int) -> None:
     subscription, now = standing.subscription, standing.now
+    if not 0 < number <= subscription.period + 1:
+        raise NotFound(f"subscription {subscription.id} is in period {subscription.period}; no period {number} follows")
     if subscription.period + 1 != number or not is_due(subscription, now, Due.RENEW, Due.TRIAL_END):
         return
     if standing.open_invoice is not None:
