@@ -6,7 +6,7 @@ from typing import Final
 
 from starlette.requests import Request
 
-from payonce.kit.repeated import repeated_name
+from payonce.routes.bodies import refuse_repeated
 from payonce.routes.problems import Problem
 
 BODILESS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -24,9 +24,7 @@ def refuse_many_values(content_type: str, body: bytes) -> None:
 async def refuse_repeated_names(request: Request) -> None:
     if request.method in BODILESS or not _is_json(request.headers.get("content-type", "")):
         return
-    name = repeated_name(await request.body())
-    if name is not None:
-        raise Problem(HTTPStatus.BAD_REQUEST, f"the body has {name} twice in one object; send each name once")
+    refuse_repeated(await request.body())
 
 
 def _is_json(content_type: str) -> bool:

@@ -13,6 +13,7 @@ from payonce.engine.webhooks import Receiver
 from payonce.kit.ids import new_id
 from payonce.kit.outcomes import Invalid
 from payonce.kit.webhooks import TOLERANCE_S, Refusal, Scheme, Secret, signed_headers
+from payonce.routes.bodies import refuse_repeated
 from payonce.routes.desk import Desk
 from payonce.routes.problems import Problem
 
@@ -70,11 +71,12 @@ async def open_signed_client(
 
 
 async def read_signed(request: Request, desk: Desk, shared: SharedSecrets, consumer: str) -> bytes:
-    """The body, once its signature is verified; 400 or 401 otherwise."""
+    """The body, once its signature is verified; 400 or 401 otherwise, also for a name twice in one object."""
     body = await request.body()
     # Bodies of other requests are signed by the same secrets, and fit none of what is read here.
     receiver = Receiver(consumer, shared.secrets, Scheme.STANDARD, shared.tolerance_s)
     received = await receiver.receive(desk.read, request.headers.items(), body)
     if isinstance(received, Refusal):
         raise Problem(received.status, received.detail)
+    refuse_repeated(body)
     return body

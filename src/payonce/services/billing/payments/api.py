@@ -13,6 +13,7 @@ from payonce.kit.ids import new_id
 from payonce.kit.money import Amount, Asset, asset_of
 from payonce.kit.outcomes import Invalid, NotSent, Retry
 from payonce.kit.webhooks import Refusal
+from payonce.routes.bodies import refuse_repeated
 from payonce.routes.desk import AtDesk, Desk, Trace
 from payonce.routes.once import Once
 from payonce.routes.problems import Problem, not_found, responses
@@ -249,9 +250,11 @@ def _add_gateway(routes: APIRouter) -> None:
                  responses=responses(400, 401, 404, 413, 503))  # fmt: skip
     async def take_gateway_event(request: Request, desk: AtDesk, trace: Trace) -> Taken:
         door = opened(desk, GatewayDoor)
-        received = await door.receive(desk.read, request.headers.items(), await request.body())
+        body = await request.body()
+        received = await door.receive(desk.read, request.headers.items(), body)
         if isinstance(received, Refusal):
             raise Problem(received.status, received.detail)
+        refuse_repeated(body)
         async with desk.begin(trace) as tx:
             heard = await gateway_events.heed(tx, received)
         return Taken(status=heard)

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from payonce.engine.transaction import Tx
-from payonce.kit.repeated import repeated_name
+from payonce.routes.bodies import refuse_repeated
 from payonce.routes.desk import AtDesk, desk_of, trace_of
 from payonce.routes.once import REPLAYED, Once
 from payonce.routes.problems import MEDIA_TYPE, Problem, not_found, responses
@@ -261,8 +261,7 @@ def _read(body: bytes) -> _Event:
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"body: {error}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Problem(HTTPStatus.BAD_REQUEST, f"the body is no JSON: {error}") from error
-    if (name := repeated_name(body)) is not None:
-        raise Problem(HTTPStatus.BAD_REQUEST, f"the body has {name} twice in one object; send each name once")
+    refuse_repeated(body)
     if event.delta == 0:
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "body: delta is 0, which counts nothing; leave it out for 1")
     return event

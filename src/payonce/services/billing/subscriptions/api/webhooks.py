@@ -15,6 +15,7 @@ from starlette.routing import Route
 from payonce.engine.webhooks import Receiver
 from payonce.kit.outcomes import Invalid
 from payonce.kit.webhooks import Refusal, Scheme
+from payonce.routes.bodies import refuse_repeated
 from payonce.routes.desk import AtDesk, desk_of, trace_of
 from payonce.routes.problems import Problem, not_found
 from payonce.services.billing.callers import Who, opened, operator
@@ -84,6 +85,7 @@ async def take_payment_event(request: Request) -> Response:
     received = await receiver.receive(desk.read, request.headers.items(), body)
     if isinstance(received, Refusal):
         raise Problem(received.status, received.detail)
+    refuse_repeated(body)
     notification = _read(body)
     async with desk.begin(trace_of(request)) as tx:
         applied = await applying.apply(tx, notification)
