@@ -154,6 +154,27 @@ async def test_an_address_at_its_limit_gives_up_idle_connections_and_none_in_pro
             writer.close()
 
 
+async def test_a_connection_whose_body_still_comes_gives_way_to_a_new_one() -> None:
+    """Else slow bodies from a few addresses shut everybody out."""
+    head = b"POST /held HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n"
+    async with site(Connections(most=2, most_per_address=2, idle_least_s=0.0)) as (answering, port):
+        slow, first = await opened(port, source="127.0.0.2")
+        first.write(head + b"x")
+        await eventually(lambda: answering.began == 1, WITHIN_S, "the slow request is in progress")
+        whole, second = await opened(port, source="127.0.0.2")
+        second.write(head + b"xy")
+        await eventually(lambda: answering.began == 2, WITHIN_S, "the whole request is in progress")
+        _, third = await opened(port, "/held", source="127.0.0.3")
+        await eventually(lambda: answering.began == 3, WITHIN_S, "a new connection is admitted")
+        assert await closed(slow)
+        refused, fourth = await opened(port, source="127.0.0.4")
+        assert (await answer_of(refused, b"}")).startswith(b"HTTP/1.1 503 ")
+        answering.let_go.set()
+        await answer_of(whole, b"/held")
+        for writer in (first, second, third, fourth):
+            writer.close()
+
+
 async def test_in_all_the_address_with_the_most_connections_gives_one_up() -> None:
     async with site(Connections(most=4, most_per_address=4, idle_least_s=0.0)) as (_, port):
         crowd = [await opened(port, "/idle", source="127.0.0.2") for _ in range(4)]

@@ -1,7 +1,7 @@
 """Connection limits: how many are open in all and per address, and how long an answer may stay unread.
 
-At a limit, a connection that is idle or does not read its answers is closed in favour of a new one. A connection with a
-request in progress is never closed for a new one; then the new one is refused.
+At a limit, a connection that is idle, does not read its answers or is still sending a body is closed in favour of a new
+one. A connection whose request is being carried out is never closed for a new one; then the new one is refused.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ class Limited(Protocol):
     """A connection, as far as the limits go."""
 
     idle_since: float | None
-    """When its last request was answered; None while one is in progress."""
+    """When its last request was answered, or the body of the present one began; None while one is carried out."""
 
     drains: int
     """How often an answer that had to wait for the client went on."""

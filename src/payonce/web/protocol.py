@@ -188,7 +188,9 @@ class PunctualProtocol(HttpToolsProtocol):
             self._queue(pipelined=True)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        self.idle_since, self._current = None, cycle
+        # While its body comes, nothing of it is carried out yet.
+        self.idle_since = time.monotonic() if self._in_body and cycle is self.cycle else None
+        self._current = cycle
         if not self._continuing:
             # It is this connection's turn.
             super()._start_asgi_task(cycle, app)
@@ -278,6 +280,8 @@ class PunctualProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._in_body = False
+        if self.cycle is self._current and not self.cycle.response_complete:
+            self.idle_since = None
         if not self._body_begun or self.cycle is not self._current:
             super().on_message_complete()
             return
