@@ -134,7 +134,7 @@ def test_nothing_is_open_to_the_network_and_no_secret_has_a_default() -> None:
     for service in SERVICES.values():
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
     asked = dict(re.findall(r"\$\{(\w+)(:?[?-])", TEXT))
-    assert {name for name, how in asked.items() if how != ":?"} == {"GATEWAY_URL"}
+    assert {name for name, how in asked.items() if how != ":?"} == {"GATEWAY_URL", "PAYONCE_TRUSTED_PROXIES"}
 
 
 def test_the_environment_is_one_that_the_settings_take(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,12 +144,15 @@ def test_the_environment_is_one_that_the_settings_take(monkeypatch: pytest.Monke
     given = {
         "BILLING_SERVICE_PASSWORD": "secret", "PAYONCE_KEYS": "k1:" + "A" * 43 + "=", "JWT_SECRET_KEY": "a" * 64,
         "WEBHOOK_SIGNING_SECRET": "b" * 64, "GATEWAY_API_KEY": "simulated", "GATEWAY_WEBHOOK_SECRET": "c" * 64,
+        "PAYONCE_TRUSTED_PROXIES": "",
     }  # fmt: skip
     for name, value in environment.items():
         monkeypatch.setenv(name, re.sub(r"\$\{(\w+):[^}]*\}", lambda found: given.get(found[1], "http://g:1"), value))
     settings = load_settings()
     settings.check_roles(["billing.subscriptions", "billing.payments"])
     assert settings.redis_url is not None
+    assert settings.trusted_proxies is None
+    assert "PAYONCE_TRUSTED_PROXIES" in environment
 
 
 def test_services_know_neither_the_administrators_nor_the_owners_password() -> None:
