@@ -237,6 +237,21 @@ def test_a_small_redrive_is_done_at_once(payonce: Payonce, database: ScratchData
     assert (done["redriven"], done["matching"], done["amounts"][0]["amount"]) == (1, 1, "123.45")
 
 
+def test_a_redrive_names_messages_whose_effects_wait_for_a_person_and_the_way_to_answer(
+    payonce: Payonce, database: ScratchDatabase
+) -> None:
+    for number, state in ((1, "review"), (2, "review"), (3, "performed")):
+        an_effect(database, number, state)
+    declined = payonce.at_terminal("queues", "redrive", QUEUE, typed="n\n")
+    said = " ".join(declined.stdout.split())
+    assert "2 of them go straight back to waiting: their effects wait for a person" in said
+    assert f"payonce effects list --state review --queue {QUEUE}" in said
+    listed = payonce("effects", "list", "--state", "review", "--queue", QUEUE, "--json").json["effects"]
+    assert {each["id"] for each in listed} == {EFFECT.format(1), EFFECT.format(2)}
+    done = payonce("queues", "redrive", QUEUE, "--yes", "--json").json
+    assert (done["matching"], done["in_review"]) == (3, 2)
+
+
 def test_a_purge_says_what_it_keeps_and_why(payonce: Payonce, database: ScratchDatabase) -> None:
     for number, state in ((1, "unknown"), (2, "performed")):
         an_effect(database, number, state)

@@ -1,5 +1,8 @@
 """Redrives and purges in batches, reviews instead of redrives, and queues that are not there, in the console."""
 
+import html
+import re
+
 import pytest
 
 from payonce.engine import bulk
@@ -33,6 +36,28 @@ async def test_a_large_redrive_is_begun_and_its_progress_shown_and_it_can_be_sto
         assert f"2 of 5 messages of {QUEUE} redriven (stopped)" in page.words
         assert (await s.admin.depth(QUEUE)).parked == 3
         assert (await visitor.submit(page, f"/queues/{QUEUE}/operations/404/stop")).status == 404
+
+
+async def test_a_redrive_says_what_waits_for_a_review_and_leads_to_it(stage: OpenStage) -> None:
+    async with stage() as s, console(s) as address, visiting(address) as visitor:
+        ids = await park(s, count=3)
+        for number, message_id in enumerate(ids[:2]):
+            await s.owner.execute(
+                """
+                insert into payonce.effects (
+                    id, kind, key, version, safety, state, request, reason, review_cause, first_attempt_at, sent_until,
+                    message_id, trace_id, service)
+                values (gen_random_uuid(), 'bank.pay', $2, 1, 'blind', 'review', '{}', 'no answer', 'blind',
+                        payonce.due_now(), payonce.due_now(), $1, 't-1', 'tally')
+                """,
+                message_id, f"pay-{number}",
+            )  # fmt: skip
+        page = await visitor.get(f"/queues/{QUEUE}/redrive")
+        assert "2 of them would go straight back to waiting" in page.words
+        assert "Answer the reviews instead" in page.words
+        [link] = re.findall(r'href="[^"]*(/effects\?state=review[^"]*)"', page.text)
+        reviews = await visitor.get(html.unescape(link))
+        assert ("pay-0" in reviews.words, "pay-1" in reviews.words) == (True, True)
 
 
 async def test_a_large_purge_is_begun_and_leaves_a_line_of_each(stage: OpenStage) -> None:
