@@ -44,7 +44,8 @@ def console(
             url = link_with(settings.console_token(), place.host, place.port)
         except OSError as error:
             raise Unavailable(
-                f"{settings.data_dir} cannot keep the link ({error.strerror}); `payonce up` printed one when it started"
+                f"{settings.data_dir} cannot keep the link ({error.strerror}); use the one that `payonce up` printed "
+                "at its terminal, or make a login with: payonce users add NAME --role approver"
             ) from error
         show({"url": url, "login": False}, as_json, url)
 
