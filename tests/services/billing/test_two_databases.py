@@ -145,6 +145,17 @@ async def test_a_message_that_was_not_committed_is_not_sent(two: OpenTwo) -> Non
         assert await at.arrived() == []
 
 
+async def test_messages_that_are_too_much_for_one_request_go_in_several(two: OpenTwo) -> None:
+    """Else they would hold up all that follow."""
+    async with two() as at:
+        async with at.subscriptions.begin() as tx:
+            # A JSON body has at most 5,000 values, counted by its commas.
+            for _ in range(20):
+                await tx.send(CHARGE_INITIATION, {**CHARGE, "note": "," * 300}, action="renewal")
+        assert await at.relayed() == []
+        assert len(await at.arrived()) == 20
+
+
 async def test_while_payments_is_away_messages_wait_and_none_is_lost(two: OpenTwo) -> None:
     async with two() as at:
         await at.listener.aclose()

@@ -1,6 +1,7 @@
 """From the outbox of subscriptions to the queues of payments, where payments have a database of their own."""
 
 from collections.abc import Sequence
+from http import HTTPStatus
 from typing import Final
 
 import msgspec
@@ -28,6 +29,10 @@ class PaymentsRelay:
         if self._client is None:
             return [NotNow("this process has no secret to sign with; set WEBHOOK_SIGNING_SECRET")] * len(entries)
         answer = await self._client.post(MESSAGES_PATH, ForwardedMessages(messages=[_of(each) for each in entries]))
+        if answer.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE and len(entries) > 1:
+            # Whatever was taken before the rest fails is known there by its id.
+            middle = len(entries) // 2
+            return [*await self.deliver(entries[:middle]), *await self.deliver(entries[middle:])]
         if not answer.is_success:
             # A wrong secret or address is mended by a person: until then nothing is parked, and nothing lost.
             return [NotNow(f"payments answered {answer.status}: {answer.excerpt()}")] * len(entries)
