@@ -17,8 +17,9 @@ from payonce.engine.outbox import declare_relays
 from payonce.engine.policy import Policy
 from payonce.examples import tally
 from payonce.examples.tally import CHANGES
-from payonce.kit.outcomes import Invalid
+from payonce.kit.outcomes import Invalid, Unavailable
 from payonce.outside import cloud_tasks, open_task_server, told_address
+from payonce.queues.cloudtasks.client import TaskService
 from payonce.queues.cloudtasks.feed import CloudTasksFeed
 from payonce.queues.cloudtasks.relay import CloudTasksRelay
 from payonce.service import Service
@@ -163,6 +164,27 @@ async def test_a_server_on_another_port_than_usual_is_found_while_it_runs(
             assert server is not None
             assert not server.address.endswith(f":{taken.getsockname()[1]}")
             assert cloud_tasks(settings).endpoint == server.address
+
+
+@pytest.mark.parametrize("taken", [False, True], ids=["usual port", "another port"])
+async def test_the_server_beside_the_roles_lets_in_only_holders_of_the_token(
+    settings: Settings, stage: OpenStage, monkeypatch: pytest.MonkeyPatch, taken: bool
+) -> None:
+    """As `payonce up` runs it, for every process of the data folder and for no other."""
+    monkeypatch.delenv("CLOUD_TASKS_ENDPOINT")
+    settings = load_settings()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        monkeypatch.setattr(outside, "TASK_SERVER_PORT", listener.getsockname()[1] if taken else 0)
+        async with stage() as s, Bell.open(s.database) as bell, open_task_server(settings, s.database, bell):
+            config = cloud_tasks(load_settings())
+            ours, strangers = TaskService(config), TaskService(replace(config, token=None))
+            try:
+                assert await ours.installation() == await s.database.installation()
+                with pytest.raises(Unavailable, match="UNAUTHENTICATED"):
+                    await strangers.queue("q")
+            finally:
+                await ours.close()
+                await strangers.close()
 
 
 def test_google_needs_the_account_it_signs_for(monkeypatch: pytest.MonkeyPatch) -> None:
