@@ -9,11 +9,12 @@ import pytest
 from payonce.engine.model import Ending
 from payonce.engine.work import Work, handles
 from payonce.kit.outcomes import Invalid
+from payonce.queues.cloudtasks.client import OK, Errand
 from payonce.queues.cloudtasks.names import task_id
 from payonce.queues.cloudtasks.refill import LATE_S, Keeper
 from payonce.queues.cloudtasks.sync import differences
 from payonce.testing import OpenStage
-from tests.cloudtasks.desk import POLICY, QUEUE, Desk, open_desk, open_runs, pushed
+from tests.cloudtasks.desk import PLACE, POLICY, QUEUE, Desk, open_desk, open_runs, pushed
 
 
 @handles(POLICY)
@@ -81,6 +82,21 @@ async def test_a_task_that_goes_where_nobody_listens_any_more_is_made_anew(stage
         await desk.relay()
         assert await desk.tasks_there() == 1
         assert (await row(desk, message_id))["delivery"] == 1
+
+
+async def test_a_task_that_another_service_made_is_left_to_it(stage: OpenStage) -> None:
+    """An older service writes its address otherwise than we do, and reads no task of ours."""
+    async with open_desk(stage, [run], working=False, dispatching=False) as desk:
+        [message_id] = await desk.put({"n": 1})
+        theirs = PLACE.task(QUEUE, "of-an-older-service")
+        [said] = await desk.tasks.service.create(QUEUE, [Errand(theirs, f"{desk.url}/else", desk.url, b"{}", 30.0)])
+        assert said.code == OK
+        await desk.s.owner.execute("update payonce.outbox set delivered_as = $2 where id = $1", message_id, theirs)
+        await desk.s.clock.advance(LATE_S + 1)
+        assert await desk.tasks.keeper.refill() == 0
+        assert await desk.tasks.service.find(theirs) is not None
+        await desk.tasks.service.delete(theirs)
+        assert await desk.tasks.keeper.refill() == 1, "gone, it is made anew as one of ours"
 
 
 async def test_our_own_server_gets_its_queues_and_their_changes_by_itself(stage: OpenStage) -> None:

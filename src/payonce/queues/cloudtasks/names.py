@@ -50,6 +50,12 @@ def delivery_of(message_id: UUID, name: str | None) -> int:
     return int(told[2]) if told is not None and told[1] == message_id.hex else 0
 
 
+def is_named_here(message_id: UUID, task: str) -> bool:
+    """Whether a task, by its full name, is one that `task_id` named for this message."""
+    told = _TASK.fullmatch(task.rpartition("/")[2])
+    return told is not None and told[1] == message_id.hex
+
+
 def check_queue_name(queue: str) -> None:
     if not QUEUE_PATTERN.fullmatch(queue):
         raise Invalid(f"queue {queue[:40]!r} cannot be pushed: Cloud Tasks takes 1 to 100 letters, digits and '-'")

@@ -17,7 +17,7 @@ from payonce.engine.outbox import wake_name
 from payonce.engine.outbox.kept import CONSUMER_PREFIX
 from payonce.kit.log import get_logger
 from payonce.queues.cloudtasks.client import TaskService
-from payonce.queues.cloudtasks.names import RELAY
+from payonce.queues.cloudtasks.names import RELAY, is_named_here
 from payonce.queues.cloudtasks.pushed import Pushed
 from payonce.queues.cloudtasks.sync import differences, refuse_foreign, repair_pauses, sync
 
@@ -104,15 +104,17 @@ class Keeper:
         limit = asyncio.Semaphore(ASKED_AT_ONCE)
 
         async def is_lost(row: Any) -> bool:
-            if row["delivered_as"] is None:
+            task = row["delivered_as"]
+            if task is None:
                 return True
             async with limit:
-                url = await self._service.find(row["delivered_as"])
+                url = await self._service.find(task)
                 reached = self._pushed[row["queue"]].reached_at(self._own_address())
-                if url is None or reached is None or url == reached[1]:
+                if url is None or reached is None or url == reached[1] or not is_named_here(row["id"], task):
+                    # A task that somebody else made stays theirs, wherever it goes.
                     return url is None
                 # Its process listens elsewhere by now.
-                await self._service.delete(row["delivered_as"])
+                await self._service.delete(task)
                 return True
 
         lost = await asyncio.gather(*(is_lost(row) for row in page))
