@@ -83,10 +83,15 @@ class House:
     worker: Worker
     hooks: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
 
-    async def order(self, number: int = 1, price: str = "100", *, direct: bool = False) -> Payout:
+    async def order(
+        self, number: int = 1, price: str = "100", *, direct: bool = False, usdc_to: str | None = None
+    ) -> Payout:
+        address, coin, network = (ETH_CLIENT, "eth", "eth") if direct else (BTC_CLIENT, "btc", "btc")
+        if usdc_to is not None:
+            address, coin, network = usdc_to, "usdc", "eth"
         asked = Asked(
-            f"pay-{number}", 7_000_000_000 + number, f"-100{number}", ETH_CLIENT if direct else BTC_CLIENT, None, False,
-            "eth" if direct else "btc", "eth" if direct else "btc", usdt(price), usdt("0"), usdt(price),
+            f"pay-{number}", 7_000_000_000 + number, f"-100{number}", address, None, False, coin, network, usdt(price),
+            usdt("0"), usdt(price),
         )  # fmt: skip
         async with self.s.begin() as tx:
             return (await receive(tx, asked)).payout

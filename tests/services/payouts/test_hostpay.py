@@ -3,15 +3,17 @@
 from decimal import Decimal
 
 import pytest
+from msgspec import structs
 
 from payonce.engine.effects.model import State as EffectState
 from payonce.engine.model import Message
 from payonce.services.payouts import store, swap_store
+from payonce.services.payouts.addresses import in_capitals
 from payonce.services.payouts.model import Hold, State, SwapState
 from payonce.services.payouts.policies import FOLLOW, GIVE_UP_AFTER_S, HOSTPAY
 from payonce.testing import OpenStage
 from payonce.vendors.changenow.books import Fate as ExchangeFate
-from payonce.vendors.changenow.port import Pair, Status
+from payonce.vendors.changenow.port import Exchange, Pair, Status
 from tests.services.payouts.hostpay_stage import ETH_CLIENT, PARKING, House, eth, open_house
 
 TO_BTC = Pair("eth", "eth", "btc", "btc")
@@ -71,6 +73,21 @@ async def test_a_message_that_comes_twice_at_any_time_changes_nothing(stage: Ope
         await house.tell_again(payout)
         await house.run(60.0)
         await house.sound(payout)
+
+
+async def test_the_exchange_may_write_its_deposit_address_in_capitals(stage: OpenStage) -> None:
+    async with open_house(stage) as house:
+        payout = await house.order()
+        real = house.client.exchange
+
+        async def exchange(exchange_id: str) -> Exchange | None:
+            found = await real(exchange_id)
+            return found and structs.replace(found, payin_address=in_capitals(found.payin_address))
+
+        house.client.exchange = exchange  # type: ignore[method-assign]
+        await house.run()
+        await house.sound(payout)
+        assert len(house.transfers()) == 1
 
 
 async def stranger(house: House) -> dict[str, object]:

@@ -6,15 +6,19 @@ import pytest
 
 from payonce.engine import brakes
 from payonce.kit.outcomes import Invalid
+from payonce.services.payouts.accumulating import batch_client, look_for_batches
 from payonce.services.payouts.decisions import Verdict
 from payonce.services.payouts.model import Hold, Payout, State
 from payonce.testing import OpenStage
-from tests.services.payouts.hostpay_stage import ETH_CLIENT, PARKING, House, eth, open_house, usdt
+from payonce.vendors.changenow.port import Pair
+from tests.services.payouts.hostpay_stage import ETH_CLIENT, HANDLERS, PARKING, House, eth, open_house, usdt
 from tests.services.payouts.payouts_stage import TO_BTC
 from tests.services.payouts.test_frozen_batches import small_payouts
 from tests.services.payouts.test_hostpay_limits import limited
 
 ELSEWHERE = "0x" + "66" * 20
+MIXED = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed"
+TO_USDC = Pair("eth", "eth", "usdc", "eth")
 SOON_S = 60.0
 
 
@@ -219,6 +223,22 @@ async def test_a_batch_is_held_to_the_limit_with_all_that_it_carries(stage: Open
         payouts = await small_payouts(house, "100", "30")
         assert [(await house.payout(each)).hold for each in payouts] == [Hold.LIMIT, Hold.LIMIT]
         assert (await waiting(house)).amounts == (eth("0.052"),)
+        await house.grant()
+        await house.run()
+        assert [paid.amount for paid in house.transfers()] == [eth("0.052")]
+        await house.sound(*payouts)
+
+
+async def test_a_batch_to_one_address_in_two_spellings_goes_on_as_a_whole(stage: OpenStage) -> None:
+    async with open_house(stage) as house:
+        await limited(house, per_payment=eth("0.045"))
+        house.changenow.set_range(TO_USDC, eth("0.05").to_decimal(), None)
+        house.worker = await house.another_worker(*HANDLERS, batch_client, look_for_batches)
+        payouts = []
+        for number, (price, address) in enumerate((("100", MIXED), ("30", MIXED.lower())), start=1):
+            payouts.append(await house.order(number, price, usdc_to=address))
+            await house.run(300.0)
+        assert [(await house.payout(each)).hold for each in payouts] == [Hold.LIMIT, Hold.LIMIT]
         await house.grant()
         await house.run()
         assert [paid.amount for paid in house.transfers()] == [eth("0.052")]

@@ -34,7 +34,15 @@ from payonce.services.payouts.requoting import lapse_and_keep, lapse_and_swap_an
 from payonce.services.payouts.swap_reading import Seen
 from payonce.services.payouts.tokens import hops
 from payonce.services.payouts.wallet import HostWallet, PayDeposit
-from payonce.vendors.changenow.port import ChangeNow, Code, Exchange, ExchangeRefused, Status, same_amount
+from payonce.vendors.changenow.port import (
+    ChangeNow,
+    Code,
+    Exchange,
+    ExchangeRefused,
+    Status,
+    same_address,
+    same_amount,
+)
 from payonce.vendors.evm.port import Market
 
 FUNDS_LOOK_S = 300.0
@@ -180,7 +188,8 @@ async def waits_for_us(work: Work, seen: Seen, exchange: Exchange) -> bool:
         await _keep(work, swap, Hold.MISMATCH, why, State.REVIEW)
         return False
     expected = exchange.expected_from
-    if exchange.payin_address != swap.payin_address or (
+    assert swap.payin_address is not None
+    if not same_address(exchange.payin_address, swap.payin_address) or (
         expected is not None and not same_amount(expected, swap.amount.to_decimal())
     ):  # fmt: skip
         why = f"exchange {exchange.id} asks for another amount or address than it did when it was made"
@@ -201,7 +210,7 @@ def _differs(asked: hops.HostPay, swap: Swap, wallet: str, *, as_double: bool = 
     same = same_amount(asked.from_amount, amount) if as_double else asked.from_amount == amount
     if (asked.from_currency, asked.from_network) != (ETH_TICKER, ETH_NETWORK) or swap.amount.asset != ETH:
         return f"the wallet was told to pay {asked.from_currency} on {asked.from_network}; it pays ether on ethereum"
-    if asked.payin_address != swap.payin_address or not same:
+    if swap.payin_address is None or not same_address(asked.payin_address, swap.payin_address) or not same:
         return "the wallet was told to pay another amount or address than is on record"
     if swap.payin_extra_id is not None:
         return "the deposit address needs a memo, which ether cannot carry"

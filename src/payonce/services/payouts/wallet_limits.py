@@ -11,6 +11,7 @@ from payonce.engine.transaction import Reader, Tx
 from payonce.kit.money import Amount, Asset
 from payonce.kit.outcomes import Invalid, Retry, Stale
 from payonce.services.payouts import store, swap_store
+from payonce.services.payouts.addresses import key_of
 from payonce.services.payouts.model import Hold, Payout, Swap
 from payonce.services.payouts.requoting import lapse_and_keep
 from payonce.services.payouts.sending import resume
@@ -80,7 +81,8 @@ async def exceeded(read: Reader | Tx, swap: Swap) -> str:
         # only counted where a day has a bound.
         f"""
         select l.*, whole.minor as whole_minor, exists (select from payouts.wallet_clearances c
-                where c.unique_id = $3 and c.address = $4 and c.extra_id is not distinct from $5
+                where c.unique_id = $3 and payouts.address_key(c.address) = payouts.address_key($4)
+                  and c.extra_id is not distinct from $5
                   and c.void_at is null and c.amount_minor >= whole.minor) as cleared,
             case when l.per_day_minor is not null then (
                 select coalesce(sum(p.amount_minor), 0) from payouts.wallet_payments p
@@ -143,7 +145,8 @@ async def _execute(tx: Tx, asked: LargePayment, by: str) -> dict[str, Any]:
     waiting = [payout for payout in await swap_store.payouts_of(tx, swap.id) if payout.hold is Hold.LIMIT]
     if not waiting:
         raise Stale(f"no payout of swap {swap.id} waits for this any more")
-    waiting = [each for each in waiting if (each.wallet_address, each.extra_id) == (asked.address, asked.extra_id)]
+    agreed = key_of(asked.address), asked.extra_id
+    waiting = [each for each in waiting if (key_of(each.wallet_address), each.extra_id) == agreed]
     if not waiting:
         raise Stale(
             f"what was asked for is a payment to {asked.address or 'no address'}, and the payout has another address "
