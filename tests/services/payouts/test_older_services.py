@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from payonce.engine.model import Message
+from payonce.services.payouts import store
 from payonce.services.payouts.model import Hold, State, payout_from
 from payonce.services.payouts.policies import ESTIMATE, ESTIMATED, HOSTPAY, SWAP, SWAPPED
 from payonce.services.payouts.tokens import (
@@ -21,6 +22,7 @@ from payonce.services.payouts.tokens import (
 )
 from payonce.testing import OpenStage
 from payonce.vendors.changenow import prices
+from tests.cloudtasks.desk import open_runs
 from tests.services.payouts.payouts_stage import BTC_CLIENT, Office, open_office
 from tests.services.payouts.test_tokens import as_older_services_send
 from tests.services.payouts.tokens_made import Clock, codec
@@ -150,6 +152,29 @@ async def test_the_answer_of_an_older_estimator_prices_the_payout_that_asked(sta
         assert await office.state(taken) is State.SWAPPED
         assert [each.id for each in await payouts(office)] == [taken.payout.id], "a second answer is no second payout"
         assert await office.broken() == {}
+
+
+@pytest.mark.parametrize("taken_elsewhere", [False, True])
+async def test_an_older_estimator_is_not_asked_again_once_it_has_answered(
+    stage: OpenStage, taken_elsewhere: bool
+) -> None:
+    """It settles nothing here, so its task, done over there, would be taken for lost and made anew every minute."""
+    async with (
+        open_office(stage, roles=("orchestrator", "swapper")) as office,
+        open_runs(office.s, ESTIMATE) as runs,
+    ):
+        taken = await office.order(user_id=6_271_402, closed_channel_id="-1002345678901", subscription_price="30")
+        [request] = await runs.put({"as": "it was sent"}, correlation_id=taken.payout.id)
+        [other] = await runs.put({"as": "it was sent"}, correlation_id="another payout")
+        if taken_elsewhere:
+            async with office.s.begin() as tx:
+                await store.keep(tx, taken.payout, Hold.PERSON, "ann: looked into it")
+        await bring(office, ESTIMATE_RESPONSE, v1="emit")
+        await office.run()
+        assert await office.state(taken) is (State.HELD if taken_elsewhere else State.SWAPPED)
+        assert await runs.has_ended(request)
+        assert await runs.statuses(request) == ["success"]
+        assert await runs.row(other) is not None
 
 
 @pytest.mark.parametrize(("v1", "answered_s_before"), [("accept", 0), ("emit", 3_600)])

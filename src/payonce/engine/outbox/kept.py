@@ -150,6 +150,34 @@ async def accept_unkept(connection: Connection, relay: str, message: Message) ->
     return Fate.GONE if await settled_before(connection, [message]) else Fate.STALE
 
 
+async def end_kept(connection: Connection, queue: str, correlation_id: str, info: str) -> int:
+    """Ends the messages of a queue that somebody outside has worked off, as successes that say so; one in a run's hands
+    is left to it. Answers how many."""
+    ended: int = await connection.fetchval(
+        f"""
+        with gone as (
+            delete from payonce.outbox entry
+            where entry.relay in (select name from payonce.relays where keeps)
+              and entry.queue = $1 and entry.correlation_id = $2 and entry.state <> 'parked'
+              and (entry.holder is null or entry.held_until <= payonce.lease_now())
+            returning entry.*
+        ), accepted as (
+            insert into payonce.inbox (consumer, id) select '{CONSUMER_PREFIX}' || queue, id::text from gone
+            on conflict do nothing
+        ), logged as (
+            insert into payonce.job_logs (queue, message_id, correlation_id, idempotency_key, trace_id, status,
+                attempts, info, action, created_at, updated_at)
+            select queue, id, correlation_id, idempotency_key, trace_id, 'success', attempts + 1, $3, action,
+                payonce.due_now(), payonce.due_now()
+            from gone
+        )
+        select count(*) from gone
+        """,
+        queue, correlation_id, info,
+    )  # fmt: skip
+    return ended
+
+
 async def wake_kept(connection: Connection, message_id: UUID) -> str | None:
     """Lets a parked entry start over, whichever relay it has; one that waits for its next attempt is brought at once.
     Answers what to ring after the commit; None when a run has it, it is due, or there is none."""

@@ -9,6 +9,8 @@ nothing done.
 from decimal import ROUND_HALF_EVEN, Decimal
 from typing import Final, NoReturn
 
+from payonce.engine.outbox import end_kept
+from payonce.engine.transaction import Tx
 from payonce.engine.work import Work
 from payonce.kit.log import get_logger
 from payonce.kit.money import Amount
@@ -16,6 +18,7 @@ from payonce.kit.outcomes import Retry
 from payonce.services.payouts import intake, store
 from payonce.services.payouts.addresses import SHAPES, in_one_spelling, key_of, wrong_with
 from payonce.services.payouts.model import USDT, Hold, Payout, State, payout_from
+from payonce.services.payouts.policies import ESTIMATE
 from payonce.services.payouts.reading import number_of
 from payonce.services.payouts.receiving import receive
 from payonce.services.payouts.terms import Terms
@@ -69,6 +72,12 @@ async def find_asked_for(work: Work, told: hops.EstimateResponse) -> Payout | No
     )  # fmt: skip
     found = (payout_from(row) for row in rows)
     return next((each for each in found if same_amount(told.from_amount_usdt, each.adjusted.to_decimal())), None)
+
+
+async def end_requests(tx: Tx, work: Work, payout: Payout) -> None:
+    """An older estimator answers and settles nothing here: without this it would be asked again every minute."""
+    if is_from_older_service(work):
+        await end_kept(tx.connection, ESTIMATE.queue, payout.id, "an older service has answered it")
 
 
 def _asked(work: Work, told: hops.EstimateRequest | hops.EstimateResponse, usdt: Decimal) -> intake.Asked:

@@ -50,6 +50,9 @@ async def value_payout(work: Work, terms: Terms) -> None:
         raise Unprocessable(f"there is no payout {payout_id!r} to price")
     payout, now_s = known
     if payout.state is not State.RECEIVED:
+        if older_services.is_from_older_service(work):
+            async with work.commit() as tx:
+                await older_services.end_requests(tx, work, payout)
         return
     if (age_s := _age_s(work, now_s)) > ESTIMATE_MAX_AGE_S:
         await _ask_anew(work, payout, age_s)
@@ -61,6 +64,7 @@ async def value_payout(work: Work, terms: Terms) -> None:
         reason = f"the exchange's fee of {found.deposit_fee:f} USDT leaves nothing of {payout.adjusted} to pay out"
         async with work.commit(rejected=reason) as tx:
             await store.keep(tx, payout, Hold.NO_VALUE, reason)
+            await older_services.end_requests(tx, work, payout)
         return
     with counted("split_payout_request"):
         await _price(work, payout, value, terms)
@@ -99,6 +103,7 @@ async def _price(work: Work, payout: Payout, value: Amount, terms: Terms) -> Non
         await _keep_request(tx, payout, value, terms.host_wallet)
         swap = await swap_store.begin_swap(tx, priced, 1, [(payout.id, 1, value)], first=True)
         await sending.send_swap(tx, priced, swap)
+        await older_services.end_requests(tx, work, payout)
 
 
 @handles(SWAPPED)
