@@ -299,7 +299,7 @@ def payout_targets(settings: Settings) -> Sequence[Target]:
     payouts = settings.payouts
     urls = {
         "orchestrator": payouts.gcsplit1_url, "estimator": payouts.gcsplit2_url, "swapper": payouts.gcsplit3_url,
-        "hostpay": payouts.hostpay_url,
+        "hostpay": None if payouts.hostpay_url is None else payouts.hostpay_url.rstrip("/"),
     }  # fmt: skip
     return [
         Target(

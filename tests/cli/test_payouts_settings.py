@@ -80,7 +80,7 @@ def test_with_a_real_exchange_and_no_wallet_no_role_of_payouts_starts(
 def test_with_an_external_hostpay_the_other_roles_need_no_wallet(monkeypatch: pytest.MonkeyPatch, role: str) -> None:
     monkeypatch.setenv("PAYOUTS_HOSTPAY", "external")
     for missing, value in (
-        ("HOSTPAY_WEBHOOK_URL", "https://gchostpay.example/"),
+        ("HOSTPAY_WEBHOOK_URL", "https://gchostpay.example/pay/"),
         ("HOST_WALLET_ADDRESS", "0x" + "12" * 20),
         ("CHANGENOW_API_KEY", KEY),
     ):
@@ -92,6 +92,7 @@ def test_with_an_external_hostpay_the_other_roles_need_no_wallet(monkeypatch: py
     with pytest.raises(Invalid, match=r"your own GCHostPay pays; do not run payouts\.hostpay"):
         settings.check_roles(ROLES)
     assert settings.payouts.runnable(ROLES) == ROLES[:3]
+    assert settings.payouts.hostpay_url == "https://gchostpay.example/pay/", "as written: others may not redirect"
 
 
 def test_while_keys_are_exchanged_there_are_several(monkeypatch: pytest.MonkeyPatch) -> None:

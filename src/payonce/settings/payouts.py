@@ -162,12 +162,13 @@ class PayoutsSettings(BaseModel):
 
     @field_validator("gcsplit1_url", "gcsplit2_url", "gcsplit3_url", "hostpay_url")
     @classmethod
-    def _is_http(cls, url: str | None) -> str | None:
+    def _is_http(cls, url: str | None, info: ValidationInfo) -> str | None:
         if url is not None:
             from payonce.kit.http import parse_url
 
             parse_url(url)
-        return url if url is None else url.rstrip("/")
+        # Somebody else's GCHostPay may answer at the address as it is written, and nowhere else.
+        return url if url is None or info.field_name == "hostpay_url" else url.rstrip("/")
 
     @field_validator(*QUEUES.values())
     @classmethod
