@@ -51,6 +51,7 @@ EVENT_SIGNS: Final = {
     "taken_up": "📦",
     "received": "📦",
     "accumulating": "⏰",
+    "rejected": "⚠️",
     "finished": "✅",
     "trace": "🆔",
     "done": "✅",

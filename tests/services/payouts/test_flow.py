@@ -6,11 +6,13 @@ from decimal import Decimal
 import pytest
 from structlog.testing import capture_logs
 
+from payonce.logs import NO_SIGN, sign_of
 from payonce.services.payouts import books
 from payonce.services.payouts.model import USDT, State
 from payonce.services.payouts.orchestrator import ESTIMATE_MAX_AGE_S
 from payonce.services.payouts.policies import ESTIMATED
 from payonce.services.payouts.receiving import receive
+from payonce.services.payouts.store import LINES
 from payonce.testing import OpenStage
 from payonce.vendors.changenow import prices
 from tests.services.payouts.payouts_stage import CLIENT, HOST_WALLET, eth, open_office, usdt
@@ -163,6 +165,13 @@ async def test_a_payout_writes_a_log_line_at_each_step(stage: OpenStage) -> None
         ]  # fmt: skip
         [priced] = [line for line in lines if line["event"] == "payout_priced"]
         assert (priced["unique_id"], priced["amount"]) == (taken.payout.unique_id, "0.038800000000000000 ETH")
+
+
+def test_every_step_of_a_payout_has_a_sign_in_the_log() -> None:
+    events = {*LINES.values(), "payout_received", "payout_taken_up", "vendor_estimated", "exchange_created",
+              "hostpay_task_triggered"}  # fmt: skip
+    assert {event for event in events if sign_of(event, "info") == NO_SIGN} == set()
+    assert sign_of("payout_held", "warning") != NO_SIGN
 
 
 async def test_what_is_rolled_back_writes_no_log_line(stage: OpenStage) -> None:
