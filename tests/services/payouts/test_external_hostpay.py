@@ -198,6 +198,80 @@ async def test_when_the_name_is_no_longer_known_a_person_tells(stage: OpenStage)
         assert await yard.office.broken() == {}
 
 
+@pytest.mark.parametrize("paid_by_chance", [False, True])
+async def test_a_task_that_could_not_be_made_for_hours_pays_no_exchange_that_is_over(
+    stage: OpenStage, paid_by_chance: bool
+) -> None:
+    async with open_yard(stage) as yard:
+        yard.service.said = [("PERMISSION_DENIED", False)] * 1_000
+        taken = await yard.office.order()
+        await yard.run(60)
+        [first] = await yard.office.swaps(taken)
+        assert (await yard.effects())[0]["state"] == "intended"
+        if paid_by_chance:
+            assert first.payin_address is not None
+            yard.office.changenow.deposit(first.payin_address, "eth", first.amount.to_decimal(), "0xd1")
+        await yard.run(2 * 3_600)
+        assert {each["state"] for each in await yard.effects() if each["key"] == first.id} == {"refused"}
+        yard.service.said = []
+        await yard.run(600)
+        if paid_by_chance:
+            assert (yard.own.calls, await yard.office.state(taken)) == ([], State.REVIEW)
+            return
+        [call], [swap] = yard.own.calls, await yard.office.swaps(taken)
+        assert call["cn_api_id"] == swap.cn_api_id != first.cn_api_id
+        yard.pay()
+        await yard.run(4 * 3_600)
+        assert await yard.office.state(taken) is State.FINISHED
+        assert await yard.office.broken() == {}
+
+
+async def test_a_payout_that_a_person_stops_before_its_task_could_be_made_is_not_handed_over(stage: OpenStage) -> None:
+    async with open_yard(stage) as yard:
+        yard.service.said = [("PERMISSION_DENIED", False)] * 1_000
+        taken = await yard.office.order()
+        await yard.run(60)
+        await yard.decide(taken, Verdict.HOLD)
+        yard.service.said = []
+        await yard.run(600)
+        assert yard.own.calls == []
+        assert (await yard.office.payout(taken)).held_from is State.PRICED
+        await yard.decide(taken, Verdict.RELEASE)
+        await yard.run(600)
+        assert len(yard.own.calls) == 1
+        assert await yard.office.broken() == {}
+
+
+async def test_a_lost_answer_is_not_asked_for_again_when_the_exchange_is_over(stage: OpenStage) -> None:
+    """Whether the first task was made, nobody knows: a new one could be the first, and pay what has expired."""
+    async with open_yard(stage) as yard:
+        yard.service.said = [("UNAVAILABLE", False)] * 25
+        taken = await yard.office.order()
+        await yard.run(60)
+        [swap] = await yard.office.swaps(taken)
+        await yard.office.s.owner.execute(
+            "update payouts.swaps set valid_until = payonce.due_now() where id = $1", swap.id
+        )
+        yard.service.said, asked = [], yard.service.asked
+        await yard.run(2 * NAME_KNOWN_S)
+        assert (yard.service.asked, yard.own.calls) == (asked, [])
+        [effect] = await yard.effects()
+        assert effect["state"] == "review"
+        async with yard.office.s.begin() as tx:
+            await answer_review(
+                tx, effect["id"], Answer.DID_NOT, "ann", "GCHostPay knows nothing of it", revision=effect["revision"]
+            )
+        await yard.run(3_600)
+        assert await yard.office.state(taken) is State.REVIEW
+        assert len(yard.own.calls) == 0, "one person's word is not enough for another exchange"
+        await yard.decide(taken, Verdict.UNPAID)
+        await yard.run(3_600)
+        await yard.decide(taken, Verdict.RELEASE)
+        await yard.run(600)
+        assert len(yard.own.calls) == 1
+        assert await yard.office.broken() == {}
+
+
 async def test_what_is_on_record_before_the_task_leaves(stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_yard(stage) as yard:
         perform = HandOver.perform

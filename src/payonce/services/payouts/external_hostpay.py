@@ -9,13 +9,14 @@ from typing import Final
 import msgspec
 
 from payonce.engine.effects import Effect, Keyed
-from payonce.engine.transaction import Tx
+from payonce.engine.effects.model import State as EffectState
+from payonce.engine.transaction import Reader, Tx
 from payonce.engine.work import Work, handles
 from payonce.kit.log import get_logger
 from payonce.kit.money import Amount
-from payonce.kit.outcomes import Retry, Unavailable, Unprocessable
+from payonce.kit.outcomes import NotSent, Refused, Retry, Unavailable, Unprocessable
 from payonce.services.payouts import books, earlier, refunds, store, swap_reading, swap_store
-from payonce.services.payouts.hostpay import TOO_LATE, not_told, waits_for_us
+from payonce.services.payouts.hostpay import PAID_IN_WITHIN_S, TOO_LATE, UNPAID, not_told, waits_for_us
 from payonce.services.payouts.hostpay_follow import LOOK_AGAIN_S, SEEN_WITHIN_S
 from payonce.services.payouts.messages import FOLLOW_EXCHANGE, HAND_OVER
 from payonce.services.payouts.model import ETH, UNDER_WAY, Hold, State, Swap, SwapState
@@ -64,6 +65,15 @@ class TaskMade(msgspec.Struct, frozen=True):
     task: str
 
 
+@dataclass(frozen=True)
+class Late:
+    """Why a task that has no answer yet is not made any more."""
+
+    why: str
+    seen_money: bool
+    """Whether the exchange has: then a task whose answer was lost was made."""
+
+
 class HandOver(Effect[TaskRequest, TaskMade]):
     """Has one task made for GCHostPay. Its name is the swap's, so the task service makes it once. When the name may be
     forgotten there, a person tells whether GCHostPay was called: it is not sent again."""
@@ -71,9 +81,11 @@ class HandOver(Effect[TaskRequest, TaskMade]):
     kind, version, timeout_s = "hostpay.task", 1, TASK_LIMIT_S
     safety = Keyed(NAME_KNOWN_S)
 
-    def __init__(self, external: ExternalHostPay, swap: Swap) -> None:
+    def __init__(self, external: ExternalHostPay, read: Reader, swap: Swap, late: Late | None = None) -> None:
         self.external = external
+        self.read = read
         self.swap = swap
+        self.late = late
 
     async def prepare(self) -> TaskRequest:
         swap = self.swap
@@ -83,13 +95,34 @@ class HandOver(Effect[TaskRequest, TaskMade]):
         )
 
     async def perform(self, request: TaskRequest) -> TaskMade:
+        if self.late is not None:
+            await self._refuse(self.late)
         return TaskMade(await self.external.create_task(request.name, hostpay_fields(self.swap)))
+
+    async def _refuse(self, late: Late) -> None:
+        """A definite no only while none can have been made. Nobody else tries meanwhile, so the record stands."""
+        try:
+            state = await _state_of(self.read, self.swap)
+        except Exception as error:
+            raise NotSent(f"{late.why}; {error}") from error
+        if state == EffectState.INTENDED:
+            raise Refused(late.why)
+        if not late.seen_money:
+            raise NotSent(late.why)
 
     def amount(self, request: TaskRequest) -> Amount:
         return Amount.from_minor(request.wei, ETH)
 
     def vendor_ref(self, outcome: TaskMade) -> str:
         return outcome.task
+
+
+async def _state_of(read: Reader, swap: Swap) -> str | None:
+    state: str | None = await read.fetchval(
+        "select state from payonce.effects where kind = $1 and key = $2 order by generation desc limit 1",
+        HandOver.kind, swap.id,
+    )  # fmt: skip
+    return state
 
 
 def task_name(swap: Swap) -> str:
@@ -106,19 +139,25 @@ async def hand_over_swap(work: Work, changenow: ChangeNow, external: ExternalHos
     if swap.state is not SwapState.CREATED:
         await _go_on_looking(work, swap)
         return
-    if swap.handed_over_at is None:
-        try:
-            wanted = await _may_be_paid(work, changenow, seen)
-        except ExchangeRefused as no:
-            await not_told(work, swap, no)
+    late: Late | None = None
+    try:
+        if swap.handed_over_at is not None:
+            late = await _late(changenow, seen)
+        elif not await _may_be_paid(work, changenow, seen):
             return
-        if not wanted:
-            return
+    except ExchangeRefused as no:
+        await not_told(work, swap, no)
+        return
     if external is None:
         raise Retry(f"swap {swap.id} is for your own GCHostPay, and PAYOUTS_HOSTPAY is not external here")
-    effect = HandOver(external, swap)
+    effect = HandOver(external, work.read, swap, late)
     effect.tenants = seen.lanes
-    await work.effect(effect, key=swap.id, scope=swap.scope, intent=lambda tx: _intend(tx, swap))
+    try:
+        await work.effect(effect, key=swap.id, scope=swap.scope, intent=lambda tx: _intend(tx, swap))
+    except Refused as no:
+        if not await _is_settled(work, changenow, seen, no):
+            raise
+        return
     async with work.commit() as tx:
         await _send_follow(tx, work, swap)
     log.info(
@@ -151,11 +190,44 @@ async def _may_be_paid(work: Work, changenow: ChangeNow, seen: Seen) -> bool:
         async with work.commit(rejected=why) as tx:
             await lapse_and_keep(tx, swap, Hold.MISMATCH, why)
         return False
+    return await waits_for_us(work, seen, await _exchange(changenow, swap))
+
+
+async def _exchange(changenow: ChangeNow, swap: Swap) -> Exchange:
     assert swap.cn_api_id is not None
-    exchange = await changenow.exchange(swap.cn_api_id)
-    if exchange is None:
+    if (exchange := await changenow.exchange(swap.cn_api_id)) is None:
         raise Retry(f"the exchange does not know {swap.cn_api_id} yet")
-    return await waits_for_us(work, seen, exchange)
+    return exchange
+
+
+async def _late(changenow: ChangeNow, seen: Seen) -> Late | None:
+    """What has come between since the first try, which may be hours ago."""
+    exchange = await _exchange(changenow, seen.swap)
+    if exchange.status not in UNPAID:
+        why = f"exchange {exchange.id} is {exchange.status}"
+        return Late(why, seen_money=exchange.status not in TOO_LATE)
+    if seen.kept is not None:
+        return Late(f"payout {seen.kept} was given to a person", seen_money=False)
+    if seen.left_s is not None and seen.left_s < PAID_IN_WITHIN_S:
+        return Late(f"exchange {exchange.id} is valid for {seen.left_s:.0f} s", seen_money=False)
+    return None
+
+
+async def _is_settled(work: Work, changenow: ChangeNow, seen: Seen, no: Refused) -> bool:
+    """What follows when no task is made any more. False: the no is a brake's, and the effect is still to come."""
+    match await _state_of(work.read, seen.swap):
+        case EffectState.REFUSED:
+            if await _may_be_paid(work, changenow, seen):
+                # What was in the way is gone, but this effect has ended.
+                async with work.commit(rejected=no.reason) as tx:
+                    await lapse_and_swap_anew(tx, seen.swap, no.reason)
+            return True
+        case EffectState.ABANDONED:
+            # A person says that no task was made. Before the swap is replaced two say that it is unpaid.
+            async with work.commit(rejected=no.reason) as tx:
+                await _send_follow(tx, work, seen.swap)
+            return True
+    return False
 
 
 async def _intend(tx: Tx, swap: Swap) -> None:

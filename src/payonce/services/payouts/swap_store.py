@@ -240,8 +240,9 @@ async def abandon(tx: Tx, swap: Swap, reason: str) -> Swap:
 
 
 async def lapse(tx: Tx, swap: Swap, reason: str, *, unpaid_by: str | None = None) -> Swap:
-    """Hostpay's word that it never paid: it has written no row of it. Of a swap that was handed over, people say it."""
-    if swap.handed_over_at is not None and unpaid_by is None:
+    """Hostpay's word that it never paid: it has written no row of it. Of a swap that was handed over, people say it,
+    unless its task was never made."""
+    if swap.handed_over_at is not None and unpaid_by is None and not await _never_told(tx, swap):
         raise AssertionError(f"swap {swap.id} was handed over: it may have been paid, and is not replaced")
     paid = await tx.fetchval(
         "select exists (select from payouts.split_payout_hostpay where unique_id = $1 and cn_api_id = $2)",
@@ -250,6 +251,13 @@ async def lapse(tx: Tx, swap: Swap, reason: str, *, unpaid_by: str | None = None
     if paid:
         raise AssertionError(f"swap {swap.id} has a row of hostpay: it may have been paid, and is not replaced")
     return await advance(tx, swap, SwapState.LAPSED, reason=reason)
+
+
+async def _never_told(tx: Tx, swap: Swap) -> bool:
+    found: bool = await tx.fetchval(
+        "select bool_and(state = 'refused') from payonce.effects where kind = 'hostpay.task' and key = $1", swap.id
+    )
+    return bool(found)
 
 
 async def _move_beneath(tx: Tx, payout: Payout, wanted: State) -> None:
