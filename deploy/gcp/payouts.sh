@@ -24,6 +24,8 @@ PAYOUTS_WEBHOOK_FORMAT="${PAYOUTS_WEBHOOK_FORMAT:-full}"
 # external: your own GCHostPay at HOSTPAY_WEBHOOK_URL pays, and no service of ours does.
 PAYOUTS_HOSTPAY="${PAYOUTS_HOSTPAY:-internal}"
 MAX_INSTANCES="${MAX_INSTANCES:-4}"
+# Any other settings, with a bar between them: PAYONCE_LOG_EMOJI=true|CHANGENOW_REQUESTS_PER_S=10
+MORE_SETTINGS="${MORE_SETTINGS:-}"
 # Who verifies the token of a task at the services that only tasks call: cloud-run (its IAM check, which then removes the
 # token's signature), or payonce (the service is open to the network and verifies every token itself).
 TASKS_VERIFIED_BY="${TASKS_VERIFIED_BY:-cloud-run}"
@@ -254,6 +256,7 @@ variables() {
   for name in $SECRETS; do
     all+=("$name=projects/$PROJECT/secrets/$name/versions/latest")
   done
+  [ -z "$MORE_SETTINGS" ] || all+=("$MORE_SETTINGS")
   local IFS='|'
   # gcloud's own way to say which character stands between: no value has a bar.
   printf '^|^%s' "${all[*]}"

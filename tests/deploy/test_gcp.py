@@ -213,6 +213,14 @@ def test_every_variable_is_a_setting_and_every_role_has_the_same() -> None:
     assert found[0] == environment_of(printed("migrate")[0])
 
 
+def test_any_other_setting_is_given_to_every_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deployment removes what was set by hand."""
+    more = "PAYONCE_LOG_EMOJI=true|CHANGENOW_REQUESTS_PER_S=10"
+    for command in (*deployed(MORE_SETTINGS=more).values(), printed("migrate", MORE_SETTINGS=more)[0]):
+        settings = settings_of(environment_of(command), monkeypatch)
+        assert (settings.log_emoji, settings.payouts.changenow_per_s) == (True, 10.0)
+
+
 def test_work_is_put_down_before_cloud_run_kills_the_container(monkeypatch: pytest.MonkeyPatch) -> None:
     """10 s after SIGTERM: https://cloud.google.com/run/docs/container-contract. A run that is killed counts as a crash
     of its message; one that is cancelled does not."""
