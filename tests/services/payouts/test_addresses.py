@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from payonce.kit.money import Amount
+from payonce.kit.outcomes import Invalid
 from payonce.services.payouts import looking
 from payonce.services.payouts.addresses import checksummed, key_of, wrong_with
 from payonce.services.payouts.checksums import BASE58, BECH32, BITCOIN, PAY_TO_KEY, TRON, base58check, segwit
@@ -73,6 +74,16 @@ async def test_the_webhook_refuses_a_mistyped_address(
         with pytest.raises(NotTaken, match=why or "wallet_address") as no:
             await office.order(wallet_address=address, payout_currency=network, payout_network=network)
         assert no.value.status == 422
+
+
+@pytest.mark.parametrize(
+    ("address", "why"), [(MIXED[:-1] + "D", "EIP-55"), ("0x" + "0" * 40, "zero address"), (BTC[0], "no address of")]
+)
+def test_a_wallet_for_refunds_that_is_mistyped_stops_the_start(address: str, why: str) -> None:
+    with pytest.raises(Invalid, match=f"HOST_WALLET_ADDRESS, where the exchange sends refunds, is {address}.*{why}"):
+        replace(TERMS, host_wallet=address)
+    for spelled in SPELLINGS:
+        replace(TERMS, host_wallet=spelled)
 
 
 def test_only_hexadecimal_addresses_have_spellings() -> None:

@@ -6,6 +6,8 @@ from decimal import Decimal
 from typing import Final
 
 from payonce.kit.outcomes import Invalid
+from payonce.services.payouts.addresses import wrong_with
+from payonce.services.payouts.model import ETH_NETWORK
 from payonce.services.payouts.pricing import FEE_BELOW_PERCENT
 
 TOLERANCE_S: Final = 300
@@ -35,3 +37,6 @@ class Terms:
             )
         if not self.host_wallet:
             raise Invalid("payouts have no host wallet: state the address to which the exchange sends refunds")
+        if (wrong := wrong_with(ETH_NETWORK, self.host_wallet)) is not None:
+            why = wrong.partition(";")[0]
+            raise Invalid(f"HOST_WALLET_ADDRESS, where the exchange sends refunds, is {self.host_wallet}: that {why}")
