@@ -147,6 +147,67 @@ async def test_a_price_that_was_moved_is_not_kept_by_canceling_and_taking_it_bac
         assert await house.broken() == {}
 
 
+@pytest.mark.parametrize("way", ["take it back", "cancel and resume"])
+@pytest.mark.parametrize("trial", [False, True])
+async def test_a_price_that_was_moved_is_not_kept_by_choosing_another_plan_in_between(
+    stage: OpenStage, trial: bool, way: str
+) -> None:
+    async with open_house(stage) as house:
+        customer = await house.customer()
+        subscription = await (house.start_trial(customer) if trial else house.subscribe(customer))
+        await offer(house, 3_900)
+        migration = await order(house)
+        await house.change_plan(subscription, "pro", When.PERIOD_END)
+        if way == "take it back":
+            with pytest.raises(Conflict, match="no longer for sale" if trial else "moves the subscription to basic-v2"):
+                await house.change_plan(subscription, "basic-v1", When.PERIOD_END)
+            await house.change_plan(subscription, "basic", When.PERIOD_END)
+        else:
+            await house.cancel(subscription, When.PERIOD_END)
+            await house.resume(subscription)
+            [change] = (await pending(house, subscription)).values()
+            assert (change.to_plan_id, change.migration_id) == ("basic-v2", migration.id)
+        await house.pass_days(30)
+        assert (await house.subscription(subscription)).plan_id == "basic-v2"
+        assert (await house.invoices(subscription))[1].due == aed("39.00")
+        assert await house.broken() == {}
+
+
+@pytest.mark.parametrize("way", ["take it back", "cancel and resume"])
+async def test_a_choice_that_a_migration_moved_can_be_taken_back(stage: OpenStage, way: str) -> None:
+    """The operator moves those with Pro. Who has Basic and only chose Pro for the next period may stay with Basic."""
+    async with open_house(stage) as house:
+        subscription = await house.subscribe(await house.customer())
+        await house.change_plan(subscription, "pro", When.PERIOD_END)
+        await offer(house, 19_900, "pro")
+        await order(house, "pro-v1")
+        assert (await house.subscription(subscription)).next_plan_id == "pro-v2"
+        if way == "take it back":
+            await house.change_plan(subscription, "basic", When.PERIOD_END)
+        else:
+            await house.cancel(subscription, When.PERIOD_END)
+            await house.resume(subscription)
+        assert await pending(house, subscription) == {}
+        await house.pass_days(30)
+        assert [each.due for each in await house.invoices(subscription)] == [aed("29.00"), aed("29.00")]
+        assert await house.broken() == {}
+
+
+async def test_after_a_migration_was_canceled_the_older_version_can_be_kept(stage: OpenStage) -> None:
+    async with open_house(stage) as house:
+        subscription = await house.subscribe(await house.customer())
+        await offer(house, 3_900)
+        migration = await order(house)
+        await house.change_plan(subscription, "pro", When.PERIOD_END)
+        async with house.s.begin() as tx:
+            await plan_migrations.cancel(tx, migration.id, "bob", "too early")
+        await house.run()
+        await house.change_plan(subscription, "basic-v1", When.PERIOD_END)
+        await house.pass_days(30)
+        assert [each.due for each in await house.invoices(subscription)] == [aed("29.00"), aed("29.00")]
+        assert await house.broken() == {}
+
+
 async def test_another_plan_may_be_chosen_instead_and_the_migration_ends_visibly(stage: OpenStage) -> None:
     async with open_house(stage) as house:
         subscription = await house.subscribe(await house.customer())

@@ -92,10 +92,8 @@ async def _promised(tx: Tx, standing: Standing) -> Plan | None:
     subscription = standing.subscription
     if standing.plan.trial_days is None or subscription.converts_to_plan_id is None:
         return None
-    scheduled = (await plan_changes.pending(tx, subscription.id)).get(When.PERIOD_END)
-    if scheduled is not None and scheduled.migration_id is not None:
-        return None
-    return await plans.plan(tx, subscription.converts_to_plan_id)
+    promised = await plans.plan(tx, subscription.converts_to_plan_id)
+    return None if await plan_changes.ordered(tx, subscription.id, promised.id) is not None else promised
 
 
 def _check_changeable(standing: Standing, plan: Plan, waiting: Mapping[When, PlanChangeRecord]) -> None:
@@ -176,7 +174,8 @@ async def _cancel_later(tx: Tx, standing: Standing, reason: str) -> Subscription
     stays, or whoever cancels and takes it back would keep the old price."""
     waiting = await plan_changes.pending(tx, standing.subscription.id)
     later = waiting.get(When.PERIOD_END)
-    kept = standing.subscription.next_plan_id if later is not None and later.migration_id is not None else None
+    ordered = await plan_changes.ordered(tx, standing.subscription.id, _kept_plan_id(standing))
+    kept = later.to_plan_id if later is not None and ordered is not None and ordered.id == later.id else None
     moved = await store.move(
         tx, standing.subscription, "cancel_asked", standing.now, cancel_at_period_end=True, next_plan_id=kept,
         reason=reason,
@@ -218,7 +217,7 @@ async def resume(tx: Tx, account_id: str | None, subscription_id: str) -> Subscr
     standing = await _locked(tx, account_id, subscription_id)
     subscription, now = standing.subscription, standing.now
     if subscription.cancel_at_period_end and subscription.state in RUNNING | {State.PAST_DUE}:
-        return await store.move(tx, subscription, "cancel_taken_back", now, cancel_at_period_end=False, reason=None)
+        return await _take_cancellation_back(tx, standing)
     if subscription.state is not State.PAUSED:
         raise Conflict(f"the subscription is {subscription.state}: there is no pause to end")
     assert subscription.period_end is not None
@@ -237,6 +236,31 @@ async def resume(tx: Tx, account_id: str | None, subscription_id: str) -> Subscr
     return moved
 
 
+async def _take_cancellation_back(tx: Tx, standing: Standing) -> Subscription:
+    """A move to another version that an operator ordered is scheduled again if the customer had replaced it before the
+    cancellation."""
+    subscription = standing.subscription
+    ordered = None
+    if subscription.next_plan_id is None:
+        ordered = await plan_changes.ordered(tx, subscription.id, _kept_plan_id(standing))
+    moved = await store.move(
+        tx, subscription, "cancel_taken_back", standing.now, cancel_at_period_end=False, reason=None,
+        next_plan_id=subscription.next_plan_id if ordered is None else ordered.to_plan_id,
+    )  # fmt: skip
+    if ordered is not None:
+        newer = await plans.plan(tx, ordered.to_plan_id)
+        await plan_changes.request(
+            tx, store.with_subscription(standing, moved), newer, When.PERIOD_END, migration_id=ordered.migration_id
+        )
+    return moved
+
+
+def _kept_plan_id(standing: Standing) -> str | None:
+    """The plan of the next period if no other is chosen."""
+    subscription = standing.subscription
+    return subscription.plan_id if standing.plan.trial_days is None else subscription.converts_to_plan_id
+
+
 async def _change_later(
     tx: Tx, standing: Standing, plan: Plan, scheduled: PlanChangeRecord | None
 ) -> Subscription:  # fmt: skip
@@ -244,12 +268,11 @@ async def _change_later(
     subscription = standing.subscription
     if plan.id == subscription.next_plan_id:
         return subscription
-    trial = standing.plan.trial_days is not None
-    kept = subscription.converts_to_plan_id if trial else subscription.plan_id
+    kept = _kept_plan_id(standing)
     following = None if plan.id == kept else plan.id
-    if following is None and scheduled is not None and scheduled.migration_id is not None:
+    if following is None and (ordered := await plan_changes.ordered(tx, subscription.id, kept)) is not None:
         raise Conflict(
-            f"an operator moves the subscription to {scheduled.to_plan_id} with its next period; choose a plan that is "
+            f"an operator moves the subscription to {ordered.to_plan_id} with its next period; choose a plan that is "
             "for sale, or cancel"
         )
     if following == subscription.next_plan_id:

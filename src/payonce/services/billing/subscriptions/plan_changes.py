@@ -84,6 +84,24 @@ async def end_scheduled(
     return None if found is None else await end(tx, standing, found, state, reason, story=story)
 
 
+async def ordered(read: Reader | Tx, subscription_id: str, plan_id: str | None) -> PlanChangeRecord | None:
+    """The move of a subscription away from this version, or from a later one, that an operator ordered and has not
+    canceled. It is pending, or was replaced by a choice of the customer."""
+    row = await read.fetchrow(
+        """
+        select c.* from subscriptions.plan_changes c
+        join subscriptions.plan_migrations m on m.id = c.migration_id
+        join subscriptions.plans older on older.id = m.from_plan_id
+        join subscriptions.plans kept on kept.code = older.code and kept.version <= older.version
+        where c.subscription_id = $1 and kept.id = $2 and c.state in ('pending', 'canceled')
+          and m.state in ('running', 'done')
+        order by c.created_at desc, c.id desc limit 1
+        """,
+        subscription_id, plan_id,
+    )  # fmt: skip
+    return None if row is None else change_from(row)
+
+
 async def fail_all(tx: Tx, standing: Standing, reason: str) -> None:
     """The subscription has ended, and with it what was pending."""
     for change in (await pending(tx, standing.subscription.id)).values():
