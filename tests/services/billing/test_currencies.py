@@ -10,15 +10,17 @@ from pypdf import PdfReader
 from payonce.engine.reconcile import reconcile
 from payonce.kit.money import Amount, asset_of
 from payonce.services.billing.payments import refunding, statements
-from payonce.services.billing.subscriptions import plans
+from payonce.services.billing.subscriptions import credit_payouts, credit_store, plans
 from payonce.services.billing.subscriptions.calendar import Interval, Unit
 from payonce.services.billing.subscriptions.changing import When
-from payonce.services.billing.subscriptions.model import Invoice, InvoiceState, State, Subscription
+from payonce.services.billing.subscriptions.credit_decisions import CreditChange, CreditVerdict
+from payonce.services.billing.subscriptions.model import Invoice, InvoiceState, PayoutState, State, Subscription
 from payonce.services.billing.subscriptions.paper import on_paper
 from payonce.services.billing.subscriptions.plans import Offer
 from payonce.services.billing.subscriptions.terms import Terms
 from payonce.testing import OpenStage
 from tests.services.billing.billing_stage import SECRET, House, open_house
+from tests.services.billing.test_credit import decide
 
 BEGIN = datetime(2026, 2, 1, 9, tzinfo=UTC)
 TRIAL_ENDS = BEGIN + timedelta(days=14)
@@ -82,6 +84,48 @@ async def test_a_whole_life_in_minor_units_of_its_currency(stage: OpenStage, lif
         assert await house.balance("gateway_clearing", asset) == kept
         assert await house.balance("captured", asset) == 0
         await on_paper_and_statement(house, life, invoices)
+        assert await house.broken() == {}
+
+
+@pytest.mark.parametrize(
+    ("currency", "price", "granted", "paid_out", "due"),
+    [("KWD", "99.999", "50.000", "49.995", "9.500"), ("JPY", "10001", "5000", "4999", "1000")],
+)
+async def test_credit_is_granted_paid_out_and_used_in_minor_units_of_its_currency(
+    stage: OpenStage, currency: str, price: str, granted: str, paid_out: str, due: str
+) -> None:
+    """Half of a month comes back. Almost all of it is paid out, once; the rest pays a part of the renewal."""
+    asset = asset_of(currency)
+
+    def money(text: str) -> Amount:
+        return Amount.from_decimal(text, asset)
+
+    async with open_house(stage, at=BEGIN) as house:
+        left = money(granted) - money(paid_out)
+        async with house.s.begin() as tx:
+            for code, cost in (("large", money(price)), ("free", Amount.zero(asset)), ("small", money(due) + left)):
+                await plans.add_version(tx, Offer(code, code.title(), cost, Interval(Unit.MONTH)))
+        customer = await house.customer()
+        subscription = await house.subscribe(customer, "large")
+        await house.go_to(BEGIN + timedelta(days=14))
+        await house.change_plan(subscription, "free", When.NOW)
+        await house.change_plan(subscription, "small", When.PERIOD_END)
+        assert (await credit_store.balance(house.s.read, customer.id, asset)).amount == money(granted)
+        asked = CreditChange(
+            account_id=customer.id, currency=currency, exponent=asset.exponent, seen=1, verdict=CreditVerdict.PAY_OUT,
+            amount_minor=money(paid_out).minor, note="they asked for it",
+        )  # fmt: skip
+        done = await decide(house, asked)
+        await house.run()
+        payout = await credit_payouts.find(house.s.read, done["payout"])
+        assert payout is not None
+        assert (payout.state, payout.amount) == (PayoutState.SUCCEEDED, money(paid_out))
+        assert house.gateway.books.refunded_total(currency) == money(paid_out)
+        await house.go_to(BEGIN + timedelta(days=29))
+        renewal = (await house.invoices(subscription))[-1]
+        assert (renewal.credit, renewal.due) == (left, money(due))
+        assert (await credit_store.balances(house.s.read, customer.id))[0].amount == Amount.zero(asset)
+        assert await house.balance("credit", asset) == 0
         assert await house.broken() == {}
 
 
