@@ -88,7 +88,11 @@ async def set_password(database: Database, begin: Begin, token: str, new: str) -
 
 _GOOD: Final = """
     select a.id from subscriptions.password_tokens t join subscriptions.accounts a on a.id = t.account_id
-    where t.digest = $1 and t.expires_at > payonce.due_now() and t.token_version = a.token_version and a.role = $2"""
+    where t.digest = $1 and t.expires_at > payonce.due_now() and t.token_version = a.token_version and a.role = $2
+      and not exists (
+        select from subscriptions.customer_edits e
+        where e.account_id = a.id and e.replaced_at >= t.created_at and e.email <> a.email)"""
+"""Who had the e-mail address before the merchant corrected it may have the token."""
 
 
 def _digest(token: str) -> bytes:
