@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from payonce.engine.audit import notes
 from payonce.engine.brakes import Done, ask
@@ -13,7 +14,9 @@ from payonce.services.billing.payments import decisions, refund_store, refunding
 from payonce.services.billing.payments.decisions import GiveBack
 from payonce.services.billing.payments.model import Refund, Transaction
 from payonce.services.billing.payments.model import State as ChargeState
+from payonce.services.billing.subscriptions import accounts, applying, invoice_store
 from payonce.services.billing.subscriptions.model import InvoiceState, State, Subscription
+from payonce.services.billing.subscriptions.printing import printed_note
 from payonce.testing import OpenStage
 from payonce.vendors.gateway.port import RefundOrder
 from tests.locks import waits_or_ended
@@ -138,3 +141,30 @@ async def test_a_payment_of_an_invoice_gets_its_credit_note_as_if_the_gateway_ha
         assert await house.balance("refunds") == -(await house.balance("paid_outside")) == 900
         assert not house.gateway.books.refunds
         assert await house.broken() == {}
+
+
+async def test_a_credit_note_says_how_the_money_went_back(stage: OpenStage) -> None:
+    """Also of a refund of which a version of payments before this has told."""
+    async with open_house(stage) as house:
+        subscription = await house.subscribe(await house.customer())
+        [invoice] = await house.invoices(subscription)
+        assert invoice.transaction_id is not None
+        await note_outside(house, await charge(house, invoice.transaction_id), aed("9.00"))
+        await house.run()
+        by_bank = await house.told("refund")
+        older = {name: value for name, value in by_bank.metadata.items() if name != "outside"} | {"refund_id": "older"}
+        told_by_older = replace(by_bank, event_id="older", amount="1.00", metadata=older)
+        async with house.s.begin() as tx:
+            await refunding.ask(tx, invoice.transaction_id, aed("2.00"), "a bad day", "k1")
+            await applying.apply(tx, told_by_older)
+        await house.run()
+        [invoice] = await house.invoices(subscription)
+        account = await accounts.account(house.s.read, invoice.account_id)
+        printed = [
+            printed_note(each, (), invoice, account, ("payonce",), "UTC")
+            for each in await invoice_store.credit_notes(house.s.read, invoice)
+        ]
+        assert {each.total.to_text(): each.status for each in printed} == {
+            "9.00": "Refunded by another way than the card", "2.00": "Refunded to the visa card ending in 4242",
+            "1.00": "Refunded",
+        }  # fmt: skip

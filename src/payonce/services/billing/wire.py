@@ -136,8 +136,8 @@ class Notification(msgspec.Struct, frozen=True, kw_only=True):
     occurred_at: datetime
     action: Action
     metadata: dict[str, Any]
-    """account_id always; invoice_id, generation, decline_code, hard, refund_id where they apply; of a credit hold a
-    `HoldAnswer`."""
+    """account_id always; invoice_id, generation, decline_code, hard, refund_id, outside where they apply; of a credit
+    hold a `HoldAnswer`."""
 
 
 class TokenVersionQuery(msgspec.Struct, frozen=True, kw_only=True):

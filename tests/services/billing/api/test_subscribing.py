@@ -154,7 +154,7 @@ async def test_whoever_cancels_may_say_why_at_length(shop: OpenShop) -> None:
         assert note["reason"] == why[:500]
         printed = await ada.get(f"/v1/invoices/{invoice['id']}/credit-notes/{note['id']}/pdf")
         text = pypdf.PdfReader(io.BytesIO(printed.body)).pages[0].extract_text()
-        assert f"Invoice {invoice['number']} is void; no money was taken for it" in text
+        assert f"Invoice {invoice['number']} is void: nothing is to be paid" in text
         voided = await ada.get(f"/v1/invoices/{invoice['id']}/pdf")
         text = pypdf.PdfReader(io.BytesIO(voided.body)).pages[0].extract_text()
         assert ("Void: nothing is to be paid" in text, "Paid on" in text) == (True, False)

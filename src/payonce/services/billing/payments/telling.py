@@ -84,7 +84,8 @@ def of_refund(refund: Refund, transaction: Transaction, failure: str | None, now
     if not transaction.told:
         return None
     metadata = _metadata(transaction) | {
-        "refund_id": refund.id, "refund_key": refund.refund_key, "reason": failure or refund.reason
+        "refund_id": refund.id, "refund_key": refund.refund_key, "reason": failure or refund.reason,
+        "outside": refund.outside,
     }  # fmt: skip
     status = Status.SUCCESS if failure is None else Status.FAILED
     event_id = f"refund-{refund.id}"

@@ -175,14 +175,19 @@ async def _refund(tx: Tx, told: Notification) -> str | None:
         return f"refund {refund_id} of invoice {invoice.number} failed at the gateway"
     if invoice.refunded + amount > invoice.due:
         return f"refund {refund_id} gives back more than invoice {invoice.number} was paid"
-    await _credit(tx, standing, invoice, refund_id, amount, _text(told, "reason") or "refund")
+    outside: Any = told.metadata.get("outside")
+    note = CreditNote(
+        str(new_id()), "", invoice.id, refund_id, amount, _text(told, "reason") or "refund", standing.now,
+        outside if isinstance(outside, bool) else None,
+    )  # fmt: skip
+    await _credit(tx, standing, invoice, refund_id, note)
     return None
 
 
-async def _credit(tx: Tx, standing: Standing, invoice: Invoice, refund_id: str, amount: Amount, reason: str) -> None:
+async def _credit(tx: Tx, standing: Standing, invoice: Invoice, refund_id: str, credit_note: CreditNote) -> None:
+    amount = credit_note.amount
     await tx.post(books.refunded(invoice, refund_id, amount))
     invoice = await invoice_store.mark_refunded(tx, invoice, amount)
-    credit_note = CreditNote(str(new_id()), "", invoice.id, refund_id, amount, reason, standing.now)
     credit_note = await invoice_store.insert_credit_note(tx, credit_note, standing.subscription.test_clock_id)
     detail = {"invoice_id": invoice.id, "credit_note": credit_note.number, "amount": amount.to_text()}
     await store.tell_story(tx, standing.subscription, "refunded", standing.now, detail)

@@ -29,6 +29,8 @@ class CreditNote:
     amount: Amount
     reason: str
     issued_at: datetime
+    outside: bool | None = None
+    """Whether the money went back by another way than the card; None where nothing did, or payments did not say."""
 
 
 async def find(read: Reader | Tx, invoice_id: str) -> Invoice | None:
@@ -236,11 +238,12 @@ async def insert_credit_note(tx: Tx, note: CreditNote, test_clock_id: str | None
     number = await tx.fetchval(
         f"""
         with numbered as ({TAKE_NUMBER})
-        insert into subscriptions.credit_notes (id, number, invoice_id, refund_id, amount_minor, reason, issued_at)
-        select $4, {NUMBER}, $5, $6, $7, $8, $9 from numbered returning number
+        insert into subscriptions.credit_notes
+            (id, number, invoice_id, refund_id, amount_minor, reason, issued_at, outside)
+        select $4, {NUMBER}, $5, $6, $7, $8, $9, $10 from numbered returning number
         """,
         *series(CREDIT_NOTE_SERIES, test_clock_id, note.issued_at),
-        note.id, note.invoice_id, note.refund_id, note.amount.minor, note.reason, note.issued_at,
+        note.id, note.invoice_id, note.refund_id, note.amount.minor, note.reason, note.issued_at, note.outside,
     )  # fmt: skip
     return replace(note, number=number)
 
@@ -251,7 +254,7 @@ async def credit_notes(read: Reader | Tx, invoice: Invoice) -> list[CreditNote]:
     )
     return [
         CreditNote(row["id"], row["number"], row["invoice_id"], row["refund_id"],
-                   Amount(row["amount_minor"], invoice.total.asset), row["reason"], row["issued_at"])
+                   Amount(row["amount_minor"], invoice.total.asset), row["reason"], row["issued_at"], row["outside"])
         for row in rows
     ]  # fmt: skip
 

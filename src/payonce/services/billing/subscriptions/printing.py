@@ -40,16 +40,24 @@ def printed_note(
 ) -> Printable:  # fmt: skip
     """`before` are the credit notes of the same invoice that were issued earlier."""
     amount: Amount = note.amount
-    if note.refund_id is None:
-        status = f"Invoice {invoice.number} is void; no money was taken for it"
-    else:
-        status = f"Refunded to the {invoice.paid_with or CARD}"
     return Printable(
         kind=Kind.CREDIT_NOTE, number=note.number, issued_at=note.issued_at, issuer=_seller(seller),
         customer=_customer(account), lines=(PrintedLine(note.reason, amount),), total=amount, due=amount,
-        status=status, about=invoice.number, about_total=invoice.total, notes=_notes(before), zone=time_zone,
-        locale=account.locale,
+        status=_refunded(note, invoice), about=invoice.number, about_total=invoice.total, notes=_notes(before),
+        zone=time_zone, locale=account.locale,
     )  # fmt: skip
+
+
+def _refunded(note: CreditNote, invoice: Invoice) -> str:
+    if note.refund_id is None:
+        return f"Invoice {invoice.number} is void: nothing is to be paid"
+    match note.outside:
+        case True:
+            return "Refunded by another way than the card"
+        case False:
+            return f"Refunded to the {invoice.paid_with or CARD}"
+        case None:
+            return "Refunded"
 
 
 def _way(invoice: Invoice, locale: str) -> str:
