@@ -100,6 +100,8 @@ async def _seen(tx: Tx, asked: CreditChange) -> Balance:
     """The balance, locked; refused when it is not the one that was decided about."""
     if await credit_store.now_of(tx, asked.account_id) is None:
         raise Invalid(f"there is no account {asked.account_id[:100]!r}")
+    if asked.invoice is not None and asked.verdict is not CreditVerdict.PAY_OUT:
+        raise Invalid("an invoice names the charge that a payout to a card goes back through; leave it out otherwise")
     if asked.amount_minor <= 0 or not asked.note.strip():
         raise Invalid(f"{asked.amount} cannot be decided about: say an amount above zero, and why")
     has = await credit_store.opened(tx, asked.account_id, asked.amount.asset)
