@@ -7,6 +7,7 @@ from typing import Any
 import pypdf
 
 from tests.services.billing.api.conftest import OpenShop
+from tests.services.billing.api.counter import PASSWORD
 from tests.services.billing.billing_stage import BEGIN, DECLINES, PAYS, Customer
 
 SUBSCRIPTIONS, INVOICES, PLANS, CLOCKS = "/v1/subscriptions", "/v1/invoices", "/v1/plans", "/v1/test-clocks"
@@ -51,6 +52,21 @@ async def test_an_invoice_is_shown_by_id_and_number_and_printed(shop: OpenShop) 
         assert listed["paid_with"] == "visa card ending in 4242"
         refused = await ada.order(f"{INVOICES}/{listed['id']}/pay")
         assert (refused.status, "not to be paid" in refused.problem["detail"]) == (409, True)
+
+
+async def test_an_invoice_names_a_customer_in_arabic_and_chinese(shop: OpenShop) -> None:
+    async with shop() as ask:
+        registration = {"email": "m@example.com", "password": PASSWORD, "name": "محمد 王小明", "locale": "ar-AE"}
+        made = (await ask.post("/v1/auth/register", registration)).json
+        await ask.house.give_card(Customer(made["account"]["id"], None))
+        customer = ask.bearing(made["access_token"])
+        await customer.subscribed()
+        [invoice] = (await customer.get(INVOICES)).json["invoices"]
+        printed = await customer.get(f"{INVOICES}/{invoice['id']}/pdf")
+        text = pypdf.PdfReader(io.BytesIO(printed.body)).pages[0].extract_text()
+        for expected in ("محمد", "王小明", "Paid on"):
+            assert expected in text
+        assert "◊" not in text
 
 
 async def test_a_trial_is_paid_back_and_its_credit_note_can_be_printed(shop: OpenShop) -> None:
