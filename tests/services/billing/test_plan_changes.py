@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from payonce.services.billing.policies import CHARGE_INITIATION, PLAN_CHANGE
 from payonce.services.billing.subscriptions import changing, plan_changes, plan_migrations, plans, store
 from payonce.services.billing.subscriptions.changing import When
-from payonce.services.billing.subscriptions.model import ChangeState, PlanChangeRecord, State, Subscription
+from payonce.services.billing.subscriptions.model import ENDED, ChangeState, PlanChangeRecord, State, Subscription
 from payonce.services.billing.subscriptions.refusals import Conflict
 from payonce.testing import OpenStage
 from payonce.testing.servers import ScratchServer
@@ -238,6 +238,15 @@ async def resume(house: House, subscription: Subscription) -> None:
         await changing.resume(tx, None, subscription.id)
 
 
+async def stay(house: House, subscription: Subscription) -> None:
+    """With the version that it has, or that its trial was promised."""
+    found = await store.find(house.s.read, subscription.id)
+    assert found is not None
+    async with house.s.begin() as tx:
+        plan_id = found.converts_to_plan_id or found.plan_id
+        await changing.ask_for_plan(tx, None, subscription.id, plan_id, When.PERIOD_END)
+
+
 async def renewal(house: House, subscription: Subscription) -> None:
     """Falls due and is put on its queue; whether it is worked on now is up to the other steps."""
     found = await store.find(house.s.read, subscription.id)
@@ -297,7 +306,7 @@ STEPS: Final[dict[str, Step]] = {
     "renewal": renewal, "card declines": declines("insufficient_funds"),
     "hold changes": holds(PLAN_CHANGE.queue), "let changes go": lets_go(PLAN_CHANGE.queue),
     "hold charges": holds(CHARGE_INITIATION.queue), "let charges go": lets_go(CHARGE_INITIATION.queue),
-    "new version": new_version, "migrate": migrate, "withdraw": withdraw, "work": work_off,
+    "new version": new_version, "migrate": migrate, "withdraw": withdraw, "stay": stay, "work": work_off,
 }  # fmt: skip
 AT_ONCE: Final = tuple(name for name in STEPS if not name.startswith(("hold", "let", "card", "renewal", "work")))
 
@@ -322,6 +331,7 @@ async def any_order(stage: OpenStage, groups: list[list[str]], *, trial: bool = 
         await house.run()
         await assert_all_ended(house, subscription, accepted)
         await assert_no_price_was_changed_without_notice(house, subscription)
+        await assert_no_price_was_kept_that_was_moved(house, subscription)
 
 
 async def assert_all_ended(house: House, subscription: Subscription, accepted: dict[str, PlanChangeRecord]) -> None:
@@ -358,6 +368,19 @@ async def assert_no_price_was_changed_without_notice(house: House, subscription:
             assert invoice.total == (await plans.plan(house.s.read, invoice.plan_id)).price
 
 
+async def assert_no_price_was_kept_that_was_moved(house: House, subscription: Subscription) -> None:
+    """Whatever was chosen, canceled and taken back in between."""
+    found = await house.subscription(subscription)
+    if found.state in ENDED or found.cancel_at_period_end:
+        return
+    following = found.next_plan_id or (found.converts_to_plan_id if found.state is State.TRIALING else found.plan_id)
+    moves = """
+        select m.id from subscriptions.plan_changes c join subscriptions.plan_migrations m on m.id = c.migration_id
+        where c.subscription_id = $1 and m.from_plan_id = $2 and m.state in ('running', 'done')
+    """
+    assert await house.s.owner.fetch(moves, found.id, following) == []
+
+
 HELD: Final = ([["hold changes"]], [["hold charges"]], [["hold changes"], ["hold charges"]])
 ANY: Final = st.one_of(
     st.sampled_from(sorted(STEPS)).map(lambda name: [name]),
@@ -370,14 +393,23 @@ GROUPS: Final = st.builds(
 )  # fmt: skip
 
 
-TERMS: Final = st.lists(
-    st.one_of(
-        st.sampled_from(["new version", "migrate", "withdraw", "work", "renewal"]).map(lambda name: [name]),
-        st.lists(st.sampled_from(["new version", "migrate", "withdraw", "cancel at the end", "resume", "pro now",
-                                  "pro period_end"]), min_size=2, max_size=3),
+CHOSEN: Final = (["migrate"], ["work"], ["pro period_end"])
+"""An operator moves the subscription, and its customer chooses another plan instead."""
+MOVED: Final[tuple[list[list[str]], ...]] = (
+    [], [*CHOSEN], [*CHOSEN, ["stay"]], [*CHOSEN, ["cancel at the end"], ["resume"]]
+)  # fmt: skip
+TERMS: Final = st.builds(
+    lambda moved, others: [["new version"], *moved, *others, ["renewal"]],
+    st.sampled_from(MOVED),
+    st.lists(
+        st.one_of(
+            st.sampled_from(["new version", "migrate", "withdraw", "stay", "work", "renewal"]).map(lambda name: [name]),
+            st.lists(st.sampled_from(["new version", "migrate", "withdraw", "stay", "cancel at the end", "resume",
+                                      "pro now", "pro period_end"]), min_size=2, max_size=3),
+        ),
+        min_size=3, max_size=8,
     ),
-    min_size=3, max_size=8,
-).map(lambda others: [["new version"], *others, ["renewal"]])  # fmt: skip
+)  # fmt: skip
 
 
 def race(postgres: ScratchServer, examples: int, orders: Any = GROUPS, *, trial: bool = False) -> None:
