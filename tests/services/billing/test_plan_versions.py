@@ -157,6 +157,7 @@ async def test_a_price_that_was_moved_is_not_kept_by_choosing_another_plan_in_be
         subscription = await (house.start_trial(customer) if trial else house.subscribe(customer))
         await offer(house, 3_900)
         migration = await order(house)
+        await listen(house)
         await house.change_plan(subscription, "pro", When.PERIOD_END)
         if way == "take it back":
             with pytest.raises(Conflict, match="no longer for sale" if trial else "moves the subscription to basic-v2"):
@@ -167,6 +168,8 @@ async def test_a_price_that_was_moved_is_not_kept_by_choosing_another_plan_in_be
             await house.resume(subscription)
             [change] = (await pending(house, subscription)).values()
             assert (change.to_plan_id, change.migration_id) == ("basic-v2", migration.id)
+            notice = (await heard(house))[-1][1]["plan_change"]
+            assert (notice["change_id"], notice["previous_price"], notice["price"]) == (change.id, "29.00", "39.00")
         await house.pass_days(30)
         assert (await house.subscription(subscription)).plan_id == "basic-v2"
         assert (await house.invoices(subscription))[1].due == aed("39.00")

@@ -13,6 +13,7 @@ from payonce.services.billing.subscriptions import (
     invoice_store,
     plan_change_billing,
     plan_changes,
+    plan_migrations,
     plans,
     store,
 )
@@ -239,19 +240,19 @@ async def resume(tx: Tx, account_id: str | None, subscription_id: str) -> Subscr
 async def _take_cancellation_back(tx: Tx, standing: Standing) -> Subscription:
     """A move to another version that an operator ordered is scheduled again if the customer had replaced it before the
     cancellation."""
-    subscription = standing.subscription
-    ordered = None
+    subscription, kept = standing.subscription, _kept_plan_id(standing)
+    ordered = migration = None
     if subscription.next_plan_id is None:
-        ordered = await plan_changes.ordered(tx, subscription.id, _kept_plan_id(standing))
+        ordered = await plan_changes.ordered(tx, subscription.id, kept)
+        migration = None if ordered is None else await plan_migrations.held(tx, ordered.migration_id)
+    following = subscription.next_plan_id if ordered is None or migration is None else ordered.to_plan_id
     moved = await store.move(
         tx, subscription, "cancel_taken_back", standing.now, cancel_at_period_end=False, reason=None,
-        next_plan_id=subscription.next_plan_id if ordered is None else ordered.to_plan_id,
+        next_plan_id=following,
     )  # fmt: skip
-    if ordered is not None:
-        newer = await plans.plan(tx, ordered.to_plan_id)
-        await plan_changes.request(
-            tx, store.with_subscription(standing, moved), newer, When.PERIOD_END, migration_id=ordered.migration_id
-        )
+    if migration is not None and kept is not None and following is not None:
+        older, newer = await plans.plan(tx, kept), await plans.plan(tx, following)
+        await plan_migrations.request(tx, store.with_subscription(standing, moved), migration, older, newer)
     return moved
 
 

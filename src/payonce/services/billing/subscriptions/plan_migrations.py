@@ -24,6 +24,7 @@ from payonce.services.billing.subscriptions import plan_changes, plans, store
 from payonce.services.billing.subscriptions.model import ENDED, ChangeState, Plan, When
 from payonce.services.billing.subscriptions.refusals import Conflict, NotFound
 from payonce.services.billing.subscriptions.renewing import carry_out
+from payonce.services.billing.subscriptions.store import Standing
 
 BATCH: Final = 100
 """Subscriptions of one commit; the next ones have a message of their own."""
@@ -161,6 +162,24 @@ async def advance(tx: Tx, migration_id: str) -> None:
             await _withdraw_batch(tx, migration)
 
 
+async def held(tx: Tx, migration_id: str | None) -> PlanMigration | None:
+    """One that is not canceled, and cannot be until this transaction ends."""
+    row = await tx.fetchrow(
+        "select * from subscriptions.plan_migrations where id = $1 and state in ('running', 'done') for share",
+        migration_id,
+    )
+    return None if row is None else migration_from(row)
+
+
+async def request(tx: Tx, standing: Standing, migration: PlanMigration, older: Plan, newer: Plan) -> None:
+    """Of a subscription whose next plan is the newer version already. Merchants are told both prices."""
+    notice = {
+        "price": newer.price.to_text(), "previous_price": older.price.to_text(), "currency": newer.price.asset.code,
+        "note": migration.note,
+    }  # fmt: skip
+    await plan_changes.request(tx, standing, newer, When.PERIOD_END, migration_id=migration.id, notice=notice)
+
+
 async def find(read: Reader | Tx, migration_id: str) -> PlanMigration | None:
     row = await read.fetchrow("select * from subscriptions.plan_migrations where id = $1", migration_id)
     return None if row is None else migration_from(row)
@@ -223,12 +242,7 @@ async def _schedule(tx: Tx, migration: PlanMigration, subscription_id: str, olde
         tx, subscription, "next_plan_chosen", standing.now,
         detail={"next_plan_id": newer.id, "migration_id": migration.id}, next_plan_id=newer.id,
     )  # fmt: skip
-    notice = {
-        "price": newer.price.to_text(), "previous_price": older.price.to_text(), "currency": newer.price.asset.code,
-        "note": migration.note,
-    }  # fmt: skip
-    after = store.with_subscription(standing, moved)
-    await plan_changes.request(tx, after, newer, When.PERIOD_END, migration_id=migration.id, notice=notice)
+    await request(tx, store.with_subscription(standing, moved), migration, older, newer)
     return True
 
 
