@@ -55,6 +55,18 @@ async def test_a_trial_becomes_the_version_that_it_was_begun_with(stage: OpenSta
         assert await house.broken() == {}
 
 
+async def test_a_trial_that_an_earlier_version_began_meanwhile_becomes_what_was_for_sale_then(stage: OpenStage) -> None:
+    """In a rolling deployment its processes write no promise."""
+    async with open_house(stage) as house:
+        trial = await house.start_trial(await house.customer())
+        await house.s.owner.execute("update subscriptions.subscriptions set converts_to_plan_id = null")
+        await offer(house, 3_900)
+        await house.pass_days(15)
+        assert (await house.subscription(trial)).plan_id == "basic-v1"
+        assert (await house.invoices(trial))[-1].due == aed("29.00")
+        assert await house.broken() == {}
+
+
 async def test_a_trial_becomes_what_it_was_begun_with_also_when_that_is_no_longer_for_sale(stage: OpenStage) -> None:
     async with open_house(stage) as house:
         trial = await house.start_trial(await house.customer())

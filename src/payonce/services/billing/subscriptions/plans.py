@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from fractions import Fraction
 from typing import Any, Final
 
@@ -60,6 +61,20 @@ async def find(read: Reader | Tx, plan_id: str) -> Plan | None:
         """,
         plan_id,
     )
+    return None if row is None else plan_from(row)
+
+
+async def for_sale_at(read: Reader | Tx, code: str, at: datetime) -> Plan | None:
+    """The version of a plan, and not of a trial, that was for sale at a moment of the store's clock, or the next one
+    that was."""
+    row = await read.fetchrow(
+        """
+        select * from subscriptions.plans
+        where code = $1 and trial_days is null and (retired_at is null or retired_at > $2)
+        order by version limit 1
+        """,
+        code, at,
+    )  # fmt: skip
     return None if row is None else plan_from(row)
 
 

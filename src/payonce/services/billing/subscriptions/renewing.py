@@ -162,8 +162,9 @@ async def _following_plan(tx: Tx, standing: Standing) -> Plan | None:
     if standing.plan.renews_to is not None:
         if subscription.converts_to_plan_id is not None:
             return await plans.plan(tx, subscription.converts_to_plan_id)
-        # Begun by an earlier version, at a moment at which nothing was for sale.
-        found = await plans.find(tx, standing.plan.renews_to)
+        # Begun by a process of an earlier version, or at a moment at which nothing was for sale.
+        begun_with = await plans.for_sale_at(tx, standing.plan.renews_to, subscription.created_at)
+        found = begun_with or await plans.find(tx, standing.plan.renews_to)
         return found if found is not None and found.trial_days is None else None
     return standing.plan
 
