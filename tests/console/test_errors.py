@@ -89,10 +89,21 @@ async def test_a_form_that_is_refused_keeps_the_navigation(stage: OpenStage) -> 
         assert (page.status, '<nav id="pages"' in page.text) == (403, True)
 
 
+async def test_a_refused_form_that_is_loaded_again_keeps_the_navigation(stage: OpenStage) -> None:
+    """The address of a form's answer is one that only takes forms."""
+    async with stage() as s, console(s) as address, visiting(address) as visitor:
+        for method, path, allowed in (("GET", "/queues/some-queue/resume", "POST"), ("POST", "/audit", "GET")):
+            page = await (visitor.get(path) if method == "GET" else visitor.submit(await visitor.get("/"), path))
+            assert (page.status, f"{method} is not known here" in page.words) == (405, True)
+            assert page.headers["Allow"] == allowed
+            assert '<nav id="pages"' in page.text
+
+
 async def test_a_stranger_sees_no_navigation(stage: OpenStage) -> None:
     async with stage() as s, console(s) as address, visiting(address, with_ticket=False) as visitor:
-        page = await visitor.get("/nowhere")
-        assert (page.status, '<nav id="pages"' in page.text) == (403, False)
+        for path in ("/nowhere", "/queues/some-queue/resume"):
+            page = await visitor.get(path)
+            assert (page.status, '<nav id="pages"' in page.text) == (403, False)
 
 
 async def test_a_table_that_may_not_be_read_is_not_named_at_the_login(stage: OpenStage) -> None:

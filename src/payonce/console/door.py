@@ -70,13 +70,14 @@ class Door:
 
         async def endpoint(request: Request) -> Response:
             route = routes.get("GET" if request.method == "HEAD" else request.method)
-            if route is None:
-                raise HTTPException(405, f"{request.method} is not known here", {"Allow": ", ".join(routes)})
-            if route.method == "GET" and PARAMETER in request.query_params:
+            if route is not None and route.method == "GET" and PARAMETER in request.query_params:
                 return await self._take_ticket(request)
             visit = await self.visit(request)
             if visit is None:
                 return _to_login(request)
+            if route is None:
+                # Behind the door: reloading the page that refused a form must not lose the navigation.
+                raise HTTPException(405, f"{request.method} is not known here", {"Allow": ", ".join(routes)})
             if not visit.may(route.role):
                 raise HTTPException(
                     403, f"{visit.person.name} is {visit.person.role} and this needs an {route.role}; "
