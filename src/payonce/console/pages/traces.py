@@ -13,7 +13,7 @@ from payonce.engine.lookup import Lookup, Match, engine_matches
 from payonce.engine.story import Kind, Story, story
 
 LOOK_LIMIT_MS: Final = 3_000
-"""For one service. Not everything that a person may hold has an index."""
+"""For the search in one service. After it, what others found is shown without that."""
 FOLLOWED_MAX: Final = 3
 """Objects whose histories, and correlation ids whose objects, are looked for."""
 

@@ -10,7 +10,7 @@ from payonce.engine.effects import store
 from payonce.engine.effects.model import Cause, Event, Result, State
 
 ANSWER_GRACE_S: Final = 600.0
-"""Who answered a review may take so long to redrive the message that waits for the answer."""
+"""So long after an answer nobody is asked again: the message that it woke may be on its way in a queue elsewhere."""
 
 ORPHANED: Final = f"""
     e.state in ('intended', 'unknown')
