@@ -14,7 +14,7 @@ from payonce.engine.effects.model import State as EffectState
 from payonce.engine.history import RunCounts
 from payonce.engine.vendor_calls import CallCounts
 from payonce.services.payouts.model import State
-from payonce.services.payouts.policies import ESTIMATE, GIVE_UP_AFTER_S
+from payonce.services.payouts.policies import ESTIMATE, GIVE_UP_AFTER_S, SWAP
 from payonce.services.payouts.store import counts
 from payonce.testing import OpenStage
 from payonce.testing.faults import Fault
@@ -110,6 +110,13 @@ async def test_an_outage_of_the_exchange_is_found_from_the_overview_with_its_cau
         await expect(page.locator("#live .tabs [aria-current]")).to_have_text(f"Unknown {UNKNOWN}")
         await expect(page.locator("#rows tbody tr")).to_have_count(UNKNOWN)
         assert TIMED_OUT.search(await page.locator("#rows tbody tr").first.inner_text())
+
+        for name, reason in ((ESTIMATE.queue, REFUSED), (SWAP.queue, "time")):
+            for path in (f"/jobs?queue={name}&status=retry", f"/queues/{name}"):
+                await page.goto(f"/console{path}")
+                said = page.locator("tbody .clamp")
+                assert all(reason in each.lower() for each in await said.all_inner_texts()), path
+                assert await said.evaluate_all(cut) == [], "nor is one in a list"
 
         await page.goto("/console/")
         await page.get_by_role("link", name="changenow fails").click()
