@@ -5,11 +5,11 @@ from urllib.parse import quote
 
 import pytest
 
-from payonce.engine.lookup import Match
+from payonce.engine.lookup import MATCHES_MAX, Match
 from payonce.services.payouts.policies import QUEUES
 from payonce.testing import OpenStage, Servers
 from tests.console import billing_scene
-from tests.console.payouts_scene import held, open_scene, order
+from tests.console.payouts_scene import held, multiply, open_scene, order
 from tests.console.visitor import Answer, StageDesk, console, visiting
 from tests.services.payouts.hostpay_stage import ETH_CLIENT
 
@@ -51,6 +51,22 @@ async def test_a_payout_is_found_by_everything_that_anybody_holds_of_it(stage: O
             answer = await visitor.get(f"/trace?id={quote(held_by_person)}")
             assert (answer.status, found(answer).get(page)) == (200, matched), held_by_person
             assert '<ol class="story">' in answer.text, f"{matched} leads to the history too"
+
+
+async def test_of_many_payouts_to_an_address_the_newest_are_listed_and_one_is_told_of(stage: OpenStage) -> None:
+    async with open_scene(stage) as (house, address), visiting(address) as visitor:
+        first, last = await order(house, 1), await order(house, 2)
+        await house.run()
+        assert list(found(await visitor.get(f"/trace?id={last.wallet_address}"))) == [
+            f"/payouts/{last.id}", f"/payouts/{first.id}",
+        ]  # fmt: skip
+        page = await visitor.get(f"/trace?id={last.wallet_address}")
+        assert f"History of payout {last.unique_id}" in page.words
+        assert "At most" not in page.words
+        await multiply(house, 24)
+        page = await visitor.get(f"/trace?id={last.wallet_address}")
+        assert len(found(page)) == MATCHES_MAX
+        assert f"At most {MATCHES_MAX} of a kind are shown" in page.words
 
 
 async def test_an_evm_address_is_found_in_any_spelling(stage: OpenStage) -> None:

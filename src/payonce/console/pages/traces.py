@@ -1,5 +1,6 @@
 """Finding: the objects behind whatever a person holds, and the history of one payment over everything."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
@@ -9,7 +10,7 @@ from starlette.responses import Response
 from payonce.console.forms import name_of
 from payonce.console.page import Page, Visit, get
 from payonce.engine.finding import find_anywhere
-from payonce.engine.lookup import Lookup, Match, engine_matches
+from payonce.engine.lookup import MATCHES_MAX, Lookup, Match, engine_matches
 from payonce.engine.story import Kind, Story, story
 
 LOOK_LIMIT_MS: Final = 3_000
@@ -23,27 +24,35 @@ async def show_trace(visit: Visit) -> Response:
     if what is None:
         return visit.page("trace.html", "Find", what=None, matches=(), slow=0, story=None, kinds=Kind, waiting=None)
     matches, slow = await _matches(visit, what)
-    found = await _followed(visit, what, matches)
+    found, about = await _followed(visit, what, matches)
     related = []
     for correlation_id in found.correlation_ids[:FOLLOWED_MAX]:
         related += (await _of_services(visit, correlation_id))[0]
-    known = {each.path: each for each in (*reversed(related), *reversed(matches))}
+    known: dict[str, Match] = {}
+    for each in (*matches, *related):
+        known.setdefault(each.path, each)
     waiting = None if found.scenes or matches else await find_anywhere(visit.desk.admin, what)
     return visit.page(
-        "trace.html", f"Trace of {what}", what=what, matches=list(reversed(known.values())), slow=slow, story=found,
-        kinds=Kind, waiting=waiting,
+        "trace.html", f"Trace of {what}", what=what, matches=list(known.values()), slow=slow, story=found, about=about,
+        newest=_cut(matches), kinds=Kind, waiting=waiting,
     )  # fmt: skip
 
 
-async def _followed(visit: Visit, what: str, matches: Sequence[Match]) -> Story:
-    """The history of what was typed, or of the first object that it names and that has one."""
-    names = [what, *(each.correlation_id for each in matches[:FOLLOWED_MAX] if each.correlation_id)]
-    found = Story((), (), False)
-    for name in dict.fromkeys(names):
-        found = await story(visit.desk.read, name)
-        if found.scenes:
-            break
-    return found
+async def _followed(visit: Visit, what: str, matches: Sequence[Match]) -> tuple[Story, Match | None]:
+    """The history of what was typed, or of the first object that it names and that has one, and that object."""
+    found = await story(visit.desk.read, what)
+    if found.scenes:
+        return found, None
+    for match in matches[:FOLLOWED_MAX]:
+        if match.correlation_id and (found := await story(visit.desk.read, match.correlation_id)).scenes:
+            return found, match
+    return found, None
+
+
+def _cut(matches: Sequence[Match]) -> int:
+    """How many of a kind are shown where there may be more; 0 where all are."""
+    most = max(Counter(each.kind for each in matches).values(), default=0)
+    return most if most >= MATCHES_MAX else 0
 
 
 async def _matches(visit: Visit, what: str) -> tuple[list[Match], int]:
