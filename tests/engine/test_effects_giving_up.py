@@ -70,6 +70,19 @@ async def test_giving_up_on_an_unknown_effect_parks_the_message_and_asks_a_perso
         assert given_up == [], "the business object must not come to its end while money may be under way"
 
 
+async def test_what_waits_for_an_answer_says_first_what_went_wrong_also_when_it_is_redriven(stage: OpenStage) -> None:
+    policy = Policy("pay", max_attempts=1, lease_s=30)
+    async with stage() as s:
+        vendor = Vendor(faults=["lost after"], honours_keys=True)
+        await put(s, policy)
+        for _ in range(2):
+            await step(s, paying(vendor, policy))
+            reason = await why_it_waits(s, State.PARKED)
+            assert reason.index("reset by peer") < reason.index("gave up"), reason
+            assert reason.index("reset by peer") < reason.index("test.pay p-1:1 waits for a person"), reason
+            assert await s.admin.redrive(policy.queue, Filter()) == 1
+
+
 async def test_giving_up_on_a_refused_effect_lets_the_object_end(stage: OpenStage) -> None:
     given_up: list[Work] = []
 
