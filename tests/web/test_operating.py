@@ -83,6 +83,19 @@ async def test_a_redrive_that_names_nothing_takes_nothing(web: OpenWeb, stage: O
         assert (await ada.get(f"/v1/queues/{QUEUE}")).json["parked"] == 2
 
 
+async def test_a_redrive_without_a_reason_takes_nothing_and_a_preview_needs_none(
+    web: OpenWeb, stage: OpenStage
+) -> None:
+    async with web() as ask:
+        await parked(ask.app, stage, 2)
+        ada = await ask.as_holder("ada", *ALL)
+        refused = await ada.post(f"/v1/queues/{QUEUE}/redrive", {"all": True}, idempotency_key="r")
+        assert (refused.problem["status"], "why" in str(refused.problem["errors"])) == (422, True)
+        previewed = await ada.post(f"/v1/queues/{QUEUE}/redrive/preview", {"all": True})
+        assert previewed.status == 200
+        assert (await ada.get(f"/v1/queues/{QUEUE}")).json["parked"] == 2
+
+
 async def test_a_redrive_of_another_number_than_expected_takes_nothing(web: OpenWeb, stage: OpenStage) -> None:
     async with web() as ask:
         await parked(ask.app, stage, 2)
