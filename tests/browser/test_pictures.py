@@ -13,7 +13,7 @@ from tests.browser.scenes import Scene, open_scene
 
 MINUTES, FEW_MINUTES = 40, 5
 """For a picture, and to see that it would show the right things."""
-WINDOW: Any = {"width": 1280, "height": 880}
+WINDOW: Any = {"width": 1280, "height": 1060}
 BUSY = (3, 5, 4, 8, 12, 9, 7, 6, 10, 14, 11, 8, 6, 5, 4, 3)
 """Transfers in one minute, over and over."""
 
