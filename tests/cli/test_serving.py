@@ -142,6 +142,14 @@ def test_the_consoles_link_is_not_printed_into_a_pipe(payonce: Payonce) -> None:
     assert token not in said + logged
 
 
+def test_the_console_command_prints_no_link_that_admits_nobody(payonce: Payonce) -> None:
+    refused = payonce("console", "--json", PAYONCE_HOST="0.0.0.0", PAYONCE_PORT="8080")
+    assert refused.code == 1
+    assert "listens at 0.0.0.0" in refused.stderr
+    assert "payonce users add NAME --role approver" in refused.stderr
+    assert "token=" not in refused.stdout
+
+
 def test_the_console_command_knows_the_port_on_which_a_process_listens(payonce: Payonce) -> None:
     process = payonce.start("run", "tally.worker", "--port", "0")
     port = int(started(process, "listening")["url"].rpartition(":")[2])

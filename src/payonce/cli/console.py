@@ -28,6 +28,7 @@ def console(
     """
 
     async def act() -> None:
+        from payonce.console.door import is_loopback
         from payonce.console.links import ROOT
         from payonce.console.ticket import link_with
         from payonce.engine.people import people
@@ -40,6 +41,11 @@ def console(
             url = f"http://{place.host}:{place.port}{ROOT}"
             show({"url": url, "login": True}, as_json, f"{url} (people have logins; the console asks for yours)")
             return
+        if not is_loopback(place.host):
+            raise Unavailable(
+                f"the console listens at {place.host}, where the link admits nobody; add the first login: "
+                "payonce users add NAME --role approver"
+            )
         try:
             url = link_with(settings.console_token(), place.host, place.port)
         except OSError as error:
