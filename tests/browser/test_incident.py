@@ -93,7 +93,8 @@ async def test_an_outage_of_the_exchange_is_found_from_the_overview_with_its_cau
         await expect(first).to_contain_text(ESTIMATE.queue)
         errors = first.locator("[data-label=Errors]")
         await expect(errors).to_have_text(str(HELD))
-        await errors.scroll_into_view_if_needed()
+        # In one step: the page renews itself, and an element that is waited for may be replaced meanwhile.
+        await page.evaluate("() => document.querySelector('#queues').scrollIntoView()")
         await expect(errors).to_be_in_viewport(ratio=1)
         cut = "found => found.filter((each) => each.scrollHeight > each.clientHeight + 1).map((each) => each.innerText)"
         assert await page.locator(".card .cause").evaluate_all(cut) == [], "every cause is in view as a whole"
