@@ -151,7 +151,7 @@ class RedisDesk:
     async def empty(self, policy: Policy = POLICY) -> bool:
         """Whether nothing but parked messages is left in Redis; False while it does not answer."""
         try:
-            return await self.store.command("EVAL", COUNT_ALL, 1, policy.queue) == 0
+            return bool(await self.store.command("EVAL", COUNT_ALL, 1, policy.queue) == 0)
         except Unavailable:
             return False
 
