@@ -197,6 +197,25 @@ async def test_a_customers_year_passes_on_a_test_clock(shop: OpenShop) -> None:
         assert (await ada.post(f"{place}/join", {})).status == 409
 
 
+async def test_a_test_clock_has_not_arrived_while_a_charge_is_under_way(shop: OpenShop) -> None:
+    async with shop() as ask:
+        ada = await ask.customer("ada@example.com")
+        clock = await ada.post(CLOCKS, {"name": "a month", "now_at": BEGIN.isoformat()})
+        place = f"{CLOCKS}/{clock.json['id']}"
+        await ada.post(f"{place}/join", {})
+        renewal = (await ada.subscribed())["period_end"]
+        await ask.house.s.admin.pause("q:pay:charge_initiation", "to be late")
+        await ada.post(f"{place}/advance", {"to": renewal})
+        await ask.house.run()
+        waiting = (await ada.get(place)).json
+        assert waiting["now_at"] == waiting["target_at"]
+        assert not waiting["arrived"]
+        assert waiting["waits_for"].startswith("the charge of invoice")
+        await ask.house.s.admin.resume("q:pay:charge_initiation")
+        await ask.house.run()
+        assert (await ada.get(place)).json["arrived"]
+
+
 async def test_operators_sell_plans_and_a_sold_one_stays_as_it_is(shop: OpenShop) -> None:
     async with shop() as ask:
         offer: dict[str, Any] = {

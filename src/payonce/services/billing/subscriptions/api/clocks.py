@@ -96,7 +96,8 @@ async def _seen(desk: Desk, who: Who, clock_id: str) -> TestClock:
 
 
 async def _document(desk: Desk, clock: TestClock) -> ClockDocument:
+    waits_for = await clocks.waits_for(desk.read, clock.id)
     return ClockDocument(
-        id=clock.id, name=clock.name, now_at=clock.now_at, target_at=clock.target_at, arrived=clock.arrived,
-        waits_for=await clocks.waits_for(desk.read, clock.id), created_at=clock.created_at,
+        id=clock.id, name=clock.name, now_at=clock.now_at, target_at=clock.target_at,
+        arrived=clock.arrived and waits_for is None, waits_for=waits_for, created_at=clock.created_at,
     )  # fmt: skip
