@@ -20,7 +20,9 @@ from payonce.kit.outcomes import Invalid
 from payonce.services.billing import subscriptions
 from payonce.services.billing.payments import APART_INVARIANTS, books, inbound_messages
 from payonce.services.billing.policies import CHARGE_INITIATION, PAYMENTS_CLOCK, PAYMENTS_QUEUES, SUBSCRIPTIONS_QUEUES
+from payonce.services.billing.subscriptions import keeping, renewing, starting, store
 from payonce.services.billing.subscriptions.payments_relay import RELAY, PaymentsRelay
+from payonce.services.billing.wire import Action
 from payonce.settings import load_settings
 from payonce.settings.billing import PAYMENTS, SUBSCRIPTIONS
 from payonce.testing import ScratchDatabase, ScratchServer, Servers
@@ -48,6 +50,27 @@ class Two:
     async def send(self, policy: Any = CHARGE_INITIATION, key: str | None = None) -> UUID:
         async with self.subscriptions.begin() as tx:
             return await tx.send(policy, CHARGE, action="renewal", key=key, correlation_id="s-1")
+
+    async def charged(self) -> UUID:
+        """The message of a first invoice, which payments has."""
+        async with self.subscriptions.begin() as tx:
+            await tx.execute("insert into subscriptions.accounts (id, email) values ('acc-1', 'ada@example.com')")
+            made = await starting.start(tx, "acc-1", "basic")
+            await renewing.bill_first(tx, await store.locked(tx, made.id), Action.INITIAL)
+        return await self._forwarded()
+
+    async def asked_again(self) -> UUID:
+        """What the schedule puts that looks for charges without an answer."""
+        async with self.subscriptions.begin() as tx:
+            await tx.execute("update subscriptions.invoices set updated_at = updated_at - interval '1 hour'")
+            await keeping._put_back_charges(tx)
+        return await self._forwarded()
+
+    async def _forwarded(self) -> UUID:
+        [row] = await self.subscriptions.read.fetch("select id from payonce.outbox where relay = $1", RELAY)
+        assert await self.relayed() == []
+        found: UUID = row["id"]
+        return found
 
     async def relayed(self) -> list[tuple[str, str | None]]:
         """What is left in the outbox after one step: state and reason."""
@@ -184,6 +207,21 @@ async def test_a_queue_of_paymentss_own_takes_nothing_from_subscriptions(two: Op
         assert refused != taken
 
 
+async def test_what_waits_at_payments_is_not_put_there_again(two: OpenTwo) -> None:
+    """Subscriptions cannot look into its queues, and ask again every quarter of an hour for as long as there is no
+    answer: a queue that is paused over night would have each charge dozens of times."""
+    async with two() as at:
+        sent = await at.charged()
+        assert await at.arrived() == [sent]
+        for _ in range(2):
+            assert await at.asked_again() != sent
+            assert await at.arrived() == [sent]
+        async with at.payments.database.transaction() as connection:
+            await connection.execute("delete from payonce.messages")
+        again = await at.asked_again()
+        assert await at.arrived() == [again]
+
+
 async def test_each_database_has_the_queues_schedules_and_checks_of_its_own_service(
     two: OpenTwo, scratch: ScratchDatabase, second: ScratchDatabase
 ) -> None:
@@ -291,7 +329,15 @@ async def always(*_: object) -> bool:
     return True
 
 
+async def never(*_: object) -> bool:
+    return False
+
+
 ABLATIONS: Ablations = {
+    "what waits at payments": (
+        patched(inbound_messages, "_is_under_way", never),
+        [given(test_what_waits_at_payments_is_not_put_there_again)],
+    ),
     "the inbox of payments": (
         patched(inbound_messages, "accept", always),
         [given(test_a_message_to_payments_arrives_once_however_often_it_is_sent)],

@@ -10,11 +10,17 @@ from starlette.routing import Route
 
 from payonce.engine.inbox import accept
 from payonce.engine.model import Message, check_message
+from payonce.engine.transaction import Tx
 from payonce.kit.outcomes import Invalid
 from payonce.routes.desk import desk_of, trace_of
 from payonce.routes.problems import Problem
 from payonce.services.billing.callers import opened
-from payonce.services.billing.policies import CHARGE_INITIATION, CREDIT_HOLD, REFUND_INITIATION
+from payonce.services.billing.policies import (
+    CHARGE_INITIATION,
+    CREDIT_HOLD,
+    REFUND_INITIATION,
+    SUBSCRIPTION_UPDATE,
+)
 from payonce.services.billing.signed_requests import MESSAGES_PATH, SharedSecrets, read_signed
 from payonce.services.billing.wire import Forwarded, ForwardedAnswer, ForwardedMessages
 
@@ -22,6 +28,8 @@ CONSUMER: Final = "billing.payments"
 MESSAGES_MAX: Final = 200
 OPEN_QUEUES: Final = frozenset({CHARGE_INITIATION.queue, REFUND_INITIATION.queue, CREDIT_HOLD.queue})
 """What subscriptions ask of payments; the other queues are payments' own."""
+ASKED_AGAIN: Final = frozenset({CHARGE_INITIATION.queue, REFUND_INITIATION.queue})
+"""Here subscriptions ask again, without a key, for what has had no answer for a while."""
 
 
 def build_short_routes() -> Sequence[Route]:
@@ -47,11 +55,26 @@ async def take_messages(request: Request) -> Response:
             except Invalid as no:
                 refused[str(each.id)] = str(no)
                 continue
-            if await accept(tx, CONSUMER, each.id):
+            if await accept(tx, CONSUMER, each.id) and not await _is_under_way(tx, message):
                 fresh.append(message)
         if fresh:
             await tx.send_all(fresh)
     return Response(msgspec.json.encode(ForwardedAnswer(refused=refused)), media_type="application/json")
+
+
+async def _is_under_way(tx: Tx, message: Message) -> bool:
+    """Whether it is asked for again while its first message, or the one with its answer, still waits, if only parked:
+    subscriptions cannot look into these queues."""
+    if message.queue not in ASKED_AGAIN or message.idempotency_key is not None or message.correlation_id is None:
+        return False
+    found: bool = await tx.fetchval(
+        """
+        select exists (
+            select from payonce.live_messages where correlation_id = $1 and queue = any($2::text[]) and action = $3)
+        """,
+        message.correlation_id, [message.queue, SUBSCRIPTION_UPDATE.queue], message.action,
+    )  # fmt: skip
+    return found
 
 
 def _checked(given: Forwarded) -> Message:

@@ -190,6 +190,8 @@ async def _put_back_migrations(tx: Tx) -> None:
 
 
 async def _put_back_charges(tx: Tx) -> None:
+    """In any order: where payments have a database of their own, their messages are not seen here, and the same hundred
+    would have every turn."""
     rows = await tx.fetch(
         """
         select i.id, s.id as subscription_id from subscriptions.invoices i
@@ -198,7 +200,7 @@ async def _put_back_charges(tx: Tx) -> None:
           and i.updated_at < payonce.due_now() - make_interval(secs => $1::float8)
           and not exists (select from payonce.live_messages m
                           where m.correlation_id = s.id and m.queue = any($2::text[]))
-        limit $3 for update of s skip locked
+        order by random() limit $3 for update of s skip locked
         """,
         FORGOTTEN_AFTER_S, [CHARGE_INITIATION.queue, SUBSCRIPTION_UPDATE.queue], PUT_BACK_MAX,
     )  # fmt: skip
