@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from payonce.services.billing.policies import CHARGE_INITIATION, PLAN_CHANGE
+from payonce.services.billing.policies import CHARGE_INITIATION, CREDIT_HOLD, PLAN_CHANGE
 from payonce.services.billing.subscriptions import changing, plan_changes, plan_migrations, plans, store
 from payonce.services.billing.subscriptions.changing import When
 from payonce.services.billing.subscriptions.model import ENDED, ChangeState, PlanChangeRecord, State, Subscription
@@ -164,6 +164,35 @@ async def test_a_change_whose_message_was_lost_gets_another_one(stage: OpenStage
         await put_back(house)
         assert (await ended(house, change)).state is ChangeState.APPLIED
         assert await house.broken() == {}
+
+
+async def test_a_change_whose_credit_is_still_to_be_held_is_not_asked_for_again(stage: OpenStage) -> None:
+    async with open_house(stage) as house:
+        subscription = await house.subscribe(await house.customer())
+        await house.pass_days(10)
+        await house.s.admin.pause(CREDIT_HOLD.queue, LATE)
+        change = await asked(house, subscription, "pro")
+        await put_back(house)
+        await put_back(house)
+        waiting = "select count(*) from payonce.live_messages where queue = $1"
+        assert await house.s.owner.fetchval(waiting, CREDIT_HOLD.queue) == 1
+        await house.s.admin.resume(CREDIT_HOLD.queue)
+        await house.run()
+        assert (await ended(house, change)).state is ChangeState.APPLIED
+        assert await house.broken() == {}
+
+
+async def test_a_change_that_loses_its_messages_over_and_over_is_told_of_after_a_day(stage: OpenStage) -> None:
+    """That it is asked for again and again must not hide it."""
+    async with open_house(stage) as house:
+        subscription = await house.subscribe(await house.customer())
+        await house.s.admin.pause(PLAN_CHANGE.queue, LATE)
+        change = await asked(house, subscription, "pro")
+        for _ in range(2):
+            await house.s.owner.execute("delete from payonce.messages where queue = $1", PLAN_CHANGE.queue)
+            await house.s.clock.freeze(await house.s.clock.now() + timedelta(hours=13))
+            await put_back(house)
+        assert [row["id"] for row in (await house.broken())["a change of plan that was accepted ends"]] == [change.id]
 
 
 async def test_a_message_that_comes_twice_or_from_an_earlier_version_changes_the_plan_once(stage: OpenStage) -> None:

@@ -152,7 +152,7 @@ INVARIANTS: Final = {
         where c.state = 'pending' and (
             s.state in ('incomplete_expired', 'canceled')
             or (c.at_period_end and s.next_plan_id is distinct from c.to_plan_id)
-            or (not c.at_period_end and c.updated_at < payonce.due_now() - {ANSWERED_WITHIN} and not exists (
+            or (not c.at_period_end and c.created_at < payonce.due_now() - {ANSWERED_WITHIN} and not exists (
                 select from subscriptions.invoices i where i.id = c.id and i.state = 'open'))
             or exists (select from subscriptions.invoices i where i.id = c.id and i.state <> 'open'))
     """,

@@ -10,6 +10,7 @@ from payonce.kit.log import get_logger
 from payonce.services.billing.policies import (
     BILLING_CLOCK,
     CHARGE_INITIATION,
+    CREDIT_HOLD,
     PAYMENT_INITIATION,
     PLAN_CHANGE,
     REFUND_INITIATION,
@@ -158,11 +159,11 @@ async def _put_back_plan_changes(tx: Tx) -> None:
               and p.updated_at < payonce.due_now() - make_interval(secs => $1::float8)
               and not exists (select from subscriptions.invoices i where i.id = p.id)
               and not exists (select from payonce.live_messages m
-                              where m.correlation_id = p.subscription_id and m.queue = $2)
+                              where m.correlation_id = p.subscription_id and m.queue = any($2::text[]))
             limit $3 for update skip locked
         ) forgotten where c.id = forgotten.id returning c.*
         """,
-        FORGOTTEN_AFTER_S, PLAN_CHANGE.queue, PUT_BACK_MAX,
+        FORGOTTEN_AFTER_S, [PLAN_CHANGE.queue, CREDIT_HOLD.queue, SUBSCRIPTION_UPDATE.queue], PUT_BACK_MAX,
     )  # fmt: skip
     for change in map(plan_changes.change_from, rows):
         older, newer = [await plans.plan(tx, each) for each in (change.from_plan_id, change.to_plan_id)]
