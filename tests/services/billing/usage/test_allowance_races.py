@@ -1,0 +1,160 @@
+"""Events, resets, changes of plan and new windows that meet in any order: no window allows more than its limit, and
+totals are what was counted."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from itertools import count
+from typing import Any, Final
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from payonce.kit.money import Amount
+from payonce.services.billing.subscriptions import changing, plans, usage, usage_sync
+from payonce.services.billing.subscriptions.calendar import Interval, Unit
+from payonce.services.billing.subscriptions.changing import When
+from payonce.services.billing.subscriptions.model import Subscription
+from payonce.services.billing.subscriptions.plans import Offer
+from payonce.services.billing.subscriptions.refusals import Conflict
+from payonce.services.billing.subscriptions.usage import Counted, NotCounted
+from payonce.testing import OpenStage
+from payonce.testing.servers import ScratchServer
+from payonce.testing.stage import open_stage
+from tests.services.billing.billing_stage import AED, House, open_house
+from tests.services.billing.usage.usage_stage import CALLS
+
+LIMIT: Final = 100
+MONTH, YEAR = Interval(Unit.MONTH), Interval(Unit.YEAR)
+PLANS: Final = {"monthly": (MONTH, None), "yearly-by-month": (YEAR, MONTH), "yearly": (YEAR, None)}
+
+Step = Callable[[House, Subscription, str], Awaitable[Any]]
+
+
+def uses(delta: int) -> Step:
+    """The event comes twice at once, as from a caller that lost the answer."""
+
+    async def use(house: House, subscription: Subscription, event: str) -> Counted:
+        both = await asyncio.gather(
+            *(usage.use(house.s.read, subscription.account_id, CALLS, delta, event) for _ in range(2)),
+            return_exceptions=True,
+        )  # fmt: skip
+        counted = [each for each in both if isinstance(each, Counted)]
+        for each in both:
+            if isinstance(each, BaseException) and not (counted and isinstance(each, NotCounted)):
+                raise each
+        # One that is refused may be counted when it comes again: something was given back, or a window began.
+        assert [each.repeated for each in counted].count(False) == 1
+        return counted[0]
+
+    return use
+
+
+def change_to(plan: str) -> Step:
+    async def change(house: House, subscription: Subscription, event: str) -> None:
+        async with house.s.begin() as tx:
+            await changing.ask_for_plan(tx, None, subscription.id, plan, When.NOW)
+
+    return change
+
+
+async def reset(house: House, subscription: Subscription, event: str) -> dict[str, int]:
+    async with house.s.begin() as tx:
+        return await usage.reset(tx, subscription.account_id, None, "ann", event)
+
+
+async def roll(house: House, subscription: Subscription, event: str) -> None:
+    async with house.s.begin() as tx:
+        await usage_sync.roll(tx, 3)
+
+
+async def next_window(house: House, subscription: Subscription, event: str) -> None:
+    """Begins, and with the last of a period the next period is asked for."""
+    found = await usage.standing(house.s.read, subscription.account_id)
+    assert found is not None
+    assert found.period_end is not None
+    await house.s.clock.freeze(max(found.period_end, await house.s.clock.now()))
+    await house.look()
+
+
+async def a_week(house: House, subscription: Subscription, event: str) -> None:
+    await house.s.clock.freeze(await house.s.clock.now() + timedelta(days=7))
+    await house.drain()
+
+
+async def work(house: House, subscription: Subscription, event: str) -> None:
+    await house.drain()
+
+
+AT_ONCE: Final[dict[str, Step]] = {
+    "use 1": uses(1), "use 30": uses(30), "use 100": uses(100), "give back 10": uses(-10), "reset": reset,
+    "roll": roll, **{f"to {plan}": change_to(plan) for plan in PLANS},
+}  # fmt: skip
+WORK: Final[dict[str, Step]] = {"work": work, "a week": a_week, "next window": next_window}
+STEPS: Final = {**AT_ONCE, **WORK}
+GROUPS: Final = st.lists(
+    st.builds(
+        lambda names, working: [*names, *working],
+        st.lists(st.sampled_from(sorted(AT_ONCE)), min_size=1, max_size=4),
+        st.sampled_from([[], *([name] for name in WORK)]),
+    ),
+    min_size=4, max_size=8,
+)  # fmt: skip
+
+
+async def any_order(stage: OpenStage, groups: list[list[str]]) -> None:
+    """What is in a group happens at once, each on a connection of its own."""
+    numbers = count(1)
+    async with open_house(stage) as house:
+        for code, (interval, limits) in PLANS.items():
+            async with house.s.begin() as tx:
+                features = {CALLS: LIMIT}
+                await plans.add_version(tx, Offer(code, code, Amount(10_000, AED), interval, features, limits))
+        customer = await house.customer()
+        subscription = await house.subscribe(customer, "yearly-by-month")
+        counted = forgiven = 0
+        for group in groups:
+            answers = await asyncio.gather(
+                *(STEPS[name](house, subscription, f"e-{next(numbers)}") for name in group), return_exceptions=True
+            )  # fmt: skip
+            wrong = [each for each in answers if isinstance(each, BaseException)
+                     and not isinstance(each, Conflict | NotCounted)]  # fmt: skip
+            assert wrong == []
+            counted += sum(each.counted for each in answers if isinstance(each, Counted))
+            forgiven += sum(each.get(CALLS, 0) for each in answers if isinstance(each, dict))
+            await house.look()
+            await house.run()
+            assert await house.broken() == {}
+            found = await usage.standing(house.s.read, customer.id)
+            assert found is not None
+            feature = found.of(CALLS)
+            assert feature is not None
+            # Whoever comes back to a window that was reset finds all that was used in it.
+            assert 0 <= feature.used <= LIMIT + forgiven
+            totals = await usage.totals(house.s.read, customer.id, CALLS)
+            assert sum(each.total for each in totals) == counted
+        assert await house.parked() == []
+
+
+def race(postgres: ScratchServer, examples: int) -> None:
+    @settings(
+        max_examples=examples, deadline=None, derandomize=True, database=None, phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(groups=GROUPS)
+    def run(groups: list[list[str]]) -> None:
+        with postgres.lent() as scratch:
+            asyncio.run(any_order(lambda: open_stage(scratch), groups))
+
+    run()
+
+
+def test_whatever_meets_a_window_its_limit_is_kept(postgres: ScratchServer) -> None:
+    race(postgres, 4)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(3_600)
+def test_whatever_meets_a_window_its_limit_is_kept_in_many_orders(postgres: ScratchServer) -> None:
+    race(postgres, 300)
