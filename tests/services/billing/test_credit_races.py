@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from payonce.engine.brakes import ask
@@ -229,12 +229,20 @@ async def assert_all_accounted_for(house: House) -> None:
     }
 
 
+FAILING: Final = [
+    [f"hold {REFUND_INITIATION.queue}"], ["pay_out 100% locked"], ["desk"], [f"let {REFUND_INITIATION.queue} go"],
+    ["ask again"], ["pay_out 60% seen", "expire 100% seen", "work"],
+]  # fmt: skip
+"""Few orders that are made up come to a payout that the gateway refuses."""
+
+
 def race(postgres: ScratchServer, examples: int) -> None:
     # The first order that breaks a promise is told as it is: to look for a shorter one takes minutes.
     @settings(
-        max_examples=examples, deadline=None, derandomize=True, database=None, phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
+        max_examples=examples, deadline=None, derandomize=True, database=None,
+        phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck),
     )  # fmt: skip
+    @example(groups=FAILING)
     @given(groups=GROUPS)
     def run(groups: list[list[str]]) -> None:
         with postgres.lent() as scratch:

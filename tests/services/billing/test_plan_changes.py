@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from payonce.services.billing.policies import CHARGE_INITIATION, CREDIT_HOLD, PLAN_CHANGE
@@ -277,9 +277,14 @@ async def stay(house: House, subscription: Subscription) -> None:
 
 
 async def renewal(house: House, subscription: Subscription) -> None:
-    """Falls due and is put on its queue; whether it is worked on now is up to the other steps."""
-    found = await store.find(house.s.read, subscription.id)
-    assert found is not None
+    """Falls due and is put on its queue; whether it is worked on now is up to the other steps. Of what is under way
+    nothing waits for longer than a day."""
+    found = await house.subscription(subscription)
+    if found.due_at is not None and found.due_at - await house.s.clock.now() > timedelta(days=1):
+        for queue in (PLAN_CHANGE.queue, CHARGE_INITIATION.queue):
+            await house.s.admin.resume(queue)
+        await house.run()
+        found = await house.subscription(subscription)
     if found.due_at is not None:
         await house.s.clock.freeze(max(found.due_at, await house.s.clock.now()))
         await house.look()
@@ -341,11 +346,13 @@ AT_ONCE: Final = tuple(name for name in STEPS if not name.startswith(("hold", "l
 
 
 async def any_order(stage: OpenStage, groups: list[list[str]], *, trial: bool = False) -> None:
-    """What is in a group is asked for at the same moment, on connections of its own."""
+    """On the last day of a period. What is in a group is asked for at the same moment, on connections of its own."""
     async with open_house(stage) as house:
         await listen(house)
         customer = await house.customer()
         subscription = await (house.start_trial(customer) if trial else house.subscribe(customer))
+        assert subscription.period_end is not None
+        await house.go_to(subscription.period_end - timedelta(hours=20))
         accepted: dict[str, PlanChangeRecord] = {}
         for group in groups:
             answers = await asyncio.gather(
@@ -441,12 +448,17 @@ TERMS: Final = st.builds(
 )  # fmt: skip
 
 
+FAILING: Final = [["hold changes"], ["hold charges"], ["pro now"], ["renewal"], ["let changes go"]]
+"""Few orders that are made up come to a change that fails when it is worked on."""
+
+
 def race(postgres: ScratchServer, examples: int, orders: Any = GROUPS, *, trial: bool = False) -> None:
     # The first order that breaks a promise is told as it is: to look for a shorter one takes minutes.
     @settings(
-        max_examples=examples, deadline=None, derandomize=True, database=None, phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
+        max_examples=examples, deadline=None, derandomize=True, database=None,
+        phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck),
     )  # fmt: skip
+    @example(groups=FAILING)
     @given(groups=orders)
     def run(groups: list[list[str]]) -> None:
         with postgres.lent() as scratch:
