@@ -29,6 +29,7 @@ def told(terms: Any = SIX, text: bytes | None = None, **fields: Any) -> Asked:
 def test_six_fields_are_enough_with_the_switch_and_refused_without() -> None:
     assert told().price == usdt("29.99")
     assert told().derives_payment_id
+    assert told(payment_id=None, timestamp=None) == told(), "null is as good as missing"
     with pytest.raises(NotTaken, match="timestamp"):
         told(TERMS)
     with pytest.raises(NotTaken, match="timestamp is more than 300 s away"):

@@ -28,6 +28,11 @@ from payonce.vendors.changenow.port import same_amount
 CLOCKS_APART_S: Final = 300
 """How far an older service's clock may be behind ours: by that much an answer may seem older than its request."""
 
+LEAST: Final = Decimal("0.000001")
+"""Of USDT, a millionth: less is no amount."""
+ADDRESS_MAX_CHARS: Final = 200
+"""What a payout on record has room for."""
+
 log = get_logger(__name__)
 
 
@@ -82,9 +87,16 @@ async def end_requests(tx: Tx, work: Work, payout: Payout) -> None:
 
 def _asked(work: Work, told: hops.EstimateRequest | hops.EstimateResponse, usdt: Decimal) -> intake.Asked:
     """The older service has kept its fee already: what it hands over is the whole price here."""
-    price = Amount.from_decimal(usdt.quantize(Decimal("1e-6"), ROUND_HALF_EVEN), USDT)
-    if not 0 < price.minor <= intake.PRICE_MAX.minor:
-        refuse(work, f"the token asks for {usdt:f} USDT; it must be above zero and at most {intake.PRICE_MAX}")
+    # Before it is rounded: an amount that is far too large has more digits than rounding works with.
+    if not LEAST <= usdt <= intake.PRICE_MAX.to_decimal():
+        refuse(work, f"the token asks for {usdt:f} USDT; it must be at least {LEAST} and at most {intake.PRICE_MAX}")
+    price = Amount.from_decimal(usdt.quantize(LEAST, ROUND_HALF_EVEN), USDT)
+    if not 1 <= len(told.wallet_address) <= ADDRESS_MAX_CHARS:
+        refuse(
+            work,
+            f"the token's wallet_address has {len(told.wallet_address)} characters; it must have 1 to "
+            f"{ADDRESS_MAX_CHARS}",
+        )
     try:
         currency, network = (intake.ticker(name, getattr(told, name)) for name in ("payout_currency", "payout_network"))
         channel = intake.channel(told.closed_channel_id)
