@@ -191,6 +191,9 @@ async def test_nothing_begins_while_the_queue_is_paused(stage: OpenStage) -> Non
         [message_id] = await runs.put({})
         await runs.tasks.admin.pause(QUEUE, "maintenance")
         assert await runs.told(runs.bring(message_id)) == replies.PAUSED
+        theirs = Message(queue=QUEUE)
+        assert await runs.told(runs.bring(theirs.id, message=theirs)) == replies.PAUSED
+        assert await runs.row(theirs.id) is None, "a stranger's task has begun nothing"
         await runs.tasks.admin.resume(QUEUE)
         claim, _ = await runs.begin(message_id)
         assert claim.message.id == message_id

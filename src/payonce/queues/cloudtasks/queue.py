@@ -165,6 +165,9 @@ class CloudTasksQueue:
     async def _adopt(self, delivery: Delivery, message: Message, token: int) -> list[Claim]:
         """Its sender keeps no record here: it gets one with its first run."""
         async with self._database.transaction() as connection:
+            if await connection.fetchval("select paused from payonce.queues where name = $1", self.policy.queue):
+                delivery.answer(replies.PAUSED)
+                return []
             now = await connection.fetchval("select payonce.due_now()")
             named = msgspec.structs.replace(message, id=delivery.id, queue=self.policy.queue, created_at=now)
             claim = Claim(named, token, 0, now, now, first=True)
