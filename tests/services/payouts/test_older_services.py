@@ -9,7 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from payonce.engine.model import Message
+from payonce.engine.model import Answer, Ending, Message
+from payonce.engine.push import Arrived
+from payonce.engine.queue import Exchange
 from payonce.services.payouts import store
 from payonce.services.payouts.model import Hold, State, payout_from
 from payonce.services.payouts.policies import ESTIMATE, ESTIMATED, HOSTPAY, SWAP, SWAPPED
@@ -24,10 +26,10 @@ from payonce.services.payouts.tokens import (
 )
 from payonce.testing import OpenStage
 from payonce.vendors.changenow import prices
-from tests.cloudtasks.desk import open_runs
+from tests.cloudtasks.desk import Runs, open_runs
 from tests.services.payouts.payouts_stage import BTC_CLIENT, Office, open_office
 from tests.services.payouts.test_tokens import as_older_services_send
-from tests.services.payouts.tokens_made import Clock, codec
+from tests.services.payouts.tokens_made import TASK, Clock, codec
 
 TO: dict[str, Any] = {"wallet_address": BTC_CLIENT, "payout_currency": "btc", "payout_network": "btc"}
 ROLES = ("orchestrator", "estimator", "swapper", "hostpay")
@@ -146,6 +148,29 @@ async def test_a_token_about_another_services_record_is_refused_and_parked_after
         assert "older" in left["last_error"]
         assert "failed" not in left["last_error"]
         assert await payouts(office) == []
+
+
+async def test_a_refused_task_whose_token_has_expired_is_still_parked_with_the_reason(stage: OpenStage) -> None:
+    """Tasks wait while services are replaced, so the token is older than its message, and its day ends first."""
+    async with stage() as s, open_runs(s, SWAP) as runs:
+        await s.clock.freeze()
+        made = Clock((await s.clock.now()).timestamp())
+        body, at_once = as_older_services_send(SWAP_REQUEST, made), codec(SWAP_REQUEST, clock=made, v1="accept")
+        begun = at_once.decode(body, TASK)
+        [claim] = [*(await bring_to(runs, begun)).claims]
+        assert await runs.settle(claim, Ending.RETRY, "no payout has this unique_id", 60) is Answer.SETTLED
+        await s.clock.advance(86_500)
+        a_day_later = codec(SWAP_REQUEST, clock=Clock(made.now_s + 86_500), v1="accept")
+        [again] = [*(await bring_to(runs, a_day_later.decode(body, TASK))).claims]
+        assert (again.message.id, again.message.payload["unique_id"]) == (begun.id, "A1B2C3D4E5F6G7H8")
+        never_begun = a_day_later.decode(body, {**TASK, "x-cloudtasks-taskname": "another"})
+        told = await runs.told(runs.bring(never_begun.id, message=never_begun.message))
+        assert told.status == 404, "it is no success, and nothing begins by it"
+
+
+async def bring_to(runs: Runs, arrived: Arrived) -> Exchange:
+    runs.bring(arrived.id, message=arrived.message)
+    return await runs.queue.exchange([], 10)
 
 
 async def test_the_answer_of_an_older_estimator_prices_the_payout_that_asked(stage: OpenStage) -> None:

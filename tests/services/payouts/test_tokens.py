@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from payonce.engine import metrics
 from payonce.engine.model import Message
-from payonce.engine.push import Codec
+from payonce.engine.push import Arrived, Codec
 from payonce.kit.outcomes import Invalid
 from payonce.kit.webhooks.secrets import Secret
 from payonce.services.payouts.tokens import (
@@ -106,6 +106,10 @@ def test_version_1_is_accepted_for_a_day_and_five_minutes_ahead(passed_s: int, w
     tokens = codec(ESTIMATE_REQUEST, clock=Clock(NOW_S + passed_s), v1="accept")
     if why is None:
         assert tokens.decode(body, TASK).message is not None
+    elif why is Why.EXPIRED:
+        known_as = codec(ESTIMATE_REQUEST, v1="accept").decode(body, TASK).id
+        assert tokens.decode(body, TASK) == Arrived(known_as), "it begins nothing, and brings what it has begun"
+        refused(tokens, body, Why.UNNAMED, headers={})
     else:
         refused(tokens, body, why)
 

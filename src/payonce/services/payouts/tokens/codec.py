@@ -3,7 +3,8 @@
 Version 2 names a message on record here, and the record stands. A token of version 1 has no room for an id:
 
 - From an older service, its message is told from others by the task that brings it: its id is made from the hop and the
-  task's name, which stays the same however often the task is delivered.
+  task's name, which stays the same however often the task is delivered. After a day its token begins nothing any more,
+  and still brings the message that it began.
 - From ourselves, `{"token": "…", "record": "…"}` has a token of version 2 beside it, which older services pass over and
   by which we find our own message, after any number of days, with its exact amounts.
 """
@@ -12,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Final
-from uuid import NAMESPACE_URL, uuid5
+from uuid import NAMESPACE_URL, UUID, uuid5
 
 import msgspec
 
@@ -126,12 +127,22 @@ class TokenCodec:
             # What opened as version 2 is of version 2, whatever else is wrong with it.
             if no.why is not Why.FORGED or not self._accept_v1:
                 raise
-        return self._adopted(self._packer.open(token, now_s), self._packer.made_at(token), task)
+        try:
+            fields = self._packer.open(token, now_s)
+        except BadToken as refused:
+            if refused.why is not Why.EXPIRED:
+                raise
+            # Too old to begin anything. What it has begun is on record, and comes to its end by this task.
+            return Arrived(self._known_as(task))
+        return self._adopted(fields, self._packer.made_at(token), task)
 
-    def _adopted(self, fields: HopFields, made_at: int, task: str) -> Arrived:
+    def _known_as(self, task: str) -> UUID:
         if not 0 < len(task) <= TASK_NAME_MAX_CHARS:
             raise BadToken(Why.UNNAMED, f"a token of version 1 came without the header {TASK_NAME_HEADER}")
-        known_as = uuid5(_NAMESPACE, f"{self._hop.name}/{task}")
+        return uuid5(_NAMESPACE, f"{self._hop.name}/{task}")
+
+    def _adopted(self, fields: HopFields, made_at: int, task: str) -> Arrived:
+        known_as = self._known_as(task)
         payload = {**plain(fields), OLDER: EMIT if self._emit_v1 else "accept", MADE_AT: made_at}
         message = Message(id=known_as, queue=self._hop.queue, action=self._action, payload=payload)
         return Arrived(known_as, message)
