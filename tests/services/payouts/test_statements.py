@@ -103,6 +103,27 @@ async def test_an_address_is_another_one_by_its_bytes_alone(stage: OpenStage, sh
         assert [text[-len(said) :] for text, said in zip(await compare(office), why, strict=True)] == why
 
 
+@pytest.mark.parametrize(
+    ("got", "why"),
+    [
+        ("0.0388", []), ("0.038800000000000004", []), ("0.0194", ["got 0.0194 ETH"]),
+        ("0.03880001", ["got 0.03880001 ETH"]),
+    ],
+)  # fmt: skip
+async def test_an_exchange_that_got_another_amount_is_told_loudly(stage: OpenStage, got: str, why: list[str]) -> None:
+    """A GCHostPay that is not ours may pay less, or more; the exchange swaps what it gets."""
+    async with open_office(stage, pace=AT_ONCE) as office:
+        taken = await office.order()
+        await office.run()
+        [swap] = await office.swaps(taken)
+        await office.pay(swap)
+        await office.finish(swap)
+        office.changenow.books.entries[swap.cn_api_id or ""].amount_from = Decimal(got)
+        told = await compare(office)
+        assert len(told) == len(why)
+        assert all(said in text for said, text in zip(why, told, strict=True))
+
+
 async def test_what_we_paid_and_the_exchange_does_not_show_as_funded_is_told_loudly(stage: OpenStage) -> None:
     async with open_office(stage) as office:
         taken = await office.order()

@@ -30,6 +30,8 @@ COMPARED_S: Final = 90_000.0
 """A little more than a day, so that no swap falls between two looks."""
 REPLACED_COMPARED_S: Final = 7 * 86_400.0
 """An exchange that we gave up may be funded, or go on, days later: told on each of them."""
+LISTED_STEP: Final = Decimal("1e-12")
+"""Of an amount: the list shows fifteen digits, and a GCHostPay that is not ours pays the nearest double."""
 COMPARE: Final = "compare_exchanges"
 
 log = get_logger(__name__)
@@ -116,6 +118,9 @@ def disagreement(swap: Any, found: Exchange | None) -> str | None:
         return f"we paid its deposit, and the exchange has it as {found.status}"
     if swap["state"] == SwapState.FINISHED and found.status is not Status.FINISHED:
         return f"we have it as finished, and the exchange as {found.status}"
+    ours = Amount(int(swap["amount_minor"]), ETH).to_decimal()
+    if found.amount_from is not None and abs(found.amount_from - ours) > ours * LISTED_STEP:
+        return f"the exchange has got {found.amount_from:f} ETH, and the swap is of {ours:f} ETH"
     if not same_address(found.payout_address, swap["address"]):
         return "the exchange pays it to another address than the client's"
     return None
