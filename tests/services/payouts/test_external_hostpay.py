@@ -305,7 +305,8 @@ async def test_an_exchange_that_is_never_paid_goes_to_a_person_and_then_to_anoth
     async with open_yard(stage) as yard:
         taken = await yard.office.order()
         await yard.run()
-        await yard.run(3 * 86_400)
+        await yard.office.s.clock.advance(3 * 86_400)
+        await yard.run()
         payout = await yard.office.payout(taken)
         assert (payout.state, payout.hold) == (State.REVIEW, Hold.EXCHANGE_FAILED)
         assert "GCHostPay was told to pay it" in (payout.reason or "")
