@@ -273,6 +273,62 @@ async def test_whatever_comes_first_is_part_of_the_transaction(
         assert await left(s) == (0, 1)
 
 
+async def _failing_read(work: Work, tx: Tx) -> None:
+    await work.read.fetchval("select 1 / (select count(*) from business where id < 0)")
+
+
+async def _failing_statement(work: Work, tx: Tx) -> None:
+    await tx.connection.execute("insert into business values ($1, null)", 1)
+
+
+async def _cancelled_statement(work: Work, tx: Tx) -> None:
+    async with asyncio.timeout(0.05):
+        await tx.fetchval("select pg_sleep($1)", 30)
+
+
+async def _no_such_table(work: Work, tx: Tx) -> None:
+    await tx.execute("insert into no_such_table values ($1)", 1)
+
+
+async def _waits_to_be_prepared(work: Work, tx: Tx) -> None:
+    async with asyncio.timeout(0.05):
+        await tx.execute("insert into locked values ($1)", 1)
+
+
+@pytest.mark.parametrize(
+    "fails", [_failing_read, _failing_statement, _cancelled_statement, _no_such_table, _waits_to_be_prepared]
+)
+@pytest.mark.parametrize("first", [True, False], ids=["first", "second"])
+async def test_nothing_is_settled_after_a_failure_that_was_swallowed(
+    stage: OpenStage, fails: Callable[[Work, Tx], Awaitable[None]], first: bool
+) -> None:
+    """PostgreSQL answers the COMMIT of a failed transaction with a quiet ROLLBACK."""
+    async with stage() as s:
+        queue, work, claim = await work_on(s)
+        await s.owner.execute(
+            """
+            insert into business values (1, null);
+            create table locked (id int);
+            grant all on locked to payonce_service
+            """
+        )
+        await s.owner.execute("begin; lock table locked")
+
+        async def swallow() -> None:
+            async with work.commit() as tx:
+                if not first:
+                    await tx.execute("insert into business values ($1, null)", 2)
+                with suppress(asyncpg.PostgresError, TimeoutError):
+                    await fails(work, tx)
+
+        # Closed is the session whose first statement was given up before BEGIN was sent.
+        with pytest.raises((asyncpg.InFailedSQLTransactionError, asyncpg.InterfaceError)):
+            await swallow()
+        assert work.settlement is None
+        assert await s.database.work.fetchval("select count(*) from business where id <> 1") == 0
+        assert await queue.extend([claim]) == []
+
+
 async def test_an_error_of_the_first_statement_is_its_own_and_undoes_the_fence(stage: OpenStage) -> None:
     async with stage() as s:
         _, work, _ = await work_on(s)

@@ -55,7 +55,11 @@ class PipeliningConnection(asyncpg.Connection):
         return self._statements_ahead[query][0]
 
     def is_in_transaction(self) -> bool:
-        return not self.is_closed() and (bool(self._ahead) or super().is_in_transaction())
+        """Also while BEGIN waits to be sent, and while the server has not answered a statement that was cancelled."""
+        if self.is_closed():
+            return False
+        driver: Any = self
+        return bool(self._ahead) or super().is_in_transaction() or driver._protocol._is_cancelling()
 
     async def execute(self, query: str, *args: Any, timeout: float | None = None) -> str:  # noqa: ASYNC109 - the driver's
         if query == "BEGIN;" and self._begins_late:
@@ -72,7 +76,13 @@ class PipeliningConnection(asyncpg.Connection):
                     return "ROLLBACK"
             # The driver sends it as a text, of maybe several statements, for which the server does not skip errors.
             await self._catch_up()
-        return await super().execute(query, *args, timeout=timeout)
+        answer = await super().execute(query, *args, timeout=timeout)
+        if query == "COMMIT;" and answer == "ROLLBACK":
+            raise asyncpg.InFailedSQLTransactionError(
+                "nothing was committed: a statement of the transaction had failed, or was cancelled, and its error was "
+                "swallowed; let it pass, or put the statement into a savepoint"
+            )
+        return answer
 
     async def _copy_in(self, *args: Any, **options: Any) -> Any:
         await self._catch_up()
@@ -93,8 +103,20 @@ class PipeliningConnection(asyncpg.Connection):
 
     async def _do_execute(self, query: str, executor: Executor, *args: Any, **options: Any) -> Any:
         driver: Any = super()
-        if self._ahead:
-            executor = partial(self._execute_behind, executor)
+        if not self._ahead:
+            return await driver._do_execute(query, executor, *args, **options)
+        try:
+            return await driver._do_execute(query, partial(self._execute_behind, executor), *args, **options)
+        except asyncpg.PostgresError:
+            if not self._ahead or query == _NOTHING:
+                raise
+        except BaseException:
+            if self._ahead:
+                # Given up while it was prepared. Inside the transaction that would have been the end of it.
+                self.terminate()
+            raise
+        # It could not be prepared, and BEGIN has not been sent. It has to fail inside the transaction, and with it.
+        await self._catch_up()
         return await driver._do_execute(query, executor, *args, **options)
 
     async def _execute_behind(self, executor: Executor, statement: Any, timeout: float | None) -> Any:  # noqa: ASYNC109
@@ -104,8 +126,8 @@ class PipeliningConnection(asyncpg.Connection):
         driver: Any = self
         protocol = driver._protocol
         sent = protocol.queries_count
-        driver._transport.write(ahead)
         try:
+            driver._transport.write(ahead)
             return await executor(statement, timeout)
         except asyncpg.InvalidSQLStatementNameError:
             # DISCARD or DEALLOCATE took them away.
