@@ -329,6 +329,33 @@ async def test_nothing_is_settled_after_a_failure_that_was_swallowed(
         assert await queue.extend([claim]) == []
 
 
+@pytest.mark.parametrize("stale", [False, True])
+@pytest.mark.parametrize("rows", [[], [("no number",)], [(1,), ("no number",)]], ids=["none", "refused", "half"])
+async def test_rows_that_the_driver_does_not_send_are_no_end_of_the_transaction(
+    stage: OpenStage, rows: list[tuple[object]], stale: bool
+) -> None:
+    """Of no rows it sends nothing, and behind values that it refuses a ROLLBACK: what follows would be without BEGIN
+    and fence."""
+    async with stage() as s:
+        queue, work, _ = await work_on(s)
+        if stale:
+            await take_over(s, queue)
+
+        async def run() -> None:
+            async with asyncio.timeout(5), work.commit() as tx:
+                with suppress(asyncpg.DataError):
+                    await tx.connection.executemany("insert into business values ($1, null)", rows)
+                await tx.execute("insert into business values ($1, null)", 3)
+
+        if stale:
+            with pytest.raises(Stale):
+                await run()
+            assert await left(s) == (0, 1)
+            return
+        await run()
+        assert await left(s) == (1, 0)
+
+
 async def test_an_error_of_the_first_statement_is_its_own_and_undoes_the_fence(stage: OpenStage) -> None:
     async with stage() as s:
         _, work, _ = await work_on(s)

@@ -84,6 +84,13 @@ class PipeliningConnection(asyncpg.Connection):
             )
         return answer
 
+    async def _executemany(self, *args: Any, **options: Any) -> Any:
+        # The driver sends nothing for no rows, and a ROLLBACK behind values that it refuses: BEGIN has to be answered
+        # before.
+        await self._catch_up()
+        driver: Any = super()
+        return await driver._executemany(*args, **options)
+
     async def _copy_in(self, *args: Any, **options: Any) -> Any:
         await self._catch_up()
         driver: Any = super()
