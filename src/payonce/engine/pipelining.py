@@ -71,7 +71,10 @@ class PipeliningConnection(asyncpg.Connection):
                 await super().fetch("commit", timeout=timeout)
                 return "COMMIT"
             if query == "ROLLBACK;":
-                self._ahead = b""
+                driver: Any = self
+                # Refuses while another task prepares the first statement: it would be executed without a transaction.
+                with driver._stmt_exclusive_section:
+                    self._ahead = b""
                 if not super().is_in_transaction():
                     return "ROLLBACK"
             # The driver sends it as a text, of maybe several statements, for which the server does not skip errors.

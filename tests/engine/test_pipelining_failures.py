@@ -1,0 +1,116 @@
+"""First statements that fail, are given up or are not sent: nothing is written without BEGIN and the fence, and nothing
+is called committed that was rolled back."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import asyncpg
+import pytest
+
+from payonce.engine.transaction import Tx
+from payonce.engine.work import Work
+from payonce.kit.outcomes import Stale
+from payonce.testing import OpenStage
+from tests.engine.test_pipelining import left, take_over, work_on
+
+
+async def _failing_read(work: Work, tx: Tx) -> None:
+    await work.read.fetchval("select 1 / (select count(*) from business where id < 0)")
+
+
+async def _failing_statement(work: Work, tx: Tx) -> None:
+    await tx.connection.execute("insert into business values ($1, null)", 1)
+
+
+async def _cancelled_statement(work: Work, tx: Tx) -> None:
+    async with asyncio.timeout(0.05):
+        await tx.fetchval("select pg_sleep($1)", 30)
+
+
+async def _no_such_table(work: Work, tx: Tx) -> None:
+    await tx.execute("insert into no_such_table values ($1)", 1)
+
+
+async def _waits_to_be_prepared(work: Work, tx: Tx) -> None:
+    async with asyncio.timeout(0.05):
+        await tx.execute("insert into locked values ($1)", 1)
+
+
+@pytest.mark.parametrize(
+    "fails", [_failing_read, _failing_statement, _cancelled_statement, _no_such_table, _waits_to_be_prepared]
+)
+@pytest.mark.parametrize("first", [True, False], ids=["first", "second"])
+async def test_nothing_is_settled_after_a_failure_that_was_swallowed(
+    stage: OpenStage, fails: Callable[[Work, Tx], Awaitable[None]], first: bool
+) -> None:
+    """PostgreSQL answers the COMMIT of a failed transaction with a quiet ROLLBACK."""
+    async with stage() as s:
+        queue, work, claim = await work_on(s)
+        await s.owner.execute(
+            """
+            insert into business values (1, null);
+            create table locked (id int);
+            grant all on locked to payonce_service
+            """
+        )
+        await s.owner.execute("begin; lock table locked")
+
+        async def swallow() -> None:
+            async with work.commit() as tx:
+                if not first:
+                    await tx.execute("insert into business values ($1, null)", 2)
+                with suppress(asyncpg.PostgresError, TimeoutError):
+                    await fails(work, tx)
+
+        # Closed is the session whose first statement was given up before BEGIN was sent.
+        with pytest.raises((asyncpg.InFailedSQLTransactionError, asyncpg.InterfaceError)):
+            await swallow()
+        assert work.settlement is None
+        assert await s.database.work.fetchval("select count(*) from business where id <> 1") == 0
+        assert await queue.extend([claim]) == []
+
+
+async def test_a_first_statement_that_outlives_its_transaction_is_not_executed(stage: OpenStage) -> None:
+    """Two at once are refused with the second, while the first one is still being prepared."""
+    async with stage() as s:
+        _, work, _ = await work_on(s)
+
+        async def both_at_once() -> None:
+            async with work.commit() as tx:
+                left_behind.append(asyncio.create_task(tx.execute("insert into business values ($1, null)", 1)))
+                await asyncio.sleep(0)
+                await tx.execute("insert into business values ($1, null)", 2)
+
+        left_behind: list[asyncio.Task[str]] = []
+        with pytest.raises(asyncpg.InterfaceError, match="another operation is in progress"):
+            await both_at_once()
+        await asyncio.wait(left_behind)
+        assert await left(s) == (0, 1)
+
+
+@pytest.mark.parametrize("stale", [False, True])
+@pytest.mark.parametrize("rows", [[], [("no number",)], [(1,), ("no number",)]], ids=["none", "refused", "half"])
+async def test_rows_that_the_driver_does_not_send_are_no_end_of_the_transaction(
+    stage: OpenStage, rows: list[tuple[object]], stale: bool
+) -> None:
+    """Of no rows it sends nothing, and behind values that it refuses a ROLLBACK: what follows would be without BEGIN
+    and fence."""
+    async with stage() as s:
+        queue, work, _ = await work_on(s)
+        if stale:
+            await take_over(s, queue)
+
+        async def run() -> None:
+            async with asyncio.timeout(5), work.commit() as tx:
+                with suppress(asyncpg.DataError):
+                    await tx.connection.executemany("insert into business values ($1, null)", rows)
+                await tx.execute("insert into business values ($1, null)", 3)
+
+        if stale:
+            with pytest.raises(Stale):
+                await run()
+            assert await left(s) == (0, 1)
+            return
+        await run()
+        assert await left(s) == (1, 0)
