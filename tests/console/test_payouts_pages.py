@@ -1,9 +1,11 @@
 """Payouts in the console: what is found, shown and added up, and what is said where there is nothing."""
 
 import re
+from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,7 @@ from payonce.console.pages import payouts_deciding
 from payonce.kit.money import Amount
 from payonce.services.payouts import looking
 from payonce.services.payouts.decisions import Verdict
+from payonce.services.payouts.lookup import waiting_payouts
 from payonce.services.payouts.model import ETH, Hold, State
 from payonce.testing import Clock, OpenStage, Servers
 from payonce.testing.faults import Fault
@@ -27,7 +30,7 @@ from tests.console.payouts_scene import (
     rows_of,
 )
 from tests.console.visitor import console, visiting
-from tests.services.payouts.hostpay_stage import BTC_CLIENT, eth
+from tests.services.payouts.hostpay_stage import BTC_CLIENT, House, eth
 from tests.services.payouts.payouts_stage import TO_BTC, open_office
 
 SOMEBODY = "operator@localhost"
@@ -47,6 +50,38 @@ async def test_without_tables_the_pages_say_so_and_a_form_is_refused(stage: Open
         refused = await visitor.submit(page, "/payouts/some-id/decide", verdict="hold")
         assert (refused.status, "this database has no payouts" in refused.words) == (400, True)
         assert "Host wallet" not in (await visitor.get("/vendors")).words
+
+
+@dataclass
+class GoesOnMeanwhile:
+    """Reads, and lets what waits for a person go on after each look at it."""
+
+    house: House
+
+    async def fetch(self, sql: str, /, *arguments: Any) -> list[Any]:
+        return list(await self._after(sql, await self.house.s.read.fetch(sql, *arguments)))
+
+    async def fetchrow(self, sql: str, /, *arguments: Any) -> Any:
+        return await self._after(sql, await self.house.s.read.fetchrow(sql, *arguments))
+
+    async def fetchval(self, sql: str, /, *arguments: Any) -> Any:
+        return await self._after(sql, await self.house.s.read.fetchval(sql, *arguments))
+
+    async def _after(self, sql: str, found: Any) -> Any:
+        if "'review'" in sql:
+            await self.house.s.owner.execute(
+                "update payouts.payouts set state = 'rejected', hold = null, held_from = null"
+            )
+        return found
+
+
+async def test_the_last_payout_that_waits_may_go_on_while_it_is_counted(stage: OpenStage) -> None:
+    async with open_scene(stage) as (house, _):
+        await held(house)
+        [card] = await waiting_payouts(GoesOnMeanwhile(house))
+        assert card.count == 1
+        assert card.cause
+        assert await waiting_payouts(house.s.read) == []
 
 
 async def test_a_payment_that_waits_for_the_wallet_says_so_on_its_page(stage: OpenStage) -> None:

@@ -63,19 +63,19 @@ async def waiting_payouts(read: Reads) -> list[Attention]:
     """Those that are held or in review: only a person lets them go on."""
     if not await is_installed(read):
         return []
-    count = await read.fetchval("select count(*) from payouts.payouts where state in ('held', 'review')")
-    if not count:
-        return []
-    reasons = await read.fetch(
+    # One statement: between two of them the last one may go on, and there would be no reason to tell.
+    waiting = await read.fetch(
         f"""
-        select reason from payouts.payouts where state in ('held', 'review')
+        select reason, count(*) over () as count from payouts.payouts where state in ('held', 'review')
         order by updated_at desc limit {REASONS_READ_MAX}
         """
     )
-    most = causes(row["reason"] for row in reasons)[0]
+    if not waiting:
+        return []
+    most = causes(row["reason"] for row in waiting)[0]
     return [
         Attention(
-            "Payouts held or in review", count, "only a person can let them go on", "/payouts",
+            "Payouts held or in review", waiting[0]["count"], "only a person can let them go on", "/payouts",
             {"state": WITH_PEOPLE}, cause=most.example,
         )
     ]  # fmt: skip
