@@ -34,6 +34,7 @@ async def test_a_payout_is_found_by_everything_that_anybody_holds_of_it(stage: O
         await house.run()
         swap = await house.swap(payout)
         transaction = await house.s.owner.fetchval("select hash from payouts.wallet_attempts")
+        to_the_client = str(house.changenow.books.entries[str(swap.cn_api_id)].payout_hash)
         page = f"/payouts/{payout.id}"
         for held_by_person, matched in (
             (payout.id, "id"),
@@ -44,6 +45,7 @@ async def test_a_payout_is_found_by_everything_that_anybody_holds_of_it(stage: O
             (swap.cn_api_id or "", "exchange id"),
             (transaction, "transaction"),
             (transaction.upper().replace("0X", "0x"), "transaction"),
+            (to_the_client, "transaction to the client"),
             (payout.wallet_address, "address"),
             (payout.wallet_address.upper(), "address"),
             (swap.payin_address or "", "deposit address"),
@@ -51,6 +53,7 @@ async def test_a_payout_is_found_by_everything_that_anybody_holds_of_it(stage: O
             answer = await visitor.get(f"/trace?id={quote(held_by_person)}")
             assert (answer.status, found(answer).get(page)) == (200, matched), held_by_person
             assert '<ol class="story">' in answer.text, f"{matched} leads to the history too"
+        assert to_the_client in (await visitor.get(page)).text
 
 
 async def test_of_many_payouts_to_an_address_the_newest_are_listed_and_one_is_told_of(stage: OpenStage) -> None:

@@ -21,6 +21,7 @@ from payonce.services.payouts import books
 from payonce.services.payouts.decisions import Decision, Verdict, deciding
 from payonce.services.payouts.external_hostpay import NAME_KNOWN_S, ExternalHostPay, HandOver
 from payonce.services.payouts.intake import NotTaken
+from payonce.services.payouts.lookup import find_payouts
 from payonce.services.payouts.model import Hold, State, SwapState
 from payonce.services.payouts.policies import HOSTPAY
 from payonce.services.payouts.receiving import Taken
@@ -148,6 +149,10 @@ async def test_gchostpay_is_told_once_and_the_payout_is_followed_to_its_end(stag
         assert await yard.office.balance(books.AT_EXCHANGE) == eth("0")
         assert await yard.office.balance(books.OWED) == eth("0")
         assert await yard.office.broken() == {}
+        exchange = yard.office.changenow.books.entries[str(swap.cn_api_id)]
+        for held, by in ((exchange.payin_hash, "transaction"), (exchange.payout_hash, "transaction to the client")):
+            [match] = await find_payouts(yard.office.s.read, str(held))
+            assert (match.path, match.matched) == (f"/payouts/{payout.id}", by), "GCHostPay alone signed it"
 
 
 @pytest.mark.parametrize(

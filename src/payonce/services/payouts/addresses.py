@@ -58,6 +58,11 @@ def in_one_spelling(network: str, address: str) -> str:
     return address
 
 
+def hash_key(transaction: str) -> str:
+    """By which two names of a transaction are compared: hexadecimal digits behind 0x may have either case."""
+    return transaction.lower() if transaction[:2].lower() == "0x" else transaction
+
+
 def key_of(address: str) -> str:
     """By which two addresses are compared. One of an EVM network is 20 bytes, whose hexadecimal digits may have either
     case; all other addresses are told apart by every letter. `payouts.address_key` does the same in the database."""

@@ -265,7 +265,7 @@ async def follow_exchange(work: Work, changenow: ChangeNow, external: ExternalHo
     if "unpaid_by" in word or "written_off_by" in word:
         await _follow_word(work, swap, exchange)
     elif exchange.status is Status.FINISHED:
-        await _record_finished(work, swap)
+        await _record_finished(work, swap, exchange)
     elif exchange.status in IN_WORK:
         await _record_paid_in(work, swap, exchange)
     elif exchange.status in (Status.NEW, Status.WAITING) and await _handed_over_for_s(work, swap) < SEEN_WITHIN_S:
@@ -278,12 +278,15 @@ async def _record_paid_in(work: Work, swap: Swap, exchange: Exchange) -> None:
     if swap.state is SwapState.PAID_IN:
         raise Retry(f"exchange {exchange.id} is {exchange.status}")
     async with work.commit() as tx:
-        await _send_follow(tx, work, await _pay_in(tx, swap))
+        paid_in = await _pay_in(tx, swap)
+        await swap_store.note_transactions(tx, swap, exchange)
+        await _send_follow(tx, work, paid_in)
 
 
-async def _record_finished(work: Work, swap: Swap) -> None:
+async def _record_finished(work: Work, swap: Swap, exchange: Exchange) -> None:
     async with work.commit() as tx:
         await swap_store.finish(tx, swap if swap.state is SwapState.PAID_IN else await _pay_in(tx, swap))
+        await swap_store.note_transactions(tx, swap, exchange)
 
 
 async def _pay_in(tx: Tx, swap: Swap) -> Swap:

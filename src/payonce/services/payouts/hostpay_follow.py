@@ -267,7 +267,7 @@ async def _follow_at_exchange(work: Work, changenow: ChangeNow, host: HostWallet
         raise Retry(f"the exchange does not know {swap.cn_api_id}, which was paid")
     match exchange.status:
         case Status.FINISHED:
-            await _record_finished(work, swap)
+            await _record_finished(work, swap, exchange)
         case Status.REFUNDED:
             await _take_back(work, host, swap, exchange)
         case Status.FAILED | Status.EXPIRED | Status.VERIFYING:
@@ -288,9 +288,10 @@ async def _not_told(work: Work, swap: Swap, no: ExchangeRefused) -> None:
         await send_follow(tx, work, swap, delay_s=LOOK_AGAIN_S, **known)
 
 
-async def _record_finished(work: Work, swap: Swap) -> None:
+async def _record_finished(work: Work, swap: Swap, exchange: Exchange) -> None:
     async with work.commit() as tx:
         await swap_store.finish(tx, swap)
+        await swap_store.note_transactions(tx, swap, exchange)
 
 
 async def _take_back(work: Work, host: HostWallet, swap: Swap, exchange: Exchange) -> None:

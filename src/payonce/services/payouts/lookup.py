@@ -6,7 +6,7 @@ from payonce.engine.attention import Attention
 from payonce.engine.causes import causes
 from payonce.engine.ledger.model import Reads
 from payonce.engine.lookup import MATCHES_MAX, Match
-from payonce.services.payouts.addresses import SEGWIT, in_one_spelling
+from payonce.services.payouts.addresses import SEGWIT, hash_key, in_one_spelling
 from payonce.services.payouts.looking import WITH_PEOPLE, is_installed
 
 REASONS_READ_MAX: Final = 1_000
@@ -31,6 +31,10 @@ async def find_payouts(read: Reads, what: str) -> list[Match]:
             union all select h.payout_id, 'transaction', 6
                 from payouts.wallet_attempts a join payouts.wallet_payments w using (wallet, nonce)
                 join payouts.shares h on h.swap_id = w.swap_id where a.hash in ($1, $2)
+            union all select h.payout_id, case when s.payout_hash = $2 then 'transaction to the client'
+                else 'transaction' end, 6
+                from payouts.swaps s join payouts.shares h on h.swap_id = s.id
+                where s.payin_hash = $2 or s.payout_hash = $2
             union all select h.payout_id, 'transaction that came back', 7
                 from payouts.refunds r join payouts.shares h on h.swap_id = r.swap_id where r.hash = lower($1)
             union all (select id, 'address', 8 from payouts.payouts
@@ -52,8 +56,7 @@ async def find_payouts(read: Reads, what: str) -> list[Match]:
 def _in_one_spelling(what: str) -> str:
     """An EVM hash or address is the same whatever the case of its letters, and Bech32 may be all in capitals; those of
     other chains are told apart by every letter."""
-    if what[:2].lower() == "0x":
-        return what.lower()
+    what = hash_key(what)
     for network in SEGWIT:
         what = in_one_spelling(network, what)
     return what

@@ -42,6 +42,10 @@ class Carried:
     in_doubt: bool
     """Whether it was created at the exchange is not known yet."""
     deposit: Deposit | None
+    came_in: str | None
+    """The transaction that paid the exchange, by the exchange's word."""
+    went_out: str | None
+    """The transaction that paid the client, likewise."""
     created_at: datetime
     updated_at: datetime
 
@@ -131,7 +135,8 @@ def _carried(row: Any) -> Carried:
                           row["paid_at"], row["paid_updated_at"])  # fmt: skip
     return Carried(
         swap_from(row), row["own_part"], Amount(int(row["share_minor"]), ETH), row["payouts"], row["lead_id"],
-        row["gets"], row["in_doubt"], deposit, row["created_at"], row["updated_at"],
+        row["gets"], row["in_doubt"], deposit, row["payin_hash"], row["payout_hash"], row["created_at"],
+        row["updated_at"],
     )  # fmt: skip
 
 

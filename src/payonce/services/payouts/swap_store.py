@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
+from payonce.engine.model import clean_text
 from payonce.engine.transaction import Reader, Tx
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Retry
 from payonce.services.payouts import books, store
+from payonce.services.payouts.addresses import hash_key
 from payonce.services.payouts.model import (
     BY_WALLET,
     DIRECT,
@@ -25,7 +27,10 @@ from payonce.services.payouts.model import (
     state_by,
     swap_from,
 )  # fmt: skip
+from payonce.vendors.changenow.port import Exchange
 from payonce.vendors.changenow.port import Swap as Made
+
+HASH_MAX_LENGTH: Final = 200
 
 
 async def swap(read: Reader | Tx, swap_id: str) -> Swap:
@@ -232,6 +237,22 @@ async def finish(tx: Tx, swap: Swap) -> Swap:
         postings.append(books.sent_back_and_finished(swap, Amount(back, ETH)))
     await tx.post_all(postings)
     return moved
+
+
+async def note_transactions(tx: Tx, swap: Swap, exchange: Exchange) -> None:
+    """By which the exchange was paid and paid the client, as far as it says so; for people to find. Called after what
+    moves the swap, since payouts are locked before their swaps."""
+    hashes = [
+        hash_key(clean_text(each))[:HASH_MAX_LENGTH] or None if each else None
+        for each in (exchange.payin_hash, exchange.payout_hash)
+    ]
+    await tx.execute(
+        """
+        update payouts.swaps set payin_hash = coalesce($2, payin_hash), payout_hash = coalesce($3, payout_hash)
+        where id = $1
+        """,
+        swap.id, *hashes,
+    )  # fmt: skip
 
 
 async def abandon(tx: Tx, swap: Swap, reason: str) -> Swap:
