@@ -8,7 +8,7 @@ from typing import Final
 from payonce.console.desk import Desk
 from payonce.engine.alerts import Alerts, alerts
 from payonce.engine.queue import Admin, Depth
-from payonce.kit.outcomes import Invalid
+from payonce.kit.outcomes import Invalid, QueueAway
 
 AT_ONCE: Final = 4
 """Queues that are asked at once: the engine's own connections are few, and workers need them more."""
@@ -21,21 +21,27 @@ class Glance:
 
 
 async def glance(desk: Desk) -> Glance:
-    deep = await depths(desk.admin)
-    return Glance(deep, await alerts(desk.read, deep))
+    deep, away = await depths(desk.admin)
+    return Glance(deep, await alerts(desk.read, deep, away))
 
 
-async def depths(admin: Admin) -> list[Depth]:
-    """Of every queue, by name."""
-    turns = asyncio.Semaphore(AT_ONCE)
+async def depths(admin: Admin) -> tuple[list[Depth], str | None]:
+    """Of every queue, by name; and why some are missing when the server of the queues does not answer."""
+    turns, away = asyncio.Semaphore(AT_ONCE), list[str]()
 
     async def one(queue: str) -> Depth | None:
         async with turns:
+            if away:
+                # Each further question might wait for as long as the first.
+                return None
             try:
                 return await admin.depth(queue)
+            except QueueAway as error:
+                away.append(str(error))
             except Invalid:
                 # It went between the list and the look.
-                return None
+                pass
+            return None
 
     found = await asyncio.gather(*(one(queue) for queue in await admin.queues()))
-    return [depth for depth in found if depth is not None]
+    return [depth for depth in found if depth is not None], away[0] if away else None

@@ -9,7 +9,7 @@ from payonce.console.desk import Desk
 from payonce.engine.causes import Cause, cause_key, causes
 from payonce.engine.model import State
 from payonce.engine.queue import Depth
-from payonce.kit.outcomes import Invalid
+from payonce.kit.outcomes import Invalid, QueueAway
 
 READ_MAX: Final = 200
 """Messages of one queue, or effects of one state, whose reasons are read."""
@@ -35,13 +35,13 @@ class ParkedCauses:
 
 
 async def parked_causes(desk: Desk, depths: Sequence[Depth]) -> ParkedCauses:
-    """Of the queues that have parked messages. A queue that is not there any more has none."""
+    """Of the queues that have parked messages. A queue that is gone, or whose server does not answer, has none."""
     wanted = sorted((depth for depth in depths if depth.parked), key=lambda depth: (-depth.parked, depth.queue))
     found, read = [], 0
     for depth in wanted[:QUEUES_MAX]:
         try:
             stored = await desk.admin.peek(depth.queue, State.PARKED, READ_MAX)
-        except Invalid:
+        except (Invalid, QueueAway):
             continue
         read += len(stored)
         for cause in causes(each.last_error for each in stored):

@@ -41,6 +41,8 @@ class Alerts:
     """Why nothing is sent; None when there is no quarantine."""
     vendors: Sequence[VendorCalls] = ()
     """Those of whose calls many failed within the last minutes, over all processes."""
+    queues_away: str | None = None
+    """Why depths are missing: the server of the queues does not answer. None when all are known."""
 
     @property
     def quiet(self) -> bool:
@@ -52,6 +54,7 @@ class Alerts:
             and not self.paused
             and not self.vendors
             and self.quarantine is None
+            and self.queues_away is None
         )
 
     @property
@@ -66,7 +69,7 @@ class Alerts:
         return int(value) if isinstance(value, int) else len(value)
 
 
-async def alerts(read: Reads, depths: Sequence[Depth]) -> Alerts:
+async def alerts(read: Reads, depths: Sequence[Depth], queues_away: str | None = None) -> Alerts:
     """Messages are counted by whoever has the depths, for they may live elsewhere."""
     rows = await read.fetch(
         f"""
@@ -112,6 +115,7 @@ async def alerts(read: Reads, depths: Sequence[Depth]) -> Alerts:
         outbox_late_s=counts["outbox_late"]["oldest_s"],
         quarantine=None if quarantine is None else quarantine["text"],
         vendors=await failing_vendors(read),
+        queues_away=queues_away,
     )
 
 
