@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 LISTED: Final = 20
 STALLED_S: Final = 1.0
-"""Before the next look, when somebody else has locked what is left."""
+"""Before the next look, when somebody else has locked what is left or is about to count what it has changed."""
 
 OptionalQueue = Annotated[str | None, typer.Argument(help="Only those of this queue.")]
 OperationArgument = Annotated[int, typer.Argument(help="Its number, as `queues operations` lists it.")]
@@ -73,6 +73,10 @@ async def follow(app: "App", operation_id: int) -> "Operation":
         note(f"operation {operation.id}: {operation.text}")
         if operation.status is bulk.Status.RUNNING and operation.changed == before:
             await asyncio.sleep(STALLED_S)
+    if operation.status is bulk.Status.DONE and operation.changed + operation.kept < operation.total:
+        # Whoever leads has helped, and may have changed the last messages a moment before it counts them.
+        await asyncio.sleep(STALLED_S)
+        operation = await bulk.operation_of(app.read, operation_id) or operation
     return operation
 
 
