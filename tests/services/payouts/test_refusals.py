@@ -66,7 +66,7 @@ async def test_after_a_day_without_an_answer_a_person_decides_and_nothing_is_los
         assert (payout.state, payout.held_from, payout.hold) == (State.REVIEW, State.RECEIVED, Hold.GAVE_UP)
         assert payout.reason is not None
         assert payout.reason.startswith("changenow"), "the cause comes first"
-        assert payout.reason.endswith(f"({ESTIMATE.queue} gave up on it after a day)")
+        assert payout.reason.endswith(f"({ESTIMATE.queue} gave up on it)")
         assert await office.balance(books.OWED, USDT) == usdt("-97")
         assert await office.broken() == {}
 
