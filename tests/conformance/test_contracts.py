@@ -15,9 +15,9 @@ from payonce.engine.contract import Contract
 from payonce.engine.model import Message, State
 from payonce.engine.policy import RELEASED_MAX_S, Fixed, Policy
 from payonce.engine.process import Worker
-from payonce.engine.queue import Admin, Stored
+from payonce.engine.queue import Admin, Filter, Stored
 from payonce.engine.work import Handler, Work, handles
-from payonce.kit.outcomes import Unprocessable
+from payonce.kit.outcomes import Retry, Unprocessable
 from payonce.queues.declaring import declare_queues
 from payonce.testing import ScratchDatabase, Stage, open_stage
 from tests.cloudtasks.desk import open_runs
@@ -269,7 +269,52 @@ async def test_what_postgresql_cannot_hold_is_parked_and_logged_all_the_same(red
     raw = {"action": "re\0newal", "correlation_id": "c\0", "trace_id": "t\0", "idempotency_key": "k\0", "payload": GOOD}
     [(status, why)] = await _swept(redis_stage, json.dumps(raw))
     assert status == "parked"
-    assert "takes no action" in why
+    assert "cannot be read: action 're\\x00newal' must be" in why
+
+
+DEEP: Any = json.loads("[" * 100 + "]" * 100)
+UNWRITABLE = {
+    "a large payload": ({"action": "renewal", **GOOD, "note": "x" * 300_000}, "bytes, the limit is 262,144"),
+    "a payload that grows": ({"action": "renewal", **GOOD, "n": [1e15] * 20_000}, "bytes, the limit is 262,144"),
+    "a deep payload": ({"action": "renewal", **GOOD, "note": DEEP}, "nested more than 64 deep"),
+    "a deep envelope": ({"action": "renewal", "payload": GOOD, "note": DEEP}, "nested more than 64 deep"),
+    "a long action": ({"action": "r" * 300, **GOOD}, "must be at most 200 characters"),
+    "negative attempts": ({"action": "renewal", "payload": GOOD, "attempts": -5}, "attempts is -5"),
+    "endless attempts": ({"action": "renewal", "payload": GOOD, "attempts": 10**30}, "must be 0 to 1,000,000"),
+    "a time without its zone": ({"payload": GOOD, "created_at": "2026-01-01T00:00:00"}, "has no time zone"),
+}
+
+
+@pytest.mark.parametrize("what", UNWRITABLE)
+async def test_what_no_put_would_take_is_parked_and_holds_up_nothing(redis_stage: RedisStage, what: str) -> None:
+    """It could not be written anew: its run could be neither repeated nor parked, nor could those settled beside it."""
+    s, (raw, reason) = redis_stage, UNWRITABLE[what]
+    misfit = {"action": "renewal", "subscription": "sub-1"}
+    told = await _swept(s, json.dumps(raw).replace("1000000000000000.0", "1e15"), json.dumps(misfit))
+    assert [status for status, _ in told] == ["parked"] * 2
+    [why] = [why for _, why in told if reason in why]
+    assert why.startswith("this message cannot be read: ")
+    assert await s.admin.redrive(POLICY.queue, Filter()) == 1
+    assert await s.store.command("LLEN", f"{KEY}:failed") == 1
+
+
+async def test_a_payload_that_its_handler_made_unwritable_is_parked_and_holds_up_nothing(
+    redis_stage: RedisStage,
+) -> None:
+    s = redis_stage
+    queue = await s.queue(POLICY)
+
+    @handles(POLICY)
+    async def spoil(work: Work) -> None:
+        work.message.payload["at"] = float("nan")
+        raise Retry("not yet")
+
+    worker = Worker([spoil], s.database, s.feed, lambda _: queue)
+    await s.store.command("LPUSH", KEY, json.dumps({"action": "renewal", **GOOD}))
+    await worker.step()
+    [parked] = await s.admin.peek(POLICY.queue, State.PARKED, 10)
+    assert (parked.last_error or "").startswith("not yet; it cannot be written again: payload of a renewals message")
+    assert parked.message.payload == {"action": "renewal", **GOOD}
 
 
 async def test_a_misfit_that_postgresql_did_not_log_is_logged_by_the_next_sweep(redis_stage: RedisStage) -> None:

@@ -9,7 +9,17 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from payonce.engine.model import Message, encode_extra, encode_payloads, message_from_wire
+from payonce.engine.model import (
+    NAME_MAX_LENGTH,
+    PAYLOAD_MAX_BYTES,
+    PAYLOAD_MAX_DEPTH,
+    Message,
+    check_message,
+    encode_extra,
+    encode_payloads,
+    message_from_wire,
+)
+from payonce.kit.outcomes import Invalid
 
 ID_START: Final = 7
 ID_END: Final = 43
@@ -19,6 +29,9 @@ PART_MAX_BYTES: Final = 4 * 1024 * 1024
 """Of bodies in one command: on a line of 10 Mbit/s it takes less than a command's time-out."""
 
 Anything = TypeVar("Anything")
+
+GROWS_AT_MOST: Final = 8
+"""How often as long a body may be once it is written anew: 1e15 becomes 1000000000000000.0."""
 
 
 UNREADABLE_KEYS: Final = {"unreadable", "begins"}
@@ -95,9 +108,11 @@ def _body(message: Message, payload: bytes) -> bytes:
 
 
 def decode_plain(queue: str, body: bytes) -> Message:
-    """A body with our own fields alone."""
+    """A body with our own fields alone. Of what was pushed by hand, a script wrote all but action and payload."""
     read = _decode(body)
-    return Message(
+    if len(read.action) > NAME_MAX_LENGTH or "\x00" in read.action:
+        raise Invalid(f"action {read.action[:40]!r} must be at most {NAME_MAX_LENGTH} characters without NUL")
+    message = Message(
         id=read.id,
         queue=queue,
         action=read.action,
@@ -110,12 +125,30 @@ def decode_plain(queue: str, body: bytes) -> Message:
         lane=read.lane,
         payload=read.payload,
     )
+    _check_writable(message, body)
+    return message
 
 
 def decode_any(queue: str, body: bytes) -> Message:
     """Also one with fields of others. The id in front is the one by which the store knows it."""
+    return msgspec.structs.replace(_checked(queue, body), id=UUID(id_text(body)))
+
+
+def _checked(queue: str, body: bytes) -> Message:
     message = message_from_wire(queue, body)
-    return msgspec.structs.replace(message, id=UUID(id_text(body)))
+    if message.idempotency_key == "":
+        message = msgspec.structs.replace(message, idempotency_key=None)
+    check_message(message)
+    _check_writable(message, body)
+    return message
+
+
+def _check_writable(message: Message, body: bytes) -> None:
+    """Refuses what no put takes: it could not be written anew, so that a run of it could neither be repeated nor
+    parked. Small flat bodies need no look."""
+    if GROWS_AT_MOST * len(body) > PAYLOAD_MAX_BYTES or body.count(b"{") + body.count(b"[") > PAYLOAD_MAX_DEPTH:
+        encode_payloads([message])
+        encode_extra(message)
 
 
 def id_text(body: bytes) -> str:
@@ -125,8 +158,7 @@ def id_text(body: bytes) -> str:
 def shown(queue: str, message_id: UUID, body: bytes) -> Message:
     """For people to look at: of a body that cannot be read, what can be told of it."""
     try:
-        message = message_from_wire(queue, body)
-        return msgspec.structs.replace(message, id=message_id)
+        return msgspec.structs.replace(_checked(queue, body), id=message_id)
     except ValueError as error:
         note = {"unreadable": str(error), "begins": body[:200].decode("utf-8", "replace")}
         return Message(id=message_id, queue=queue, payload=note)

@@ -9,6 +9,7 @@ import msgspec
 
 from payonce.engine.model import Ending, Message, Settlement, State, clean_text
 from payonce.engine.rows import UNREADABLE
+from payonce.kit.outcomes import Invalid
 from payonce.queues.redis.bodies import decode_any, encode_bodies
 from payonce.queues.redis.kept import KEPT, MAYBE_KEPT, Death
 from payonce.queues.redis.runlog import EndedRun, as_json, line
@@ -34,7 +35,13 @@ def other_words(settlement: Settlement) -> Words:
     reason = "" if settlement.reason is None else clean_text(settlement.reason)
     body: str | bytes = ""
     if ending in (Ending.RETRY, Ending.PARKED):
-        [body] = encode_bodies([msgspec.structs.replace(message, attempts=message.attempts + 1)])
+        try:
+            [body] = encode_bodies([msgspec.structs.replace(message, attempts=message.attempts + 1)])
+        except Invalid as no:
+            # Its handler has changed the payload. One such message must not keep the others from being settled.
+            reason = clean_text(f"{reason}; it cannot be written again: {no}")
+            told = line(message, "parked", message.attempts + 1, reason)
+            return parking_words(str(message.id), claim.token, reason, told)
     elif ending is Ending.RELEASED and message.attempts:
         # A release leaves the body as it is; that it was tried before decides about its age.
         body = "+"
