@@ -1,6 +1,7 @@
 """What a proxy and this server might read as different requests is refused; what follows a request waits unparsed."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -10,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from payonce.testing import eventually
 from payonce.web.connections import Connections
-from payonce.web.protocol import HEADERS_MAX, PunctualProtocol
+from payonce.web.protocol import CHUNKS_PART_BYTES, HEAD_PART_BYTES, HEADERS_MAX, PunctualProtocol
 from payonce.web.server import bound, served
 from payonce.web.turns import STARTS_PER_PASS
 
@@ -226,6 +227,33 @@ async def test_what_follows_a_body_waits_unparsed(chunked: bool, monkeypatch: py
                 await reader.readuntil(b"/two")
         assert answering.bodies == [body] + [b""] * 1_000
         writer.close()
+
+
+async def test_chunks_are_read_in_turn_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is a call, and a megabyte of data holds a hundred thousand of them."""
+    read_in: list[int] = []
+    on_body = PunctualProtocol.on_body
+
+    async with site() as (answering, port):
+
+        def counted(protocol: PunctualProtocol, body: bytes) -> None:
+            read_in.append(answering.passes)
+            on_body(protocol, body)
+
+        monkeypatch.setattr(PunctualProtocol, "on_body", counted)
+        chunk, count, connections = b"1\r\na\r\n", 20_000, 3
+        counting = asyncio.create_task(answering.count_passes())
+        lines = [await asyncio.open_connection("127.0.0.1", port) for _ in range(connections)]
+        for _, writer in lines:
+            writer.write(CHUNKED + chunk * count + b"0\r\n\r\n" + b"GET /two HTTP/1.1\r\n" + HOST + b"\r\n")
+        async with asyncio.timeout(WITHIN_S):
+            for reader, writer in lines:
+                await reader.readuntil(b"/two")
+                writer.close()
+        counting.cancel()
+    assert sorted(answering.bodies) == [b""] * connections + [b"a" * count] * connections
+    most = max(Counter(read_in).values())
+    assert most <= STARTS_PER_PASS * (CHUNKS_PART_BYTES + HEAD_PART_BYTES) // len(chunk)
 
 
 async def test_bodies_that_end_at_once_are_read_in_turn() -> None:

@@ -28,6 +28,10 @@ HEAD_PART_BYTES: Final = 512
 """Parsed at once: at most some twenty requests, mostly one. What comes behind them waits until they are answered."""
 BODY_PART_BYTES: Final = 64 * 1024
 """Parsed at once of a body whose length is known, and never beyond its end: further requests may follow there."""
+CHUNKS_PART_BYTES: Final = 4 * 1024
+"""Parsed in one turn of a body that comes in chunks: each chunk, however small, is a call."""
+CHUNKS_FIRST_BYTES: Final = 16 * 1024
+"""Of such a body in turn with requests; the rest when no other request waits, as with pipelined ones."""
 HEAD_END: Final = b"\r\n\r\n"
 
 log = get_logger(__name__)
@@ -81,6 +85,8 @@ class PunctualProtocol(HttpToolsProtocol):
     _body_begun = False
     _body_left_bytes: int | None = None
     """None where the body comes in chunks: only its parser knows where it ends."""
+    _chunks_bytes = 0
+    """Of such a body, as far as it is parsed."""
     _refused = False
     """Nothing more is parsed; requests that came before are answered."""
     _queued = False
@@ -120,7 +126,9 @@ class PunctualProtocol(HttpToolsProtocol):
         if self._refused:
             return
         self._held += data
-        if self._in_body:
+        if self._in_body and self._body_left_bytes is None:
+            self._queue_chunks()
+        elif self._in_body:
             self._parse_held()
         elif self._is_answering:
             self._flow.hold(True)
@@ -147,17 +155,26 @@ class PunctualProtocol(HttpToolsProtocol):
             self._queued = True
             self._turns.request(self._address, self._take_turn, pipelined=pipelined)
 
+    def _queue_chunks(self) -> None:
+        self._queue(pipelined=self._chunks_bytes >= CHUNKS_FIRST_BYTES)
+
     def _take_turn(self) -> None:
         self._queued = False
         if not self.transport.is_closing():
             self._parse_held()
 
     def _parse_held(self) -> None:
-        """In small parts and only up to the next whole request: one piece of data can hold thousands."""
-        data, at = self._held, 0
+        """In small parts and only up to the next whole request: one piece of data can hold thousands. Of chunks, only
+        what may be parsed in one turn."""
+        data, at, chunks_left = self._held, 0, CHUNKS_PART_BYTES
         while at < len(data) and not (self.transport.is_closing() or self._refused):
             if self._in_body:
                 left = self._body_left_bytes
+                if left is None:
+                    if chunks_left <= 0:
+                        break
+                    chunks_left -= HEAD_PART_BYTES
+                    self._chunks_bytes += HEAD_PART_BYTES
                 size = HEAD_PART_BYTES if left is None else max(1, min(left, BODY_PART_BYTES))
             elif self._is_answering:
                 break
@@ -167,6 +184,8 @@ class PunctualProtocol(HttpToolsProtocol):
             at += size
         self._held = b"" if self.transport.is_closing() or self._refused else data[at:]
         self._flow.hold(bool(self._held) or self._refused)
+        if self._held and self._in_body:
+            self._queue_chunks()
 
     def _parse(self, data: bytes) -> None:
         waiting_for = self._heads_begun if self._head_due is not None else 0
@@ -266,7 +285,7 @@ class PunctualProtocol(HttpToolsProtocol):
         except Problem as problem:
             self._refuse(problem)
         self._in_head, self._in_body, self._body_begun = False, True, False
-        self._body_left_bytes = length
+        self._body_left_bytes, self._chunks_bytes = length, 0
         super().on_headers_complete()
         if self.parser.should_upgrade():
             # Nothing is upgraded, and the parser reads no further request of this connection.
