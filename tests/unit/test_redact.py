@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from payonce.kit.redact import HIDDEN, TEXT_MAX_CHARS, candidates, redact
+from payonce.kit.redact import HIDDEN, LOOK_AHEAD_CHARS, TEXT_MAX_CHARS, candidates, redact
 from payonce.logs import without_secrets
 
 SECRETS = {
@@ -140,6 +140,14 @@ def test_a_long_text_is_cut_and_no_half_secret_shows_at_the_cut() -> None:
         shown = redact("x" * (before - 1) + " 4242424242424242 " + "y" * 50_000)
         assert "4242" not in shown
         assert "hunter2" not in redact("x" * (before - 12) + " password=hunter2hunter2 " + "y" * 50_000)
+
+
+def test_what_was_hidden_moves_no_half_secret_before_the_cut() -> None:
+    end = TEXT_MAX_CHARS + LOOK_AHEAD_CHARS
+    for missing in range(1, 16):
+        before = "password=" + "x" * 1_000 + " "
+        text = (before + "y" * end)[: end - 17 + missing] + " 4242424242424242 " + "z" * 50_000
+        assert "42" not in redact(text), missing
 
 
 @pytest.mark.parametrize("filler", ["1 ", "1-", "token", "01901234-1234-7"])

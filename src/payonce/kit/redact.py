@@ -47,7 +47,11 @@ def redact(text: str, max_chars: int = TEXT_MAX_CHARS) -> str:
     """The text without secrets. Of one that is longer than `max_chars`, its beginning and how much is missing."""
     if len(text) <= max_chars:
         return _redacted(text)
-    return f"{_redacted(text[: max_chars + LOOK_AHEAD_CHARS])[:max_chars]}… ({len(text) - max_chars:,} more characters)"
+    begins = text[: max_chars + LOOK_AHEAD_CHARS]
+    shown = _redacted(begins)
+    # What was hidden moved the rest towards the beginning: its last characters are still those behind the cut.
+    shown = shown[: max(0, min(max_chars, len(shown) - (len(begins) - max_chars)))]
+    return f"{shown}… ({len(text) - max_chars:,} more characters)"
 
 
 def _redacted(text: str) -> str:

@@ -69,7 +69,8 @@ class Response:
     def excerpt(self) -> str:
         """The beginning of the body without secrets; the only part of it that belongs in a log or an error."""
         # Redacted before it is cut, or half a secret would go unrecognised; cut before that, as bodies are long.
-        text = redact(" ".join(self.body[: EXCERPT_MAX_CHARS * 8].decode("utf-8", "replace").split()))
+        beginning = self.body[: EXCERPT_MAX_CHARS * 10].decode("utf-8", "replace")
+        text = redact(" ".join(beginning.split()), max_chars=EXCERPT_MAX_CHARS * 8)
         return text if len(text) <= EXCERPT_MAX_CHARS else f"{text[:EXCERPT_MAX_CHARS]}…"
 
 
