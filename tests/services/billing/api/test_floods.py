@@ -10,7 +10,7 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 
-from payonce.engine.people import passwords
+from payonce.engine.people import Role, add_person, log_in, passwords
 from payonce.engine.people.guesses import WINDOW_S
 from payonce.kit.http import HttpClient
 from payonce.routes.callers import address_of
@@ -121,7 +121,36 @@ async def test_passwords_wait_for_a_thread_in_bounded_number_and_who_is_sent_awa
         assert set(statuses) <= {201, 401, 429}
         counted = await ask.app.read.fetchval("select count(*) from payonce.login_failures where name <> ''")
         assert counted == statuses.count(401)
-        assert not passwords._under_way
+        assert not passwords._crowd_of(accounts.LOGIN_ENDPOINT).under_way
+
+
+async def test_a_crowd_of_customers_does_not_keep_operators_out_of_the_console(
+    counter: OpenCounter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go, genuine, customers = threading.Event(), hashlib.scrypt, "what a customer typed"
+
+    def held(password: bytes, **more: Any) -> bytes:
+        assert password != customers.encode() or go.wait(30)
+        return genuine(password, **more)
+
+    monkeypatch.setattr(passwords, "WAITING_MAX", 1)
+    monkeypatch.setattr(hashlib, "scrypt", held)
+    async with counter() as ask:
+        async with ask.app.begin() as tx:
+            await add_person(tx, "ann", Role.OPERATOR, PASSWORD, "ada")
+        asking = [
+            asyncio.create_task(
+                replace(ask, client=f"198.51.100.{n}").post(LOGIN, {**person(n), "password": customers})
+            )
+            for n in range(passwords.AT_ONCE + 2)
+        ]
+        try:
+            [away] = await asyncio.wait_for(_first(asking, 1), 30)
+            assert away.status == 429
+            assert await log_in(ask.app.database, "ann", PASSWORD, "127.0.0.1")
+        finally:
+            go.set()
+        assert sorted([(await each).status for each in asking]) == [401] * (passwords.AT_ONCE + 1) + [429]
 
 
 async def _first(asking: list["asyncio.Task[Answer]"], many: int) -> list[Answer]:

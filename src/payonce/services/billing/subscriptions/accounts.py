@@ -104,7 +104,7 @@ async def register(
                 return made
             known = await database.work.fetchrow("select * from subscriptions.accounts where email = $1", email)
             assert known is not None, "accounts are not deleted"
-        if not await is_password(wanted.password, known["password_hash"]):
+        if not await is_password(wanted.password, known["password_hash"], LOGIN_ENDPOINT):
             raise Taken
         return account_from(known)
 
@@ -116,7 +116,7 @@ async def log_in(database: Database, email: str, password: str, address: str) ->
         row = await database.work.fetchrow(
             "select * from subscriptions.accounts where email = $1", email if EMAIL.fullmatch(email) else ""
         )
-        if not await is_password(password, None if row is None else row["password_hash"]):
+        if not await is_password(password, None if row is None else row["password_hash"], LOGIN_ENDPOINT):
             # Written in either case, so that both take as long. An address that nobody has is kept nowhere.
             reference, actor = ("unknown address", "nobody") if row is None else (row["id"], row["id"])
             async with database.transaction() as connection:
@@ -130,7 +130,7 @@ async def change_password(database: Database, account_id: str, old: str, new: st
     known = await account(Reader(database), account_id)
     check_password(new)
     await log_in(database, known.email, old, address)
-    digest = await hash_password(new)
+    digest = await hash_password(new, LOGIN_ENDPOINT)
     async with database.transaction() as connection:
         row = await connection.fetchrow(
             """
@@ -213,7 +213,7 @@ def check_place(time_zone: str, locale: str) -> None:
 
 async def _insert(begin: Begin, wanted: Wanted, email: str) -> Account | None:
     """None when somebody else was quicker."""
-    digest = await hash_password(wanted.password)
+    digest = await hash_password(wanted.password, LOGIN_ENDPOINT)
     async with begin() as tx:
         row = await tx.fetchrow(
             """

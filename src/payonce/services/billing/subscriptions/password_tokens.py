@@ -14,6 +14,7 @@ from payonce.engine.transaction import Tx
 from payonce.services.billing.subscriptions.accounts import (
     CUSTOMER,
     LOCATION,
+    LOGIN_ENDPOINT,
     Begin,
     account_from,
     end_refreshing,
@@ -63,7 +64,7 @@ async def set_password(database: Database, begin: Begin, token: str, new: str) -
     # Before the hash, which costs more than finding out that there is no such token.
     if await database.work.fetchval(_GOOD, digest, CUSTOMER) is None:
         return None
-    password_hash = await hash_password(new)
+    password_hash = await hash_password(new, LOGIN_ENDPOINT)
     async with begin() as tx:
         account_id = await tx.fetchval(f"{_GOOD} for update", digest, CUSTOMER)
         if account_id is None:
