@@ -189,7 +189,7 @@ async def test_one_address_may_not_try_many_names(stage: OpenStage) -> None:
             "from generate_series(1, $1::int) n",
             ADDRESS_FAILURES_MAX,
         )
-        with pytest.raises(NotAdmitted, match="too many"):
+        with pytest.raises(NotAdmitted, match="from this address; wait 15 minutes, or log in from another one"):
             await enter(s)
 
 

@@ -40,9 +40,11 @@ WINDOW_S: Final = 15 * 60
 class TooMany(PayonceError):
     """What comes now is not judged at all."""
 
-    def __init__(self, wait_s: int, what: str = "too many logins failed") -> None:
+    def __init__(self, wait_s: int, what: str = "too many logins failed", *, of_address: bool = False) -> None:
         super().__init__(f"{what}; wait {told(wait_s)}")
         self.wait_s = wait_s
+        self.of_address = of_address
+        """Logins for other names count along: a new password does not end the wait."""
 
 
 async def count_attempt(database: Database, name: str, address: str, endpoint: str = CONSOLE) -> int:
@@ -75,20 +77,21 @@ async def count_attempt(database: Database, name: str, address: str, endpoint: s
         counted_at, whose, WINDOW_S, attempt, NAME_PAUSE_S, endpoint, network, KNOWN_FOR_S,
     )  # fmt: skip
     assert row is not None
-    wait_s = 0
+    wait_s, of_address = 0, False
     if row["of_both"] > FAILURES_MAX:
         wait_s = WINDOW_S
     elif row["known"]:
         # What others try, or somebody from elsewhere, is not held against it.
         pass
     elif row["of_address"] > ADDRESS_FAILURES_MAX:
-        wait_s = WINDOW_S
+        wait_s, of_address = WINDOW_S, True
     elif row["of_name"] > NAME_FAILURES_MAX and row["just_now"]:
         wait_s = NAME_PAUSE_S
     if wait_s:
         # What is refused unseen does not prolong the wait.
         await take_back(database.work, attempt)
-        raise TooMany(wait_s)
+        what = "too many logins failed from this address" if of_address else "too many logins failed"
+        raise TooMany(wait_s, what, of_address=of_address)
     return attempt
 
 

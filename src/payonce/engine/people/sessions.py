@@ -119,7 +119,8 @@ async def _count_attempt(database: Database, name: str, address: str) -> int:
     try:
         return await count_attempt(database, name, address)
     except TooMany as error:
-        raise NotAdmitted(f"{error}, or set a new password with: payonce users passwd NAME", too_many=True) from None
+        way = "log in from another one" if error.of_address else "set a new password with: payonce users passwd NAME"
+        raise NotAdmitted(f"{error}, or {way}", too_many=True) from None
 
 
 def _hash(token: str) -> bytes:
