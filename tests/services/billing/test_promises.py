@@ -97,7 +97,7 @@ FURTHER_BREAKS = [
         "a change of plan that was accepted ends",
         """
         insert into subscriptions.plan_changes
-            (id, subscription_id, from_plan_id, to_plan_id, at_period_end, requested_at, updated_at)
+            (id, subscription_id, from_plan_id, to_plan_id, at_period_end, requested_at, created_at)
         select 'c', id, plan_id, plan_id, false, payonce.due_now(), payonce.due_now() - interval '25 hours'
         from subscriptions.subscriptions
         """,
