@@ -253,7 +253,11 @@ async def _savepoint(connection: Any) -> None:
         await _many(connection)
 
 
-@pytest.mark.parametrize("first", [_text, _many, _copy_in, _copy_out, _prepared, _cursor, _savepoint])
+WAYS = [_text, _many, _copy_in, _copy_out, _prepared, _cursor, _savepoint]
+"""In which statements go to the server. Each writes two rows."""
+
+
+@pytest.mark.parametrize("first", WAYS)
 @pytest.mark.parametrize("ends", ["kept", "undone", "stale"])
 async def test_whatever_comes_first_is_part_of_the_transaction(
     stage: OpenStage, first: Callable[[Any], Awaitable[None]], ends: str

@@ -4,15 +4,18 @@ is called committed that was rolled back."""
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import Any
 
 import asyncpg
 import pytest
 
-from payonce.engine.transaction import Tx
+from payonce.engine.database import Database
+from payonce.engine.sessions import PlainConnection, plain
+from payonce.engine.transaction import Reader, Tx, begin
 from payonce.engine.work import Work
 from payonce.kit.outcomes import Stale
 from payonce.testing import OpenStage
-from tests.engine.test_pipelining import left, take_over, work_on
+from tests.engine.test_pipelining import WAYS, left, take_over, work_on
 
 
 async def _failing_read(work: Work, tx: Tx) -> None:
@@ -114,3 +117,158 @@ async def test_rows_that_the_driver_does_not_send_are_no_end_of_the_transaction(
             return
         await run()
         assert await left(s) == (1, 0)
+
+
+INSERT = "insert into business values ($1, null)"
+
+
+async def _fail(tx: Tx) -> None:
+    """With the error of BEGIN, whose statement the server has lost."""
+    with suppress(asyncpg.InvalidSQLStatementNameError):
+        await tx.execute(INSERT, 2)
+
+
+async def _give_up(tx: Tx) -> None:
+    """Before the server's answer can be read."""
+    statement = asyncio.create_task(tx.execute(INSERT, 2))
+    await asyncio.sleep(0)
+    statement.cancel()
+    with suppress(asyncio.CancelledError):
+        await statement
+
+
+async def _nothing(connection: Any) -> None:
+    pass
+
+
+async def lose_begin(pool: asyncpg.Pool) -> None:
+    """In the session that the next one takes, so that the server refuses BEGIN."""
+    async with pool.acquire() as connection:
+        name = await plain(connection).prepare_ahead("begin")
+        await connection.execute(f"deallocate {name.decode()}")
+
+
+@pytest.mark.parametrize("first", [_fail, _give_up])
+@pytest.mark.parametrize("then", [_nothing, *WAYS])
+async def test_nothing_is_written_in_a_run_whose_begin_failed(
+    stage: OpenStage, first: Callable[[Tx], Awaitable[None]], then: Callable[[Any], Awaitable[None]]
+) -> None:
+    """The server is idle after that, and would execute every statement by itself."""
+    async with stage() as s:
+        queue, work, claim = await work_on(s)
+        with suppress(ZeroDivisionError):
+            async with work.commit() as tx:
+                await tx.execute(INSERT, 1)
+                raise ZeroDivisionError
+        await lose_begin(s.database.handlers)
+
+        async def swallow() -> None:
+            async with work.commit() as tx:
+                await first(tx)
+                await then(tx.connection)
+
+        with pytest.raises(asyncpg.InterfaceError):
+            await swallow()
+        assert work.settlement is None
+        assert await left(s) == (0, 1)
+        async with Work(claim, queue, s.database, s.feed, Reader(s.database)).commit() as tx:
+            await tx.execute(INSERT, 1)
+        assert await left(s) == (1, 0)
+
+
+@pytest.mark.parametrize("first", [_fail, _give_up])
+@pytest.mark.parametrize("then", [_nothing, *WAYS])
+async def test_nothing_is_written_in_a_request_whose_begin_failed(
+    stage: OpenStage, first: Callable[[Tx], Awaitable[None]], then: Callable[[Any], Awaitable[None]]
+) -> None:
+    async with stage() as s:
+        await work_on(s)
+
+        async def swallow() -> None:
+            async with begin(s.database, s.feed) as tx:
+                await first(tx)
+                await then(tx.connection)
+
+        async with begin(s.database, s.feed) as tx:
+            await tx.execute(INSERT, 1)
+        await lose_begin(s.database.work)
+        with pytest.raises(asyncpg.InterfaceError):
+            await swallow()
+        assert await left(s) == (1, 1)
+        async with begin(s.database, s.feed) as tx:
+            await tx.execute(INSERT, 2)
+        assert await left(s) == (2, 1)
+
+
+async def test_a_run_whose_session_lost_all_its_statements_is_tried_again(stage: OpenStage) -> None:
+    async with stage() as s:
+        queue, work, claim = await work_on(s)
+        with suppress(ZeroDivisionError):
+            async with work.commit() as tx:
+                await tx.execute(INSERT, 1)
+                raise ZeroDivisionError
+        async with s.database.handlers.acquire() as connection:
+            await connection.execute("deallocate all")
+
+        async def swallow() -> None:
+            async with work.commit() as tx:
+                await _fail(tx)
+                await tx.execute("insert into business values (3, null)")
+
+        with pytest.raises(asyncpg.InterfaceError, match="the transaction did not begin"):
+            await swallow()
+        assert await left(s) == (0, 1)
+        async with Work(claim, queue, s.database, s.feed, Reader(s.database)).commit() as tx:
+            await tx.execute(INSERT, 1)
+        assert await left(s) == (1, 0)
+
+
+async def test_a_failed_begin_that_is_not_swallowed_is_the_drivers_error_and_ends_no_session(stage: OpenStage) -> None:
+    async with stage() as s:
+        await work_on(s)
+        async with begin(s.database, s.feed) as tx:
+            pid = await tx.fetchval("select pg_backend_pid()")
+        await lose_begin(s.database.work)
+        with pytest.raises(asyncpg.InvalidSQLStatementNameError):
+            async with begin(s.database, s.feed) as tx:
+                await tx.execute(INSERT, 1)
+        async with begin(s.database, s.feed) as tx:
+            assert await tx.fetchval("select pg_backend_pid()") == pid
+            await tx.execute(INSERT, 1)
+        assert await left(s) == (1, 1)
+
+
+async def test_a_request_whose_second_statement_was_cancelled_hears_so_with_its_commit(stage: OpenStage) -> None:
+    """Its COMMIT waits for the end of that statement before anything goes ahead."""
+    async with stage() as s:
+        await work_on(s)
+
+        async def swallow() -> None:
+            async with begin(s.database, s.feed) as tx:
+                await tx.execute(INSERT, 1)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(0.05):
+                        await tx.fetchval("select pg_sleep($1)", 30)
+
+        with pytest.raises(asyncpg.InFailedSQLTransactionError):
+            await swallow()
+        assert await left(s) == (0, 1)
+
+
+class Lost(PlainConnection):
+    """Breaks between the preparation of a statement and its execution."""
+
+    async def _get_statement(self, query: str, *args: Any, **options: Any) -> Any:
+        statement = await super()._get_statement(query, *args, **options)
+        if query == INSERT:
+            self.terminate()
+        return statement
+
+
+async def test_a_connection_lost_before_the_first_statement_is_sent_raises_the_drivers_error(stage: OpenStage) -> None:
+    async with stage() as s, Database.open(s.scratch.service_url, connection_class=Lost) as opened:
+        await work_on(s)
+        with pytest.raises(asyncpg.InterfaceError, match="connection is closed"):
+            async with begin(opened, s.feed) as tx:
+                await tx.execute(INSERT, 1)
+        assert await left(s) == (0, 1)

@@ -8,6 +8,7 @@ that of its own statement; the server skips what stands behind an error.
 
 import struct
 from collections.abc import Awaitable, Callable
+from enum import Enum
 from functools import cached_property, partial
 from typing import Any, Final
 
@@ -26,11 +27,19 @@ _EXECUTE: Final = b"E" + struct.pack("!iBi", 9, 0, 0)
 Executor = Callable[[Any, float | None], Awaitable[Any]]
 
 
+class _Begin(Enum):
+    """A BEGIN whose answer is not known."""
+
+    WAITS = "in front of what goes ahead"
+    SENT = "sent, and under way, failed, or cancelled with the statement behind it"
+
+
 class PipeliningConnection(asyncpg.Connection):
     """A connection on which BEGIN, and whatever is sent ahead, costs no round trip."""
 
     _begins_late = False
     _ahead = b""
+    _begin: _Begin | None = None
 
     def begin_late(self) -> None:
         """The next BEGIN goes ahead of the first statement of its transaction."""
@@ -55,28 +64,25 @@ class PipeliningConnection(asyncpg.Connection):
         return self._statements_ahead[query][0]
 
     def is_in_transaction(self) -> bool:
-        """Also while BEGIN waits to be sent, and while the server has not answered a statement that was cancelled."""
+        """Also while the answer to BEGIN is not known, and while the server has not answered a statement that was
+        cancelled."""
         if self.is_closed():
             return False
         driver: Any = self
-        return bool(self._ahead) or super().is_in_transaction() or driver._protocol._is_cancelling()
+        return bool(self._ahead or self._begin) or super().is_in_transaction() or driver._protocol._is_cancelling()
 
     async def execute(self, query: str, *args: Any, timeout: float | None = None) -> str:  # noqa: ASYNC109 - the driver's
         if query == "BEGIN;" and self._begins_late:
             self._begins_late = False
             await self.send_ahead("begin")
+            self._begin = _Begin.WAITS
             return "BEGIN"
-        if self._ahead and not args:
-            if query == "COMMIT;":
+        if query == "ROLLBACK;" and self._forget_ahead():
+            return "ROLLBACK"
+        if (self._ahead or self._begin) and not args:
+            if query == "COMMIT;" and self._begin is not _Begin.SENT:
                 await super().fetch("commit", timeout=timeout)
                 return "COMMIT"
-            if query == "ROLLBACK;":
-                driver: Any = self
-                # Refuses while another task prepares the first statement: it would be executed without a transaction.
-                with driver._stmt_exclusive_section:
-                    self._ahead = b""
-                if not super().is_in_transaction():
-                    return "ROLLBACK"
             # The driver sends it as a text, of maybe several statements, for which the server does not skip errors.
             await self._catch_up()
         answer = await super().execute(query, *args, timeout=timeout)
@@ -86,6 +92,17 @@ class PipeliningConnection(asyncpg.Connection):
                 "swallowed; let it pass, or put the statement into a savepoint"
             )
         return answer
+
+    def _forget_ahead(self) -> bool:
+        """Whether that was all of the transaction, of which the server has heard nothing."""
+        waited = self._begin is _Begin.WAITS
+        if self._ahead:
+            driver: Any = self
+            # Refuses while another task prepares the first statement: it would be executed without a transaction.
+            with driver._stmt_exclusive_section:
+                self._ahead = b""
+        self._begin = None
+        return waited
 
     async def _executemany(self, *args: Any, **options: Any) -> Any:
         # The driver sends nothing for no rows, and a ROLLBACK behind values that it refuses: BEGIN has to be answered
@@ -113,6 +130,8 @@ class PipeliningConnection(asyncpg.Connection):
 
     async def _do_execute(self, query: str, executor: Executor, *args: Any, **options: Any) -> Any:
         driver: Any = super()
+        if self._begin is _Begin.SENT:
+            await self._hear_begin()
         if not self._ahead:
             return await driver._do_execute(query, executor, *args, **options)
         try:
@@ -132,13 +151,19 @@ class PipeliningConnection(asyncpg.Connection):
     async def _execute_behind(self, executor: Executor, statement: Any, timeout: float | None) -> Any:  # noqa: ASYNC109
         if not self._ahead:
             return await executor(statement, timeout)
-        ahead, self._ahead = self._ahead, b""
         driver: Any = self
+        # As the driver does before it sends a statement: answers that it does not expect yet are errors to it.
+        timeout = await self._wait_for_cancellation(timeout)
+        ahead, self._ahead = self._ahead, b""
+        if self._begin is not None:
+            self._begin = _Begin.SENT
         protocol = driver._protocol
         sent = protocol.queries_count
         try:
             driver._transport.write(ahead)
-            return await executor(statement, timeout)
+            answer = await executor(statement, timeout)
+            self._begin = None
+            return answer
         except asyncpg.InvalidSQLStatementNameError:
             # DISCARD or DEALLOCATE took them away.
             self._statements_ahead.clear()
@@ -154,8 +179,30 @@ class PipeliningConnection(asyncpg.Connection):
                 self.terminate()
 
     async def _catch_up(self) -> None:
-        if self._ahead:
+        if self._ahead or self._begin is _Begin.SENT:
             await super().fetch(_NOTHING)
+
+    async def _hear_begin(self) -> None:
+        """Raises if the server is in no transaction. After an error of BEGIN itself it is idle: it would execute the
+        next statement without a transaction, and answer COMMIT with a mere warning."""
+        driver: Any = self
+        await self._wait_for_cancellation(driver._protocol._get_timeout(None))
+        if not super().is_in_transaction():
+            self.terminate()
+            raise asyncpg.InterfaceError(
+                "the transaction did not begin: BEGIN failed, or was cancelled, with the first statement, and that "
+                "error was swallowed; nothing was written, so let it pass and run it again"
+            )
+        self._begin = None
+
+    async def _wait_for_cancellation(self, timeout: float | None) -> float | None:  # noqa: ASYNC109 - the driver's
+        """Waits until the server has answered a cancelled statement. Returns the time that is left."""
+        driver: Any = self
+        if not self.is_closed():
+            timeout = await driver._protocol._wait_for_cancellation(timeout)
+        if self.is_closed():
+            raise asyncpg.InterfaceError("connection is closed")
+        return timeout
 
     @cached_property
     def _statements_ahead(self) -> dict[str, tuple[bytes, PreparedStatement]]:
