@@ -272,3 +272,28 @@ async def test_a_connection_lost_before_the_first_statement_is_sent_raises_the_d
             async with begin(opened, s.feed) as tx:
                 await tx.execute(INSERT, 1)
         assert await left(s) == (0, 1)
+
+
+async def test_a_first_statement_with_a_stale_plan_fails_with_its_run_and_not_with_the_next(stage: OpenStage) -> None:
+    """The driver prepares it again, but does not repeat it inside a transaction."""
+    async with stage() as s:
+        queue, work, claim = await work_on(s)
+
+        async def read(again: Work) -> None:
+            async with again.commit() as tx:
+                await tx.fetch("select * from business where id = $1", 1)
+                await tx.execute(INSERT, 1)
+                if again is work:
+                    raise ZeroDivisionError
+
+        def another() -> Work:
+            return Work(claim, queue, s.database, s.feed, Reader(s.database))
+
+        with pytest.raises(ZeroDivisionError):
+            await read(work)
+        await s.owner.execute("alter table business add column more int")
+        with pytest.raises(asyncpg.InvalidCachedStatementError):
+            await read(another())
+        assert await left(s) == (0, 1)
+        await read(another())
+        assert await left(s) == (1, 0)
