@@ -85,14 +85,60 @@ async def test_a_handler_that_swallows_a_failed_commit_is_run_again(stage: OpenS
         assert ["the handler returned although its commit() failed" in row["last_error"] for row in errors] == [True]
 
 
-async def test_a_statement_that_ends_the_transaction_is_refused(stage: OpenStage) -> None:
+ENDS = ["commit", "COMMIT AND CHAIN", "\n  end;", "rollback work", "abort", "begin", "start transaction"]
+
+
+async def test_statements_that_end_the_transaction_are_refused_and_not_sent(stage: OpenStage) -> None:
+    async with stage() as s:
+        await accounts(s, 0)
+        async with begin(s.database, s.feed) as tx:
+            await tx.execute("insert into notes values (1)")
+            for sql in ENDS:
+                for call in (tx.execute, tx.fetch, tx.fetchrow, tx.fetchval):
+                    with pytest.raises(RuntimeError, match="leave BEGIN, COMMIT and ROLLBACK to the engine"):
+                        await call(sql)
+            await tx.execute("insert into notes values (2)")
+        assert await s.owner.fetchval("select count(*) from notes") == 2
+
+
+async def test_a_handlers_own_commit_acknowledges_nothing(stage: OpenStage) -> None:
+    @handles(MOVE)
+    async def commit_early(work: Work) -> None:
+        async with work.commit() as tx:
+            await tx.execute("insert into notes values (1)")
+            if not work.message.attempts:
+                await tx.execute("commit")
+
+    async with stage() as s:
+        await accounts(s, 0)
+        async with working(s, commit_early, runs=1):
+            pass
+        errors = await s.owner.fetch("select last_error from payonce.job_logs where status = 'retry'")
+        assert ["leave BEGIN, COMMIT and ROLLBACK to the engine" in row["last_error"] for row in errors] == [True]
+        assert await s.owner.fetchval("select count(*) from notes") == 1
+
+
+async def test_savepoints_are_no_end_of_the_transaction(stage: OpenStage) -> None:
+    async with stage() as s:
+        await accounts(s, 0)
+        async with begin(s.database, s.feed) as tx:
+            await tx.execute("insert into notes values (1)")
+            for back in ("rollback to before", "ROLLBACK TO SAVEPOINT before", "rollback work to before"):
+                await tx.execute("savepoint before")
+                await tx.execute("insert into notes values (2)")
+                await tx.execute(back)
+                await tx.execute("release before")
+        assert await s.owner.fetchval("select count(*) from notes") == 1
+
+
+async def test_a_statement_of_the_connection_that_ends_the_transaction_is_an_error(stage: OpenStage) -> None:
     async with stage() as s:
         await accounts(s, 0)
 
         async def roll_back() -> None:
             async with begin(s.database, s.feed) as tx:
                 await tx.execute("insert into notes values (1)")
-                await tx.execute("rollback")
+                await tx.connection.execute("rollback")
 
         with pytest.raises(RuntimeError, match="leave BEGIN, COMMIT and ROLLBACK to the engine"):
             await roll_back()

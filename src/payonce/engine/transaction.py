@@ -1,9 +1,10 @@
 """What handlers and HTTP routes read and write through."""
 
+import re
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 from uuid import UUID
 
 import asyncpg
@@ -20,6 +21,11 @@ from payonce.engine.queue import Feed
 from payonce.kit.log import get_logger
 
 log = get_logger(__name__)
+
+_ENDS_A_TRANSACTION: Final = re.compile(
+    r"\s*+(?:begin|start|commit|end|abort|prepare\s+transaction|rollback(?!\s+(?:work\s+|transaction\s+)?to\b))\b",
+    re.IGNORECASE,
+)
 
 
 class RingingFeed(Feed, Protocol):
@@ -88,20 +94,24 @@ class Tx:
         return self._trace_id
 
     async def execute(self, sql: str, *arguments: Any) -> str:
+        _refuse_ends(sql)
         with self._noticing_errors():
             answer: str = await self._connection.execute(sql, *arguments)
         return answer
 
     async def fetch(self, sql: str, *arguments: Any) -> list[Any]:
+        _refuse_ends(sql)
         with self._noticing_errors():
             rows: list[Any] = await self._connection.fetch(sql, *arguments)
         return rows
 
     async def fetchrow(self, sql: str, *arguments: Any) -> Any:
+        _refuse_ends(sql)
         with self._noticing_errors():
             return await self._connection.fetchrow(sql, *arguments)
 
     async def fetchval(self, sql: str, *arguments: Any) -> Any:
+        _refuse_ends(sql)
         with self._noticing_errors():
             return await self._connection.fetchval(sql, *arguments)
 
@@ -213,6 +223,15 @@ class Tx:
             await put_out(self._connection, to, [message])
         self.sent_to.add(wake_name(to))
         return message.id
+
+
+def _refuse_ends(sql: str) -> None:
+    """COMMIT would acknowledge the message of a run that then fails."""
+    if _ENDS_A_TRANSACTION.match(sql):
+        raise RuntimeError(
+            f"{sql.strip()!r} inside a transaction: leave BEGIN, COMMIT and ROLLBACK to the engine; use a savepoint to "
+            "undo a part, and raise an error to undo all"
+        )
 
 
 @asynccontextmanager
