@@ -41,7 +41,7 @@ class Fate(StrEnum):
 
 @dataclass
 class Rule:
-    """For the next `times` statements that hold `words`."""
+    """For the next `times` statements that hold `words`, or consist of them in whatever case."""
 
     words: str
     fate: Fate
@@ -51,6 +51,9 @@ class Rule:
 
     def is_used_up(self) -> bool:
         return self.met >= self.times
+
+    def is_for(self, statement: str) -> bool:
+        return self.words in statement or statement.rstrip(";").lower() == self.words.lower()
 
 
 class Proxy:
@@ -101,7 +104,7 @@ class Proxy:
 
     def rule_for(self, statement: str) -> Rule | None:
         for rule in self._rules:
-            if not rule.is_used_up() and rule.words in statement:
+            if not rule.is_used_up() and rule.is_for(statement):
                 rule.met += 1
                 return rule
         return None

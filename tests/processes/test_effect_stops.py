@@ -83,9 +83,11 @@ async def open_bank(bank: AnyBank) -> AsyncIterator[AnyBank]:
         await runner.cleanup()
 
 
-async def start_payer(desk: Desk, bank: Bank, stops: str = "", wanted: int = 0, *, looks: bool = False) -> Child:
-    folder = str(desk.journal.folder)
-    duty = Duty(url=desk.scratch.service_url, folder=folder, bank_url=bank.url, stops=stops, wanted=wanted, looks=looks)
+async def start_payer(
+    desk: Desk, bank: Bank, stops: str = "", wanted: int = 0, *, looks: bool = False, url: str | None = None
+) -> Child:
+    folder, url = str(desk.journal.folder), url or desk.scratch.service_url
+    duty = Duty(url=url, folder=folder, bank_url=bank.url, stops=stops, wanted=wanted, looks=looks)
     command = (sys.executable, "-m", "tests.processes.payer", msgspec.json.encode(duty).decode())
     child = desk.processes.start(*command, name="payer", cwd=ROOT)
     await desk.noted("ready", 0, START_LIMIT_S, pid=child.pid)

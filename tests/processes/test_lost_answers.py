@@ -2,11 +2,17 @@
 
 from contextlib import suppress
 
+import asyncpg
 import pytest
 
+from payonce.engine.database import Database
+from payonce.engine.model import Message
+from payonce.engine.transaction import begin
 from payonce.testing import eventually
 from tests.processes.desk import LONG_LEASE, Desk
+from tests.processes.payer import PAYMENTS
 from tests.processes.proxy import CLAIM, COMMIT, FENCE, SWEEP, Fate, Proxy, Rule
+from tests.processes.test_effect_stops import Bank, open_bank, others_finished, put_one_of_each, start_payer, states
 
 TRIES = 20
 CUT_OFF_TRIES = 5
@@ -45,6 +51,43 @@ async def test_lost_answers_of_many_commits_in_mid_load_double_nothing(desk: Des
     assert lost.met == 40
     await desk.each_applied_once()
     assert set(await desk.endings()) == {"success"}
+
+
+@pytest.mark.parametrize("fate", [Fate.ANSWER_LOST, Fate.REQUEST_LOST])
+async def test_a_request_hears_whether_its_commit_was_carried_out(desk: Desk, proxy: Proxy, fate: Fate) -> None:
+    """Its token travels with the COMMIT, which is sent in another form than that of a run."""
+
+    async def request(row: int) -> None:
+        async with begin(database, desk.feed) as tx:
+            await tx.execute("insert into books.rows (id) values ($1)", row)
+
+    async with Database.open(proxy.url) as database:
+        await request(1)
+        lost = proxy.expect(COMMIT, fate)
+        if fate is Fate.ANSWER_LOST:
+            await request(2)
+        else:
+            with pytest.raises(asyncpg.PostgresConnectionError):
+                await request(2)
+    assert lost.met == 1
+    assert await desk.ask("select count(*) from books.rows") == (2 if fate is Fate.ANSWER_LOST else 1)
+
+
+@pytest.mark.parametrize("fate", [Fate.ANSWER_LOST, Fate.REQUEST_LOST])
+async def test_a_lost_commit_of_an_intent_leads_to_one_payment(desk: Desk, proxy: Proxy, fate: Fate) -> None:
+    """Of a blind effect: if a committed intent were taken for failed, it would wait for a person."""
+    async with open_bank(Bank()) as bank:
+        await start_payer(desk, bank, url=proxy.url)
+        await put_one_of_each(desk, ["keyed"])
+        await desk.drained()
+        # Of the intent, then of the settlement or of the next try.
+        lost = proxy.expect(COMMIT, fate, times=2)
+        await desk.feed.put([Message(queue=PAYMENTS.queue, payload={"row": 1, "kind": "blind"})])
+        await desk.drained()
+        await others_finished(desk, ["keyed", "blind"])
+        assert lost.met == 2
+        assert await states(desk) == {"keyed": ["performed"], "blind": ["performed"]}
+        assert bank.times() == {"keyed": 1, "blind": 1}
 
 
 @pytest.mark.parametrize("words", [FENCE, "insert into books.lines"], ids=["the fence", "a business statement"])
