@@ -255,6 +255,21 @@ async def test_a_request_whose_second_statement_was_cancelled_hears_so_with_its_
         assert await left(s) == (0, 1)
 
 
+async def test_a_request_that_may_not_write_fails_at_its_commit(stage: OpenStage) -> None:
+    """Also one that only reads, as docs/database.md says."""
+    async with stage() as s:
+        read = []
+
+        async def only_read() -> None:
+            async with begin(s.database, s.feed) as tx:
+                await tx.execute("set transaction read only")
+                read.append(await tx.fetchval("select 1"))
+
+        with pytest.raises(asyncpg.ReadOnlySQLTransactionError):
+            await only_read()
+        assert read == [1]
+
+
 class Lost(PlainConnection):
     """Breaks between the preparation of a statement and its execution."""
 
