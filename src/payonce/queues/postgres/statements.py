@@ -148,8 +148,8 @@ SETTLE_OTHERS: Final = f"""
     )
     select id from ended"""
 
-# The fence of a business transaction: with it the row is ours until commit, or there is nothing to commit. Sent by
-# execute(), which can go out with BEGIN and answers how many rows there were.
+# The fence of a business transaction: with it the row is ours until commit, or there is nothing to commit. It goes
+# ahead of the handler's first statement, so it returns no rows, and raises if the row is not ours.
 SETTLE_WITHIN: Final = f"""
     with gone as (
         delete from payonce.messages m where m.id = $1 and m.token = $2 and m.lease_until is not null
