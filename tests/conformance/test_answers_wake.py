@@ -4,7 +4,7 @@ a redrive says what would only go back to waiting."""
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -40,8 +40,7 @@ class Ground:
     bring: Callable[[], Awaitable[None]]
     """What is due comes to where the worker finds it."""
     vendor: Vendor
-    during: list[Callable[[], Awaitable[None]]]
-    """Done inside the next run, after its effect."""
+    acts: "Acts"
 
     async def step(self) -> bool:
         await self.bring()
@@ -72,18 +71,26 @@ class Ground:
 OpenGround = Callable[[], AbstractAsyncContextManager[Ground]]
 
 
-During = list[Callable[[], Awaitable[None]]]
+@dataclass
+class Acts:
+    """What happens inside the next run."""
+
+    before: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
+    """Before its effect; the run then ends with a retry and never comes to it."""
+    after: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
+    """After its effect, if that ended with a retry."""
 
 
-def handler_of(vendor: Vendor, during: During) -> Handler:
+def handler_of(vendor: Vendor, acts: Acts) -> Handler:
     @handles(PAY)
     async def pay(work: Work) -> None:
+        if acts.before:
+            await _all(acts.before)
+            raise Retry("not ready yet")
         try:
             await work.effect(Pay(vendor, Blind()), key="p-1")
         except Retry:
-            for act in during:
-                await act()
-            during.clear()
+            await _all(acts.after)
             raise
         if "busy" in vendor.faults:
             raise Retry("somebody else is busy")
@@ -93,23 +100,26 @@ def handler_of(vendor: Vendor, during: During) -> Handler:
     return pay
 
 
+async def _all(acts: list[Callable[[], Awaitable[None]]]) -> None:
+    while acts:
+        await acts.pop(0)()
+
+
 @asynccontextmanager
-async def on_postgres(scratch: ScratchDatabase, vendor: Vendor, during: During) -> AsyncIterator[Ground]:
+async def on_postgres(scratch: ScratchDatabase, vendor: Vendor, acts: Acts) -> AsyncIterator[Ground]:
     async def nothing() -> None:
         pass
 
     async with open_stage(scratch) as s:
         await s.clock.freeze()
         queue = await s.queue(PAY)
-        worker = Worker([handler_of(vendor, during)], s.database, s.feed, lambda _: queue)
+        worker = Worker([handler_of(vendor, acts)], s.database, s.feed, lambda _: queue)
         await s.feed.put([Message(queue=PAY.queue)])
-        yield Ground(s, s.feed, s.admin, worker, nothing, vendor, during)
+        yield Ground(s, s.feed, s.admin, worker, nothing, vendor, acts)
 
 
 @asynccontextmanager
-async def on_redis(
-    scratch: ScratchDatabase, server: RedisServer, vendor: Vendor, during: During
-) -> AsyncIterator[Ground]:
+async def on_redis(scratch: ScratchDatabase, server: RedisServer, vendor: Vendor, acts: Acts) -> AsyncIterator[Ground]:
     async with open_redis_stage(scratch, server) as s:
         await s.clock.freeze()
         queue = await s.queue(PAY)
@@ -118,14 +128,14 @@ async def on_redis(
             while await relay_step(s.database, RedisRelay(s.store)):
                 pass
 
-        worker = Worker([handler_of(vendor, during)], s.database, s.feed, lambda _: queue)
+        worker = Worker([handler_of(vendor, acts)], s.database, s.feed, lambda _: queue)
         async with begin(s.database, s.feed) as tx:
             await tx.send(PAY, {})
-        yield Ground(s, s.feed, s.admin, worker, relay, vendor, during)
+        yield Ground(s, s.feed, s.admin, worker, relay, vendor, acts)
 
 
 @asynccontextmanager
-async def on_cloud_tasks(scratch: ScratchDatabase, vendor: Vendor, during: During) -> AsyncIterator[Ground]:
+async def on_cloud_tasks(scratch: ScratchDatabase, vendor: Vendor, acts: Acts) -> AsyncIterator[Ground]:
     async with open_stage(scratch) as s:
         await s.clock.freeze()
         async with open_runs(s, PAY) as runs:
@@ -139,26 +149,33 @@ async def on_cloud_tasks(scratch: ScratchDatabase, vendor: Vendor, during: Durin
                 for row in await s.owner.fetch(f"select id, delivery from payonce.outbox where {due}"):
                     runs.bring(row["id"], row["delivery"])
 
-            worker = Worker([handler_of(vendor, during)], s.database, runs.tasks.feed, lambda _: runs.queue)
+            worker = Worker([handler_of(vendor, acts)], s.database, runs.tasks.feed, lambda _: runs.queue)
             await runs.tasks.feed.put([Message(queue=PAY.queue)])
-            yield Ground(s, runs.tasks.feed, runs.tasks.admin, worker, tasks, vendor, during)
+            yield Ground(s, runs.tasks.feed, runs.tasks.admin, worker, tasks, vendor, acts)
 
 
 @pytest.fixture(params=["PostgreSQL", "Redis", "Cloud Tasks"])
 def ground(scratch: ScratchDatabase, request: pytest.FixtureRequest) -> OpenGround:
-    vendor, during = Vendor(faults=["lost after"]), During()
+    vendor, acts = Vendor(faults=["lost after"]), Acts()
     if request.param == "PostgreSQL":
-        return lambda: on_postgres(scratch, vendor, during)
+        return lambda: on_postgres(scratch, vendor, acts)
     if request.param == "Redis":
         server = request.getfixturevalue("redis_server")
-        return lambda: on_redis(scratch, server, vendor, during)
-    return lambda: on_cloud_tasks(scratch, vendor, during)
+        return lambda: on_redis(scratch, server, vendor, acts)
+    return lambda: on_cloud_tasks(scratch, vendor, acts)
 
 
 async def _lost(g: Ground) -> None:
     """The vendor's answer was lost; the next run puts that before a person."""
     await g.step()
     await g.s.clock.advance(3_601)
+
+
+async def _last_run_is_due(g: Ground) -> None:
+    """With its effect before a person."""
+    for _ in range(3):
+        await g.step()
+        await g.s.clock.advance(3_601)
 
 
 async def _parked(g: Ground) -> None:
@@ -212,13 +229,39 @@ async def test_an_answer_wakes_a_parked_message(ground: OpenGround) -> None:
 async def test_an_answer_during_a_run_makes_the_next_run_due_at_once(ground: OpenGround) -> None:
     async with ground() as g:
         await _lost(g)
-        g.during.append(_quietly(g.answer))
+        g.acts.after.append(_quietly(g.answer))
         await g.step()
         assert (await g.states())[1:] == (0, 0)
         assert await g.step()
         assert await g.is_paid()
         assert await g.states() == (0, 0, 0)
         assert len(g.vendor.calls) == 1
+
+
+async def test_an_answer_during_a_run_that_never_comes_to_its_effect_makes_the_next_run_due_at_once(
+    ground: OpenGround,
+) -> None:
+    async with ground() as g:
+        await _lost(g)
+        await g.step()
+        await g.s.clock.advance(3_601)
+        g.acts.before.append(_quietly(g.answer))
+        await g.step()
+        assert (await g.states())[1:] == (0, 0)
+        assert await g.step()
+        assert await g.is_paid()
+        assert await g.states() == (0, 0, 0)
+        assert len(g.vendor.calls) == 1
+
+
+async def test_an_answer_during_the_last_run_makes_one_more_run_due_at_once(ground: OpenGround) -> None:
+    async with ground() as g:
+        await _last_run_is_due(g)
+        g.acts.before.append(_quietly(g.answer))
+        await g.step()
+        assert (await g.states())[1:] == (0, 0)
+        assert await g.step()
+        assert await g.is_paid()
 
 
 async def test_an_answer_while_the_run_is_being_settled_waits_and_wakes_the_message(ground: OpenGround) -> None:
@@ -229,7 +272,7 @@ async def test_an_answer_while_the_run_is_being_settled_waits_and_wakes_the_mess
             answering_now.append(asyncio.create_task(g.answer()))
 
         await _lost(g)
-        g.during.append(answer_soon)
+        g.acts.after.append(answer_soon)
         await g.step()
         await asyncio.gather(*answering_now)
         assert (await g.states())[1:] == (0, 0)
@@ -241,7 +284,7 @@ async def test_only_an_answer_to_this_very_run_makes_the_next_one_due_at_once(gr
     """Else a message that is retried for another reason would go round without a rest."""
     async with ground() as g:
         await _lost(g)
-        g.during.append(_quietly(g.answer))
+        g.acts.after.append(_quietly(g.answer))
         await g.step()
         await g.s.clock.advance(1)
         g.vendor.faults.append("busy")

@@ -180,10 +180,14 @@ class Work:
         """
         if self._under_way:
             return self._under_way[0]
-        if not self._called and (self._claim.first or self._claim.token <= FIRST_TOKEN):
+        if not self._may_have_effects():
             return None
         found = await left_open(self.read if read is None else read, self.message.id)
         return None if found is None else found.label
+
+    def _may_have_effects(self) -> bool:
+        """Whether the message may have effects on record, of this run or of an earlier one."""
+        return self._called or not (self._claim.first or self._claim.token <= FIRST_TOKEN)
 
     async def pause(self, reason: str, by: str) -> None:
         """Stops the runs of this message's queue until a person has seen to it, at once: where an effect of the message
@@ -192,11 +196,14 @@ class Work:
             await pause_loudly(connection, self.message.queue, reason, by)
 
     async def put_off(self, settlement: Settlement) -> Settlement | None:
-        """Ends a run that is repeated later. While an effect of it is before a person it settles by itself, behind a
-        last look at the effects: an answer that came during the run makes the next run due at once, and a later answer
-        finds the message waiting. None when it is settled, or no longer this run's."""
+        """Ends a run that is repeated later. While an effect of its message is before a person, whether or not this run
+        called effect(), it settles by itself, behind a last look at the effects: an answer that came during the run
+        makes the next run due at once, and a later answer finds the message waiting. None when it is settled, or no
+        longer this run's."""
         try:
-            if self._called and await may_be_answered(self.read, self.message.id, self._claim.effects_since):
+            if self._may_have_effects() and await may_be_answered(
+                self.read, self.message.id, self._claim.effects_since
+            ):
                 await self._put_off(settlement)
                 return None
         except Stale:

@@ -292,7 +292,7 @@ class QueueServer:
                     return None
                 case Ending.RETRY:
                     news = f"{reason}; but there is news of its effects"
-                    return Settlement(claim, Ending.RETRY, news, self._backoff_s(run))
+                    return await work.put_off(Settlement(claim, Ending.RETRY, news, self._backoff_s(run)))
             if callable(self.policy.on_give_up):
                 work.cause = step.cause
                 await self.policy.on_give_up(work)
