@@ -58,6 +58,28 @@ class Ground:
         assert isinstance(end, Done)
         return end.result
 
+    async def answer_slowly(self) -> Callable[[], Awaitable[None]]:
+        """Answers in a transaction that stays open for a second; what is returned commits it."""
+        answered, commit = asyncio.Event(), asyncio.Event()
+        found = await self.review()
+
+        async def answer() -> None:
+            given = ReviewAnswer(found.effect.id, found.effect.revision, Answer.HAPPENED, "seen", OUTCOME)
+            async with begin(self.s.database, self.feed) as tx:
+                await ask(tx, answering(self.admin), given, "ada", "seen")
+                answered.set()
+                await commit.wait()
+
+        answering_now = asyncio.create_task(answer())
+        await answered.wait()
+        await self.s.clock.advance(1)
+
+        async def committed() -> None:
+            commit.set()
+            await answering_now
+
+        return committed
+
     async def states(self) -> tuple[int, int, int]:
         """Due, delayed, parked."""
         await self.bring()
@@ -262,6 +284,46 @@ async def test_an_answer_during_the_last_run_makes_one_more_run_due_at_once(grou
         assert (await g.states())[1:] == (0, 0)
         assert await g.step()
         assert await g.is_paid()
+
+
+async def test_an_answer_begun_before_the_run_and_committed_after_its_look_wakes_the_message(
+    ground: OpenGround,
+) -> None:
+    async with ground() as g:
+        await _lost(g)
+        await g.step()
+        await g.s.clock.advance(3_601)
+        g.acts.after.append(await g.answer_slowly())
+        await g.step()
+        assert (await g.states())[1:] == (0, 0)
+        assert await g.step()
+        assert await g.is_paid()
+        assert await g.states() == (0, 0, 0)
+
+
+async def test_an_answer_begun_before_the_last_run_and_committed_after_its_look_wakes_the_message(
+    ground: OpenGround,
+) -> None:
+    async with ground() as g:
+        await _last_run_is_due(g)
+        g.acts.after.append(await g.answer_slowly())
+        await g.step()
+        assert (await g.states())[1:] == (0, 0)
+        assert await g.step()
+        assert await g.is_paid()
+        assert await g.states() == (0, 0, 0)
+
+
+async def test_a_message_is_not_given_up_on_an_answer_that_its_last_run_did_not_read(ground: OpenGround) -> None:
+    async with ground() as g:
+        await _last_run_is_due(g)
+        g.acts.before.append(await g.answer_slowly())
+        await g.step()
+        assert (await g.states())[1:] == (1, 0)
+        await g.s.clock.advance(3_601)
+        assert await g.step()
+        assert await g.is_paid()
+        assert await g.states() == (0, 0, 0)
 
 
 async def test_an_answer_while_the_run_is_being_settled_waits_and_wakes_the_message(ground: OpenGround) -> None:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, get_args, get_type_hints
+from uuid import UUID
 
 from msgspec.structs import replace
 
@@ -46,6 +47,7 @@ class Work:
         "_ended",
         "_feed",
         "_queue",
+        "_seen",
         "_service",
         "_under_way",
         "cause",
@@ -83,6 +85,8 @@ class Work:
         """Effects that are being performed right now, also those that are not on record yet."""
         self._ended: set[tuple[str, str]] = set()
         """Effects, by kind and key, whose end this run knows."""
+        self._seen: dict[UUID, int] = {}
+        """The revision at which this run last read each effect."""
 
     @property
     def message(self) -> Message:
@@ -151,7 +155,7 @@ class Work:
             )
         self._refuse_inside_a_transaction(f"effect() {effect.kind} {key}")
         run = EffectRun(
-            self._claim, self._queue, self._database, self._feed, self.read, self._service, self._checks
+            self._claim, self._queue, self._database, self._feed, self.read, self._service, self._checks, self._seen
         )  # fmt: skip
         self._called = True
         self._under_way.append(f"{effect.kind} {key}")
@@ -200,10 +204,9 @@ class Work:
         called effect(), it settles by itself, behind a last look at the effects: an answer that came during the run
         makes the next run due at once, and a later answer finds the message waiting. None when it is settled, or no
         longer this run's."""
+        message, since = self.message, self._claim.effects_since
         try:
-            if self._may_have_effects() and await may_be_answered(
-                self.read, self.message.id, self._claim.effects_since
-            ):
+            if self._may_have_effects() and await may_be_answered(self.read, message.id, since, self._seen):
                 await self._put_off(settlement)
                 return None
         except Stale:
@@ -212,7 +215,7 @@ class Work:
             if not is_transient(error):
                 raise
             # Without the last look: an answer that came during the run is seen when the policy's delay is over.
-            log.warning("effects_not_looked_at", message_id=str(self.message.id), error=redact(str(error)))
+            log.warning("effects_not_looked_at", message_id=str(message.id), error=redact(str(error)))
         return settlement
 
     async def _put_off(self, settlement: Settlement) -> None:
@@ -223,7 +226,7 @@ class Work:
         ):
             if not await self._queue.hold_within(connection, self._claim):
                 raise Stale(f"message {message.id} of {message.queue} is no longer this run's to put off")
-            if await answered_since(Tx(connection, self._feed, message.trace), message.id, since):
+            if await answered_since(Tx(connection, self._feed, message.trace), message.id, since, self._seen):
                 settlement = replace(settlement, delay_s=0.0)
             if not await self._queue.settle_within(connection, settlement):
                 raise Stale(f"message {message.id} of {message.queue} is no longer this run's to put off")

@@ -33,15 +33,16 @@ async def left_open(read: Reader | Tx, message_id: UUID) -> Stored | None:
 
 
 async def has_loose_ends(read: Reader, message_id: UUID, since: datetime | None) -> bool:
-    """Whether an effect of the message is open, or ended after `since`; None: or ended at all."""
+    """Whether an effect of the message is open, or has ended and the run may not know it: after `since`, or by a recent
+    answer. Without `since`: or ended at all."""
     return bool(
         await read.fetchval(
-            """
+            f"""
             select exists (
-                select from payonce.effects
-                where message_id = $1
-                  and (state in ('intended', 'unknown', 'review')
-                       or updated_at >= coalesce($2::timestamptz, '-infinity')))
+                select from payonce.effects e
+                where e.message_id = $1
+                  and (e.state in ('intended', 'unknown', 'review')
+                       or e.updated_at >= coalesce($2::timestamptz, '-infinity') or {UNHEEDED}))
             """,
             message_id, since,
         )
@@ -53,7 +54,8 @@ async def hold_effects(
 ) -> tuple[Stored | None, bool]:
     """Locks the effects of a message that is to be given up: one that is open, and whether there is news that the run
     does not know of. `known` are those, by kind and key, whose end it knows. Who answers for one of them waits, and
-    then finds the message parked, or has answered before and is seen here."""
+    then finds the message parked, or has answered before and is seen here. Answers of the last ANSWER_GRACE_S count
+    whenever they were given: one that began before `since` may have been committed after the run read the effect."""
     rows = await tx.fetch(
         f"""
         select e.*, payonce.due_now() as now, {UNHEEDED} as unheeded, exists (
@@ -62,7 +64,8 @@ async def hold_effects(
             ) as regenerated
         from payonce.effects e
         where e.message_id = $1
-          and (e.state in ('intended', 'unknown', 'review') or e.updated_at >= coalesce($2::timestamptz, '-infinity'))
+          and (e.state in ('intended', 'unknown', 'review')
+               or e.updated_at >= coalesce($2::timestamptz, '-infinity') or {UNHEEDED})
         order by e.id for update of e
         """,
         message_id, since,

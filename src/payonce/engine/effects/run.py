@@ -48,6 +48,7 @@ async def run_effect(
     _check(run, effect, key, scope)
     for _ in range(TURNS_MAX):
         found = await store.standing(run.read, effect.kind, key)
+        run.seen.update((each.id, each.revision) for each in found)
         earlier, newest = found[:-1], found[-1] if found else None
         if newest is None or (newest.superseded and newest.state in UNDONE and not earlier):
             outcome = await _first(run, effect, key, newest, intent, scope)

@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 from uuid import UUID
 
@@ -80,6 +80,8 @@ class Run:
     read: Reader
     service: str = ""
     checks: Sequence[IntentCheck] = ()
+    seen: dict[UUID, int] = field(default_factory=dict)
+    """The revision at which the run last read each effect."""
 
     @property
     def tenant(self) -> str | None:

@@ -3,8 +3,12 @@
 A parked message starts over. One that waits for its next attempt is due at once. One that is in work is left to its
 run: a run that ends with a retry looks at its effects once more, behind their locks (`answered_since`), so an answer is
 either seen there or finds the message waiting.
+
+The time of an answer does not show whether the run knew it: a transaction that began before the claim may commit after
+the run has read the effect. An answer is therefore also news if it changed the revision that the run has read.
 """
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 from uuid import UUID
@@ -17,7 +21,11 @@ from payonce.engine.transaction import Reader, Tx
 _ANSWERED: Final = """
     exists (select from payonce.effect_attempts a
             where a.effect_id = e.id and a.event = 'answered'
-              and a.created_at >= coalesce($2::timestamptz, '-infinity'))"""
+              and (a.created_at >= coalesce($2::timestamptz, '-infinity')
+                   or (exists (select from unnest($3::uuid[], $4::bigint[]) as seen (id, revision)
+                               where seen.id = e.id and seen.revision < e.revision)
+                       and not exists (select from payonce.effect_attempts later
+                                       where later.effect_id = e.id and later.id > a.id))))"""
 
 
 async def wake_message(connection: Connection, message_id: UUID) -> str | None:
@@ -47,22 +55,24 @@ async def wake_message(connection: Connection, message_id: UUID) -> str | None:
     return queue or await wake_kept(connection, message_id)
 
 
-async def may_be_answered(read: Reader, message_id: UUID, since: datetime | None) -> bool:
-    """Whether an effect of the message is before a person, or was until somebody answered after `since`."""
+async def may_be_answered(read: Reader, message_id: UUID, since: datetime | None, seen: Mapping[UUID, int]) -> bool:
+    """Whether an effect of the message is before a person, or was until an answer that is news: see answered_since."""
     found: bool = await read.fetchval(
         f"""
         select exists (select from payonce.effects e where e.message_id = $1 and (e.state = 'review' or {_ANSWERED}))
         """,
-        message_id, since,
+        message_id, since, list(seen), list(seen.values()),
     )  # fmt: skip
     return found
 
 
-async def answered_since(tx: Tx, message_id: UUID, since: datetime | None) -> bool:
-    """Whether somebody answered for an effect of the message after `since`. Locks the effects until the caller commits:
-    who answers meanwhile waits, and then finds the message as this transaction leaves it."""
+async def answered_since(tx: Tx, message_id: UUID, since: datetime | None, seen: Mapping[UUID, int]) -> bool:
+    """Whether somebody answered for an effect of the message after `since`, or after the run read it; `seen` has the
+    revision that the run read of each effect. Locks the effects until the caller commits: who answers meanwhile waits,
+    and then finds the message as this transaction leaves it."""
     await tx.fetch("select from payonce.effects where message_id = $1 order by id for update", message_id)
     found: bool = await tx.fetchval(
-        f"select exists (select from payonce.effects e where e.message_id = $1 and {_ANSWERED})", message_id, since
-    )
+        f"select exists (select from payonce.effects e where e.message_id = $1 and {_ANSWERED})",
+        message_id, since, list(seen), list(seen.values()),
+    )  # fmt: skip
     return found
