@@ -19,6 +19,7 @@ from payonce.engine.push import EnvelopeCodec
 from payonce.engine.work import Work, handles
 from payonce.kit.http import HttpClient, Response
 from payonce.kit.outcomes import Invalid
+from payonce.kit.redact import redact
 from payonce.queues.cloudtasks.box import STALE
 from payonce.queues.cloudtasks.names import LOCAL_ACCOUNT, task_id
 from payonce.queues.cloudtasks.server.tokens import TokenMaker
@@ -108,7 +109,10 @@ async def test_a_task_as_cloud_run_forwards_it_is_run_where_cloud_run_verifies_a
             assert answer.status == 401
             assert await k.written() == 0
             [line] = [each for each in said if each["event"] == "task_refused"]
-            assert "CLOUD_TASKS_VERIFIED_BY=cloud-run" in line["reason"]
+            reason = line["reason"]
+            assert "Only if this service is deployed with --no-allow-unauthenticated" in reason
+            assert "CLOUD_TASKS_VERIFIED_BY=cloud-run. On an open service somebody has forged it" in reason
+            assert redact(reason) == reason, "the log shows all of it"
 
 
 @pytest.mark.parametrize("by_platform", [True, False])

@@ -142,7 +142,7 @@ async def test_claims_are_checked_behind_cloud_run_too(monkeypatch: pytest.Monke
 
 async def test_a_token_without_its_signature_is_refused_where_nobody_else_has_checked_it() -> None:
     maker = TokenMaker()
-    with pytest.raises(Invalid, match="set CLOUD_TASKS_VERIFIED_BY=cloud-run for this service, or deploy it with"):
+    with pytest.raises(Invalid, match="On an open service somebody has forged it; leave"):
         await verifier(GoogleThere(maker)).check(forwarded(maker.token(ACCOUNT, AUDIENCE)), AUDIENCE)
 
 

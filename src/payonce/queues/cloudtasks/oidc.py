@@ -132,9 +132,11 @@ class Verifier:
     def _check_forwarded(self, serverless: bool) -> None:
         """Whether Cloud Run may be trusted to have verified this token before it removed its signature."""
         if not self._by_platform:
+            # Anybody can send such a token to an open service, and must not talk its operator into this setting.
             raise Invalid(
-                "Cloud Run has removed the signature: set CLOUD_TASKS_VERIFIED_BY=cloud-run for this service, or "
-                "deploy it with --allow-unauthenticated and let payonce verify the tokens"
+                f"it ends in {REMOVED}. Only if this service is deployed with --no-allow-unauthenticated has Cloud Run "
+                "verified it; then set CLOUD_TASKS_VERIFIED_BY=cloud-run. On an open service somebody has forged it; "
+                "leave the setting as it is"
             )
         if serverless:
             raise Invalid("Cloud Run has checked another token than this one")
