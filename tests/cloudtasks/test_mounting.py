@@ -201,7 +201,7 @@ async def test_cloud_runs_check_is_trusted_on_cloud_run_alone(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CLOUD_TASKS_ENDPOINT", raising=False)
-    for name in ("K_SERVICE", "K_REVISION", "K_CONFIGURATION"):
+    for name in ("K_SERVICE", "K_REVISION", "K_CONFIGURATION", "KUBERNETES_SERVICE_HOST"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("CLOUD_TASKS_VERIFIED_BY", "cloud-run")
     with pytest.raises(Invalid, match=r"this is no Cloud Run service \(K_SERVICE is not set\)"):
@@ -218,6 +218,18 @@ async def test_cloud_runs_check_is_trusted_on_cloud_run_alone(
     load_settings().access.check_platform("my-project-123")
     monkeypatch.delenv("CLOUD_TASKS_VERIFIED_BY")
     assert not cloud_tasks(load_settings()).verified_by_platform
+
+
+def test_knative_is_not_taken_for_cloud_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("K_SERVICE", "K_REVISION", "K_CONFIGURATION"):
+        monkeypatch.setenv(name, "gcsplit2")
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+    load_settings().access.check_platform("my-project-123")
+    monkeypatch.setenv("CLOUD_TASKS_VERIFIED_BY", "cloud-run")
+    with pytest.raises(
+        Invalid, match=r"this runs in Kubernetes \(KUBERNETES_SERVICE_HOST is set\).*leave it unset here"
+    ):
+        load_settings().access.check_platform("my-project-123")
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,9 @@ from payonce.settings.keeping import kept
 CLOUD_RUN: Final = "cloud-run"
 OF_CLOUD_RUN: Final = ("K_SERVICE", "K_REVISION", "K_CONFIGURATION")
 """What every container of a Cloud Run service has in its environment, by its container contract."""
+OF_KUBERNETES: Final = "KUBERNETES_SERVICE_HOST"
+"""In the environment of every container in Kubernetes, and of none on Cloud Run. Knative Serving runs there, sets the
+names above too, and verifies no token."""
 TOKEN_FILE_NAME: Final = "cloudtasks-token"  # noqa: S105 - a name
 TOKEN_BYTES: Final = 32
 TOKEN_LEAST_CHARS: Final = 16
@@ -87,6 +90,11 @@ class AccessSettings(BaseModel):
             raise Invalid(
                 f"CLOUD_TASKS_VERIFIED_BY is cloud-run, and this is no Cloud Run service ({missing[0]} is not set): "
                 "nobody would have checked the tokens of tasks; leave it unset here"
+            )
+        if os.environ.get(OF_KUBERNETES):
+            raise Invalid(
+                f"CLOUD_TASKS_VERIFIED_BY is cloud-run, and this runs in Kubernetes ({OF_KUBERNETES} is set), where "
+                "Knative names its services as Cloud Run does and checks no tokens of tasks; leave it unset here"
             )
         if project is None:
             raise Invalid(
