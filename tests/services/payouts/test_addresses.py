@@ -76,6 +76,22 @@ async def test_the_webhook_refuses_a_mistyped_address(
         assert no.value.status == 422
 
 
+@pytest.mark.parametrize("network", ["celo", "sonic", "a-network-of-tomorrow"])
+def test_evm_addresses_are_checked_on_networks_that_are_not_listed(network: str) -> None:
+    for spelled in SPELLINGS:
+        assert wrong_with(network, spelled) is None
+    assert wrong_with(network, "0X" + MIXED[2:].upper()) == f"is no address of the network {network}"
+    assert "the zero address" in (wrong_with(network, "0x" + "0" * 40) or "")
+    assert "EIP-55" in (wrong_with(network, MIXED[:-1] + "D") or "")
+    assert wrong_with(network, BTC[0]) is None, "of another shape; only the exchange knows"
+
+
+@pytest.mark.parametrize("network", ["rsk", "zil"])
+def test_a_network_with_a_checksum_of_its_own_is_not_held_to_eip_55(network: str) -> None:
+    assert wrong_with(network, MIXED[:-1] + "D") is None
+    assert "the zero address" in (wrong_with(network, "0x" + "0" * 40) or "")
+
+
 @pytest.mark.parametrize(
     ("address", "why"), [(MIXED[:-1] + "D", "EIP-55"), ("0x" + "0" * 40, "zero address"), (BTC[0], "no address of")]
 )

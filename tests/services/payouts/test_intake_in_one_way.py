@@ -109,9 +109,10 @@ def test_the_zero_address_is_nobodys(network: str) -> None:
     assert wrong_with(network, CLIENT) is None
 
 
+@pytest.mark.parametrize("network", ["eth", "bsc", "celo"])
 @pytest.mark.parametrize("address", [HOST_WALLET, "0x" + "AB" * 20])
-def test_the_wallet_does_not_pay_itself(address: str) -> None:
-    status, reason = refused(webhook(NOW, **{**TO_ETH, "wallet_address": address}))
+def test_the_wallet_does_not_pay_itself(address: str, network: str) -> None:
+    status, reason = refused(webhook(NOW, **{**TO_ETH, "payout_network": network, "wallet_address": address}))
     assert status == HTTPStatus.UNPROCESSABLE_ENTITY
     assert reason == "wallet_address is the wallet that pays, which cannot pay itself; give the client's own address"
     assert read(webhook(NOW, **TO_ETH)).wallet_address == CLIENT

@@ -17,6 +17,8 @@ from payonce.services.payouts.checksums import (
 _BASE58: Final = "1-9A-HJ-NP-Za-km-z"
 _BECH32: Final = "02-9ac-hj-np-z"
 _EVM: Final = re.compile(r"0x[0-9a-fA-F]{40}")
+_SEEMS_EVM: Final = re.compile(r"0[xX][0-9a-fA-F]{40}")
+"""On a network that is not listed, this is an address of an EVM network, also where it is misspelled."""
 _ZERO: Final = "0x" + "0" * 40
 """Of no key: what is sent there is lost to everybody."""
 _ANY: Final = re.compile(r"[\x21-\x7e]{4,200}")
@@ -39,6 +41,9 @@ SHAPES: Final = {
     "ton": re.compile(r"[EUk0][Qf][A-Za-z0-9_/+-]{46}|-?[01]:[0-9a-fA-F]{64}"),
     "xmr": re.compile(rf"[48][{_BASE58}]{{94}}([{_BASE58}]{{11}})?"),
 }
+
+_OTHER_CHECKSUMS: Final = frozenset({"rsk", "rbtc", "zil"})
+"""Networks with addresses of that shape whose capital letters follow a rule of their own: EIP-1191, and Zilliqa's."""
 
 
 def is_memo(text: str) -> bool:
@@ -87,7 +92,7 @@ def in_capitals(address: str) -> str:
 
 def wrong_with(network: str, address: str) -> str | None:
     """Why it cannot be an address of the network, as the end of a sentence; None when it can."""
-    shape = SHAPES.get(network, _ANY)
+    shape = _shape_of(network, address)
     if not shape.fullmatch(in_one_spelling(network, address)):
         return f"is no address of the network {network}"
     if shape is _EVM and address == _ZERO:
@@ -102,9 +107,14 @@ def wrong_with(network: str, address: str) -> str | None:
     return None
 
 
+def _shape_of(network: str, address: str) -> re.Pattern[str]:
+    """Not every EVM network is listed: there the address itself tells that EIP-55 applies to it."""
+    return SHAPES.get(network) or (_EVM if _SEEMS_EVM.fullmatch(address) else _ANY)
+
+
 def _checksum_holds(network: str, address: str) -> bool:
     """Of the networks whose checksum is known here; of any other, the exchange will tell."""
-    if SHAPES.get(network) is _EVM:
+    if _shape_of(network, address) is _EVM and network not in _OTHER_CHECKSUMS:
         # With one case alone an address carries no checksum.
         return address[2:] in (address[2:].lower(), address[2:].upper()) or address == checksummed(address)
     if network == "btc" and address.startswith(f"{BITCOIN}1"):

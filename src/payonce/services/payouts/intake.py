@@ -24,7 +24,6 @@ from payonce.kit.money import Amount, loads_exact
 from payonce.kit.outcomes import Invalid, PayonceError
 from payonce.services.payouts.addresses import (
     MEMO_RULE,
-    SHAPES,
     checksummed,
     in_capitals,
     in_one_spelling,
@@ -241,7 +240,7 @@ def _address(given: object, network: str, terms: Terms) -> str:
         raise _wrong("wallet_address", f"is no address of the network {network}")
     if (wrong := wrong_with(network, given)) is not None:
         raise _wrong("wallet_address", wrong)
-    if SHAPES.get(network) is SHAPES["eth"] and given.lower() == terms.host_wallet.lower():
+    if key_of(given) == key_of(terms.host_wallet):
         raise _wrong(
             "wallet_address", "is the wallet that pays, which cannot pay itself; give the client's own address"
         )

@@ -16,7 +16,7 @@ from payonce.kit.log import get_logger
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Retry
 from payonce.services.payouts import intake, store
-from payonce.services.payouts.addresses import SHAPES, in_one_spelling, key_of, wrong_with
+from payonce.services.payouts.addresses import in_one_spelling, key_of, wrong_with
 from payonce.services.payouts.model import USDT, Hold, Payout, State, payout_from
 from payonce.services.payouts.policies import ESTIMATE
 from payonce.services.payouts.reading import number_of
@@ -112,6 +112,6 @@ def _asked(work: Work, told: hops.EstimateRequest | hops.EstimateResponse, usdt:
 def _wrong_address(terms: Terms, asked: intake.Asked) -> str | None:
     if (wrong := wrong_with(asked.payout_network, asked.wallet_address)) is not None:
         return f"wallet_address {wrong}"
-    if SHAPES.get(asked.payout_network) is SHAPES["eth"] and key_of(asked.wallet_address) == key_of(terms.host_wallet):
+    if key_of(asked.wallet_address) == key_of(terms.host_wallet):
         return "wallet_address is the wallet that pays, which cannot pay itself"
     return None
