@@ -19,7 +19,7 @@ from payonce.services.payouts.receiving import Taken
 from payonce.services.payouts.story import carried, open_verdicts
 from payonce.services.payouts.swap_reading import Seen
 from payonce.testing import OpenStage
-from tests.services.payouts.payouts_stage import BTC_CLIENT, TO_BTC, Office, eth, open_office, usdt
+from tests.services.payouts.payouts_stage import BTC_CLIENT, HOST_WALLET, TO_BTC, Office, eth, open_office, usdt
 
 BAD_ADDRESS = "bc1p0xlxvlhemja6c4dqv22uapctqupfhlxm9h8z3k2e72q4k9hcz7vqzk5jj0"
 """It has the shape that we ask for, and not the one that the exchange does."""
@@ -143,6 +143,30 @@ async def test_an_address_of_another_shape_is_refused(stage: OpenStage) -> None:
         with pytest.raises(Invalid, match="no address"):
             await decide(office, taken, Verdict.READDRESS, address="0x" + "12" * 20)
         assert await office.state(taken) is State.HELD
+
+
+@pytest.mark.parametrize("address", [HOST_WALLET, "0x" + "AB" * 20])
+async def test_the_wallet_that_pays_is_no_other_address(stage: OpenStage, address: str) -> None:
+    async with open_office(stage) as office:
+        taken = await priced(office, payout_currency="eth", payout_network="eth", wallet_address=ETH_OLD)
+        await decide(office, taken, Verdict.HOLD)
+        with pytest.raises(Invalid, match="is the wallet that pays, which cannot pay itself"):
+            await decide(office, taken, Verdict.READDRESS, address=address)
+        assert (await office.payout(taken)).wallet_address == ETH_OLD
+
+
+async def test_the_wallet_that_pays_is_found_out_before_the_first_price(stage: OpenStage) -> None:
+    async with open_office(stage) as office:
+        taken = await office.order(payout_currency="eth", payout_network="eth", wallet_address=ETH_OLD)
+        await decide(office, taken, Verdict.HOLD)
+        await decide(office, taken, Verdict.READDRESS, address=HOST_WALLET)
+        await office.run()
+        payout = await office.payout(taken)
+        assert (payout.state, payout.hold) == (State.HELD, Hold.BAD_ADDRESS)
+        assert payout.reason == "wallet_address is the wallet that pays, which cannot pay itself"
+        await decide(office, taken, Verdict.READDRESS, address=ETH_NEW)
+        await office.run()
+        assert await office.state(taken) is State.SWAPPED
 
 
 async def held_with_a_memo(office: Office) -> Taken:

@@ -15,7 +15,7 @@ from payonce.engine.queue import Admin
 from payonce.engine.transaction import Tx
 from payonce.kit.outcomes import Invalid, Retry, Stale
 from payonce.services.payouts import books, sending, store, swap_store
-from payonce.services.payouts.addresses import MEMO_RULE, in_one_spelling, is_memo, wrong_with
+from payonce.services.payouts.addresses import MEMO_RULE, in_one_spelling, is_memo, key_of, wrong_with
 from payonce.services.payouts.model import BY_EXTERNAL, UNDER_WAY, Hold, Payout, State, Swap, SwapState
 from payonce.services.payouts.wallet_limits import void_clearances
 
@@ -123,6 +123,8 @@ async def _readdress(tx: Tx, payout: Payout, asked: Decision, by: str) -> Payout
     address = asked.address or ""
     if (wrong := wrong_with(payout.payout_network, address)) is not None:
         raise Invalid(f"{address[:80]!r} {wrong}")
+    if await _is_host_wallet(tx, address):
+        raise Invalid(f"{address!r} is the wallet that pays, which cannot pay itself; give the client's own address")
     address = in_one_spelling(payout.payout_network, address)
     await _check_memo(tx, payout, asked.extra_id)
     for swap in await swap_store.active_swaps(tx, payout.id):
@@ -147,6 +149,23 @@ async def _readdress(tx: Tx, payout: Payout, asked: Decision, by: str) -> Payout
     )  # fmt: skip
     await void_clearances(tx, payout)
     return await _release(tx, await store.locked(tx, payout.id), by)
+
+
+async def _is_host_wallet(tx: Tx, address: str) -> bool:
+    """As far as this database tells: a wallet of ours that has paid, or where the exchange sends the refunds of the
+    payout priced last. Before any price, the estimator compares."""
+    found: bool = await tx.fetchval(
+        """
+        select exists (select from payouts.wallets where payouts.address_key(address) = $1)
+            or coalesce((
+                select payouts.address_key(request.refund_address) = $1
+                from payouts.payouts join payouts.split_payout_request request using (unique_id)
+                order by payouts.created_at desc, payouts.id desc limit 1
+            ), false)
+        """,
+        key_of(address),
+    )
+    return found
 
 
 async def _is_unordered(tx: Tx, swap: Swap) -> bool:

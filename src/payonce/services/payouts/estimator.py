@@ -7,6 +7,7 @@ from payonce.engine.transaction import Tx
 from payonce.engine.work import Work, handles
 from payonce.kit.outcomes import Unprocessable
 from payonce.services.payouts import currencies, older_services, pausing, sending, store
+from payonce.services.payouts.addresses import key_of
 from payonce.services.payouts.model import ETH_NETWORK, ETH_TICKER, USDT_TICKER, Hold, Payout, State
 from payonce.services.payouts.policies import ESTIMATE
 from payonce.services.payouts.reading import fields_of, number_of
@@ -34,7 +35,7 @@ async def price_payout(work: Work, changenow: ChangeNow, terms: Terms) -> None:
     if payout.state is not State.RECEIVED:
         return
     try:
-        if await _is_kept_or_put_back(work, payout, changenow):
+        if await _is_kept_or_put_back(work, payout, changenow, terms):
             return
         found = await estimate_rate(changenow, asked.adjusted_amount_usdt)
     except ExchangeRefused as no:
@@ -54,8 +55,14 @@ async def _payout(work: Work) -> tuple[Payout, int]:
     return found
 
 
-async def _is_kept_or_put_back(work: Work, payout: Payout, changenow: ChangeNow) -> bool:
+async def _is_kept_or_put_back(work: Work, payout: Payout, changenow: ChangeNow, terms: Terms) -> bool:
     """One question for each try: one that had to ask for the list leaves the rate to the next."""
+    if key_of(payout.wallet_address) == key_of(terms.host_wallet):
+        # Intake refuses it; a person may have given it before there was a price, with nothing to compare it with.
+        reason = "wallet_address is the wallet that pays, which cannot pay itself"
+        async with work.commit(rejected=reason) as tx:
+            await store.keep(tx, payout, Hold.BAD_ADDRESS, reason)
+        return True
     try:
         wrong = await currencies.what_is_wrong(work.read, payout)
     except currencies.NoList:
