@@ -67,10 +67,11 @@ _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 
 def configure_logs(
-    style: LogStyle = "auto", *, quiet: bool = False, stream: TextIO | None = None, emoji: bool = False
-) -> None:
+    style: LogStyle = "auto", *, quiet: bool = False, stream: TextIO | None = None, emoji: bool = False,
+    severity: bool = False,
+) -> None:  # fmt: skip
     """Sends everything, the standard library's logging included, to stderr. `quiet` keeps to warnings; with `emoji`
-    JSON has the sign of a line, and its words, in `message`."""
+    JSON has the sign of a line, and its words, in `message`; with `severity` its level as Google Cloud names it."""
     out = sys.stderr if stream is None else stream
     pretty = style == "pretty" or (style == "auto" and out.isatty())
     level = logging.WARNING if quiet else logging.INFO
@@ -81,6 +82,7 @@ def configure_logs(
             structlog.processors.TimeStamper(fmt="iso", utc=True, key="timestamp"),
             structlog.processors.format_exc_info,
             take_out_secrets,
+            *([add_severity] if severity and not pretty else []),
             render_pretty if pretty else render_json_with_emoji if emoji else render_json,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
@@ -90,6 +92,12 @@ def configure_logs(
     root = logging.getLogger()
     root.handlers[:] = [_Forward()]
     root.setLevel(logging.WARNING)
+
+
+def add_severity(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Google's log viewer reads the level of a line from `severity`, in capitals; without it every line is DEFAULT."""
+    event["severity"] = str(event.get("level", "info")).upper()
+    return event
 
 
 def take_out_secrets(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

@@ -8,6 +8,7 @@ import pytest
 import structlog
 
 from payonce.logs import NO_SIGN, configure_logs, sign_of
+from payonce.settings import load_settings
 
 pytestmark = pytest.mark.usefixtures("restored_logs")
 
@@ -136,3 +137,37 @@ def test_emoji_are_in_json_only_when_asked_for() -> None:
         said = [json.loads(line) for line in stream.getvalue().splitlines()]
         assert [line["event"] for line in said] == list(events), "machines still tell lines apart by their event"
         assert [line.get("message") for line in said] == (list(events.values()) if emoji else [None] * len(events))
+
+
+def test_json_names_its_level_for_googles_log_viewer_when_asked() -> None:
+    for severity in (True, False):
+        stream = io.StringIO()
+        configure_logs("json", stream=stream, severity=severity)
+        log = structlog.get_logger("test")
+        log.info("worker_started")
+        log.warning("task_refused")
+        log.error("handler_failed")
+        try:
+            raise ZeroDivisionError
+        except ZeroDivisionError:
+            log.exception("handler_failed")
+        log.critical("store_gone")
+        logging.getLogger("library").warning("as libraries do")
+        said = [json.loads(line) for line in stream.getvalue().splitlines()]
+        named = ["INFO", "WARNING", "ERROR", "ERROR", "CRITICAL", "WARNING"]
+        assert [line["level"].upper() for line in said] == named
+        assert [line.get("severity") for line in said] == (named if severity else [None] * len(named))
+
+
+@pytest.mark.parametrize("name", ["K_SERVICE", "CLOUD_RUN_JOB"])
+def test_levels_are_named_for_google_on_cloud_run_unless_set(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    for variable in ("K_SERVICE", "CLOUD_RUN_JOB", "PAYONCE_LOG_SEVERITY"):
+        monkeypatch.delenv(variable, raising=False)
+    assert not load_settings().log_severity
+    monkeypatch.setenv(name, "gcsplit2-10-26")
+    assert load_settings().log_severity
+    monkeypatch.setenv("PAYONCE_LOG_SEVERITY", "false")
+    assert not load_settings().log_severity
+    monkeypatch.delenv(name)
+    monkeypatch.setenv("PAYONCE_LOG_SEVERITY", "true")
+    assert load_settings().log_severity

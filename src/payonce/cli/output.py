@@ -46,7 +46,7 @@ def command_settings(*, quiet: bool = True) -> "Settings":
     from payonce.settings import load_settings
 
     settings = load_settings()
-    configure_logs(settings.log, quiet=quiet, emoji=settings.log_emoji)
+    configure_logs(settings.log, quiet=quiet, emoji=settings.log_emoji, severity=settings.log_severity)
     return settings
 
 

@@ -17,6 +17,7 @@
 | PAYONCE_GRACE_S | seconds that running work may take after SIGTERM | 20 |
 | PAYONCE_LOG | log format; auto is pretty on a terminal and json elsewhere | auto |
 | PAYONCE_LOG_EMOJI | add the emoji of the pretty format to JSON lines, in a field `message` | false |
+| PAYONCE_LOG_SEVERITY | add the level of JSON lines in a field `severity`, for Google Cloud | on Cloud Run true |
 | PAYONCE_JOB_LOG_DAYS | days that the job log is kept | 30 |
 | PAYONCE_AUDIT_ANCHOR | file to which the heads of the sealed audit log and ledger are appended | none |
 | PAYONCE_KEYS | keys that encrypt stored secrets, with commas between | generated for the private database |
@@ -139,6 +140,11 @@ class Settings(BaseModel):
         "auto", validation_alias="PAYONCE_LOG", description="it must be json, pretty or auto"
     )
     log_emoji: bool = Field(False, validation_alias="PAYONCE_LOG_EMOJI", description="it must be true or false")
+    log_severity: bool = Field(
+        default_factory=lambda: any(os.environ.get(name) for name in ("K_SERVICE", "CLOUD_RUN_JOB")),
+        validation_alias="PAYONCE_LOG_SEVERITY",
+        description="it must be true or false",
+    )
     job_log_days: int = Field(
         30,
         ge=1,
