@@ -342,6 +342,19 @@ async def test_an_answer_while_the_run_is_being_settled_waits_and_wakes_the_mess
         assert await g.is_paid()
 
 
+async def test_an_older_answer_does_not_hurry_runs_that_never_come_to_their_effect(ground: OpenGround) -> None:
+    """Else such a message would go round without a rest, and use up its attempts."""
+    async with ground() as g:
+        await _lost(g)
+        await g.step()
+        await g.answer()
+        await g.s.clock.advance(1)
+        g.acts.before.append(_nothing)
+        assert await g.step()
+        assert (await g.states())[1:] == (1, 0)
+        assert not await g.step()
+
+
 async def test_only_an_answer_to_this_very_run_makes_the_next_one_due_at_once(ground: OpenGround) -> None:
     """Else a message that is retried for another reason would go round without a rest."""
     async with ground() as g:
@@ -354,6 +367,10 @@ async def test_only_an_answer_to_this_very_run_makes_the_next_one_due_at_once(gr
         assert await g.is_paid()
         assert (await g.states())[1:] == (1, 0)
         assert not await g.step()
+
+
+async def _nothing() -> None:
+    pass
 
 
 def _quietly(act: Callable[[], Awaitable[Any]]) -> Callable[[], Awaitable[None]]:
