@@ -5,6 +5,8 @@ import asyncio
 import asyncpg
 import pytest
 
+from payonce.cli.billing_plans import NOTICE_DAYS as CLI_NOTICE_DAYS
+from payonce.services.billing.subscriptions.plan_migrations import NOTICE_DAYS
 from payonce.testing import ScratchDatabase
 from tests.cli.conftest import Payonce
 
@@ -35,6 +37,11 @@ def test_a_migration_is_previewed_ordered_listed_and_canceled(payonce: Payonce, 
     seen = payonce(*plans, "migrate", "basic-v1", "--preview", "--json").json["preview"]
     assert (seen["subscriptions"], seen["to_plan_id"]) == (1, "basic-v2")
     assert (seen["total"]["amount"], seen["new_total"]["amount"]) == ("29.00", "39.00")
+    assert (seen["notice_days"], seen["terms"]["allowance_interval"]) == (14, "month")
+    assert seen["new_terms"]["features"] == {}, "the new version includes none of the older one's"
+    shown = payonce(*plans, "migrate", "basic-v1", "--preview", "--notice-days", "30").stdout
+    for said in ("30 days", "limits begin anew every", "1 month", "limit of projects", "not included"):
+        assert said in shown
     assert payonce(*plans, "migrations", "--json").json == {"migrations": []}, "a preview changes nothing"
     unsaid = payonce(*plans, "migrate", "basic-v1", "--yes", "--json")
     assert (unsaid.code, "--why" in unsaid.sentence) == (2, True)
@@ -42,7 +49,8 @@ def test_a_migration_is_previewed_ordered_listed_and_canceled(payonce: Payonce, 
     assert (asked.code, "--yes" in asked.sentence) == (2, True)
     order = ("migrate", "basic-v1", "--why", "prices of 2027", "--by", "ann", "--yes", "--json")
     ordered = payonce(*plans, *order).json["migration"]
-    assert (ordered["state"], ordered["requested_by"]) == ("running", "ann")
+    assert (ordered["state"], ordered["requested_by"], ordered["notice_days"]) == ("running", "ann", NOTICE_DAYS)
+    assert CLI_NOTICE_DAYS == NOTICE_DAYS
     again = payonce(*plans, *order)
     assert (again.code, "is under way" in again.sentence) == (2, True)
     [listed] = payonce(*plans, "migrations", "--json").json["migrations"]

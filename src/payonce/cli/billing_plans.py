@@ -12,24 +12,28 @@ from payonce.cli.parsing import ByOption, LimitOption, described_amount, somebod
 from payonce.kit.outcomes import Invalid
 
 if TYPE_CHECKING:
-    from payonce.services.billing.subscriptions.plan_migrations import PlanMigration, Preview
+    from payonce.services.billing.subscriptions.plan_migrations import Preview
+    from payonce.services.billing.subscriptions.plan_moves import PlanMigration
 
 SUBSCRIPTIONS: Final = "billing.subscriptions"
 HELP: Final = """Move subscriptions to a newer version of their plan.
 
-Who has an older version keeps it and its price until they are moved, each with their next renewal. Merchants' webhooks
-hear of every change as it is scheduled (subscription.plan_change_scheduled).
+Who has an older version keeps it and its price until they are moved, each with the first renewal that is 14 days away
+or more (--notice-days). Merchants' webhooks hear of every change as it is scheduled
+(subscription.plan_change_scheduled).
 
 \b
 Examples:
   payonce billing plans migrate basic-v1 --preview
-  payonce billing plans migrate basic-v1 --why 'prices of 2027'
+  payonce billing plans migrate basic-v1 --notice-days 30 --why 'prices of 2027'
   payonce billing plans migrations
   payonce billing plans cancel-migration ID --why 'too early'
 """
 
 commands = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
 WHY_MAX_LENGTH: Final = 2_000
+NOTICE_DAYS: Final = 14
+"""As the service has it, which is not imported for a command line that only shows its help."""
 
 
 @commands.command("migrate")
@@ -37,6 +41,9 @@ def migrate(
     older: Annotated[str, typer.Argument(metavar="VERSION", help="The older version by its id, such as basic-v1.")],
     to: Annotated[str | None, typer.Option(help="The newer version; unset, the one that is for sale.")] = None,
     why: Annotated[str | None, typer.Option(help="For merchants and the audit log.")] = None,
+    notice_days: Annotated[
+        int, typer.Option(min=0, max=366, help="At least so many days before its renewal each is told.")
+    ] = NOTICE_DAYS,
     preview: Annotated[
         bool, typer.Option("--preview", help="Show how many would be moved, and change nothing.")
     ] = False,
@@ -44,7 +51,7 @@ def migrate(
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Move everybody who would be renewed on an older version. Each change takes effect with the next renewal.
+    """Move everybody who would be renewed on an older version, each with the first renewal after the notice.
 
     Example: payonce billing plans migrate basic-v1 --why 'prices of 2027'
     """
@@ -55,13 +62,15 @@ def migrate(
 
         async with opened(SUBSCRIPTIONS) as app:
             with _refusals():
-                found = await plan_migrations.preview(app.read, older, to)
+                found = await plan_migrations.preview(app.read, older, to, notice_days)
                 if reason is None:
                     show({"preview": _described(found)}, as_json, _preview(found))
                     return
                 confirm("a plan migration", "move them when they renew?", _preview(found), yes=yes, as_json=as_json)
                 async with app.begin() as tx:
-                    ordered = await plan_migrations.start(tx, found.older.id, found.newer.id, somebody(by), reason)
+                    ordered = await plan_migrations.start(
+                        tx, found.older.id, found.newer.id, somebody(by), reason, notice_days
+                    )
         told = (
             f"migration {ordered.id} from {ordered.from_plan_id} to {ordered.to_plan_id} is under way; "
             "`payonce billing plans migrations` shows how far it is"
@@ -76,11 +85,12 @@ def migrations(limit: LimitOption = 50, as_json: JsonOption = False) -> None:
     """Every migration, the newest first."""
 
     async def act() -> None:
-        from payonce.services.billing.subscriptions import plan_migrations
+        from payonce.services.billing.subscriptions import plan_moves
 
         async with opened(SUBSCRIPTIONS) as app:
-            found = [_migration(each) for each in await plan_migrations.listed(app.read, limit)]
-        columns = ("id", "from_plan_id", "to_plan_id", "state", "scheduled", "withdrawn", "requested_by", "created_at")
+            found = [_migration(each) for each in await plan_moves.listed(app.read, limit)]
+        columns = ("id", "from_plan_id", "to_plan_id", "state", "scheduled", "withdrawn", "notice_days", "requested_by",
+                   "created_at")  # fmt: skip
         rows = [[each[column] for column in columns] for each in found]
         told: Any = table("Plan migrations", [column.replace("_", " ") for column in columns], rows)
         show({"migrations": found}, as_json, told if found else "no plan was migrated so far")
@@ -131,10 +141,14 @@ def _refusals() -> Iterator[None]:
 
 
 def _described(found: "Preview") -> dict[str, Any]:
+    from payonce.services.billing.subscriptions.plans import terms_of
+
     return {
-        "from_plan_id": found.older.id, "to_plan_id": found.newer.id, "subscriptions": found.subscriptions,
-        "by_state": dict(found.by_state), "canceling": found.canceling, "price": described_amount(found.older.price),
-        "new_price": described_amount(found.newer.price), "total": described_amount(found.before),
+        "from_plan_id": found.older.id, "to_plan_id": found.newer.id, "notice_days": found.notice_days,
+        "subscriptions": found.subscriptions, "by_state": dict(found.by_state), "canceling": found.canceling,
+        "choosing": found.choosing, "price": described_amount(found.older.price),
+        "new_price": described_amount(found.newer.price), "terms": terms_of(found.older, found.newer),
+        "new_terms": terms_of(found.newer, found.older), "total": described_amount(found.before),
         "new_total": described_amount(found.after), "first_effective_at": found.first_at,
         "last_effective_at": found.last_at,
     }  # fmt: skip
@@ -144,17 +158,39 @@ def _preview(found: "Preview") -> Any:
     states = ", ".join(f"{count} {state}" for state, count in sorted(found.by_state.items())) or "none"
     rows: list[list[object]] = [
         ["subscriptions", f"{found.subscriptions} ({states})"],
-        ["not moved, since they end", found.canceling],
+        ["moved only if they take it back", f"{found.canceling} that end, {found.choosing} with another plan"],
         ["price", f"{found.older.price} to {found.newer.price}"],
+        *_changed_terms(found),
+        ["notice", f"{found.notice_days} days"],
         ["one period of all of them", f"{found.before} to {found.after}"],
         ["takes effect", f"{found.first_at or 'nothing renews'} to {found.last_at or 'nothing renews'}"],
     ]
     return table(f"From {found.older.id} to {found.newer.id}", ["what", "how much"], rows)
 
 
+def _changed_terms(found: "Preview") -> Iterator[list[object]]:
+    """What else than the price is different, and how often it is billed in any case."""
+    from payonce.services.billing.subscriptions.plans import terms_of
+
+    older, newer = terms_of(found.older, found.newer), terms_of(found.newer, found.older)
+    for what, name in (("billed every", "interval"), ("limits begin anew every", "allowance_interval")):
+        before, after = [f"{each[f'{name}_count']} {each[name]}" for each in (older, newer)]
+        yield [what, before if before == after else f"{before} to {after}"]
+    for feature in sorted({*older["features"], *newer["features"]}):
+        before, after = [_limit(each["features"], feature) for each in (older, newer)]
+        yield [f"limit of {feature}", f"{before} to {after}"]
+
+
+def _limit(features: dict[str, Any], feature: str) -> str:
+    if feature not in features:
+        return "not included"
+    return "none" if features[feature] is None else str(features[feature])
+
+
 def _migration(migration: "PlanMigration") -> dict[str, Any]:
     return {
         "id": migration.id, "from_plan_id": migration.from_plan_id, "to_plan_id": migration.to_plan_id,
         "state": migration.state.value, "note": migration.note, "requested_by": migration.requested_by,
-        "scheduled": migration.scheduled, "withdrawn": migration.withdrawn, "created_at": migration.created_at,
+        "notice_days": migration.notice_days, "scheduled": migration.scheduled, "withdrawn": migration.withdrawn,
+        "created_at": migration.created_at,
     }  # fmt: skip

@@ -19,14 +19,16 @@ from payonce.services.billing.subscriptions import (
     invoice_store,
     issuing,
     plan_change_billing,
+    plan_moves,
     renewing,
     settling,
 )
 from payonce.services.billing.subscriptions.changing import When
 from payonce.services.billing.subscriptions.credit_decisions import CreditChange
 from payonce.services.billing.subscriptions.credit_store import Balance
-from payonce.services.billing.subscriptions.model import Invoice, InvoiceLine
+from payonce.services.billing.subscriptions.model import Invoice, InvoiceLine, Subscription
 from payonce.services.billing.subscriptions.proration import Billed
+from payonce.services.billing.subscriptions.store import Standing
 from payonce.testing import OpenStage, Stage
 from tests.ablations import Ablations, cases, given, missed, patched
 from tests.conformance.wire import without
@@ -40,6 +42,7 @@ from tests.services.billing import (
     test_life,
     test_odd_payments,
     test_outside,
+    test_plan_notice,
     test_promises,
 )
 
@@ -70,6 +73,14 @@ async def nothing_goes_back(*_: object) -> Mapping[str, int]:
 
 async def the_same(_: Tx, invoice: Invoice) -> Invoice:
     return invoice
+
+
+async def with_the_next_renewal(_: Tx, subscription: Subscription) -> str | None:
+    return subscription.next_plan_id
+
+
+async def unmoved(_: Tx, standing: Standing) -> Subscription:
+    return standing.subscription
 
 
 async def never(*_: object) -> bool:
@@ -213,6 +224,14 @@ ABLATIONS: Ablations = {
     "the days of dunning": (
         patched(dunning, "RETRY_DAYS", (1, 3, 5, 7)),
         [test_collecting.test_a_failed_renewal_is_tried_on_its_days_and_then_unpaid],
+    ),
+    "the notice of a new price": (
+        patched(renewing, "_chosen_plan_id", with_the_next_renewal),
+        [test_plan_notice.test_a_renewal_that_leaves_no_time_for_the_notice_is_at_the_older_price],
+    ),
+    "the move of whoever comes back to an older version": (
+        patched(plan_moves, "follow", unmoved),
+        [test_plan_notice.test_a_version_that_was_chosen_before_the_notice_is_over_is_had_first],
     ),
     "the new card while another is charged": (
         patched(invoice_store, "mark_for_new_card", the_same),

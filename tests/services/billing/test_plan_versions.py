@@ -9,11 +9,11 @@ import pytest
 from payonce.engine.audit import notes
 from payonce.kit.money import Amount
 from payonce.services.billing.policies import BILLING_CLOCK
-from payonce.services.billing.subscriptions import keeping, plan_changes, plan_migrations, plans, store
+from payonce.services.billing.subscriptions import keeping, plan_changes, plan_migrations, plan_moves, plans, store
 from payonce.services.billing.subscriptions.calendar import Interval, Unit
 from payonce.services.billing.subscriptions.changing import When
 from payonce.services.billing.subscriptions.model import ChangeState, State, Subscription
-from payonce.services.billing.subscriptions.plan_migrations import MigrationState, PlanMigration
+from payonce.services.billing.subscriptions.plan_moves import MigrationState, PlanMigration
 from payonce.services.billing.subscriptions.plans import Offer
 from payonce.services.billing.subscriptions.refusals import Conflict
 from payonce.testing import OpenStage
@@ -26,12 +26,12 @@ async def offer(house: House, minor: int, code: str = "basic") -> None:
         await plans.add_version(tx, Offer(code, code.title(), Amount(minor, AED), Interval(Unit.MONTH)))
 
 
-async def order(house: House, older: str = "basic-v1", *, run: bool = True) -> PlanMigration:
+async def order(house: House, older: str = "basic-v1", *, run: bool = True, notice_days: int = 0) -> PlanMigration:
     async with house.s.begin() as tx:
-        migration = await plan_migrations.start(tx, older, None, "ann", "prices of 2027")
+        migration = await plan_migrations.start(tx, older, None, "ann", "prices of 2027", notice_days)
     if run:
         await house.run()
-    found = await plan_migrations.find(house.s.read, migration.id)
+    found = await plan_moves.find(house.s.read, migration.id)
     assert found is not None
     return found
 
@@ -108,7 +108,7 @@ async def test_a_migration_is_previewed_announced_and_takes_effect_with_the_next
         ending = await house.subscribe(await house.customer())
         await house.cancel(ending, When.PERIOD_END)
         await offer(house, 3_900)
-        seen = await plan_migrations.preview(house.s.read, "basic-v1")
+        seen = await plan_migrations.preview(house.s.read, "basic-v1", notice_days=0)
         assert (seen.older.id, seen.newer.id, seen.subscriptions, seen.canceling) == ("basic-v1", "basic-v2", 2, 1)
         assert seen.by_state == {"active": 1, "trialing": 1}
         assert (seen.before, seen.after) == (aed("58.00"), aed("78.00"))
@@ -247,7 +247,7 @@ async def test_what_a_migration_has_scheduled_can_be_withdrawn(stage: OpenStage)
         async with house.s.begin() as tx:
             await plan_migrations.cancel(tx, migration.id, "bob", "too early")
         await house.run()
-        found = await plan_migrations.find(house.s.read, migration.id)
+        found = await plan_moves.find(house.s.read, migration.id)
         assert found is not None
         assert (found.state, found.scheduled, found.withdrawn) == (MigrationState.CANCELED, 2, 1)
         await house.pass_days(40)
@@ -272,7 +272,7 @@ async def test_many_are_moved_in_batches_and_a_batch_that_comes_twice_moves_nobo
         for each in subscriptions:
             assert [change.timing for change in (await pending(house, each)).values()] == [When.PERIOD_END]
             assert (await house.story(each)).count("plan_change_scheduled") == 1
-        found = await plan_migrations.find(house.s.read, migration.id)
+        found = await plan_moves.find(house.s.read, migration.id)
         assert found is not None
         assert (found.state, found.scheduled) == (MigrationState.DONE, 5)
         again = await order(house)

@@ -84,11 +84,19 @@ async def test_operators_preview_order_and_cancel_a_plan_migration(shop: OpenSho
         seen = (await crm.get(f"{MIGRATIONS}/preview?from_plan_id=basic-v1")).json
         assert (seen["subscriptions"], seen["by_state"], seen["to_plan_id"]) == (1, {"active": 1}, "basic-v2")
         assert (seen["total"]["amount"], seen["new_total"]["amount"]) == ("29.00", "39.00")
+        assert (seen["notice_days"], seen["canceling"], seen["choosing"]) == (14, 0, 0)
+        longer = (await crm.get(f"{MIGRATIONS}/preview?from_plan_id=basic-v1&notice_days=60")).json
+        assert seen["first_effective_at"] < longer["first_effective_at"] == longer["last_effective_at"]
+        assert (await crm.get(f"{MIGRATIONS}/preview?from_plan_id=basic-v1&notice_days=367")).status == 422
+        every = {"interval": "month", "interval_count": 1, "allowance_interval": "month", "allowance_interval_count": 1}
+        limits = (await ask.get(f"{PLANS}/basic-v1")).json["features"]
+        assert (seen["terms"], seen["new_terms"]) == ({**every, "features": limits}, {**every, "features": {}})
         wanted = {"from_plan_id": "basic-v1", "note": "prices of 2027"}
         assert (await ada.order(MIGRATIONS, wanted)).status == 403
         assert (await ada.get(MIGRATIONS)).status == 403
         made = await crm.order(MIGRATIONS, wanted)
         assert (made.status, made.json["state"], made.json["requested_by"]) == (202, "running", "crm")
+        assert made.json["notice_days"] == 14
         assert (await crm.order(MIGRATIONS, wanted)).status == 409
         await ask.house.run()
         assert (await crm.get(made.headers["location"])).json["scheduled"] == 1
@@ -115,7 +123,9 @@ async def test_a_plan_says_how_often_its_limits_begin_anew(shop: OpenShop) -> No
         yearly = {**DEARER, "code": "team", "interval": "year", "features": {"seats": 5}}
         made = (await crm.order(PLANS, {**yearly, "allowance_interval": "month"})).json
         assert (made["interval"], made["allowance_interval"], made["allowance_interval_count"]) == ("year", "month", 1)
-        assert (await crm.order(PLANS, yearly)).json["allowance_interval"] == "year"
+        assert (await crm.order(PLANS, yearly)).json["allowance_interval"] == "month", "as in the version before"
+        assert (await crm.order(PLANS, {**yearly, "allowance_interval": "year"})).json["allowance_interval"] == "year"
+        assert (await crm.order(PLANS, {**yearly, "interval": "month"})).json["allowance_interval"] == "month"
         assert (await ask.get(f"{PLANS}/annual-pro")).json["allowance_interval"] == "month"
         assert (await ask.get(f"{PLANS}/trial")).json["allowance_interval_count"] == 14
         wrong: list[dict[str, Any]] = [

@@ -13,7 +13,7 @@ from payonce.services.billing.subscriptions import (
     invoice_store,
     plan_change_billing,
     plan_changes,
-    plan_migrations,
+    plan_moves,
     plans,
     store,
 )
@@ -94,7 +94,7 @@ async def _promised(tx: Tx, standing: Standing) -> Plan | None:
     if standing.plan.trial_days is None or subscription.converts_to_plan_id is None:
         return None
     promised = await plans.plan(tx, subscription.converts_to_plan_id)
-    return None if await plan_changes.ordered(tx, subscription.id, promised.id) is not None else promised
+    return None if await plan_moves.ordered(tx, subscription.id, promised.id) is not None else promised
 
 
 def _check_changeable(standing: Standing, plan: Plan, waiting: Mapping[When, PlanChangeRecord]) -> None:
@@ -175,7 +175,7 @@ async def _cancel_later(tx: Tx, standing: Standing, reason: str) -> Subscription
     stays, or whoever cancels and takes it back would keep the old price."""
     waiting = await plan_changes.pending(tx, standing.subscription.id)
     later = waiting.get(When.PERIOD_END)
-    ordered = await plan_changes.ordered(tx, standing.subscription.id, _kept_plan_id(standing))
+    ordered = await plan_changes.ordered(tx, standing.subscription.id, plan_moves.kept_plan_id(standing))
     kept = later.to_plan_id if later is not None and ordered is not None and ordered.id == later.id else None
     moved = await store.move(
         tx, standing.subscription, "cancel_asked", standing.now, cancel_at_period_end=True, next_plan_id=kept,
@@ -238,28 +238,11 @@ async def resume(tx: Tx, account_id: str | None, subscription_id: str) -> Subscr
 
 
 async def _take_cancellation_back(tx: Tx, standing: Standing) -> Subscription:
-    """A move to another version that an operator ordered is scheduled again if the customer had replaced it before the
-    cancellation."""
-    subscription, kept = standing.subscription, _kept_plan_id(standing)
-    ordered = migration = None
-    if subscription.next_plan_id is None:
-        ordered = await plan_changes.ordered(tx, subscription.id, kept)
-        migration = None if ordered is None else await plan_migrations.held(tx, ordered.migration_id)
-    following = subscription.next_plan_id if ordered is None or migration is None else ordered.to_plan_id
+    """A move to another version that an operator has ordered is scheduled, if none is."""
     moved = await store.move(
-        tx, subscription, "cancel_taken_back", standing.now, cancel_at_period_end=False, reason=None,
-        next_plan_id=following,
-    )  # fmt: skip
-    if migration is not None and kept is not None and following is not None:
-        older, newer = await plans.plan(tx, kept), await plans.plan(tx, following)
-        await plan_migrations.request(tx, store.with_subscription(standing, moved), migration, older, newer)
-    return moved
-
-
-def _kept_plan_id(standing: Standing) -> str | None:
-    """The plan of the next period if no other is chosen."""
-    subscription = standing.subscription
-    return subscription.plan_id if standing.plan.trial_days is None else subscription.converts_to_plan_id
+        tx, standing.subscription, "cancel_taken_back", standing.now, cancel_at_period_end=False, reason=None
+    )
+    return await plan_moves.follow(tx, store.with_subscription(standing, moved))
 
 
 async def _change_later(
@@ -269,15 +252,15 @@ async def _change_later(
     subscription = standing.subscription
     if plan.id == subscription.next_plan_id:
         return subscription
-    kept = _kept_plan_id(standing)
+    kept = plan_moves.kept_plan_id(standing)
     following = None if plan.id == kept else plan.id
-    if following is None and (ordered := await plan_changes.ordered(tx, subscription.id, kept)) is not None:
-        raise Conflict(
-            f"an operator moves the subscription to {ordered.to_plan_id} with its next period; choose a plan that is "
-            "for sale, or cancel"
-        )
     if following == subscription.next_plan_id:
-        return subscription
+        return await plan_moves.follow(tx, standing)
+    if following is None and (ordered := await plan_moves.ordered(tx, subscription.id, kept)) is not None:
+        raise Conflict(
+            f"an operator moves the subscription to {ordered.to_plan_id} with one of its next renewals, so it cannot "
+            f"stay with {kept}; choose a plan that is for sale, or cancel"
+        )
     moved = await store.move(
         tx, subscription, "next_plan_chosen", standing.now, detail={"next_plan_id": following}, next_plan_id=following
     )

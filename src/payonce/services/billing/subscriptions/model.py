@@ -184,11 +184,15 @@ class PlanChangeRecord:
     migration_id: str | None
     requested_at: datetime
     ended_at: datetime | None
+    not_before: datetime | None = None
+    """A scheduled one is applied with the first period that ends then or later; None: with the next one."""
 
     def effective_at(self, subscription: Subscription) -> datetime | None:
         """When it was applied, or will be. None: as soon as it is paid, or never."""
         if self.state is ChangeState.PENDING:
-            return subscription.period_end if self.timing is When.PERIOD_END else None
+            if self.timing is When.NOW or subscription.period_end is None:
+                return None
+            return max(subscription.period_end, self.not_before or subscription.period_end)
         return self.ended_at if self.state is ChangeState.APPLIED else None
 
 

@@ -4,6 +4,7 @@ Each end is in the subscription's events, and merchants' webhooks are told of it
 """
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final
 
 from payonce.engine.transaction import Reader, Tx
@@ -28,19 +29,21 @@ _ENDED: Final[Mapping[ChangeState, announcing.SubscriptionEvent]] = {
 
 async def request(
     tx: Tx, standing: Standing, plan: Plan, timing: When, *, change_id: str | None = None,
-    migration_id: str | None = None, notice: dict[str, Any] | None = None,
+    migration_id: str | None = None, notice: dict[str, Any] | None = None, not_before: datetime | None = None,
 ) -> PlanChangeRecord:  # fmt: skip
     """Accepts a change of a subscription that this transaction has locked. Of each timing one may be pending. `notice`
-    is what merchants are told beside the change."""
+    is what merchants are told beside the change. A scheduled one is applied with the first period that ends at
+    `not_before` or later."""
     subscription = standing.subscription
     row = await tx.fetchrow(
         """
         insert into subscriptions.plan_changes
-            (id, subscription_id, from_plan_id, to_plan_id, at_period_end, migration_id, requested_at, trace_id)
-        values ($1, $2, $3, $4, $5, $6, $7, $8) returning *
+            (id, subscription_id, from_plan_id, to_plan_id, at_period_end, migration_id, requested_at, trace_id,
+                not_before)
+        values ($1, $2, $3, $4, $5, $6, $7, $8, $9) returning *
         """,
         change_id or str(new_id()), subscription.id, subscription.plan_id, plan.id, timing is When.PERIOD_END,
-        migration_id, standing.now, tx.trace_id,
+        migration_id, standing.now, tx.trace_id, not_before,
     )  # fmt: skip
     change = change_from(row)
     await _tell(tx, standing, change, _REQUESTED[timing], notice)
@@ -102,6 +105,18 @@ async def ordered(read: Reader | Tx, subscription_id: str, plan_id: str | None) 
     return None if row is None else change_from(row)
 
 
+async def newest_of(read: Reader | Tx, subscription_id: str, migration_id: str) -> PlanChangeRecord | None:
+    """The last change of a subscription that this migration has scheduled."""
+    row = await read.fetchrow(
+        """
+        select * from subscriptions.plan_changes where subscription_id = $1 and migration_id = $2
+        order by created_at desc, id desc limit 1
+        """,
+        subscription_id, migration_id,
+    )  # fmt: skip
+    return None if row is None else change_from(row)
+
+
 async def fail_all(tx: Tx, standing: Standing, reason: str) -> None:
     """The subscription has ended, and with it what was pending."""
     for change in (await pending(tx, standing.subscription.id)).values():
@@ -145,7 +160,7 @@ def change_from(row: Any) -> PlanChangeRecord:
         to_plan_id=row["to_plan_id"], timing=When.PERIOD_END if row["at_period_end"] else When.NOW,
         state=ChangeState(row["state"]),
         reason=row["reason"], migration_id=row["migration_id"], requested_at=row["requested_at"],
-        ended_at=row["ended_at"],
+        ended_at=row["ended_at"], not_before=row["not_before"],
     )  # fmt: skip
 
 

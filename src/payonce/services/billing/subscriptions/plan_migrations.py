@@ -1,15 +1,14 @@
-"""Plan migrations: subscriptions of one version of a plan are moved to another, each with its next renewal.
+"""Plan migrations: subscriptions of one version of a plan are moved to another, each with a renewal after its notice.
 
 A new version is for new customers. Who has an older one keeps it until an operator orders a migration: then every
 subscription that would be renewed on the older version has a scheduled change, which its customer and the merchant see
-before it takes effect.
+before it takes effect. A period that ends before the notice is over is followed by another one of the older version.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 import asyncpg
 
@@ -18,43 +17,22 @@ from payonce.engine.transaction import Reader, Tx
 from payonce.engine.work import Work, handles
 from payonce.kit.ids import new_id
 from payonce.kit.money import Amount
+from payonce.kit.outcomes import Invalid
 from payonce.services.billing.messages import MIGRATE_PLAN
 from payonce.services.billing.policies import BILLING_CLOCK
-from payonce.services.billing.subscriptions import plan_changes, plans, store
+from payonce.services.billing.subscriptions import plan_changes, plan_moves, plans, store
+from payonce.services.billing.subscriptions.calendar import Unit
 from payonce.services.billing.subscriptions.model import ENDED, ChangeState, Plan, When
+from payonce.services.billing.subscriptions.plan_moves import MigrationState, PlanMigration, migration_from
 from payonce.services.billing.subscriptions.refusals import Conflict, NotFound
 from payonce.services.billing.subscriptions.renewing import carry_out
-from payonce.services.billing.subscriptions.store import Standing
 
 BATCH: Final = 100
 """Subscriptions of one commit; the next ones have a message of their own."""
-LISTED_MAX: Final = 200
+NOTICE_DAYS: Final = 14
+"""Between the order and the first renewal at the new price, unless the order says otherwise."""
+NOTICE_DAYS_MAX: Final = 366
 WITHDRAWN: Final = "the operator canceled the move to this version"
-
-
-class MigrationState(StrEnum):
-    RUNNING = "running"
-    """Changes are being scheduled."""
-    DONE = "done"
-    """Every change is scheduled; each is applied with the renewal of its subscription."""
-    CANCELING = "canceling"
-    CANCELED = "canceled"
-    """What was still pending was withdrawn. What was applied stays."""
-
-
-@dataclass(frozen=True)
-class PlanMigration:
-    id: str
-    from_plan_id: str
-    to_plan_id: str
-    state: MigrationState
-    note: str
-    requested_by: str
-    looked_to: str
-    scheduled: int
-    withdrawn: int
-    created_at: datetime
-    updated_at: datetime
 
 
 @dataclass(frozen=True)
@@ -63,10 +41,13 @@ class Preview:
 
     older: Plan
     newer: Plan
+    notice_days: int
     subscriptions: int
     by_state: Mapping[str, int]
     canceling: int
-    """Not moved: they end with their period. Whoever takes the cancellation back keeps the older version."""
+    """They end with their period, and are moved if their cancellation is taken back."""
+    choosing: int
+    """Their customers have chosen another plan for the next period, and are moved if they take that back."""
     first_at: datetime | None
     last_at: datetime | None
     """Between them are the renewals with which the changes take effect; None for those that have no period yet."""
@@ -81,43 +62,51 @@ class Preview:
         return Amount(self.newer.price.minor * self.subscriptions, self.newer.price.asset)
 
 
-async def preview(read: Reader | Tx, from_plan_id: str, to_plan_id: str | None = None) -> Preview:
+async def preview(
+    read: Reader | Tx, from_plan_id: str, to_plan_id: str | None = None, notice_days: int = NOTICE_DAYS
+) -> Preview:
     """Changes nothing. Raises Conflict where the migration would be refused."""
     older, newer = await _versions(read, from_plan_id, to_plan_id)
-    rows = await read.fetch(
-        f"""
-        select s.state, s.cancel_at_period_end, count(*) as count, min(s.period_end) as first_at,
-            max(s.period_end) as last_at
-        {_RENEWED_ON} group by 1, 2
-        """,
-        older.id,
-    )
-    moved = [row for row in rows if not row["cancel_at_period_end"]]
+    _check_notice(notice_days)
+    interval = plans.interval_of(older)
+    days, months = interval.count * _DAYS.get(interval.unit, 0), interval.count * _MONTHS.get(interval.unit, 0)
+    steps = notice_days // (days or months * _MONTH_DAYS_MIN) + 1
+    rows = await read.fetch(_PREVIEW, older.id, notice_days, months, days, steps, older.code)
+    moved = [row for row in rows if not row["ends"] and not row["elsewhere"]]
     by_state: dict[str, int] = {row["state"]: row["count"] for row in moved}
     return Preview(
-        older, newer, sum(by_state.values()), by_state,
-        sum(row["count"] for row in rows if row["cancel_at_period_end"]),
+        older, newer, notice_days, sum(by_state.values()), by_state,
+        sum(row["count"] for row in rows if row["ends"]),
+        sum(row["count"] for row in rows if row["elsewhere"] and not row["ends"]),
         min((row["first_at"] for row in moved if row["first_at"] is not None), default=None),
         max((row["last_at"] for row in moved if row["last_at"] is not None), default=None),
     )  # fmt: skip
 
 
-async def start(tx: Tx, from_plan_id: str, to_plan_id: str | None, by: str, why: str) -> PlanMigration:
-    """Ordered, audited, and worked on in batches from now on."""
+async def start(
+    tx: Tx, from_plan_id: str, to_plan_id: str | None, by: str, why: str, notice_days: int = NOTICE_DAYS
+) -> PlanMigration:
+    """Ordered, audited, and worked on in batches from now on. Each subscription is moved with the first of its periods
+    that ends so many days after it was told, or later."""
     older, newer = await _versions(tx, from_plan_id, to_plan_id)
+    _check_notice(notice_days)
     try:
         async with tx.connection.transaction():
             row = await tx.fetchrow(
                 """
-                insert into subscriptions.plan_migrations (id, from_plan_id, to_plan_id, note, requested_by)
-                values ($1, $2, $3, $4, $5) returning *
+                insert into subscriptions.plan_migrations
+                    (id, from_plan_id, to_plan_id, note, requested_by, notice_days)
+                values ($1, $2, $3, $4, $5, $6) returning *
                 """,
-                str(new_id()), older.id, newer.id, why, by,
+                str(new_id()), older.id, newer.id, why, by, notice_days,
             )  # fmt: skip
     except asyncpg.UniqueViolationError as error:
         raise Conflict(f"a migration from {older.id} is under way; look at GET /v1/plan-migrations") from error
     migration = migration_from(row)
-    text = f"subscriptions of {older.id} at {older.price} move to {newer.id} at {newer.price} when they renew: {why}"
+    text = (
+        f"subscriptions of {older.id} at {older.price} move to {newer.id} at {newer.price} when they renew, with "
+        f"{notice_days} days' notice: {why}"
+    )
     await note(tx.connection, "billing.plan_migrations", migration.id, text, actor=by)
     await send_step(tx, migration.id)
     return migration
@@ -162,55 +151,15 @@ async def advance(tx: Tx, migration_id: str) -> None:
             await _withdraw_batch(tx, migration)
 
 
-async def held(tx: Tx, migration_id: str | None) -> PlanMigration | None:
-    """One that is not canceled, and cannot be until this transaction ends."""
-    row = await tx.fetchrow(
-        "select * from subscriptions.plan_migrations where id = $1 and state in ('running', 'done') for share",
-        migration_id,
-    )
-    return None if row is None else migration_from(row)
-
-
-async def request(tx: Tx, standing: Standing, migration: PlanMigration, older: Plan, newer: Plan) -> None:
-    """Of a subscription whose next plan is the newer version already. Merchants are told both prices."""
-    notice = {
-        "price": newer.price.to_text(), "previous_price": older.price.to_text(), "currency": newer.price.asset.code,
-        "note": migration.note,
-    }  # fmt: skip
-    await plan_changes.request(tx, standing, newer, When.PERIOD_END, migration_id=migration.id, notice=notice)
-
-
-async def find(read: Reader | Tx, migration_id: str) -> PlanMigration | None:
-    row = await read.fetchrow("select * from subscriptions.plan_migrations where id = $1", migration_id)
-    return None if row is None else migration_from(row)
-
-
-async def listed(read: Reader | Tx, limit: int = LISTED_MAX) -> list[PlanMigration]:
-    """The newest first."""
-    rows = await read.fetch(
-        "select * from subscriptions.plan_migrations order by created_at desc, id desc limit $1", min(limit, LISTED_MAX)
-    )
-    return [migration_from(row) for row in rows]
-
-
-def migration_from(row: Any) -> PlanMigration:
-    return PlanMigration(
-        row["id"], row["from_plan_id"], row["to_plan_id"], MigrationState(row["state"]), row["note"],
-        row["requested_by"], row["looked_to"], row["scheduled"], row["withdrawn"], row["created_at"],
-        row["updated_at"],
-    )  # fmt: skip
-
-
 async def _schedule_batch(tx: Tx, migration: PlanMigration) -> None:
     older = await plans.plan(tx, migration.from_plan_id)
-    newer = await plans.plan(tx, migration.to_plan_id)
     rows = await tx.fetch(
         f"select s.id {_RENEWED_ON} and not s.cancel_at_period_end and s.id > $2 order by s.id limit $3",
         older.id, migration.looked_to, BATCH,
     )  # fmt: skip
     scheduled = 0
     for row in rows:
-        scheduled += await _schedule(tx, migration, row["id"], older, newer)
+        scheduled += await _schedule(tx, migration, row["id"], older)
     done = len(rows) < BATCH
     await tx.execute(
         """
@@ -224,25 +173,26 @@ async def _schedule_batch(tx: Tx, migration: PlanMigration) -> None:
         await send_step(tx, migration.id)
 
 
-async def _schedule(tx: Tx, migration: PlanMigration, subscription_id: str, older: Plan, newer: Plan) -> bool:
+async def _schedule(tx: Tx, migration: PlanMigration, subscription_id: str, older: Plan) -> bool:
     """Unless the subscription is no longer one of those, which is known behind its lock alone."""
     standing = await store.locked(tx, subscription_id)
     subscription = standing.subscription
-    trial = standing.plan.trial_days is not None
-    renewed_on = subscription.next_plan_id or (subscription.converts_to_plan_id if trial else None)
+    chosen = subscription.next_plan_id
     if (
         subscription.state in ENDED or subscription.cancel_at_period_end
-        or (renewed_on or subscription.plan_id) != older.id
+        or (chosen or plan_moves.kept_plan_id(standing) or subscription.plan_id) != older.id
     ):  # fmt: skip
         return False
+    later = (await plan_changes.pending(tx, subscription.id)).get(When.PERIOD_END)
+    if later is not None and subscription.period_end is not None:
+        effective_at = await plan_moves.effective_at(tx, standing, migration, older)
+        if max(effective_at, later.not_before or effective_at) > subscription.period_end:
+            # The older version was chosen or announced, and comes first: `follow` is called when it does.
+            return False
     await plan_changes.end_scheduled(
-        tx, standing, ChangeState.CANCELED, f"replaced by plan migration {migration.id} to {newer.id}"
+        tx, standing, ChangeState.CANCELED, f"replaced by plan migration {migration.id} to {migration.to_plan_id}"
     )
-    moved = await store.move(
-        tx, subscription, "next_plan_chosen", standing.now,
-        detail={"next_plan_id": newer.id, "migration_id": migration.id}, next_plan_id=newer.id,
-    )  # fmt: skip
-    await request(tx, store.with_subscription(standing, moved), migration, older, newer)
+    await plan_moves.schedule(tx, standing, migration, older)
     return True
 
 
@@ -306,8 +256,37 @@ async def _versions(read: Reader | Tx, from_plan_id: str, to_plan_id: str | None
     return older, newer
 
 
+def _check_notice(days: int) -> None:
+    if not 0 <= days <= NOTICE_DAYS_MAX:
+        raise Invalid(f"{days} days of notice are not possible; give 0 to {NOTICE_DAYS_MAX}")
+
+
 _RENEWED_ON: Final = """
     from subscriptions.subscriptions s join subscriptions.plans p on p.id = s.plan_id
     where s.state not in ('incomplete_expired', 'canceled')
       and coalesce(s.next_plan_id, case when p.trial_days is not null then s.converts_to_plan_id end, s.plan_id) = $1"""
 """Subscriptions whose next period would be one of this version: chosen for it, promised by a trial, or the same."""
+_DAYS: Final = {Unit.DAY: 1, Unit.WEEK: 7}
+_MONTHS: Final = {Unit.MONTH: 1, Unit.YEAR: 12}
+_MONTH_DAYS_MIN: Final = 28
+_PREVIEW: Final = """
+    select s.state, s.cancel_at_period_end as ends, coalesce(n.code <> $6, false) as elsewhere, count(*) as count,
+        min(e.effective_at) as first_at, max(e.effective_at) as last_at
+    from subscriptions.subscriptions s
+    join subscriptions.plans p on p.id = s.plan_id
+    left join subscriptions.plans n on n.id = s.next_plan_id
+    cross join lateral (
+        select subscriptions.time_of(s.test_clock_id) + make_interval(days => $2::int) as over,
+            case when s.plan_id = $1 then s.anchor_at else s.period_end end at time zone s.time_zone as begun,
+            case when s.plan_id = $1 then s.period - s.anchor_period + 1 else 0 end as ended) notice
+    cross join lateral (
+        select case when s.period_end >= notice.over then s.period_end else (
+            select min(at) from generate_series(notice.ended, notice.ended + $5::int) number,
+                lateral (select (notice.begun + make_interval(months => number * $3::int, days => number * $4::int))
+                    at time zone s.time_zone as at) later
+            where at >= notice.over) end as effective_at) e
+    where s.state not in ('incomplete_expired', 'canceled')
+      and $1 in (s.next_plan_id, case when p.trial_days is null then s.plan_id else s.converts_to_plan_id end)
+      and (s.next_plan_id is null or s.next_plan_id = $1 or n.code <> $6)
+    group by 1, 2, 3"""
+"""Those that would be moved, and those that would be if they took back a cancellation or another choice."""

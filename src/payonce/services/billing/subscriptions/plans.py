@@ -38,7 +38,8 @@ class Offer:
     interval: Interval
     features: Mapping[str, int | None] = field(default_factory=dict)
     allowance: Interval | None = None
-    """How often the limits begin anew; None for every billing period."""
+    """How often the limits begin anew; None for as often as in the version before, if that was billed as often, and
+    else with every billing period."""
     after_dunning: AfterDunning = AfterDunning.UNPAID
     trial_days: int | None = None
     renews_to: str | None = None
@@ -108,6 +109,7 @@ async def add_version(tx: Tx, offer: Offer) -> Plan:
         "update subscriptions.plans set retired_at = payonce.due_now() where code = $1 and retired_at is null",
         offer.code,
     )
+    limits = offer.allowance or await _allowance_before(tx, offer)
     try:
         row = await tx.fetchrow(
             """
@@ -120,8 +122,7 @@ async def add_version(tx: Tx, offer: Offer) -> Plan:
             offer.code, offer.name, offer.price.minor, offer.price.asset.code, offer.price.asset.exponent,
             offer.interval.unit, offer.interval.count, offer.trial_days, offer.renews_to,
             json.dumps(dict(offer.features)), offer.after_dunning,
-            None if offer.allowance is None else offer.allowance.unit,
-            None if offer.allowance is None else offer.allowance.count,
+            None if limits is None else limits.unit, None if limits is None else limits.count,
         )  # fmt: skip
     except asyncpg.CheckViolationError as error:
         raise Invalid(f"the plan {offer.code!r} is not usable: {error.constraint_name} does not hold") from error
@@ -167,6 +168,20 @@ def allowance_of(plan: Plan) -> Interval | None:
     return None if found == interval_of(plan) else found
 
 
+def terms_of(plan: Plan, than: Plan) -> dict[str, Any]:
+    """How often a version is billed and its limits begin anew, and those limits that another version does not have so;
+    a feature that is missing is not included, and one with null has no limit."""
+    billed, allowed = interval_of(plan), allowance_of(plan) or interval_of(plan)
+    return {
+        "interval": billed.unit.value, "interval_count": billed.count, "allowance_interval": allowed.unit.value,
+        "allowance_interval_count": allowed.count,
+        "features": {
+            name: limit for name, limit in sorted(plan.features.items())
+            if name not in than.features or than.features[name] != limit
+        },
+    }  # fmt: skip
+
+
 def plan_from(row: Any) -> Plan:
     features = row["features"]
     return Plan(
@@ -177,6 +192,21 @@ def plan_from(row: Any) -> Plan:
         allowance_unit=row["allowance_unit"], allowance_count=row["allowance_count"],
         after_dunning=AfterDunning(row["after_dunning"]), retired_at=row["retired_at"], created_at=row["created_at"],
     )  # fmt: skip
+
+
+async def _allowance_before(tx: Tx, offer: Offer) -> Interval | None:
+    """Whoever raises a price does not mean to make monthly limits yearly ones."""
+    row = await tx.fetchrow(
+        "select * from subscriptions.plans where code = $1 order by version desc limit 1", offer.code
+    )
+    if row is None:
+        return None
+    before = plan_from(row)
+    return allowance_of(before) if interval_of(before) == _billed_every(offer) else None
+
+
+def _billed_every(offer: Offer) -> Interval:
+    return offer.interval if offer.trial_days is None else Interval(Unit.DAY, offer.trial_days)
 
 
 def _per_day(plan: Plan) -> Fraction:
@@ -192,5 +222,4 @@ def _check(offer: Offer) -> None:
     if (offer.trial_days is None) != (offer.renews_to is None):
         raise Invalid("a trial says how many days it lasts and which plan follows: give trial_days and renews_to")
     if offer.allowance is not None:
-        days = offer.trial_days
-        allowance.check(offer.interval if days is None else Interval(Unit.DAY, days), offer.allowance)
+        allowance.check(_billed_every(offer), offer.allowance)

@@ -16,6 +16,7 @@ from payonce.services.billing.subscriptions import (
     ending,
     invoice_store,
     plan_changes,
+    plan_moves,
     plans,
     settling,
     store,
@@ -24,7 +25,7 @@ from payonce.services.billing.subscriptions.allowance import window_starts
 from payonce.services.billing.subscriptions.calendar import Anchor, Period, period
 from payonce.services.billing.subscriptions.falling_due import EXPIRE
 from payonce.services.billing.subscriptions.issuing import period_draft
-from payonce.services.billing.subscriptions.model import ChangeState, Due, InvoiceState, Plan, State, Subscription
+from payonce.services.billing.subscriptions.model import ChangeState, Due, InvoiceState, Plan, State, Subscription, When
 from payonce.services.billing.subscriptions.refusals import NotFound
 from payonce.services.billing.subscriptions.store import Standing
 from payonce.services.billing.subscriptions.waking import wake
@@ -103,23 +104,27 @@ async def _renew(tx: Tx, standing: Standing, number: int) -> None:
     if subscription.cancel_at_period_end:
         await end_at_period_end(tx, standing)
         return
-    plan = await _following_plan(tx, standing)
+    chosen = await _chosen_plan_id(tx, subscription)
+    plan = await _following_plan(tx, standing, chosen)
     if plan is None:
         await end_at_period_end(tx, standing, "the plan that its trial leads to is no longer for sale")
         return
     begun, anchor_at, anchor_period = _following_period(subscription, plan, number)
     moved = await store.move(
         tx, subscription, "period_begun", now, detail={"period": number, "plan_id": plan.id}, plan_id=plan.id,
-        next_plan_id=None, anchor_at=anchor_at, anchor_period=anchor_period, period=number, period_start=begun.start,
-        period_end=begun.end, due_at=begun.end, due_for=Due.RENEW,
+        next_plan_id=None if chosen is not None else subscription.next_plan_id, anchor_at=anchor_at,
+        anchor_period=anchor_period, period=number, period_start=begun.start, period_end=begun.end, due_at=begun.end,
+        due_for=Due.RENEW,
         allowance_starts=window_starts(
             anchor_at, subscription.time_zone, plans.allowance_of(plan), begun.start, begun.end
         ),
     )  # fmt: skip
     same_plan = moved.plan_id == subscription.plan_id
     after = replace(standing, subscription=moved, plan=plan) if same_plan else await store.standing(tx, moved)
-    if subscription.next_plan_id is not None:
+    if chosen is not None:
         await plan_changes.end_scheduled(tx, after, ChangeState.APPLIED)
+    if chosen is not None or subscription.due_for is Due.TRIAL_END:
+        after = store.with_subscription(after, await plan_moves.follow(tx, after))
     await settling.bill(tx, after, period_draft(Action.RENEWAL, plan, begun, number, moved.time_zone))
 
 
@@ -154,11 +159,21 @@ def is_due(subscription: Subscription, now: datetime, *what: Due) -> bool:
     return subscription.due_for in what and subscription.due_at is not None and subscription.due_at <= now
 
 
-async def _following_plan(tx: Tx, standing: Standing) -> Plan | None:
+async def _chosen_plan_id(tx: Tx, subscription: Subscription) -> str | None:
+    """For the period that begins now: none when the change that is scheduled is one of a later period."""
+    if subscription.next_plan_id is None:
+        return None
+    change = (await plan_changes.pending(tx, subscription.id)).get(When.PERIOD_END)
+    if change is None or change.not_before is None or subscription.due_at is None:
+        return subscription.next_plan_id
+    return subscription.next_plan_id if change.not_before <= subscription.due_at else None
+
+
+async def _following_plan(tx: Tx, standing: Standing, chosen: str | None) -> Plan | None:
     """The one that was chosen for the next period, the version that a trial was begun with, or the same."""
     subscription = standing.subscription
-    if subscription.next_plan_id is not None:
-        return await plans.plan(tx, subscription.next_plan_id)
+    if chosen is not None:
+        return await plans.plan(tx, chosen)
     if standing.plan.renews_to is not None:
         if subscription.converts_to_plan_id is not None:
             return await plans.plan(tx, subscription.converts_to_plan_id)

@@ -13,6 +13,7 @@ from payonce.services.billing.subscriptions import (
     invoice_store,
     issuing,
     plan_changes,
+    plan_moves,
     plans,
     store,
     usage,
@@ -106,6 +107,8 @@ async def _take_effect(tx: Tx, standing: Standing, invoice: Invoice) -> None:
     if invoice.action in CHANGES:
         change = await _end_changes(tx, store.with_subscription(standing, moved), invoice)
     await announcing.tell(tx, kind, moved, heard=standing.heard, change=change)
+    if invoice.action in CHANGES:
+        moved = await plan_moves.follow(tx, await store.standing(tx, moved))
     if moved.due_at is not None and moved.due_at <= standing.now and not moved.test_clock_id:
         await put_now(tx, moved.id)
     await wake(tx, moved.test_clock_id)

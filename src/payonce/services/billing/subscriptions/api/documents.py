@@ -103,7 +103,9 @@ class SubscriptionDocument(BaseModel):
     converts_to_plan_id: str | None = Field(
         description="Of a trial: the plan that follows, in the version that was for sale as it began."
     )
-    next_plan_id: str | None = Field(description="Taken up at the end of the period.")
+    next_plan_id: str | None = Field(
+        description="Taken up at the end of the period, or of a later one: plan_change says when."
+    )
     plan_change: PlanChangeDocument | None = Field(
         description="The change of plan that is pending, or the last one that ended."
     )

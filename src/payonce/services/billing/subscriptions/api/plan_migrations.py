@@ -13,7 +13,7 @@ from payonce.routes.problems import not_found
 from payonce.routes.values import PAGE_DEFAULT, Asked, Limit, Money, Note
 from payonce.services.billing.callers import Who, moving, opened, operator, who_of
 from payonce.services.billing.scopes import OPERATE
-from payonce.services.billing.subscriptions import plan_migrations
+from payonce.services.billing.subscriptions import plan_migrations, plan_moves, plans
 from payonce.services.billing.subscriptions.api.answering import (
     CHANGES,
     ID,
@@ -23,8 +23,9 @@ from payonce.services.billing.subscriptions.api.answering import (
     refusals,
     refusing,
 )
-from payonce.services.billing.subscriptions.model import State
-from payonce.services.billing.subscriptions.plan_migrations import MigrationState, PlanMigration, Preview
+from payonce.services.billing.subscriptions.model import Plan, State
+from payonce.services.billing.subscriptions.plan_migrations import NOTICE_DAYS, NOTICE_DAYS_MAX, Preview
+from payonce.services.billing.subscriptions.plan_moves import MigrationState, PlanMigration
 from payonce.services.billing.subscriptions.terms import Terms
 
 PREFIX: Final = "/v1/plan-migrations"
@@ -33,26 +34,49 @@ Operator = Annotated[Who, operator(OPERATE)]
 Orderer = Annotated[Once, moving(OPERATE, operators=True)]
 FromPlan = Annotated[str, Query(pattern=ID, description="The older version, by its id.")]
 ToPlan = Annotated[str | None, Query(pattern=ID, description="Left out: the version that is for sale.")]
+NOTICE: Final = "How many days pass at least between the order and the first renewal on the newer version."
+NoticeDays = Annotated[int, Query(ge=0, le=NOTICE_DAYS_MAX, description=NOTICE)]
 
 
 class MigrationOrder(Asked):
     from_plan_id: IdText = Field(description="The older version, by its id.")
     to_plan_id: IdText | None = Field(None, description="Left out: the version that is for sale.")
     note: Note = Field(description="Why; merchants' webhooks and the audit log have it.")
+    notice_days: int = Field(NOTICE_DAYS, ge=0, le=NOTICE_DAYS_MAX, description=NOTICE)
 
 
 class MigrationCancellation(Asked):
     note: Note = Field(description="Why; it is kept in the audit log.")
 
 
+class TermsDocument(BaseModel):
+    """How a version is billed, and those of its limits that the other version does not have so."""
+
+    interval: str
+    interval_count: int
+    allowance_interval: str = Field(description="How often the limits begin anew.")
+    allowance_interval_count: int
+    features: dict[str, int | None] = Field(
+        description="Limits that differ; null is without end, and a feature that is missing is not included."
+    )
+
+    @classmethod
+    def of(cls, plan: Plan, than: Plan) -> "TermsDocument":
+        return cls(**plans.terms_of(plan, than))
+
+
 class PreviewDocument(BaseModel):
     from_plan_id: str
     to_plan_id: str
+    notice_days: int
     subscriptions: int = Field(description="How many would be moved.")
     by_state: dict[State, int]
-    canceling: int = Field(description="Not moved, since they end with their period.")
+    canceling: int = Field(description="They end with their period, and are moved if that is taken back.")
+    choosing: int = Field(description="They have chosen another plan, and are moved if that is taken back.")
     price: Money
     new_price: Money
+    terms: TermsDocument
+    new_terms: TermsDocument
     total: Money = Field(description="What one period of all of them costs now.")
     new_total: Money
     first_effective_at: datetime | None = Field(description="The first renewal with which one would be moved.")
@@ -61,9 +85,12 @@ class PreviewDocument(BaseModel):
     @classmethod
     def of(cls, preview: Preview) -> "PreviewDocument":
         return cls(
-            from_plan_id=preview.older.id, to_plan_id=preview.newer.id, subscriptions=preview.subscriptions,
+            from_plan_id=preview.older.id, to_plan_id=preview.newer.id, notice_days=preview.notice_days,
+            subscriptions=preview.subscriptions,
             by_state={State(state): count for state, count in preview.by_state.items()}, canceling=preview.canceling,
-            price=Money.of(preview.older.price), new_price=Money.of(preview.newer.price),
+            choosing=preview.choosing, price=Money.of(preview.older.price), new_price=Money.of(preview.newer.price),
+            terms=TermsDocument.of(preview.older, preview.newer),
+            new_terms=TermsDocument.of(preview.newer, preview.older),
             total=Money.of(preview.before), new_total=Money.of(preview.after), first_effective_at=preview.first_at,
             last_effective_at=preview.last_at,
         )  # fmt: skip
@@ -76,6 +103,7 @@ class MigrationDocument(BaseModel):
     state: MigrationState = Field(description="done: every change is scheduled, and applied with its renewal.")
     note: str
     requested_by: str
+    notice_days: int
     scheduled: int = Field(description="How many subscriptions have, or had, a scheduled change.")
     withdrawn: int
     created_at: datetime
@@ -101,21 +129,23 @@ def _add_reading(routes: APIRouter) -> None:
     @routes.get("", summary="Plan migrations, the newest first", responses=READS)
     async def list_plan_migrations(desk: AtDesk, _: Operator, limit: Limit = PAGE_DEFAULT) -> MigrationList:
         opened(desk, Terms)
-        found = await plan_migrations.listed(desk.read, limit)
+        found = await plan_moves.listed(desk.read, limit)
         return MigrationList(plan_migrations=[MigrationDocument.of(each) for each in found])
 
     @routes.get("/preview", summary="How many would be moved, and what that amounts to", responses=CHANGES)
     async def preview_plan_migration(
-        desk: AtDesk, _: Operator, from_plan_id: FromPlan, to_plan_id: ToPlan = None
-    ) -> PreviewDocument:
+        desk: AtDesk, _: Operator, from_plan_id: FromPlan, to_plan_id: ToPlan = None,
+        notice_days: NoticeDays = NOTICE_DAYS,
+    ) -> PreviewDocument:  # fmt: skip
         opened(desk, Terms)
         with refusals():
-            return PreviewDocument.of(await plan_migrations.preview(desk.read, from_plan_id, to_plan_id))
+            found = await plan_migrations.preview(desk.read, from_plan_id, to_plan_id, notice_days)
+            return PreviewDocument.of(found)
 
     @routes.get("/{migration_id}", summary="One plan migration", responses=READS)
     async def show_plan_migration(migration_id: Id, desk: AtDesk, _: Operator) -> MigrationDocument:
         opened(desk, Terms)
-        found = await plan_migrations.find(desk.read, migration_id)
+        found = await plan_moves.find(desk.read, migration_id)
         if found is None:
             raise not_found(f"plan migration {migration_id!r}")
         return MigrationDocument.of(found)
@@ -129,9 +159,10 @@ def _add_ordering(routes: APIRouter) -> None:
 
         async def act(tx: Tx) -> MigrationDocument:
             by = who_of(once).holder
-            return MigrationDocument.of(
-                await plan_migrations.start(tx, body.from_plan_id, body.to_plan_id, by, body.note)
+            ordered = await plan_migrations.start(
+                tx, body.from_plan_id, body.to_plan_id, by, body.note, body.notice_days
             )
+            return MigrationDocument.of(ordered)
 
         return await once.answer(refusing(act), status=202, location=lambda made: f"{PREFIX}/{made.id}")
 
