@@ -83,6 +83,8 @@ class Printable:
     due: Amount
     status: str
     credit: Amount | None = None
+    credit_back: Amount | None = None
+    """Of that credit, what the customer has got back since."""
     paid_at: datetime | None = None
     owed: bool = True
     """Whether what is not paid is still to be paid."""
@@ -106,6 +108,11 @@ class Printable:
             raise Invalid(
                 f"{self.number} asks for {self.due.to_text()} {asset}, which is not what is left of "
                 f"{self.total.to_text()} after {credit.to_text()} of credit"
+            )
+        if self.credit_back is not None and not 0 < self.credit_back.minor <= credit.minor:
+            raise Invalid(
+                f"{self.number} gives {self.credit_back.to_text()} {asset} of credit back, which is not a part of the "
+                f"{credit.to_text()} that it used"
             )
 
     @property
@@ -252,8 +259,11 @@ class _Setter:
         printable = self._printable
         yield _Row((), 4, ruled=True)
         yield self._sum("Total", printable.total)
-        if printable.credit:
-            yield self._sum("Paid from credit", -printable.credit)
+        back = printable.credit_back or Amount.zero(printable.total.asset)
+        if printable.credit and printable.credit != back:
+            yield self._sum("Paid from credit", back - printable.credit)
+        if back:
+            yield self._sum("Credit given back", back)
         if printable.kind is Kind.CREDIT_NOTE:
             yield self._sum("Amount credited", printable.due, bold=True)
             return

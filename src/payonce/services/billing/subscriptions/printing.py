@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from payonce.kit.money import Amount, render
+from payonce.services.billing.subscriptions import books
 from payonce.services.billing.subscriptions.calendar import local
 from payonce.services.billing.subscriptions.document import (
     Kind,
@@ -28,10 +29,18 @@ def printed_invoice(
         lines=tuple(
             PrintedLine(line.text, line.amount, line.service_start, line.service_end) for line in invoice.lines
         ),
-        total=invoice.total, credit=invoice.credit if invoice.credit.minor else None, due=invoice.due,
+        total=invoice.total, credit=invoice.credit if invoice.credit.minor else None,
+        credit_back=_credit_back(invoice), due=invoice.due,
         paid_at=invoice.paid_at, owed=invoice.state is not InvoiceState.VOID,
         status=_status(invoice, time_zone, account.locale), notes=_notes(notes), zone=time_zone, locale=account.locale,
     )  # fmt: skip
+
+
+def _credit_back(invoice: Invoice) -> Amount | None:
+    """What its customer can use again, of an invoice that was taken back or given up."""
+    if invoice.state not in (InvoiceState.VOID, InvoiceState.UNCOLLECTIBLE):
+        return None
+    return books.unwound(invoice).credit_back or None
 
 
 def printed_note(
