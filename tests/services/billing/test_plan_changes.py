@@ -230,6 +230,32 @@ async def test_a_change_by_its_queue_alone_is_on_record_like_any_other(stage: Op
         assert await house.broken() == {}
 
 
+async def test_a_change_by_its_queue_alone_that_meets_another_one_fails_on_record(stage: OpenStage) -> None:
+    async with open_house(stage) as house:
+        await listen(house)
+        subscription = await house.subscribe(await house.customer())
+        await house.s.admin.pause(CREDIT_HOLD.queue, LATE)
+        await house.s.admin.pause(CHARGE_INITIATION.queue, LATE)
+        first = await asked(house, subscription, "pro")
+        payload = {"subscription_id": subscription.id, "change_id": "c-1", "plan_id": "enterprise-v1",
+                   "at": (await house.s.clock.now()).isoformat()}  # fmt: skip
+        for _ in range(2):
+            async with house.s.begin() as tx:
+                await tx.send(PLAN_CHANGE, payload, action="upgrade")
+            await house.run()
+        refused = await plan_changes.find(house.s.read, "c-1")
+        assert refused is not None
+        assert (refused.state, refused.reason) == (ChangeState.FAILED, f"change {first.id} was pending")
+        told = [data["plan_change"] for name, data in await heard(house) if name == "subscription.plan_change_failed"]
+        assert [(each["change_id"], each["reason"]) for each in told] == [("c-1", refused.reason)]
+        assert (await house.story(subscription)).count("plan_change_failed") == 1
+        for queue in (CREDIT_HOLD.queue, CHARGE_INITIATION.queue):
+            await house.s.admin.resume(queue)
+        await house.run()
+        assert (await ended(house, first)).state is ChangeState.APPLIED
+        assert await house.broken() == {}
+
+
 async def test_of_two_changes_at_once_one_is_accepted(stage: OpenStage) -> None:
     async with open_house(stage) as house:
         subscription = await house.subscribe(await house.customer())

@@ -132,20 +132,18 @@ async def change_now(tx: Tx, asked: PlanChange) -> None:
             raise NotFound(f"change {asked.change_id!r} is an invoice of another subscription")
         return
     change = known or await _adopted(tx, standing, plan, asked)
-    if change is None or change.state is not ChangeState.PENDING:
+    if change.state is not ChangeState.PENDING:
         await wake(tx, standing.subscription.test_clock_id)
         return
     await plan_change_billing.begin(tx, standing, change, plan, asked.at)
 
 
-async def _adopted(tx: Tx, standing: Standing, plan: Plan, asked: PlanChange) -> PlanChangeRecord | None:
-    """A change that came by its queue alone, from an earlier version or from whoever writes to the queue. None: another
-    one is pending, and the subscription's events say so."""
+async def _adopted(tx: Tx, standing: Standing, plan: Plan, asked: PlanChange) -> PlanChangeRecord:
+    """A change that came by its queue alone, from an earlier version or from whoever writes to the queue. While another
+    one is pending it has failed."""
     if (other := (await plan_changes.pending(tx, standing.subscription.id)).get(When.NOW)) is None:
         return await plan_changes.request(tx, standing, plan, When.NOW, change_id=asked.change_id)
-    detail = {"change_id": asked.change_id, "to_plan_id": plan.id, "reason": f"change {other.id} was pending"}
-    await store.tell_story(tx, standing.subscription, "plan_change_refused", standing.now, detail)
-    return None
+    return await plan_changes.refuse(tx, standing, plan, asked.change_id, f"change {other.id} was pending")
 
 
 async def cancel(tx: Tx, account_id: str | None, subscription_id: str, when: When, reason: str = "") -> Subscription:

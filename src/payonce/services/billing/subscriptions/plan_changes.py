@@ -50,6 +50,24 @@ async def request(
     return change
 
 
+async def refuse(tx: Tx, standing: Standing, plan: Plan, change_id: str, reason: str) -> PlanChangeRecord:
+    """A change now that was asked for by its queue and cannot be: on record as failed, like one that was accepted."""
+    subscription = standing.subscription
+    row = await tx.fetchrow(
+        """
+        insert into subscriptions.plan_changes
+            (id, subscription_id, from_plan_id, to_plan_id, at_period_end, state, reason, requested_at, ended_at,
+                trace_id)
+        values ($1, $2, $3, $4, false, 'failed', $5, $6, $6, $7) returning *
+        """,
+        change_id, subscription.id, subscription.plan_id, plan.id, reason[:REASON_MAX_LENGTH], standing.now,
+        tx.trace_id,
+    )  # fmt: skip
+    refused = change_from(row)
+    await _tell(tx, standing, refused, _ENDED[ChangeState.FAILED])
+    return refused
+
+
 async def end(
     tx: Tx, standing: Standing, change: PlanChangeRecord, state: ChangeState, reason: str | None = None, *,
     story: bool = True,
