@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 
 from payonce.app import App, role_names
+from payonce.engine.audit import Severity, notes
 from payonce.engine.ledger import Posting, Reference, moved
 from payonce.engine.model import Message
 from payonce.engine.outbox import Entry, relay_step
@@ -220,6 +221,17 @@ async def test_what_waits_at_payments_is_not_put_there_again(two: OpenTwo) -> No
             await connection.execute("delete from payonce.messages")
         again = await at.asked_again()
         assert await at.arrived() == [again]
+
+
+async def test_what_payments_may_hold_is_asked_for_again_with_one_note_and_no_warning(two: OpenTwo) -> None:
+    """Nothing says that its message was lost: it is not seen from here."""
+    async with two() as at:
+        await at.charged()
+        for _ in range(3):
+            await at.asked_again()
+        [said] = await notes(at.subscriptions.read, location="billing.put_back")
+        assert said.severity is Severity.INFO
+        assert said.text == "invoice INV-2026-000001 was being charged and had no answer; asked again"
 
 
 async def test_each_database_has_the_queues_schedules_and_checks_of_its_own_service(

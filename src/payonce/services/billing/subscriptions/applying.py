@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from typing import Any, Final
+from uuid import UUID
 
 import msgspec
 
@@ -143,11 +144,11 @@ async def _send_back(tx: Tx, told: Notification, transaction_id: str, invoice: I
     await ask_back(tx, transaction_id, reason, invoice.subscription_id)
 
 
-async def ask_back(tx: Tx, transaction_id: str, reason: str, about: str | None, *, again: bool = False) -> None:
-    """Whatever is left of it: a person may have given back a part before we heard of the whole. `again` when the
-    message was lost: its key is remembered, and payments knows the refund by the key in it."""
+async def ask_back(tx: Tx, transaction_id: str, reason: str, about: str | None, *, again: bool = False) -> UUID:
+    """Whatever is left of it: a person may have given back a part before we heard of the whole. Returns the id of the
+    message. `again` when it was lost: its key is remembered, and payments knows the refund by the key in it."""
     key = f"late:{transaction_id}"
-    await tx.send(
+    return await tx.send(
         REFUND_INITIATION, {"transaction_id": transaction_id, "reason": reason, "key": key}, action=Action.REFUND,
         key=None if again else key, correlation_id=about,
     )  # fmt: skip

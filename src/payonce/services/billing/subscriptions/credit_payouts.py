@@ -6,6 +6,7 @@ is with the customer, or the credit is theirs again. A payout by hand has happen
 
 from dataclasses import dataclass, replace
 from typing import Any, Final
+from uuid import UUID
 
 from payonce.engine.ledger.model import Reads
 from payonce.engine.transaction import Reader, Tx
@@ -64,15 +65,16 @@ async def pay_out(
     return payout
 
 
-async def ask_payments(tx: Tx, payout: CreditPayout, about: str, *, again: bool = False) -> None:
-    """`again` when the message was lost: its key is remembered, and payments knows the refund by the key in it."""
+async def ask_payments(tx: Tx, payout: CreditPayout, about: str, *, again: bool = False) -> UUID:
+    """Returns the id of the message. `again` when it was lost: its key is remembered, and payments knows the refund by
+    the key in it."""
     key = f"{CREDIT_KEY}{payout.id}"
     wanted = {
         "transaction_id": payout.transaction_id, "key": key, "reason": payout.reason,
         "amount_minor": payout.amount.minor, "currency": payout.amount.asset.code, "from_credit": True,
         "account_id": payout.account_id,
     }  # fmt: skip
-    await tx.send(
+    return await tx.send(
         REFUND_INITIATION, wanted, action=Action.REFUND, key=None if again else key, correlation_id=about
     )  # fmt: skip
 

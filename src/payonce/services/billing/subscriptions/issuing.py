@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
+from uuid import UUID
 
 import msgspec
 
@@ -109,15 +110,15 @@ async def _book_credit(tx: Tx, invoice: Invoice) -> None:
         )  # fmt: skip
 
 
-async def send_charge(tx: Tx, invoice: Invoice, *, again: bool = False) -> None:
-    """To payments, in this commit: neither the try nor the message is ever without the other. `again` when the message
-    was lost all the same: its key is remembered, and would keep it from being put."""
+async def send_charge(tx: Tx, invoice: Invoice, *, again: bool = False) -> UUID:
+    """To payments, in this commit: neither the try nor the message is ever without the other. Returns the id of the
+    message. `again` when it was lost all the same: its key is remembered, and would keep it from being put."""
     charge = Charge(
         invoice_id=invoice.id, generation=invoice.generation, account_id=invoice.account_id,
         subscription_id=invoice.subscription_id, action=invoice.action, amount_minor=invoice.due.minor,
         currency=invoice.due.asset.code, exponent=invoice.due.asset.exponent,
     )  # fmt: skip
-    await tx.send(
+    return await tx.send(
         CHARGE_INITIATION, msgspec.to_builtins(charge), action=invoice.action.value,
         key=None if again else charge_key(invoice.id, invoice.generation), correlation_id=invoice.subscription_id,
     )  # fmt: skip

@@ -1,6 +1,7 @@
 """What is done by the clock: renewals and dunning that fall due, revenue, and clocks that stand still."""
 
 from typing import Final
+from uuid import UUID
 
 from payonce.engine.audit import Severity, note
 from payonce.engine.janitors import Daily, Every, Schedule
@@ -29,6 +30,7 @@ from payonce.services.billing.subscriptions import (
     plans,
     recognising,
 )
+from payonce.services.billing.subscriptions.payments_relay import RELAY
 from payonce.services.billing.subscriptions.waking import MOVE, wake
 from payonce.services.billing.wire import Action
 
@@ -36,6 +38,8 @@ RENEW: Final = "renew_due"
 EARN: Final = "earn_revenue"
 CLEAN_UP: Final = "clean_up"
 PUT_BACK: Final = "put_back_billing"
+PUT_BACK_NOTES: Final = "billing.put_back"
+"""Where the audit log has what was put back."""
 PUT_BACK_MAX: Final = 100
 """At once; the next look finds the others."""
 FORGOTTEN_AFTER_S: Final = 900.0
@@ -208,8 +212,8 @@ async def _put_back_charges(tx: Tx) -> None:
     for row in rows:
         invoice = await invoice_store.find(tx, row["id"])
         if invoice is not None and invoice.charging:
-            await issuing.send_charge(tx, invoice, again=True)
-            await _told(tx, row["subscription_id"], f"invoice {invoice.number} was being charged and had no message")
+            sent = await issuing.send_charge(tx, invoice, again=True)
+            await _asked_again(tx, sent, row["subscription_id"], f"invoice {invoice.number} was being charged")
 
 
 async def _put_back_refunds(tx: Tx) -> None:
@@ -231,19 +235,34 @@ async def _put_back_refunds(tx: Tx) -> None:
     )  # fmt: skip
     for row in rows:
         about = row["subscription_id"]
-        await applying.ask_back(tx, row["transaction_id"], row["reason"], about, again=True)
-        await _told(tx, about, f"the refund of late payment {row['transaction_id']} was asked for and had no message")
+        sent = await applying.ask_back(tx, row["transaction_id"], row["reason"], about, again=True)
+        await _asked_again(tx, sent, about, f"the refund of late payment {row['transaction_id']} was asked for")
 
 
 async def _put_back_payouts(tx: Tx) -> None:
     queues = [REFUND_INITIATION.queue, SUBSCRIPTION_UPDATE.queue]
     for payout, about in await credit_payouts.forgotten(tx, FORGOTTEN_AFTER_S, queues, PUT_BACK_MAX):
-        await credit_payouts.ask_payments(tx, payout, about, again=True)
-        await _told(tx, about, f"payout {payout.id} of credit was pending and had no message")
+        sent = await credit_payouts.ask_payments(tx, payout, about, again=True)
+        await _asked_again(tx, sent, about, f"payout {payout.id} of credit was pending")
+
+
+async def _asked_again(tx: Tx, message_id: UUID, subscription_id: str, what: str) -> None:
+    """Payments with a database of their own may hold the message that is not seen here. That is no loss to warn of, and
+    is noted once, however often it is asked."""
+    if not await tx.fetchval(
+        "select exists (select from payonce.outbox where id = $1 and relay = $2)", message_id, RELAY
+    ):
+        await _told(tx, subscription_id, f"{what} and had no message")
+        return
+    why = f"{what} and had no answer; asked again"
+    log.info("billing_asked_again", subscription=subscription_id, why=why)
+    said = "select exists (select from payonce.audit_log where reference = $1 and location = $2 and text = $3)"
+    if not await tx.fetchval(said, subscription_id, PUT_BACK_NOTES, why):
+        await note(tx.connection, PUT_BACK_NOTES, subscription_id, why, actor="billing")
 
 
 async def _told(tx: Tx, subscription_id: str, why: str) -> None:
     log.warning("billing_put_back", subscription=subscription_id, why=why)
     await note(
-        tx.connection, "billing.put_back", subscription_id, why, actor="billing", severity=Severity.WARNING
+        tx.connection, PUT_BACK_NOTES, subscription_id, why, actor="billing", severity=Severity.WARNING
     )  # fmt: skip
