@@ -441,13 +441,13 @@ async def assert_no_price_was_changed_without_notice(house: House, subscription:
         if change.migration_id is None:
             continue
         migration = await plan_moves.find(house.s.read, change.migration_id)
-        first = first_told.setdefault(change.migration_id, change)
+        noticed = first_told.setdefault(change.migration_id, change)
         assert migration is not None
-        assert first.not_before is not None
-        assert first.not_before >= first.requested_at + timedelta(days=migration.notice_days)
+        assert noticed.not_before is not None
+        assert noticed.not_before >= noticed.requested_at + timedelta(days=migration.notice_days)
         if change.state is ChangeState.APPLIED:
             assert change.ended_at is not None
-            assert change.ended_at >= first.not_before
+            assert change.ended_at >= noticed.not_before
 
 
 async def assert_no_price_was_kept_that_was_moved(house: House, subscription: Subscription) -> None:

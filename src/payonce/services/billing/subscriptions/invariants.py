@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from payonce.services.billing.subscriptions.allowance_windows import OUTDATED
+
 UNPUT_AFTER: Final = "interval '1 hour'"
 """The schedule has looked sixty times by then."""
 RETURNED_WITHIN: Final = "interval '1 day'"
@@ -10,6 +12,8 @@ RETURNED_WITHIN: Final = "interval '1 day'"
 ANSWERED_WITHIN: Final = "interval '1 day'"
 """All attempts of a message are over by then, and the gateway has forgotten its keys: what is still open then needs a
 person."""
+PUT_RIGHT_WITHIN: Final = "interval '1 hour'"
+"""The schedule that puts them right has run four times by then."""
 MOVES_WITHIN: Final = "interval '1 hour'"
 """A test clock that goes somewhere is moved every minute."""
 
@@ -155,6 +159,10 @@ INVARIANTS: Final = {
             or (not c.at_period_end and c.created_at < payonce.due_now() - {ANSWERED_WITHIN} and not exists (
                 select from subscriptions.invoices i where i.id = c.id and i.state = 'open'))
             or exists (select from subscriptions.invoices i where i.id = c.id and i.state <> 'open'))
+    """,
+    "limits begin anew as the plan says": f"""
+        select s.id, s.plan_id, s.period_start, s.allowance_starts[1] as first_window {OUTDATED}
+          and s.updated_at < payonce.due_now() - {PUT_RIGHT_WITHIN}
     """,
     "a test clock that has something to do goes on within an hour": f"""
         select c.id, c.now_at, c.target_at from subscriptions.test_clocks c

@@ -19,6 +19,7 @@ from payonce.services.billing.policies import (
     TRIAL_PAYMENT,
 )
 from payonce.services.billing.subscriptions import (
+    allowance_windows,
     applying,
     changing,
     credit_payouts,
@@ -91,6 +92,7 @@ async def put_back_billing(work: Work) -> None:
     """A person may purge a queue: what is under way without a message, not even a parked one, gets one. Payments tells
     a charge that it knows by its key, so asking twice is asking once."""
     async with work.commit() as tx:
+        await _put_windows_right(tx)
         await _put_back_due(tx)
         await _put_back_first_invoices(tx)
         await _put_back_plan_changes(tx)
@@ -107,6 +109,11 @@ async def clean_up(work: Work) -> None:
         await tx.execute(
             f"delete from subscriptions.refresh_tokens where expires_at < payonce.due_now() - {KEEP_TOKENS}"
         )
+
+
+async def _put_windows_right(tx: Tx) -> None:
+    for subscription_id in await allowance_windows.put_right(tx, PUT_BACK_MAX):
+        await _told(tx, subscription_id, "its allowance windows were not those of its period, and were computed anew")
 
 
 async def _put_back_due(tx: Tx) -> None:
