@@ -123,4 +123,23 @@ async def test_above_the_threshold_it_waits_for_a_second_person(shop: OpenShop) 
         await ask.house.run()
         assert await balance_of(ada) == "970.00"
         assert not ask.house.gateway.books.refunds
-        assert (await till.order(PAYOUTS, order(ada, "99.00"))).json["payout"] is not None
+        path = f"/v1/approvals/{waits.json['approval']}/grant"
+        own = await ask.with_key("till", "approvals:decide")
+        refused = await own.order(path, {"note": "fine"})
+        assert (refused.status, "second person" in refused.problem["detail"]) == (400, True)
+        assert await balance_of(ada) == "970.00"
+        second = await ask.with_key("bob", "approvals:decide")
+        granted = await second.order(path, {"note": "I looked, too"})
+        assert (granted.status, granted.json["state"], granted.json["decided_by"]) == (200, "granted", "bob")
+        await ask.house.run()
+        assert await balance_of(ada) == "0.00"
+        assert ask.house.gateway.books.refunded_total("AED") == aed("970.00")
+        await second.order(path, {"note": "once more"})
+        await ask.house.run()
+        assert ask.house.gateway.books.refunded_total("AED") == aed("970.00")
+        [paid] = (await ada.get(PAYOUTS)).json["payouts"]
+        assert (paid["state"], paid["amount"]["amount"]) == ("succeeded", "970.00")
+        added = await till.order(ADJUSTMENTS, order(ada, "99.00", change="add"))
+        assert added.status < 300
+        assert (await till.order(PAYOUTS, order(ada, "9.00", way="by_hand"))).json["payout"] is not None
+        assert await ask.house.broken() == {}
