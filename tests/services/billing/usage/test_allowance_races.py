@@ -1,5 +1,5 @@
-"""Events, resets, changes of plan and new windows that meet in any order: no event is counted beyond the limit, and totals
-are what was counted."""
+"""Events, resets, changes of plan and new windows that meet in any order: no event is counted beyond the limit, and
+totals are what was counted."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
