@@ -14,7 +14,10 @@ STEPS="apis accounts database secrets queues migrate services access"
 
 REGION="${REGION:-us-central1}"
 DB_NAME="${DB_NAME:-payouts}"
+# The login of the services, and the one that owns the tables, which only the job that migrates has. A database that an
+# earlier version of this script migrated belongs to `payouts`: docs/running-payouts-on-google-cloud.md, Update.
 DB_USER="${DB_USER:-payouts}"
+DB_OWNER="${DB_OWNER:-payouts_owner}"
 # From PostgreSQL 16 on the default edition is ENTERPRISE_PLUS, which has no custom tiers.
 DB_EDITION="${DB_EDITION:-ENTERPRISE}"
 DB_TIER="${DB_TIER:-db-custom-2-7680}"
@@ -63,6 +66,8 @@ gcsplit3-10-26  payouts.swapper      1 512Mi 0 $MAX_INSTANCES tasks
 $([ "$PAYOUTS_HOSTPAY" = external ] || echo "gchostpay-10-26 payouts.hostpay      1 512Mi 1 1 tasks")
 "
 
+# Of the job that migrates alone.
+OWNER_SECRET=DB_OWNER_PASSWORD
 SECRETS="SUCCESS_URL_SIGNING_KEY TPS_HOSTPAY_SIGNING_KEY TP_FLAT_FEE CHANGENOW_API_KEY DB_PASSWORD PAYONCE_KEYS"
 
 APPLY=no
@@ -92,6 +97,13 @@ main() {
     cloud-run | payonce) ;;
     *) refuse "TASKS_VERIFIED_BY is $TASKS_VERIFIED_BY; it must be cloud-run or payonce" ;;
   esac
+  case "$MORE_SETTINGS" in
+    *PAYONCE_ACCEPT_OWNER=true*) ;;
+    *)
+      [ "$DB_OWNER" != "$DB_USER" ] || refuse "DB_OWNER and DB_USER are both $DB_USER; services refuse to start with the \
+login that owns the tables: name two logins, or add PAYONCE_ACCEPT_OWNER=true to MORE_SETTINGS"
+      ;;
+  esac
   if [ "$PAYOUTS_HOSTPAY" = external ] && [ -z "${HOSTPAY_WEBHOOK_URL:-}" ]; then
     refuse "PAYOUTS_HOSTPAY is external and HOSTPAY_WEBHOOK_URL is not set; it must be where your GCHostPay takes its tasks"
   fi
@@ -101,6 +113,7 @@ main() {
     PROJECT_NUMBER="${PROJECT_NUMBER:-PROJECT_NUMBER}"
   fi
   RUNNER="payouts-run@$PROJECT.iam.gserviceaccount.com"
+  MIGRATOR="payouts-migrate@$PROJECT.iam.gserviceaccount.com"
   CALLER="payouts-tasks@$PROJECT.iam.gserviceaccount.com"
   local step
   # shellcheck disable=SC2086
@@ -115,10 +128,11 @@ step_apis() {
     sqladmin.googleapis.com iam.googleapis.com cloudresourcemanager.googleapis.com --project="$PROJECT"
 }
 
-# One account that the roles run as, and one that tasks are delivered as: what can call a role can do nothing else.
+# One account that the roles run as, one for the job that migrates, which alone reads the owner's password, and one that
+# tasks are delivered as: what can call a role can do nothing else.
 step_accounts() {
   local account role
-  for account in payouts-run payouts-tasks; do
+  for account in payouts-run payouts-migrate payouts-tasks; do
     unless_there gcloud iam service-accounts describe "$account@$PROJECT.iam.gserviceaccount.com" --project="$PROJECT" \
       -- gcloud iam service-accounts create "$account" --project="$PROJECT"
   done
@@ -128,6 +142,8 @@ step_accounts() {
     run gcloud projects add-iam-policy-binding "$PROJECT" --member="serviceAccount:$RUNNER" --role="$role" \
       --condition=None
   done
+  run gcloud projects add-iam-policy-binding "$PROJECT" --member="serviceAccount:$MIGRATOR" \
+    --role=roles/cloudsql.client --condition=None
   run gcloud iam service-accounts add-iam-policy-binding "$CALLER" --member="serviceAccount:$RUNNER" \
     --role=roles/iam.serviceAccountUser --project="$PROJECT"
 }
@@ -145,23 +161,27 @@ step_database() {
 #   printf %s VALUE | gcloud secrets versions add NAME --data-file=- --project=PROJECT
 step_secrets() {
   local name
-  for name in $SECRETS; do
+  for name in $SECRETS "$OWNER_SECRET"; do
     unless_there gcloud secrets describe "$name" --project="$PROJECT" \
       -- gcloud secrets create "$name" --replication-policy=automatic --project="$PROJECT"
-    may_read "$name" "$PROJECT"
   done
+  for name in $SECRETS; do
+    may_read "$RUNNER" "$name" "$PROJECT"
+  done
+  may_read "$MIGRATOR" "$OWNER_SECRET" "$PROJECT"
   # A HOSTPAY_WEBHOOK_URL that is kept in Secret Manager is there already.
   case "${HOSTPAY_WEBHOOK_URL:-}" in
     projects/*/secrets/*/versions/*)
       local project="${HOSTPAY_WEBHOOK_URL#projects/}" secret="${HOSTPAY_WEBHOOK_URL#projects/*/secrets/}"
-      may_read "${secret%%/*}" "${project%%/*}"
+      may_read "$RUNNER" "${secret%%/*}" "${project%%/*}"
       ;;
   esac
 }
 
+# may_read ACCOUNT SECRET PROJECT
 may_read() {
-  run gcloud secrets add-iam-policy-binding "$1" --member="serviceAccount:$RUNNER" \
-    --role=roles/secretmanager.secretAccessor --project="$2"
+  run gcloud secrets add-iam-policy-binding "$2" --member="serviceAccount:$1" \
+    --role=roles/secretmanager.secretAccessor --project="$3"
 }
 
 # Only those that are missing: a queue that was tuned stays so. `payonce queues sync --to cloudtasks` brings all of them
@@ -186,10 +206,13 @@ step_queues() {
 }
 
 # Before each new version; the services refuse a database that lacks a migration. Cloud Run may take a try that succeeded
-# for a failed one, so that there must be retries; to migrate again changes nothing.
+# for a failed one, so that there must be retries; to migrate again changes nothing. The job knows the database and its
+# owner, and nothing else.
 step_migrate() {
+  local owner="INSTANCE_CONNECTION_NAME=$(instance)|DB_NAME=$DB_NAME|DB_USER=$DB_OWNER"
+  owner+="|DB_PASSWORD=$(latest "$OWNER_SECRET")"
   run gcloud run jobs deploy payouts-migrate --image="$IMAGE" --args=db,migrate --region="$REGION" \
-    --service-account="$RUNNER" --set-cloudsql-instances="$(instance)" --set-env-vars="$(variables)" \
+    --service-account="$MIGRATOR" --set-cloudsql-instances="$(instance)" --set-env-vars="^|^$owner" \
     --task-timeout=30m --max-retries=3 --project="$PROJECT"
   run gcloud run jobs execute payouts-migrate --region="$REGION" --wait --project="$PROJECT"
 }
@@ -254,7 +277,7 @@ variables() {
     "PAYONCE_TRUSTED_PROXIES=$PROXIES"
   )
   for name in $SECRETS; do
-    all+=("$name=projects/$PROJECT/secrets/$name/versions/latest")
+    all+=("$name=$(latest "$name")")
   done
   [ -z "$MORE_SETTINGS" ] || all+=("$MORE_SETTINGS")
   local IFS='|'
@@ -264,6 +287,8 @@ variables() {
 
 # What Cloud Run calls a service before it is first deployed as well, so that each can be told of the others.
 address() { printf 'https://%s-%s.%s.run.app' "$1" "$PROJECT_NUMBER" "$REGION"; }
+
+latest() { printf 'projects/%s/secrets/%s/versions/latest' "$PROJECT" "$1"; }
 
 instance() { printf '%s:%s:%s' "$PROJECT" "$REGION" "$INSTANCE"; }
 

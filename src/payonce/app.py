@@ -257,7 +257,7 @@ class App:
             if roles:
                 # Commands go on: somebody may have to freeze a vendor on just such a database, and the audit tells.
                 await check_durability(database.engine, accepted=settings.accept_data_loss)
-                await check_login(database.engine, accepted=settings.embedded or settings.access.accept_superuser)
+                await check_login(database.engine, **settings.access.accepted_logins(settings.embedded))
             await notice_identity(database, "start of a process")
             bell = await stack.enter_async_context(Bell.open(database, listen=bool(roles)))
             if handlers:

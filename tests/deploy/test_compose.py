@@ -165,7 +165,7 @@ def test_services_know_neither_the_administrators_nor_the_owners_password() -> N
     assert "POSTGRES_PASSWORD" not in "".join(SERVICES["migrate"]["environment"].values())
 
 
-async def test_the_logins_migrate_and_serve_and_neither_is_a_superuser(
+async def test_the_logins_migrate_and_serve_and_services_start_with_neither_superuser_nor_owner(
     empty: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     passwords = {"BILLING_OWNER_PASSWORD": "it's one", "BILLING_SERVICE_PASSWORD": "it's another"}
@@ -190,6 +190,15 @@ async def test_the_logins_migrate_and_serve_and_neither_is_a_superuser(
             await app.database.work.execute("create table payonce.mine (id int)")
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
             await app.database.work.execute("set role billing_owner")
+    monkeypatch.setenv("DATABASE_URL", owner)
+    with pytest.raises(Unavailable, match=r"logs in as billing_owner, which owns the schema.*PAYONCE_ACCEPT_OWNER"):
+        async with App.open(load_settings(), ["tally.worker"]):
+            pass
+    async with App.open(load_settings()) as app:
+        assert await app.read.fetchval("select current_user::text") == "payonce_service", "commands go on"
+    monkeypatch.setenv("PAYONCE_ACCEPT_OWNER", "true")
+    async with App.open(load_settings(), ["tally.worker"]) as app:
+        assert await app.read.fetchval("select current_user::text") == "payonce_service"
     monkeypatch.setenv("DATABASE_URL", empty.superuser_url)
     with pytest.raises(Unavailable, match=r"logs in as postgres, which is a superuser.*PAYONCE_ACCEPT_SUPERUSER"):
         async with App.open(load_settings(), ["tally.worker"]):

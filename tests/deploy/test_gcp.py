@@ -210,13 +210,12 @@ def test_every_variable_is_a_setting_and_every_role_has_the_same() -> None:
     assert all(one == found[0] for one in found)
     assert found[0].keys() <= {*variables(Settings), *variables(PayoutsSettings)}
     assert "CLOUD_TASKS_VERIFIED_BY" in variables(AccessSettings)
-    assert found[0] == environment_of(printed("migrate")[0])
 
 
 def test_any_other_setting_is_given_to_every_service(monkeypatch: pytest.MonkeyPatch) -> None:
     """A deployment removes what was set by hand."""
     more = "PAYONCE_LOG_EMOJI=true|CHANGENOW_REQUESTS_PER_S=10"
-    for command in (*deployed(MORE_SETTINGS=more).values(), printed("migrate", MORE_SETTINGS=more)[0]):
+    for command in deployed(MORE_SETTINGS=more).values():
         settings = settings_of(environment_of(command), monkeypatch)
         assert (settings.log_emoji, settings.payouts.changenow_per_s) == (True, 10.0)
 
@@ -285,20 +284,53 @@ def test_each_is_told_where_the_others_are() -> None:
     }  # fmt: skip
 
 
-def test_every_secret_that_is_named_is_made_and_may_be_read() -> None:
-    named = {value for value in environment_of(deployed()["gcsplit1-10-26"]).values() if "/secrets/" in value}
+def test_every_secret_that_is_named_is_made_and_may_be_read_by_those_who_are_told_it() -> None:
     commands = printed("secrets")
-    made = {f"projects/shop-1/secrets/{command[3]}/versions/latest" for command in commands if command[2] == "create"}
-    read = {command[3] for command in commands if command[2] == "add-iam-policy-binding"}
-    assert named == made
-    assert {name.split("/")[3] for name in named} == read
+    made = {command[3] for command in commands if command[2] == "create"}
+    read = {(flags(command)["--member"], command[3]) for command in commands if "--member" in flags(command)}
+    told = {
+        (f"serviceAccount:{flags(command)['--service-account']}", value.split("/")[3])
+        for command in (*deployed().values(), printed("migrate")[0])
+        for value in environment_of(command).values()
+        if "/secrets/" in value
+    }
+    assert read == told
+    assert made == {name for _, name in told}
+
+
+def test_the_job_that_migrates_alone_has_the_login_and_the_password_of_the_owner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = printed("migrate")[0]
+    migrator, runner = (f"payouts-{name}@shop-1.iam.gserviceaccount.com" for name in ("migrate", "run"))
+    assert flags(job)["--service-account"] == migrator
+    assert environment_of(job).keys() == {"INSTANCE_CONNECTION_NAME", "DB_NAME", "DB_USER", "DB_PASSWORD"}
+    owner = settings_of(environment_of(job), monkeypatch).database_url
+    assert owner is not None
+    assert owner.get_secret_value().startswith("postgresql://payouts_owner:own%40er@/payouts?")
+    for command in deployed().values():
+        assert flags(command)["--service-account"] == runner
+        assert environment_of(command)["DB_USER"] == "payouts"
+        assert "OWNER" not in " ".join(command)
+    roles = [flags(command) for command in printed("accounts") if "--role" in flags(command)]
+    assert {one["--role"] for one in roles if one["--member"].endswith(migrator)} == {"roles/cloudsql.client"}
+    assert {command[4] for command in printed("accounts") if command[3] == "create"} >= {"payouts-migrate"}
+
+
+def test_one_login_for_the_services_and_the_owner_is_refused() -> None:
+    done = ran(**GIVEN, DB_USER="payouts", DB_OWNER="payouts")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("DB_OWNER and DB_USER are both payouts; services refuse to start with the login")
+    accepted = printed("migrate", "services", DB_OWNER="payouts", MORE_SETTINGS="PAYONCE_ACCEPT_OWNER=true")
+    assert {environment_of(command)["DB_USER"] for command in accepted if command[3] != "execute"} == {"payouts"}
 
 
 def settings_of(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Settings:
     """As a service reads them, with the secrets in a Secret Manager on this machine."""
     values = {
         "SUCCESS_URL_SIGNING_KEY": "s" * 32, "TPS_HOSTPAY_SIGNING_KEY": "h" * 32, "TP_FLAT_FEE": "3",
-        "CHANGENOW_API_KEY": "c" * 32, "DB_PASSWORD": "p@ss", "PAYONCE_KEYS": f"k1:{'A' * 43}=",
+        "CHANGENOW_API_KEY": "c" * 32, "DB_PASSWORD": "p@ss", "DB_OWNER_PASSWORD": "own@er",
+        "PAYONCE_KEYS": f"k1:{'A' * 43}=",
     }  # fmt: skip
     for name in (*variables(Settings), *variables(PayoutsSettings)):
         monkeypatch.delenv(name, raising=False)

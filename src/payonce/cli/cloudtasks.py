@@ -95,7 +95,7 @@ async def _serve(
     async with Database.open(addresses.service, application_name="payonce cloudtasks") as database:
         await database.check(all_migrations())
         await check_durability(database.engine, accepted=settings.accept_data_loss)
-        await check_login(database.engine, accepted=settings.embedded or settings.access.accept_superuser)
+        await check_login(database.engine, **settings.access.accepted_logins(settings.embedded))
         async with (
             Bell.open(database) as bell,
             open_server(

@@ -172,27 +172,47 @@ async def _check_role(connection: Connection) -> None:
 
 
 ACCEPT_SUPERUSER: Final = "PAYONCE_ACCEPT_SUPERUSER"
+ACCEPT_OWNER: Final = "PAYONCE_ACCEPT_OWNER"
 
 
-async def check_login(connection: Any, *, accepted: bool) -> None:
-    """Refuses a login that is a superuser or can become one. Services change to a role that may do less, and whoever
-    breaks into one can change back."""
-    row = await connection.fetchrow(
+async def check_login(connection: Any, *, superuser_accepted: bool, owner_accepted: bool) -> None:
+    """Refuses a login that is a superuser or owns the schema, or can become one who does. Services change to a role
+    that may do less, and whoever breaks into one can change back."""
+    login, superuser, owner = await connection.fetchrow(
         """
-        select session_user, rolname from pg_roles where rolsuper and pg_has_role(session_user, oid, 'member')
-        order by rolname <> session_user limit 1
+        select session_user::text,
+            (select rolname from pg_roles where rolsuper and pg_has_role(session_user, oid, 'member')
+             order by rolname <> session_user limit 1),
+            (select rolname from pg_namespace join pg_roles on pg_roles.oid = nspowner
+             where nspname = 'payonce' and pg_has_role(session_user, nspowner, 'member'))
         """
     )
-    if row is None:
-        return
-    if not accepted:
-        how = "is" if row["rolname"] == row["session_user"] else f"is a member of {row['rolname']},"
-        raise Unavailable(
-            f"DATABASE_URL logs in as {row['session_user']}, which {how} a superuser: whoever breaks into a service "
-            f"could read and change everything on that server; use a login that is a member of {SERVICE_ROLE}, as "
-            f"docs/operating.md tells, or start all the same with {ACCEPT_SUPERUSER}=true"
-        )
-    log.warning("superuser_accepted", login=row["session_user"], setting=ACCEPT_SUPERUSER)
+    if superuser is not None:
+        if not superuser_accepted:
+            how = "is" if superuser == login else f"is a member of {superuser},"
+            raise _refused_login(
+                login, f"{how} a superuser", "read and change everything on that server", ACCEPT_SUPERUSER
+            )
+        log.warning("superuser_accepted", login=login, setting=ACCEPT_SUPERUSER)
+    elif owner is not None:
+        if not owner_accepted:
+            how = (
+                "owns the schema payonce"
+                if owner == login
+                else f"is a member of {owner}, the owner of the schema payonce"
+            )
+            raise _refused_login(
+                login, how, "change its tables and clocks and switch row-level security off", ACCEPT_OWNER
+            )
+        log.warning("owner_accepted", login=login, setting=ACCEPT_OWNER)
+
+
+def _refused_login(login: str, what: str, harm: str, switch: str) -> Unavailable:
+    return Unavailable(
+        f"DATABASE_URL logs in as {login}, which {what}: whoever breaks into a service could {harm}; use a login that "
+        f"is only a member of {SERVICE_ROLE}, as docs/operating.md tells, with the owner's login in DATABASE_OWNER_URL "
+        f"for migrations and backups, or start all the same with {switch}=true"
+    )
 
 
 async def _check_clocks(connection: Connection) -> None:

@@ -7,6 +7,7 @@ the token of our own Cloud Tasks server.
 | PAYONCE_HTTP_CONNECTIONS_PER_ADDRESS | of these, from one address or IPv6 network; proxies are exempt | 500 |
 | PAYONCE_ALLOWED_HOSTS | host names that HTTP answers to | on the loopback its own names, else all |
 | PAYONCE_ACCEPT_SUPERUSER | run roles although DATABASE_URL is the login of a superuser | false |
+| PAYONCE_ACCEPT_OWNER | run roles although DATABASE_URL is the login of the owner of the schema | false |
 | CLOUD_TASKS_VERIFIED_BY | who verifies the OIDC tokens of tasks; cloud-run only behind its IAM check | payonce |
 | CLOUD_TASKS_TOKEN | token of our own Cloud Tasks server and its clients | generated in the data folder |
 """
@@ -61,6 +62,7 @@ class AccessSettings(BaseModel):
     accept_superuser: bool = Field(
         False, validation_alias="PAYONCE_ACCEPT_SUPERUSER", description="it must be true or false"
     )
+    accept_owner: bool = Field(False, validation_alias="PAYONCE_ACCEPT_OWNER", description="it must be true or false")
     verified_by: Literal["payonce", "cloud-run"] = Field(
         "payonce", validation_alias="CLOUD_TASKS_VERIFIED_BY", description="it must be payonce or cloud-run"
     )
@@ -75,6 +77,13 @@ class AccessSettings(BaseModel):
     @classmethod
     def _is_long_enough(cls, token: SecretStr | None) -> SecretStr | None:
         return None if token is None else SecretStr(_checked_token(token.get_secret_value()))
+
+    def accepted_logins(self, embedded: bool) -> dict[str, bool]:
+        """For `check_login`. The private database has a login of its own for the services."""
+        return {
+            "superuser_accepted": embedded or self.accept_superuser,
+            "owner_accepted": embedded or self.accept_owner,
+        }
 
     @property
     def verified_by_platform(self) -> bool:
