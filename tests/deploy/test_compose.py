@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import asyncpg
 import jsonschema_rs
@@ -17,10 +18,13 @@ from payonce.app import Addresses, App, migrate_database, role_names
 from payonce.cli import app
 from payonce.embedded import Server, client_environment, psql_command, reset, start
 from payonce.kit.outcomes import Unavailable
+from payonce.routes.problems import Problem
 from payonce.settings import Settings, load_settings
+from payonce.settings.access import AccessSettings
 from payonce.settings.billing import BillingSettings
 from payonce.settings.variables import variables
 from payonce.testing.servers import QUICK_SETTINGS
+from payonce.web.hosts import Hosts
 from tests.deploy.documents import DEPLOY, read_yaml
 
 FILE = read_yaml("compose.yaml")
@@ -115,6 +119,8 @@ def test_every_long_running_process_has_a_health_check_on_the_port_that_it_has()
             port = SERVICES[name]["command"][-1]
             assert check[-1] == f"http://127.0.0.1:{port}/readyz", name
             compile(check[3], name, "exec")
+            assert SERVICES[name]["healthcheck"]["timeout"] == "10s", "as docs/http.md advises for new connections"
+            assert "timeout=9" in check[3], "the check itself says why it failed"
 
 
 def test_what_is_waited_for_is_there_and_can_tell() -> None:
@@ -134,17 +140,19 @@ def test_nothing_is_open_to_the_network_and_no_secret_has_a_default() -> None:
     for service in SERVICES.values():
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
     asked = dict(re.findall(r"\$\{(\w+)(:?[?-])", TEXT))
-    assert {name for name, how in asked.items() if how != ":?"} == {"GATEWAY_URL", "PAYONCE_TRUSTED_PROXIES"}
+    assert {name for name, how in asked.items() if how != ":?"} == {
+        "GATEWAY_URL", "PAYONCE_TRUSTED_PROXIES", "PAYONCE_ALLOWED_HOSTS",
+    }  # fmt: skip
 
 
 def test_the_environment_is_one_that_the_settings_take(monkeypatch: pytest.MonkeyPatch) -> None:
     environment = SERVICES["payments"]["environment"]
-    known = {*variables(Settings), *variables(BillingSettings)}
+    known = {*variables(Settings), *variables(AccessSettings), *variables(BillingSettings)}
     assert environment.keys() | SERVICES["migrate"]["environment"].keys() <= known
     given = {
         "BILLING_SERVICE_PASSWORD": "secret", "PAYONCE_KEYS": "k1:" + "A" * 43 + "=", "JWT_SECRET_KEY": "a" * 64,
         "WEBHOOK_SIGNING_SECRET": "b" * 64, "GATEWAY_API_KEY": "simulated", "GATEWAY_WEBHOOK_SECRET": "c" * 64,
-        "PAYONCE_TRUSTED_PROXIES": "",
+        "PAYONCE_TRUSTED_PROXIES": "", "PAYONCE_ALLOWED_HOSTS": default_of("PAYONCE_ALLOWED_HOSTS"),
     }  # fmt: skip
     for name, value in environment.items():
         monkeypatch.setenv(name, re.sub(r"\$\{(\w+):[^}]*\}", lambda found: given.get(found[1], "http://g:1"), value))
@@ -153,6 +161,24 @@ def test_the_environment_is_one_that_the_settings_take(monkeypatch: pytest.Monke
     assert settings.redis_url is not None
     assert settings.trusted_proxies is None
     assert "PAYONCE_TRUSTED_PROXIES" in environment
+    assert settings.access.allowed_hosts == "localhost,subscriptions,payments"
+
+
+def test_processes_answer_to_the_names_that_they_call_each_other_by_and_to_no_other() -> None:
+    called = {urlsplit(url).hostname for url in re.findall(r"http://[a-z0-9.:-]+", TEXT)} - {"simulators"}
+    assert {"127.0.0.1", "subscriptions", "payments"} == called
+    for name in OURS - {"migrate", "simulators"}:
+        assert SERVICES[name]["environment"]["PAYONCE_ALLOWED_HOSTS"].startswith("${PAYONCE_ALLOWED_HOSTS:-")
+    hosts = Hosts("0.0.0.0", default_of("PAYONCE_ALLOWED_HOSTS"))
+    for host in called:
+        hosts.check(f"{host}:8001".encode())
+    with pytest.raises(Problem, match=r"does not answer to the name 'rebound\.example'"):
+        hosts.check(b"rebound.example")
+
+
+def default_of(variable: str) -> str:
+    found: list[str] = re.findall(rf"\$\{{{variable}:-([^}}]*)\}}", TEXT)
+    return found[0]
 
 
 def test_services_know_neither_the_administrators_nor_the_owners_password() -> None:
