@@ -12,6 +12,8 @@ from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.testing import capture_logs
 
+from payonce.kit.redact import LOOK_AHEAD_CHARS
+from payonce.routes.problems import DETAIL_MAX_LENGTH, PATH_MAX_LENGTH, Problem, document
 from payonce.web import guard, listening, protocol
 from payonce.web.guard import Guard
 from tests.web.asking import Answer, asked
@@ -38,10 +40,24 @@ async def test_what_is_not_there_and_what_is_not_done_are_problems(web: OpenWeb)
 async def test_a_path_is_named_briefly_and_without_secrets(web: OpenWeb) -> None:
     async with web() as ask:
         long = (await ask.get("/" + "1-" * 600)).problem["instance"]
-        assert (len(long), long[-1]) == (201, "…")
+        assert long == "/" + "1-" * 99 + "1… (1,001 more characters)"
         # It begins within the bound and ends beyond it.
         secret = (await ask.get("/" + "x" * 190 + "/sk_live_51H8abcDEFghi")).problem["instance"]
         assert "sk_live" not in secret
+
+
+@pytest.mark.parametrize("digits_read", range(1, 16))
+def test_what_was_hidden_moves_no_half_secret_into_a_problem(digits_read: int) -> None:
+    """What is read beyond the cut ends within a card's number, and a token that is hidden moves that before the cut."""
+
+    def cut_within_a_card(shown_chars: int) -> str:
+        read = f"/token={'x' * (shown_chars - 20)}&"
+        read += "y" * (shown_chars + LOOK_AHEAD_CHARS - len(read) - digits_read - 1)
+        return f"{read}/4242424242424242/{'z' * 5_000}"
+
+    path, detail = cut_within_a_card(PATH_MAX_LENGTH), cut_within_a_card(DETAIL_MAX_LENGTH)
+    answer = json.loads(bytes(document(path, Problem(400, detail)).body))
+    assert "42" not in answer["instance"] + answer["detail"]
 
 
 async def test_every_answer_has_a_trace_id_of_ours_and_the_callers_request_id(web: OpenWeb) -> None:

@@ -25,8 +25,6 @@ WHERE_MAX_LENGTH: Final = 200
 PATH_MAX_LENGTH: Final = 200
 DETAIL_MAX_LENGTH: Final = 4_000
 """Of a sentence that may name what the caller sent."""
-LOOK_AHEAD: Final = 200
-"""What is read beyond a bound: cut any sooner, half a secret would go unrecognised."""
 
 NO_KEY, KEY_REUSED, KEY_BUSY = (
     f"urn:payonce:problem:{name}" for name in ("no-idempotency-key", "idempotency-key-reused", "idempotency-key-busy")
@@ -112,17 +110,12 @@ def document(
 ) -> Response:
     body = ProblemDocument(
         type=problem.kind, title=problem.status.phrase, status=problem.status,
-        detail=_shown(str(problem), DETAIL_MAX_LENGTH), instance=_shown(path, PATH_MAX_LENGTH),
+        detail=redact(str(problem), max_chars=DETAIL_MAX_LENGTH), instance=redact(path, max_chars=PATH_MAX_LENGTH),
         trace_id=trace_id, errors=None if errors is None else list(errors),
     )  # fmt: skip
     return JSONResponse(
         body.model_dump(exclude_none=True), status_code=problem.status, headers=problem.headers, media_type=MEDIA_TYPE
     )
-
-
-def _shown(text: str, max_length: int) -> str:
-    shown = redact(text[: max_length + LOOK_AHEAD])
-    return shown if len(shown) <= max_length else f"{shown[:max_length]}…"
 
 
 Handle = Callable[[Request, Any], Coroutine[Any, Any, Response]]
