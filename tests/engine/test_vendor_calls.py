@@ -1,11 +1,15 @@
 """Calls to vendors by minute: every call of every process, and which vendors fail now."""
 
+import asyncio
+
 import pytest
 
+from payonce.engine import janitors
 from payonce.engine.alerts import alerts
+from payonce.engine.janitors import run_janitors
 from payonce.engine.vendor_calls import KEEP_S, CallCounts, failing_vendors, forget_old_calls, vendor_calls, watching
 from payonce.kit.http import HttpClient
-from payonce.testing import OpenStage
+from payonce.testing import OpenStage, eventually
 from payonce.testing.faults import Fault, Script
 from payonce.testing.faulty import Faulty
 from payonce.vendors.evm.chain import Chain
@@ -75,6 +79,24 @@ async def test_what_is_older_than_five_minutes_is_over_and_old_minutes_are_forgo
         await s.clock.advance(KEEP_S)
         await forget_old_calls(s.database)
         assert await s.owner.fetchval("select count(*) from payonce.vendor_minutes") == 0
+
+
+async def test_the_janitors_of_a_process_write_its_calls(stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(janitors, "HISTORY_EVERY_S", 0.05)
+    async with stage() as s:
+        running = asyncio.create_task(run_janitors(s.database, s.feed, s.admin, holder="process-1"))
+        try:
+            # Counts begin with the janitors, which take a moment to start: called until some are written.
+            async def written() -> bool:
+                call("bank", "no_answer", 1)
+                return bool(
+                    await s.owner.fetchval("select sum(calls) from payonce.vendor_minutes where vendor = 'bank'")
+                )
+
+            await eventually(written)
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_counts_that_could_not_be_written_are_written_by_the_next_tick(stage: OpenStage) -> None:

@@ -13,8 +13,10 @@ import pytest
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from payonce.app import App
+from payonce.settings import Settings, load_settings
 from payonce.testing import eventually
-from payonce.web import openapi
+from payonce.web import listening, openapi
 from payonce.web.connections import SWEEP_MAX, Connections
 from payonce.web.server import bound, served
 from payonce.web.turns import Turns
@@ -156,6 +158,32 @@ async def test_an_address_at_its_limit_gives_up_idle_connections_and_none_in_pro
         await answer_of(third_reader, b"/held")
         for writer in (first, second, third, fourth, fifth):
             writer.close()
+
+
+@pytest.mark.parametrize(
+    ("most", "most_per_address", "answered"), [(10, 500, 10), (1_000, 2, 6)], ids=["in all", "per address"]
+)
+async def test_a_listening_process_has_the_limits_of_its_settings(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, most: int, most_per_address: int, answered: int
+) -> None:
+    """A connection too many is refused, or closes one that was idle for a while: as many as the limit are left."""
+    assert settings.access.http_connections > answered, "the settings without these variables"
+    monkeypatch.setenv("PAYONCE_HTTP_CONNECTIONS", str(most))
+    monkeypatch.setenv("PAYONCE_HTTP_CONNECTIONS_PER_ADDRESS", str(most_per_address))
+    async with App.open(load_settings()) as app, listening(app, "127.0.0.1", 0) as port:
+        lines = [await opened(port, source=f"127.0.0.{last}") for last in (2, 3, 4) for _ in range(5)]
+        alive = [await is_answered(*line) for line in lines]
+        assert sum(alive) == answered
+        for _, writer in lines:
+            writer.close()
+
+
+async def is_answered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    try:
+        writer.write(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        return (await answer_of(reader, b"}")).startswith(b"HTTP/1.1 200 ")
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return False
 
 
 async def test_a_connection_whose_body_still_comes_gives_way_to_a_new_one() -> None:
