@@ -1,7 +1,8 @@
-"""Failed keys by address, in a bounded memory: guessing is hopeless, and is not to cost the store its time either."""
+"""Failed API keys and tokens by address, in a bounded memory: guessing is hopeless, and is not to cost the store its
+time either."""
 
 import time
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from typing import Final
 
@@ -13,9 +14,15 @@ ADDRESSES_MAX: Final = 10_000
 GOOD_KEYS_MAX: Final = 1_000
 
 
+def attempts_by_kind() -> dict[str, "Attempts"]:
+    """API keys and each kind of token by themselves: failures of one kind do not count against another, and the many
+    tokens that are good do not push the few keys out of memory."""
+    return defaultdict(Attempts)
+
+
 class Attempts:
-    """After so many failures in a window an address is heard again when the window is over. Keys that were good of late
-    are let through to be looked up: behind one proxy, one guesser must not shut everybody out."""
+    """Of one kind. After so many failures in a window an address is heard again when the window is over. What was good
+    of late is let through to be looked up: behind one proxy, one guesser must not shut everybody out."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -23,6 +23,7 @@ BEARER: Final = HTTPBearer(
 WANTED: Final = (
     "a valid API key is needed, in the header Authorization with the scheme Bearer; payonce keys add gives one"
 )
+API_KEYS: Final = "API keys"
 NO_TENANTS: Final = "it sees the work of every tenant; use a key without a tenant, which payonce keys add gives"
 
 log = get_logger(__name__)
@@ -70,12 +71,12 @@ async def identified(
     if given is None:
         TOKEN_FAILURES.labels("missing").inc()
         raise unknown(wanted)
-    digest = heard(request, given)
+    digest = heard(request, given, API_KEYS)
     key = await recognised(desk_of(request).database, given.credentials)
     if key is None:
-        refused(request, digest)
+        refused(request, digest, API_KEYS)
         raise unknown(wanted)
-    attempts_of(request).succeeded(digest)
+    attempts_of(request, API_KEYS).succeeded(digest)
     if key.tenant is not None and not tenants:
         TOKEN_FAILURES.labels("scope").inc()
         text = f"key {key.prefix} is one of tenant {key.tenant!r}, and this route takes none of a tenant: {no_tenants}"
@@ -86,27 +87,27 @@ async def identified(
     return Caller(key.prefix, key.holder, key.tenant)
 
 
-def heard(request: Request, given: HTTPAuthorizationCredentials) -> bytes:
-    """The digest of what was given, unless too many that were wrong came from the same address."""
+def heard(request: Request, given: HTTPAuthorizationCredentials, kind: str) -> bytes:
+    """The digest of what was given, unless too many of this kind that were wrong came from the same address."""
     digest = digest_of(given.credentials)
-    if wait_s := attempts_of(request).wait_s(address_of(request), digest):
+    if wait_s := attempts_of(request, kind).wait_s(address_of(request), digest):
         TOKEN_FAILURES.labels("too_many").inc()
         raise Problem(
-            HTTPStatus.TOO_MANY_REQUESTS, "too many unknown API keys came from this address",
+            HTTPStatus.TOO_MANY_REQUESTS, f"too many unknown {kind} came from this address",
             headers={"Retry-After": str(math.ceil(wait_s))},
         )  # fmt: skip
     return digest
 
 
-def refused(request: Request, digest: bytes) -> None:
+def refused(request: Request, digest: bytes, kind: str) -> None:
     """Counts a wrong one against its address."""
-    attempts_of(request).failed(address_of(request), digest)
+    attempts_of(request, kind).failed(address_of(request), digest)
     TOKEN_FAILURES.labels("unknown").inc()
-    log.warning("api_key_refused", address=address_of(request), path=request.url.path)
+    log.warning("api_key_refused", kind=kind, address=address_of(request), path=request.url.path)
 
 
-def attempts_of(request: Request) -> Attempts:
-    return cast(Attempts, request.app.state.attempts)
+def attempts_of(request: Request, kind: str) -> Attempts:
+    return cast(dict[str, Attempts], request.app.state.attempts)[kind]
 
 
 def address_of(request: Request) -> str:

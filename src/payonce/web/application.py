@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from payonce.app import App
 from payonce.console.mounting import CONSOLE, console, ways_in
-from payonce.routes.attempts import Attempts
+from payonce.routes.attempts import attempts_by_kind
 from payonce.routes.problems import exception_handlers
 from payonce.web.approvals import approval_routes
 from payonce.web.billing_ops import account_role_routes, billing_ops_routes
@@ -80,7 +80,7 @@ def build_web(app: App) -> FastAPI:
         for path in pushed.paths
     }
     web.state.desk = app
-    web.state.attempts = Attempts()
+    web.state.attempts = attempts_by_kind()
     web.include_router(health_routes(app))
     web.include_router(webhook_routes(app))
     for build in _builders(app):

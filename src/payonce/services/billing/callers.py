@@ -33,6 +33,7 @@ WANTED: Final = (
     "a valid access token or API key is needed, in the header Authorization with the scheme Bearer; "
     "POST /v1/auth/login gives a token, payonce keys add a key"
 )
+ACCESS_TOKENS: Final = "access tokens"
 OPERATOR: Final = "operator"
 LOOKING: Final = ("GET", "HEAD")
 TRIES_MAX: Final = 30
@@ -156,10 +157,10 @@ async def _identified(
         if scope is not None:
             opened(desk_of(request), Tokens)
         return Who(key.key, key.holder, key.tenant, operator=True)
-    digest = heard(request, given)
+    digest = heard(request, given, ACCESS_TOKENS)
     tokens = opened(desk_of(request), Tokens)
     claims = await _read(request, tokens, given.credentials, digest, fresh)
-    attempts_of(request).succeeded(digest)
+    attempts_of(request, ACCESS_TOKENS).succeeded(digest)
     return Who("", claims.account_id, None, claims.account_id, claims.role == OPERATOR)
 
 
@@ -170,7 +171,7 @@ async def _read(request: Request, tokens: Tokens, text: str, digest: bytes, fres
         TOKEN_FAILURES.labels("expired").inc()
         raise unknown(WANTED) from None
     if claims is None:
-        refused(request, digest)
+        refused(request, digest, ACCESS_TOKENS)
         raise unknown(WANTED)
     if not await tokens.counts(claims, fresh=fresh):
         TOKEN_FAILURES.labels("ended").inc()

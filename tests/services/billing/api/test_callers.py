@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from payonce.app import scope_catalogue
 from payonce.engine.transaction import Tx
 from payonce.kit.outcomes import Invalid
+from payonce.routes import attempts
 from payonce.routes.attempts import FAILURES_MAX
 from payonce.routes.once import Once
 from payonce.services.billing.callers import NOT_HERE, Who, customer, either, moving, operator, who_of
@@ -222,6 +223,33 @@ async def test_guessing_is_bounded_and_an_expired_token_is_no_guess(counter: Ope
         assert int(guesses[-1].headers["retry-after"]) > 0
         assert (await good.get("/test/either")).status == 200
         assert (await ask.as_account("bob").get("/test/either")).status == 429
+
+
+async def test_wrong_tokens_and_wrong_keys_are_counted_apart(counter: OpenCounter) -> None:
+    async with counter() as ask:
+        add_routes(ask.web)
+        ask.app.resources = [Tokens([SECRET], clock=ProcessClock())]
+        tokens = [await ask.bearing(f"a.b.{n}").get("/test/either") for n in range(FAILURES_MAX + 1)]
+        assert (tokens[-1].status, "unknown access tokens" in tokens[-1].problem["detail"]) == (429, True)
+        assert (await (await ask.as_holder("crm", READ)).get("/test/either")).status == 200
+        keys = [await ask.bearing(f"sk_{n}").get("/test/either") for n in range(FAILURES_MAX + 1)]
+        assert (keys[-1].status, "unknown API keys" in keys[-1].problem["detail"]) == (429, True)
+
+
+async def test_good_tokens_do_not_push_a_good_key_out_of_memory(
+    counter: OpenCounter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempts, "GOOD_KEYS_MAX", 2)
+    async with counter() as ask:
+        add_routes(ask.web)
+        ask.app.resources = [Tokens([SECRET], clock=ProcessClock())]
+        crm = await ask.as_holder("crm", READ)
+        assert (await crm.get("/test/either")).status == 200
+        customers = [ask.as_account(name) for name in ("ada", "bob", "eve")]
+        assert {(await each.get("/test/either")).status for each in customers} == {200}
+        guesses = [await ask.bearing(f"sk_{n}").get("/test/either") for n in range(FAILURES_MAX + 1)]
+        assert guesses[-1].status == 429
+        assert (await crm.get("/test/either")).status == 200
 
 
 async def test_a_process_without_a_role_of_billing_says_so(counter: OpenCounter) -> None:

@@ -15,7 +15,7 @@ from payonce.engine.database import Database
 from payonce.engine.queue import Admin
 from payonce.engine.transaction import Reader, Tx, begin
 from payonce.kit.webhooks import Secret
-from payonce.routes.attempts import Attempts
+from payonce.routes.attempts import attempts_by_kind
 from payonce.routes.problems import exception_handlers
 from payonce.services.billing.payments.api import build_routes
 from payonce.services.billing.payments.decisions import ACTION, giving_back
@@ -108,6 +108,6 @@ async def open_counter(stage: OpenStage, **how: Any) -> AsyncIterator[Counter]:
         web = FastAPI(redirect_slashes=False, exception_handlers=exception_handlers())
         web.add_middleware(Guard)
         web.state.desk = PaymentsDesk(till, resources, {ACTION: giving_back(till.s.admin)})
-        web.state.attempts = Attempts()
+        web.state.attempts = attempts_by_kind()
         web.include_router(build_routes())
         yield Counter(till, web, tokens)
