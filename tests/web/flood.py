@@ -5,8 +5,9 @@ import socket
 import sys
 from contextlib import suppress
 
-REQUESTS = b"".join(b"GET %s HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n" % path for path in (b"/openapi.json", b"/healthz"))
-AT_ONCE = REQUESTS * 500
+PATHS = (b"/openapi.json", b"/healthz", b"/metrics")
+REQUESTS = b"".join(b"GET %s HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n" % path for path in PATHS)
+AT_ONCE = REQUESTS * 350
 PAUSE_S = 0.5
 """Before a connection that was closed is opened again."""
 

@@ -17,8 +17,9 @@ from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Unavailable
 from payonce.routes.problems import Problem, document
 from payonce.web.guard import Guard
-from payonce.web.health import check_ready, metrics_are_open, metrics_page
+from payonce.web.health import check_ready, metrics_are_open
 from payonce.web.hosts import Hosts
+from payonce.web.metrics_page import MetricsPage
 from payonce.web.server import bound, served
 
 OPTION: Final = "--http-port"
@@ -35,6 +36,8 @@ log = get_logger(__name__)
 def small_web(
     database: Database, loops: Mapping[str, "asyncio.Task[Any]"], metrics_open: bool, hosts: Hosts | None = None
 ) -> ASGIApp:
+    page = MetricsPage()
+
     async def alive(request: Request) -> Response:
         return JSONResponse({"status": "alive"})
 
@@ -46,7 +49,7 @@ def small_web(
         return JSONResponse({"status": "ready", "loops": sorted(loops)})
 
     async def metrics(request: Request) -> Response:
-        return metrics_page() if metrics_open else document(request.url.path, _CLOSED)
+        return await page.answer() if metrics_open else document(request.url.path, _CLOSED)
 
     pages = {"/healthz": alive, "/readyz": ready, "/metrics": metrics}
     return Guard(Starlette(routes=[Route(path, page, methods=PROBES) for path, page in pages.items()]), hosts=hosts)

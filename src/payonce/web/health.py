@@ -6,7 +6,6 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from fastapi import APIRouter, Response
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel, Field
 from starlette.requests import Request
 
@@ -14,12 +13,12 @@ from payonce.app import App, all_migrations
 from payonce.console.door import is_loopback
 from payonce.engine.database import Database
 from payonce.engine.durability import ACCEPT_DATA_LOSS
-from payonce.engine.metrics import REGISTRY
 from payonce.kit.outcomes import PayonceError, Unavailable
 from payonce.kit.redact import redact
 from payonce.routes.callers import require
 from payonce.routes.problems import responses
 from payonce.routes.scopes import METRICS_READ
+from payonce.web.metrics_page import MetricsPage
 from payonce.web.watchers import KEY, OPEN, may_watch, watcher
 
 READY_LIMIT_S: Final = 3.0
@@ -65,6 +64,7 @@ class Depths(BaseModel):
 
 def health_routes(app: App) -> APIRouter:
     routes = APIRouter(tags=["health"])
+    page = MetricsPage()
     closed = not metrics_are_open(app.settings.metrics, app.settings.host)
 
     @routes.get("/healthz", summary="The process lives")
@@ -105,7 +105,7 @@ def health_routes(app: App) -> APIRouter:
         },
     )  # fmt: skip
     async def metrics() -> Response:
-        return metrics_page()
+        return await page.answer()
 
     for path, probe in (("/healthz", alive), ("/readyz", ready)):
         # Load balancers like to ask for the head alone.
@@ -154,10 +154,6 @@ async def _part(name: str, check: Awaitable[Any]) -> Part:
 def metrics_are_open(setting: str | None, host: str) -> bool:
     """Metrics tell what open effects and unmatched items come to: no figures for whoever finds the port."""
     return (setting or (OPEN if is_loopback(host) else KEY)) == OPEN
-
-
-def metrics_page() -> Response:
-    return Response(generate_latest(REGISTRY), media_type=CONTENT_TYPE_LATEST)
 
 
 async def check_ready(database: Database, loops: Mapping[str, "asyncio.Task[Any]"]) -> None:
