@@ -13,6 +13,7 @@ from payonce.kit.ids import new_id
 from payonce.kit.log import get_logger
 from payonce.routes.problems import Problem, bug, document
 from payonce.web.body import refuse_many_values
+from payonce.web.held_bodies import OF_THIS_PROCESS, HeldBodies, HeldBody
 from payonce.web.hosts import Hosts
 
 BODY_MAX_BYTES: Final = 1024 * 1024
@@ -45,6 +46,7 @@ class Guard:
         proxies_named: bool = True,
         hosts: Hosts | None = None,
         many_values: bool = False,
+        bodies: HeldBodies = OF_THIS_PROCESS,
     ) -> None:
         self._app = app
         self._body_max_bytes = body_max_bytes
@@ -54,6 +56,7 @@ class Guard:
         """By path, where an answer is the end of a run."""
         self._warn_of_proxy = not proxies_named
         self._hosts = hosts
+        self._bodies = bodies
         self._many_values = many_values
         """Whether a JSON body may have any number of values: messages of tasks do."""
 
@@ -68,13 +71,14 @@ class Guard:
             headers = dict(scope["headers"])
             if self._hosts is not None:
                 self._hosts.check(headers.get(b"host"))
-            body = await self._read_body(scope, receive)
-            if not self._many_values:
-                refuse_many_values(headers.get(b"content-type", b"").decode("latin-1"), body)
-            limit_s = self._answer_limits_s.get(scope["path"], self._answer_limit_s)
-            async with asyncio.timeout(limit_s) as limit:
-                answer.limit = limit
-                await self._app(scope, _replayed(body, receive), answer.send)
+            with HeldBody(self._bodies) as held:
+                body = await self._read_body(scope, receive, held)
+                if not self._many_values:
+                    refuse_many_values(headers.get(b"content-type", b"").decode("latin-1"), body)
+                limit_s = self._answer_limits_s.get(scope["path"], self._answer_limit_s)
+                async with asyncio.timeout(limit_s) as limit:
+                    answer.limit = limit
+                    await self._app(scope, _replayed(body, receive), answer.send)
         except _Gone:
             return
         except Exception as error:
@@ -94,7 +98,7 @@ class Guard:
                 until_then="limits on logins, API keys and connections count all its clients as one address",
             )  # fmt: skip
 
-    async def _read_body(self, scope: Scope, receive: Receive) -> bytes:
+    async def _read_body(self, scope: Scope, receive: Receive, held: HeldBody) -> bytes:
         """The whole body, or a Problem: routes see it at once, or not at all."""
         length = dict(scope["headers"]).get(b"content-length", b"0")
         if length.isdigit() and int(length) > self._body_max_bytes:
@@ -109,6 +113,7 @@ class Guard:
                     parts += message.get("body", b"")
                     if len(parts) > self._body_max_bytes:
                         raise self._too_large()
+                    held.grow(len(parts))
                     if not message.get("more_body", False):
                         return bytes(parts)
         except TimeoutError:
