@@ -24,6 +24,14 @@ def dev() -> Any:
     return module
 
 
+def test_the_help_names_every_simulator(dev: Any) -> None:
+    [line] = re.findall(r"^  simulators +(.*)$", dev.HELP, re.MULTILINE)
+    options = [option for each in typer.main.get_group(app).commands["simulators"].params for option in each.opts]
+    served = {option.removeprefix("--").removesuffix("-port") for option in options if option.endswith("-port")}
+    assert served == {"exchange", "chain", "gateway"}
+    assert all(name in line for name in served)
+
+
 def test_every_command_is_one_of_the_checkout_and_in_its_help(dev: Any) -> None:
     commands = set(typer.main.get_group(app).commands)
     assert set(dev.PRODUCT_COMMANDS) == commands

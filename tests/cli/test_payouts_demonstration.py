@@ -7,10 +7,12 @@ from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from payonce.cli.demo import disturb, payouts_orders
 from payonce.cli.demo.disturb import Disturbed, progress_bar
@@ -47,7 +49,7 @@ GOOD = Verdict(
 
 def report_of(verdict: Verdict = GOOD, kills: int = 12, faults: int = 3, wrong: list[str] | None = None) -> Report:
     disturbed = Disturbed(kills=kills, stops=0, restarts=12, seconds=1.0, log_path=Path("unused"))
-    return Report(1, verdict, {"late": faults} if faults else {}, 3, wrong or [], disturbed)
+    return Report(1, verdict, {"late": faults} if faults else {}, 3, 2, wrong or [], disturbed)
 
 
 def test_a_kept_promise_has_no_complaints() -> None:
@@ -56,6 +58,10 @@ def test_a_kept_promise_has_no_complaints() -> None:
     figures = report.figures()
     assert (figures["finished"], figures["held"], figures["accumulating"], figures["other"]) == (8, 1, 1, 0)
     assert figures["unexplained"] == {"USDT": "0", "ETH": "0"}
+    assert (figures["webhooks_repeated"], figures["webhooks_signed_again"]) == (3, 2)
+    printed = Console(width=200, file=StringIO())
+    printed.print(report.rendered())
+    assert re.search(r"webhooks_signed_again\W+2\W+were too old", printed.file.getvalue())  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,18 @@ async def test_what_is_older_than_five_minutes_is_over_and_old_minutes_are_forgo
         assert await s.owner.fetchval("select count(*) from payonce.vendor_minutes") == 0
 
 
+async def test_five_minutes_are_the_present_one_and_the_four_before_it(stage: OpenStage) -> None:
+    async with stage() as s:
+        await s.clock.freeze((await s.clock.now()).replace(second=30, microsecond=0))
+        counts = CallCounts(s.database)
+        call("bank", "no_answer", 9)
+        await counts.tick()
+        await s.clock.advance(4 * 60 + 29)
+        assert await failing_vendors(s.read)
+        await s.clock.advance(1)
+        assert not await failing_vendors(s.read)
+
+
 async def test_the_janitors_of_a_process_write_its_calls(stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(janitors, "HISTORY_EVERY_S", 0.05)
     async with stage() as s:

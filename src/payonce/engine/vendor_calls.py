@@ -14,6 +14,7 @@ from payonce.engine.metrics import VENDOR_CALL_SECONDS
 
 KEEP_S: Final = 2 * 86_400
 WINDOW_MIN: Final = 5
+"""The present minute and the four before it: between four and five minutes."""
 FAILURES: Final = ("error", "no_answer", "resting")
 """A refusal is not one of them: a vendor that refuses is well."""
 FAILING_PERCENT: Final = 20

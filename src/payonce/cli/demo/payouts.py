@@ -57,6 +57,7 @@ class Report:
     verdict: "Verdict"
     faults: Mapping[str, int]
     repeated: int
+    signed_again: int
     wrong: Sequence[str]
     disturbed: Disturbed
 
@@ -74,6 +75,7 @@ class Report:
             "lost": len(verdict.lost),
             "unexplained": {code: f"{amount.normalize():f}" for code, amount in verdict.unexplained.items()},
             "webhooks_repeated": self.repeated,
+            "webhooks_signed_again": self.signed_again,
             "faults": dict(self.faults),
             "kills": self.disturbed.kills,
             "restarts": self.disturbed.restarts,
@@ -123,6 +125,7 @@ MEANINGS: Final = {
     "lost": "not where its input and the exchange left it, or paid less than it says",
     "unexplained": "by which our books differ from those outside",
     "webhooks_repeated": "came twice, and changed nothing",
+    "webhooks_signed_again": "were too old when they arrived, and were signed and sent again",
     "faults": "calls to exchange and chain that went wrong, on purpose",
     "kills": "processes killed with SIGKILL in mid-work, the Cloud Tasks server among them",
     "restarts": "processes started again",
@@ -157,7 +160,8 @@ async def demonstrate(settings: "Settings", seed: int, size: int | None) -> Repo
         await world.deliver()
         verdict = await judge(app.read, world, orders)
         disturbed = Disturbed(fleet.kills, 0, fleet.restarts, seconds, log_path)
-        return Report(seed, verdict, world.faults(), caller.repeated, caller.wrong, disturbed)
+        counts = caller.repeated, caller.signed_again
+        return Report(seed, verdict, world.faults(), *counts, caller.wrong, disturbed)
 
 
 class Patience:

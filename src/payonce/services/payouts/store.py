@@ -143,8 +143,8 @@ async def keep(
 
 
 async def give_up(work: Work) -> None:
-    """A day of tries has not helped: nothing is lost, a person decides. A payout that has moved on is left alone; a
-    message whose payout is not on record is parked."""
+    """The tries that the queue's policy allows, by age or by count, have not helped: nothing is lost, a person decides.
+    A payout that has moved on is left alone; a message whose payout is not on record is parked."""
     reason = f"{(work.cause or 'no reason given')[:CAUSE_MAX_LENGTH]} ({work.message.queue} gave up on it)"
     if hops.OLDER in work.message.payload:
         # Only the message is on record: raised from here, it is parked.
