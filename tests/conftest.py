@@ -10,7 +10,7 @@ import hypothesis
 import pytest
 import structlog
 
-from payonce.engine.people import passwords
+from payonce.engine.operators import passwords
 from payonce.testing import Servers
 
 pytest_plugins = ["payonce.testing.plugin", "pytester"]
@@ -67,7 +67,7 @@ def cost_of_passwords() -> Iterator[int]:
 def servers_of_the_house() -> Iterator[Servers]:
     """Their databases have the tables of all services. All folders share them: making a server and its template takes a
     second of CPU, and its processes stay for as long as the run."""
-    from payonce.app import all_migrations
+    from payonce.app.registry import all_migrations
 
     running = Servers(all_migrations())
     yield running

@@ -1,5 +1,5 @@
 """`python -m payonce` is the command `payonce`."""
 
-from payonce.cli import main
+from payonce.cli.application import main
 
 main()

@@ -17,11 +17,11 @@ from payonce.engine.effects import (
 )  # fmt: skip
 from payonce.engine.janitors import Daily, Every, Schedule
 from payonce.engine.ledger import Account, Line, Overdrawn, Posting, Reference, balance, moved
-from payonce.engine.model import Message
-from payonce.engine.policy import Exponential, Fixed, Policy, Steps
-from payonce.engine.transaction import Reader, Tx
+from payonce.engine.messages.model import Message
+from payonce.engine.messages.policy import Exponential, Fixed, Policy, Steps
+from payonce.engine.messages.transaction import Reader, Tx
+from payonce.engine.messages.work import Handler, Work, handles
 from payonce.engine.webhooks import Received, Receiver, announce
-from payonce.engine.work import Handler, Work, handles
 from payonce.kit.budget import Budget, Unlimited
 from payonce.kit.http import HttpClient
 from payonce.kit.money import Amount, Asset, Rounding, well_known

@@ -5,17 +5,17 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from payonce.engine.attention import Attentive
 from payonce.engine.audit.run import Audit
-from payonce.engine.bell import Bell
-from payonce.engine.database import Database
+from payonce.engine.database.connections import Database
+from payonce.engine.database.notifier import Bell
 from payonce.engine.janitors import Schedule
-from payonce.engine.lookup import Lookup
+from payonce.engine.messages.push import Target
+from payonce.engine.messages.transaction import Reader
+from payonce.engine.messages.work import Handler
+from payonce.engine.monitoring.attention import Attentive
+from payonce.engine.monitoring.lookup import Lookup
 from payonce.engine.outbox import Relay
-from payonce.engine.push import Target
 from payonce.engine.reconcile import StatementSource
-from payonce.engine.transaction import Reader
-from payonce.engine.work import Handler
 from payonce.settings import Settings
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Service:
     scenarios: Callable[[], Sequence["Scenario"]] = tuple
     """What the crash explorer runs of it; asked for when it does, since simulators and clients take a while to load."""
     routes: Callable[[], "APIRouter"] | None = None
-    """What it answers over HTTP, written with payonce.routes; built when a process listens."""
+    """What it answers over HTTP, written with payonce.http.kit; built when a process listens."""
     short_routes: Callable[[], Sequence["Route"]] | None = None
     """What is asked most: it stands before all other routes, as finding one among hundreds costs more than many an
     answer does."""

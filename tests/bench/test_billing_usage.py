@@ -2,7 +2,7 @@
 
 import pytest
 
-from payonce.app import all_migrations
+from payonce.app.registry import all_migrations
 from payonce.bench.billing_usage import ROLE, UsageSizes, measure_usage
 from payonce.testing import Servers
 

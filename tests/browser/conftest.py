@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, Page
 
-from payonce.app import App
+from payonce.app.process import App
 from payonce.console.cookies import TICKET
 from payonce.console.ticket import Ticket
-from payonce.engine.durability import ACCEPT_DATA_LOSS
+from payonce.engine.database.durability import ACCEPT_DATA_LOSS
+from payonce.http.server import listening
 from payonce.settings import Settings
 from payonce.testing import ScratchDatabase, Servers
-from payonce.web import listening
 from tests.browser.chromium import NAMES, VARIABLE, Watched, find_chromium, open_browser, open_person
 
 NO_BROWSER = (

@@ -5,10 +5,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from uuid import UUID
 
-from payonce.engine.effects.inbox import effects
 from payonce.engine.effects.model import State
-from payonce.engine.model import Message
-from payonce.engine.people import Role, add_person
+from payonce.engine.effects.queries import effects
+from payonce.engine.messages.model import Message
+from payonce.engine.operators import Role, add_person
 from payonce.examples import tally
 from payonce.examples.tally.policies import CHANGES
 from payonce.testing import OpenStage

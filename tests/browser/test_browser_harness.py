@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser
 
-from payonce.testing.serving import serving
+from payonce.testing.server import serving
 from tests.browser.chromium import NARROW, VARIABLE, find_chromium, open_person, overflow_px
 
 CSP = b"default-src 'self'"

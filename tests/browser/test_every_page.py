@@ -10,9 +10,9 @@ import pytest
 from playwright.async_api import Browser, expect
 
 from payonce.console.pages import PAGES
-from payonce.engine.brakes import Approval, ReviewAnswer, answering, ask, freeze, set_limit, set_threshold
+from payonce.engine.controls import Approval, ReviewAnswer, answering, ask, freeze, set_limit, set_threshold
 from payonce.engine.effects import Answer
-from payonce.engine.effects.inbox import shown
+from payonce.engine.effects.queries import shown
 from payonce.kit.money import Amount, well_known
 from payonce.testing import OpenStage
 from tests.browser.chromium import NARROW, WIDE, overflow_px

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from payonce.engine.effects.inbox import open_counts
 from payonce.engine.effects.model import State as EffectState
-from payonce.engine.history import RunCounts
-from payonce.engine.vendor_calls import CallCounts
+from payonce.engine.effects.queries import open_counts
+from payonce.engine.monitoring.history import RunCounts
+from payonce.engine.monitoring.vendor_calls import CallCounts
 from payonce.services.payouts.model import State
 from payonce.services.payouts.policies import ESTIMATE, GIVE_UP_AFTER_S, SWAP
-from payonce.services.payouts.store import counts
+from payonce.services.payouts.store.payouts import counts
 from payonce.testing import OpenStage
 from payonce.testing.faults import Fault
 from tests.browser.conftest import TakePicture

@@ -2,7 +2,7 @@
 
 from playwright.async_api import Browser, expect
 
-from payonce.engine.people import Role
+from payonce.engine.operators import Role
 from payonce.testing import OpenStage
 from tests.browser.conftest import OpenServed
 from tests.browser.scenes import log_in, open_scene

@@ -12,9 +12,9 @@ from playwright.async_api import Browser, expect
 
 from payonce.console.cookies import TICKET
 from payonce.console.ticket import Ticket
-from payonce.engine.brakes import approvals, grant
-from payonce.engine.people import Role, add_person
-from payonce.services.payouts.decisions import ACTION, deciding
+from payonce.engine.controls import approvals, grant
+from payonce.engine.operators import Role, add_person
+from payonce.services.payouts.decisions.payouts import ACTION, deciding
 from payonce.services.payouts.model import Payout, State
 from payonce.testing import OpenStage
 from tests.browser.chromium import NARROW, WIDE, Watched, open_person, overflow_px

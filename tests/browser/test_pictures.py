@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser
 
-from payonce.engine.history import RunCounts, sample_depths
+from payonce.engine.monitoring.history import RunCounts, sample_depths
 from payonce.testing import OpenStage
 from tests.browser.conftest import OpenServed, TakePicture
 from tests.browser.scenes import Scene, open_scene

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
-from payonce import app
-from payonce.cli import run_command
-from payonce.engine.database import Database
+from payonce.app import registry
+from payonce.cli.application import run_command
+from payonce.engine.database.connections import Database
 from payonce.examples import tally
 from payonce.service import Service
 from payonce.settings import Settings
@@ -31,7 +31,7 @@ def main() -> None:
         "tally", "payonce.examples.tally", tally.ROLES, tally.INVARIANTS, resources=open_bank,
         statements=lambda opened: [BankStatement(each) for each in opened if isinstance(each, Bank)],
     )  # fmt: skip
-    app.SERVICES = (service,)  # type: ignore[assignment, misc]
+    registry.SERVICES = (service,)  # type: ignore[assignment, misc]
     sys.exit(run_command(sys.argv[1:]))
 
 

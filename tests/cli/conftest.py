@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import asyncpg
 import pytest
@@ -51,6 +51,9 @@ class Ended:
         return line.removeprefix("error: ")
 
 
+APPLICATION: Final = "payonce.cli.application"
+
+
 @dataclass
 class Payonce:
     """The command, in an environment of its own."""
@@ -59,7 +62,7 @@ class Payonce:
     warm: Warm
     running: "list[subprocess.Popen[str]]" = field(default_factory=list)
 
-    def __call__(self, *arguments: str, stdin: str = "", module: str = "payonce.cli", **variables: str) -> Ended:
+    def __call__(self, *arguments: str, stdin: str = "", module: str = APPLICATION, **variables: str) -> Ended:
         """To its end, in a process of its own that need not import anything."""
         return Ended(*self.warm.run(module, arguments, {**self.environment, **variables}, stdin, "/"))
 
@@ -95,7 +98,7 @@ class Payonce:
         # A run in the background of a script is born deaf to Ctrl-C, and its children with it.
         hearing = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
         process = subprocess.Popen(
-            [sys.executable, "-c", f"{hearing}; from payonce.cli import main; main()", *arguments],
+            [sys.executable, "-c", f"{hearing}; from payonce.cli.application import main; main()", *arguments],
             env={**self.environment, **variables},
             stdin=stdin,
             stdout=stdout,

@@ -9,13 +9,13 @@ from typing import Any
 import asyncpg
 import pytest
 
-from payonce.app import App
+from payonce.app.process import App
 from payonce.engine.audit import LedgerSealer, note, seal_notes
 from payonce.engine.audit.log import Severity
-from payonce.engine.database import Database
-from payonce.engine.leases import acquire, release
+from payonce.engine.database.connections import Database
+from payonce.engine.database.leases import acquire, release
 from payonce.engine.ledger import Finding, Posting, Reference, moved, post
-from payonce.engine.transaction import Reader
+from payonce.engine.messages.transaction import Reader
 from payonce.kit.money import Amount, well_known
 from payonce.service import Service
 from payonce.settings import Settings

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from payonce.cli.demo.billing import Report, Told
-from payonce.cli.demo.billing_customers import (
+from payonce.cli.demo.disturb import Disturbed
+from payonce.services.billing.demo.customers import (
     BASIC,
     KINDS,
     PRICES,
@@ -21,8 +21,8 @@ from payonce.cli.demo.billing_customers import (
     later,
     seeded_customers,
 )
-from payonce.cli.demo.billing_verdict import Record, Verdict, weigh, weigh_gateway
-from payonce.cli.demo.disturb import Disturbed
+from payonce.services.billing.demo.run import Report, Told
+from payonce.services.billing.demo.verdict import Record, Verdict, weigh, weigh_gateway
 from payonce.vendors.gateway.books import ChargeEntry, GatewayBooks, RefundEntry
 from tests.cli.conftest import Payonce
 

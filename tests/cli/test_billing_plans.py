@@ -5,8 +5,8 @@ import asyncio
 import asyncpg
 import pytest
 
-from payonce.cli.billing_plans import NOTICE_DAYS as CLI_NOTICE_DAYS
-from payonce.services.billing.subscriptions.plan_migrations import NOTICE_DAYS
+from payonce.services.billing.cli.plans import NOTICE_DAYS as CLI_NOTICE_DAYS
+from payonce.services.billing.subscriptions.handlers.plan_migrations import NOTICE_DAYS
 from payonce.testing import ScratchDatabase
 from tests.cli.conftest import Payonce
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from payonce.kit.outcomes import Invalid, Unavailable
-from payonce.services.billing.subscriptions import glyphs
+from payonce.services.billing.subscriptions.pdf import glyphs
+from payonce.services.billing.subscriptions.resources import invoice_fonts
 from payonce.settings import load_settings
 from payonce.settings.billing import BillingSettings, jwt_keys, notification_secrets, port_of
 from payonce.settings.variables import variables
-from payonce.subscribing import invoice_fonts
 
 KEY = "0123456789abcdef0123456789abcdef"
 ADDRESS = "postgresql://someone@host/x"

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from payonce.app import App
-from payonce.engine.brakes import CHECKS
-from payonce.engine.checks import SEND_CHECKS
-from payonce.engine.quarantine import refuse_in_quarantine
+from payonce.app.process import App
+from payonce.engine.controls import CHECKS
+from payonce.engine.controls.checks import SEND_CHECKS
+from payonce.engine.controls.quarantine import refuse_in_quarantine
 from payonce.settings import load_settings
 from payonce.testing import ScratchDatabase, eventually
 from tests.cli.conftest import QUEUE, Ended, Payonce, ask

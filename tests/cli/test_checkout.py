@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import typer.main
 
-from payonce.cli import app
+from payonce.cli.application import app
 
 DEV = Path(__file__).parents[2] / "dev"
 

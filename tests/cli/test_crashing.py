@@ -4,7 +4,7 @@ import pytest
 
 from tests.cli.conftest import Payonce
 
-POINT = "broadcast @ b-1 engine.work:Work.commit #1 @ after"
+POINT = "broadcast @ b-1 engine.messages.work:Work.commit #1 @ after"
 
 
 def test_a_point_of_a_report_is_run_again(payonce: Payonce) -> None:

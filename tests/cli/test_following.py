@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from payonce.cli import operations
-from payonce.engine import bulk
-from payonce.engine.bulk import Kind, Status
-from payonce.engine.model import State
-from payonce.engine.queue import Filter
+from payonce.engine.messages import bulk
+from payonce.engine.messages.bulk import Kind, Status
+from payonce.engine.messages.model import State
+from payonce.engine.messages.ports import Filter
 from payonce.testing import OpenStage, Stage
 from tests.console.scene import POLICY, park
 

@@ -7,7 +7,7 @@ import logging
 import pytest
 import structlog
 
-from payonce.logs import NO_SIGN, configure_logs, sign_of
+from payonce.app.logging import NO_SIGN, configure_logs, sign_of
 from payonce.settings import load_settings
 
 pytestmark = pytest.mark.usefixtures("restored_logs")

@@ -7,7 +7,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from payonce.engine.model import Message
+from payonce.engine.messages.model import Message
 from payonce.engine.outbox import put_out
 from payonce.testing import ScratchDatabase
 from tests.cli.conftest import Payonce, ask, until

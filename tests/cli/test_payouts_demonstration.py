@@ -14,9 +14,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from payonce.cli.demo import disturb, payouts_orders
+from payonce.cli.demo import disturb
 from payonce.cli.demo.disturb import Disturbed, progress_bar
-from payonce.cli.demo.payouts import (
+from payonce.kit.http import HttpClient
+from payonce.kit.money import Amount
+from payonce.services.payouts.api.webhook import NotTaken, read_webhook
+from payonce.services.payouts.demo import orders as payouts_orders
+from payonce.services.payouts.demo.orders import BATCH_OF, DIRECT_LEAST_CENTS, Caller, Kind, Order, seeded_orders
+from payonce.services.payouts.demo.run import (
     BACKLOG,
     LATE_S,
     LIMIT_S,
@@ -28,14 +33,10 @@ from payonce.cli.demo.payouts import (
     Report,
     _moved_s,
 )
-from payonce.cli.demo.payouts_orders import BATCH_OF, DIRECT_LEAST_CENTS, Caller, Kind, Order, seeded_orders
-from payonce.cli.demo.payouts_verdict import Ending, Stand, Verdict, undecided, weigh
-from payonce.kit.http import HttpClient
-from payonce.kit.money import Amount
-from payonce.services.payouts.addresses import looks_like_an_address
-from payonce.services.payouts.intake import NotTaken, read_webhook
+from payonce.services.payouts.demo.verdict import Ending, Stand, Verdict, undecided, weigh
+from payonce.services.payouts.domain.addresses import looks_like_an_address
+from payonce.services.payouts.domain.config import Terms
 from payonce.services.payouts.model import ETH, Hold, State
-from payonce.services.payouts.terms import Terms
 from payonce.vendors.changenow.books import Entry, ExchangeBooks, Fate
 from payonce.vendors.changenow.port import Pair, Status
 from payonce.vendors.changenow.prices import is_address

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from payonce.engine.sessions import connect
+from payonce.engine.database.sessions import connect
 from payonce.kit.outcomes import Invalid
 from payonce.settings import load_settings
 from payonce.settings.payouts import PayoutsSettings

@@ -25,7 +25,10 @@ def test_help_comes_before_anything_heavy_is_imported(private_payonce: Payonce) 
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-@pytest.mark.parametrize("module", ["payonce.app", "payonce.logs", "payonce.queues.postgres", "payonce.engine.process"])
+@pytest.mark.parametrize(
+    "module",
+    ["payonce.app.process", "payonce.app.logging", "payonce.queues.postgres", "payonce.engine.messages.process"],
+)
 def test_a_command_that_looks_does_not_load_what_draws_tracebacks(module: str) -> None:
     script = f"import sys, {module}; print(sorted(set(sys.modules) & {{'structlog', 'rich', 'pygments'}}))"
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
@@ -33,7 +36,7 @@ def test_a_command_that_looks_does_not_load_what_draws_tracebacks(module: str) -
 
 
 def test_who_loaded_rich_before_has_it_afterwards() -> None:
-    script = "import rich.table, payonce.logs, rich.console, sys; print(sys.modules['rich'] is rich)"
+    script = "import rich.table, payonce.app.logging, rich.console, sys; print(sys.modules['rich'] is rich)"
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert ended.stdout == "True\n"
 

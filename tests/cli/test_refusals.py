@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from payonce.engine.model import PAYLOAD_MAX_BYTES
+from payonce.engine.messages.model import PAYLOAD_MAX_BYTES
 from payonce.testing import ScratchDatabase, Servers
 from tests.cli.conftest import QUEUE, Payonce, ask
 

@@ -7,7 +7,7 @@ import pytest
 
 from payonce.kit.outcomes import Invalid
 from payonce.settings import load_settings
-from payonce.settings.keeping import default_data_dir
+from payonce.settings.data_folder import default_data_dir
 
 VARIABLES = (
     *("DATABASE_URL", "DATABASE_OWNER_URL", "PORT", "CHANGENOW_API_KEY", "CHANGENOW_URL"),

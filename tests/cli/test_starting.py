@@ -3,11 +3,11 @@
 import asyncpg
 import pytest
 
-from payonce.app import App
+from payonce.app.process import App
+from payonce.http.health import detailed_of
 from payonce.kit.outcomes import Unavailable
 from payonce.settings import load_settings
 from payonce.testing import ScratchDatabase
-from payonce.web.health import detailed_of
 
 PARTITIONS = """
     select count(*) from pg_inherits where inhparent = 'payonce.job_logs'::regclass

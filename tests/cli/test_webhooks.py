@@ -16,11 +16,11 @@ import pytest
 import structlog
 from standardwebhooks.webhooks import Webhook
 
-from payonce.cli import run_command
+from payonce.cli.application import run_command
 from payonce.kit.webhooks import Secret, Verified, signed_headers, verify
-from payonce.settings.keeping import kept_keys
+from payonce.settings.data_folder import kept_keys
 from payonce.testing import ScratchDatabase
-from payonce.testing.serving import serving
+from payonce.testing.server import serving
 from tests.cli.conftest import PATIENCE_S, Ended, Payonce, ask, until
 from tests.engine.webhooks_stage import Arrived, Shop
 

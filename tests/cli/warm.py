@@ -24,7 +24,9 @@ REQUEST_MAX_BYTES: Final = 4 * 1024 * 1024
 REPLY_MAX_BYTES: Final = 64
 ANSWER_LIMIT_S: Final = 100.0
 PRELOADED: Final = (
-    "payonce.cli", "payonce.web", "payonce.embedded.backups", "payonce.engine.joblog", "payonce.logs", "rich.table",
+    "payonce.cli.application", "payonce.http.server",
+    "payonce.embedded.backups", "payonce.engine.messages.job_log", "payonce.app.logging",
+    "rich.table",
     "payonce.vendors.northbank.client", "payonce.vendors.simulated", "payonce.vendors.southbank.client",
 )  # fmt: skip
 """What commands load when they run."""

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from payonce.engine.migrate import known_migrations
+from payonce.engine.database.migrate import known_migrations
 from payonce.testing import Servers
 
-COMPONENTS = (("cloudtasks", "payonce.queues.cloudtasks.server"), ("tally", "payonce.examples.tally"))
+COMPONENTS = (("cloudtasks", "payonce.taskserver"), ("tally", "payonce.examples.tally"))
 
 
 @pytest.fixture(scope="session")

@@ -10,23 +10,23 @@ from uuid import UUID
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from payonce.engine.model import Claim, Ending, Message, Settlement
+from payonce.engine.messages.model import Claim, Ending, Message, Settlement
+from payonce.engine.messages.policy import Fixed, Policy
+from payonce.engine.messages.process import DEFAULT_SLOTS, Worker
+from payonce.engine.messages.push import EnvelopeCodec, Target
+from payonce.engine.messages.work import Handler
 from payonce.engine.outbox import declare_relays, relay_step
-from payonce.engine.policy import Fixed, Policy
-from payonce.engine.process import DEFAULT_SLOTS, Worker
-from payonce.engine.push import EnvelopeCodec, Target
-from payonce.engine.work import Handler
-from payonce.queues.cloudtasks.box import Box, Delivery, Reply
+from payonce.http.guard import Guard
+from payonce.queues.cloudtasks.assembly import CloudTasks, open_cloud_tasks
 from payonce.queues.cloudtasks.client import Config
+from payonce.queues.cloudtasks.deliveries import Box, Delivery, Reply
 from payonce.queues.cloudtasks.names import LOCAL_ACCOUNT, Place
-from payonce.queues.cloudtasks.opening import CloudTasks, open_cloud_tasks
 from payonce.queues.cloudtasks.pushed import Pushed
 from payonce.queues.cloudtasks.queue import CloudTasksQueue
-from payonce.queues.cloudtasks.server.serving import CloudTasksServer, open_server
 from payonce.queues.cloudtasks.sync import sync
+from payonce.taskserver.server import CloudTasksServer, open_server
 from payonce.testing import OpenStage, Stage, eventually
-from payonce.testing.serving import serving
-from payonce.web.guard import Guard
+from payonce.testing.server import serving
 
 QUEUE = "errands"
 POLICY = Policy(QUEUE, max_attempts=None, give_up_after_s=86_400, backoff=Fixed(60), lease_s=30, run_limit_s=60)

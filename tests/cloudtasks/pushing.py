@@ -4,11 +4,11 @@ import os
 import sys
 from collections.abc import Sequence
 
-from payonce import app
-from payonce.cli import run_command
-from payonce.engine.push import EnvelopeCodec, Target
+from payonce.app import registry
+from payonce.app.resources import open_task_server
+from payonce.cli.application import run_command
+from payonce.engine.messages.push import EnvelopeCodec, Target
 from payonce.examples import tally
-from payonce.outside import open_task_server
 from payonce.service import Service
 from payonce.settings import Settings
 
@@ -19,12 +19,12 @@ def pushes(settings: Settings) -> Sequence[Target]:
 
 SERVICES = (
     Service("tally", "payonce.examples.tally", tally.ROLES, tally.INVARIANTS, pushes=pushes),
-    Service("cloudtasks", "payonce.queues.cloudtasks.server", {"server": ()}, runs={"server": open_task_server}),
+    Service("cloudtasks", "payonce.taskserver", {"server": ()}, runs={"server": open_task_server}),
 )
 
 
 def main() -> None:
-    app.SERVICES = SERVICES  # type: ignore[assignment, misc]
+    registry.SERVICES = SERVICES  # type: ignore[assignment, misc]
     sys.exit(run_command(sys.argv[1:]))
 
 

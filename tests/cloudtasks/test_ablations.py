@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import pytest
 
-from payonce.engine.model import Answer, Ending, Settlement
-from payonce.queues.cloudtasks import box as replies
+from payonce.engine.messages.model import Answer, Ending, Settlement
+from payonce.queues.cloudtasks import deliveries as replies
 from payonce.queues.cloudtasks import queue as queues
 from payonce.queues.cloudtasks import refill, statements
 from payonce.queues.cloudtasks import relay as relays

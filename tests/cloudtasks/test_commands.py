@@ -12,13 +12,13 @@ import asyncpg
 import pytest
 import structlog
 
-from payonce import app
-from payonce.cli import run_command
-from payonce.engine.bell import Bell
-from payonce.engine.database import Database
+from payonce.app import registry
+from payonce.cli.application import run_command
+from payonce.engine.database.connections import Database
+from payonce.engine.database.notifier import Bell
 from payonce.examples.tally import CHANGES
-from payonce.queues.cloudtasks.server.serving import open_server
 from payonce.queues.cloudtasks.tune import tune
+from payonce.taskserver.server import open_server
 from payonce.testing import ScratchDatabase
 from tests.cloudtasks import pushing
 
@@ -31,7 +31,7 @@ def ask(
     scratch: ScratchDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Ask]:
     """A command in this process, where no task service is to be found."""
-    monkeypatch.setattr(app, "SERVICES", pushing.SERVICES)
+    monkeypatch.setattr(registry, "SERVICES", pushing.SERVICES)
     monkeypatch.setenv("DATABASE_URL", scratch.service_url)
     monkeypatch.setenv("PAYONCE_DATA_DIR", str(tmp_path))
     monkeypatch.setenv("CLOUD_TASKS_ENDPOINT", "127.0.0.1:9")

@@ -13,16 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from payonce.engine.metrics import REGISTRY
-from payonce.engine.model import Message, message_to_wire
-from payonce.engine.push import EnvelopeCodec
-from payonce.engine.work import Work, handles
+from payonce.engine.messages.model import Message, message_to_wire
+from payonce.engine.messages.push import EnvelopeCodec
+from payonce.engine.messages.work import Work, handles
+from payonce.engine.monitoring.metrics import REGISTRY
 from payonce.kit.http import HttpClient, Response
 from payonce.kit.outcomes import Invalid
 from payonce.kit.redact import redact
-from payonce.queues.cloudtasks.box import STALE
+from payonce.queues.cloudtasks.deliveries import STALE
 from payonce.queues.cloudtasks.names import LOCAL_ACCOUNT, task_id
-from payonce.queues.cloudtasks.server.tokens import TokenMaker
+from payonce.taskserver.tokens import TokenMaker
 from payonce.testing import OpenStage, eventually
 from tests.cloudtasks.desk import POLICY, QUEUE, Desk, open_desk
 
@@ -156,7 +156,7 @@ async def test_only_the_task_service_may_knock(stage: OpenStage) -> None:
 
 async def test_a_token_that_has_ended_is_refused(stage: OpenStage, monkeypatch: Any) -> None:
     async with knocking(stage) as k:
-        monkeypatch.setattr("payonce.queues.cloudtasks.server.tokens.LIFETIME_S", -120)
+        monkeypatch.setattr("payonce.taskserver.tokens.LIFETIME_S", -120)
         assert (await k.knock(b"{}", k.token())).status == 401
 
 

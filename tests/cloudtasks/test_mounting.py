@@ -9,31 +9,32 @@ from typing import Any
 
 import pytest
 
-from payonce import app, outside
-from payonce.app import App
-from payonce.engine.bell import Bell
-from payonce.engine.model import Message
+from payonce.app import registry
+from payonce.app import resources as outside
+from payonce.app.process import App
+from payonce.app.resources import cloud_tasks, open_task_server, told_address
+from payonce.engine.database.notifier import Bell
+from payonce.engine.messages.model import Message
+from payonce.engine.messages.policy import Policy
 from payonce.engine.outbox import declare_relays
-from payonce.engine.policy import Policy
 from payonce.examples import tally
 from payonce.examples.tally import CHANGES
+from payonce.http.application import build_web
+from payonce.http.guard import BODY_MAX_BYTES
 from payonce.kit.outcomes import Invalid, Unavailable
-from payonce.outside import cloud_tasks, open_task_server, told_address
 from payonce.queues.cloudtasks.client import TaskService
 from payonce.queues.cloudtasks.feed import CloudTasksFeed
 from payonce.queues.cloudtasks.relay import CloudTasksRelay
 from payonce.service import Service
 from payonce.settings import Settings, load_settings
 from payonce.testing import OpenStage, ScratchDatabase
-from payonce.web import build_web
-from payonce.web.guard import BODY_MAX_BYTES
 from tests.cloudtasks import pushing
 from tests.web.asking import Answer, asked
 
 
 @pytest.fixture
 def settings(scratch: ScratchDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    monkeypatch.setattr(app, "SERVICES", pushing.SERVICES)
+    monkeypatch.setattr(registry, "SERVICES", pushing.SERVICES)
     monkeypatch.setenv("DATABASE_URL", scratch.service_url)
     monkeypatch.setenv("PAYONCE_DATA_DIR", str(tmp_path))
     monkeypatch.setenv("CLOUD_TASKS_ENDPOINT", "127.0.0.1:9")
@@ -73,7 +74,7 @@ async def test_a_process_of_several_roles_of_a_service_answers_at_the_long_path_
     two = Service(
         "tally", "payonce.examples.tally", {"worker": tally.ROLES["worker"], "other": ()}, pushes=pushing.pushes
     )
-    monkeypatch.setattr(app, "SERVICES", (two, pushing.SERVICES[1]))
+    monkeypatch.setattr(registry, "SERVICES", (two, pushing.SERVICES[1]))
     async with web_of(settings, "tally.worker", "tally.other") as web:
         assert (await posted(web, "/tally/worker/")).status == 401
         assert (await posted(web, "/")).status in (404, 405)
@@ -103,7 +104,7 @@ async def test_messages_of_a_queue_that_is_no_longer_pushed_stop_the_start(
         await declare_relays(s.database, [CloudTasksRelay.__new__(CloudTasksRelay)])
         await feed.declare([CHANGES])
         await feed.put([Message(queue=CHANGES.queue, payload={"row_id": 1})])
-    monkeypatch.setattr(app, "SERVICES", (replace(pushing.SERVICES[0], pushes=None), pushing.SERVICES[1]))
+    monkeypatch.setattr(registry, "SERVICES", (replace(pushing.SERVICES[0], pushes=None), pushing.SERVICES[1]))
     with pytest.raises(Invalid, match="1 messages of queue tally-changes wait for a task service"):
         async with App.open(settings, ["tally.worker"]):
             pass
@@ -114,7 +115,7 @@ async def test_a_queue_that_google_could_not_name_is_refused(
 ) -> None:
     target = replace(pushing.pushes(settings)[0], called="under_score")
     service = replace(pushing.SERVICES[0], pushes=lambda _: [target])
-    monkeypatch.setattr(app, "SERVICES", (service, pushing.SERVICES[1]))
+    monkeypatch.setattr(registry, "SERVICES", (service, pushing.SERVICES[1]))
     with pytest.raises(Invalid, match="letters, digits and '-'"):
         async with App.open(settings):
             pass
@@ -123,7 +124,7 @@ async def test_a_queue_that_google_could_not_name_is_refused(
 async def test_a_pushed_queue_without_a_role_is_refused(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     target = replace(pushing.pushes(settings)[0], queue="nobodys")
     service = replace(pushing.SERVICES[0], pushes=lambda _: [target])
-    monkeypatch.setattr(app, "SERVICES", (service, pushing.SERVICES[1]))
+    monkeypatch.setattr(registry, "SERVICES", (service, pushing.SERVICES[1]))
     with pytest.raises(Invalid, match="has 0 roles that serve it"):
         async with App.open(settings):
             pass

@@ -11,8 +11,8 @@ from payonce.kit.http import HttpClient
 from payonce.kit.outcomes import Invalid, Unavailable
 from payonce.queues.cloudtasks import oidc
 from payonce.queues.cloudtasks.oidc import GoogleKeys, Verifier
-from payonce.queues.cloudtasks.server import tokens
-from payonce.queues.cloudtasks.server.tokens import TokenMaker
+from payonce.taskserver import tokens
+from payonce.taskserver.tokens import TokenMaker
 
 ACCOUNT = "tasks@my-project.iam.gserviceaccount.com"
 AUDIENCE = "https://gcsplit2.example"

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from payonce.engine.model import Answer, Ending, Settlement
+from payonce.engine.messages.model import Answer, Ending, Settlement
 from payonce.testing import OpenStage
 from tests.cloudtasks.desk import Runs, staged_runs
 from tests.plans import EMPTY, index_entries_read, plan_while_empty

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from payonce.engine.model import Message
+from payonce.engine.messages.model import Message
 from payonce.examples.tally import CHANGES, INVARIANTS
 from payonce.kit.ports import held_ports
 from payonce.queues.cloudtasks.feed import CloudTasksFeed

@@ -6,8 +6,8 @@ from uuid import UUID
 
 import pytest
 
-from payonce.engine.model import Ending
-from payonce.engine.work import Work, handles
+from payonce.engine.messages.model import Ending
+from payonce.engine.messages.work import Work, handles
 from payonce.kit.outcomes import Invalid
 from payonce.queues.cloudtasks.client import OK, Errand
 from payonce.queues.cloudtasks.names import task_id

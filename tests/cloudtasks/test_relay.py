@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from google.api_core.exceptions import PermissionDenied
 
-from payonce.engine import joblog
-from payonce.engine.model import Message
+from payonce.engine.messages import job_log as joblog
+from payonce.engine.messages.model import Message
+from payonce.engine.messages.push import EnvelopeCodec
+from payonce.engine.messages.work import Work, handles
 from payonce.engine.outbox import Delivered, Entry, NotNow, Refusal
-from payonce.engine.push import EnvelopeCodec
-from payonce.engine.work import Work, handles
 from payonce.kit.ids import new_id
 from payonce.kit.outcomes import Held, Invalid, Unavailable
 from payonce.queues.cloudtasks.client import Config, Said, TaskService

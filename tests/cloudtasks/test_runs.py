@@ -3,9 +3,9 @@
 import asyncio
 from dataclasses import replace
 
-from payonce.engine.model import Answer, Ending, Message, Settlement, State
-from payonce.engine.queue import Filter
-from payonce.queues.cloudtasks import box as replies
+from payonce.engine.messages.model import Answer, Ending, Message, Settlement, State
+from payonce.engine.messages.ports import Filter
+from payonce.queues.cloudtasks import deliveries as replies
 from payonce.testing import OpenStage, eventually
 from tests.cloudtasks.desk import POLICY, QUEUE, open_runs, staged_runs
 

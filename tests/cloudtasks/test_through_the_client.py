@@ -6,9 +6,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from payonce.engine.model import Message
-from payonce.engine.policy import Fixed
-from payonce.engine.work import Handler, Work, handles
+from payonce.engine.messages.model import Message
+from payonce.engine.messages.policy import Fixed
+from payonce.engine.messages.work import Handler, Work, handles
 from payonce.kit.outcomes import Retry
 from payonce.queues.cloudtasks.names import task_id
 from payonce.testing import OpenStage, eventually
@@ -212,7 +212,7 @@ async def test_every_delivery_repeated_changes_nothing(stage: OpenStage) -> None
 
 
 async def repeat(desk: Any, message_id: Any, payload: dict[str, Any]) -> None:
-    from payonce.engine.push import EnvelopeCodec
+    from payonce.engine.messages.push import EnvelopeCodec
     from payonce.queues.cloudtasks.client import Errand
 
     [each] = desk.tasks.pushed.values()

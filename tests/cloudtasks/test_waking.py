@@ -6,11 +6,11 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from payonce.engine.bell import Bell
+from payonce.engine.database.notifier import Bell
 from payonce.engine.outbox import wake_name
+from payonce.queues.cloudtasks.assembly import open_cloud_tasks
 from payonce.queues.cloudtasks.client import Config
 from payonce.queues.cloudtasks.names import LOCAL_ACCOUNT, RELAY
-from payonce.queues.cloudtasks.opening import open_cloud_tasks
 from payonce.testing import OpenStage
 from tests.cloudtasks.desk import NOBODY, PLACE, QUEUE, pushed
 

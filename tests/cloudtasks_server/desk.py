@@ -12,12 +12,12 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import tasks_v2
 from google.cloud.tasks_v2.services.cloud_tasks.transports import CloudTasksGrpcAsyncIOTransport
 
-from payonce.queues.cloudtasks.server.dispatch import LEASE_S
-from payonce.queues.cloudtasks.server.queue_store import QueueStore
-from payonce.queues.cloudtasks.server.serving import CloudTasksServer, open_server
-from payonce.queues.cloudtasks.server.task_store import Claims, TaskStore
+from payonce.taskserver.dispatch import LEASE_S
+from payonce.taskserver.queue_store import QueueStore
+from payonce.taskserver.server import CloudTasksServer, open_server
+from payonce.taskserver.task_store import Claims, TaskStore
 from payonce.testing import OpenStage, Stage, eventually
-from payonce.testing.serving import serving
+from payonce.testing.server import serving
 
 LOCATION = "projects/payonce-test/locations/us-central1"
 QUEUE = f"{LOCATION}/queues/payments"

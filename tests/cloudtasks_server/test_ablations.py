@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from payonce.queues.cloudtasks.server import operations
+from payonce.taskserver import operations
 from payonce.testing import OpenStage
 from tests.cloudtasks_server import test_batches, test_dispatching, test_leases, test_limits, test_tasks
 from tests.cloudtasks_server.api import Api

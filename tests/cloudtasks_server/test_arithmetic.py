@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from payonce.queues.cloudtasks.server.arithmetic import (
+from payonce.taskserver.arithmetic import (
     RETRY_AFTER_MAX_S,
     Retrying,
     backoff_s,
@@ -16,7 +16,7 @@ from payonce.queues.cloudtasks.server.arithmetic import (
     is_success,
     next_wait_s,
 )
-from payonce.queues.cloudtasks.server.sending import retry_after_of
+from payonce.taskserver.delivery import retry_after_of
 
 durations = st.floats(0, 86_400, allow_nan=False)
 settings = st.builds(

@@ -3,9 +3,9 @@
 import asyncio
 from typing import Any
 
-from payonce.queues.cloudtasks.server.serving import open_server
+from payonce.taskserver.server import open_server
 from payonce.testing import OpenStage, eventually
-from payonce.testing.serving import serving
+from payonce.testing.server import serving
 from tests.cloudtasks_server.desk import Worker
 from tests.docs.test_documents import python_blocks
 

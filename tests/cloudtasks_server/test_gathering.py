@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from payonce.queues.cloudtasks.server.gathering import Gathering
+from payonce.taskserver.microbatch import Gathering
 
 
 class Store:

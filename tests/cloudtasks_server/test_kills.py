@@ -13,10 +13,10 @@ import pytest
 from google.api_core.exceptions import AlreadyExists, GoogleAPICallError
 
 from payonce.kit.ports import held_ports
-from payonce.queues.cloudtasks.server.dispatch import LEASE_S
+from payonce.taskserver.dispatch import LEASE_S
 from payonce.testing import OpenStage, Stage, eventually
 from payonce.testing.processes import Child, Processes
-from payonce.testing.serving import serving
+from payonce.testing.server import serving
 from tests.cloudtasks_server.desk import LOCATION, QUEUE, Worker, open_client
 
 pytestmark = pytest.mark.timeout(300)

@@ -6,9 +6,9 @@ import grpc
 import pytest
 from google.api_core.exceptions import AlreadyExists, NotFound
 
-from payonce.queues.cloudtasks.server.dispatch import LEASE_S
-from payonce.queues.cloudtasks.server.sending import Answer, ending_of
-from payonce.queues.cloudtasks.server.task_store import TaskStore
+from payonce.taskserver.delivery import Answer, ending_of
+from payonce.taskserver.dispatch import LEASE_S
+from payonce.taskserver.task_store import TaskStore
 from payonce.testing import eventually
 from tests.cloudtasks_server.desk import QUEUE, Desk
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from payonce.queues.cloudtasks.server.dispatch import LEASE_S
+from payonce.taskserver.dispatch import LEASE_S
 from payonce.testing import eventually
 from tests.cloudtasks_server.desk import QUEUE, Desk
 from tests.locks import all_wait, stopped_at

@@ -4,14 +4,14 @@ import asyncio
 
 import aiohttp
 
-from payonce.engine.metrics import REGISTRY
-from payonce.outside import TaskServer
-from payonce.queues.cloudtasks.server.observing import observe_tasks
-from payonce.queues.cloudtasks.server.serving import open_server
-from payonce.queues.cloudtasks.server.tokens import KEY_KEPT_S
+from payonce.app.resources import TaskServer
+from payonce.engine.monitoring.metrics import REGISTRY
+from payonce.http.standalone import small_web
+from payonce.taskserver.metrics import observe_tasks
+from payonce.taskserver.server import open_server
+from payonce.taskserver.tokens import KEY_KEPT_S
 from payonce.testing import OpenStage, eventually
-from payonce.testing.serving import serving
-from payonce.web.alone import small_web
+from payonce.testing.server import serving
 from tests.cloudtasks_server.desk import LOCATION, Desk
 
 LATER = {"min_backoff": {"seconds": 60}, "max_backoff": {"seconds": 60}}

@@ -9,11 +9,11 @@ from google.api_core.exceptions import Unauthenticated
 from payonce.kit.outcomes import Unavailable
 from payonce.queues.cloudtasks.client import Config, Errand, QueueNumbers, TaskService
 from payonce.queues.cloudtasks.names import LOCAL_ACCOUNT, Place
-from payonce.queues.cloudtasks.server.housekeeping import prune
-from payonce.queues.cloudtasks.server.serving import keep_house, open_server
-from payonce.queues.cloudtasks.server.tokens import TokenMaker
+from payonce.taskserver.retention import prune
+from payonce.taskserver.server import keep_house, open_server
+from payonce.taskserver.tokens import TokenMaker
 from payonce.testing import OpenStage
-from payonce.testing.serving import serving
+from payonce.testing.server import serving
 from tests.cloudtasks_server.desk import LOCATION, QUEUE, Desk, Worker, open_client
 
 TOKEN = "a-token-of-the-server"

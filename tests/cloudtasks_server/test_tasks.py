@@ -254,7 +254,7 @@ async def test_what_is_not_served_of_a_task_is_said(api: Api, task: dict[str, An
 
 
 async def test_a_task_older_than_31_days_is_gone(still: Desk) -> None:
-    from payonce.queues.cloudtasks.server.housekeeping import prune
+    from payonce.taskserver.retention import prune
 
     await still.queue()
     await still.client.pause_queue(name=QUEUE)

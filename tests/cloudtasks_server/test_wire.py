@@ -12,7 +12,7 @@ import pytest
 from payonce.kit.http import Unsendable
 from payonce.kit.http.connection import HEAD_MAX_BYTES
 from payonce.kit.http.failures import Broken
-from payonce.queues.cloudtasks.server.wire import Replied, Wire
+from payonce.taskserver.wire import Replied, Wire
 from payonce.testing import eventually
 from tests.kit.test_http_sockets import self_signed
 

@@ -11,10 +11,10 @@ from datetime import datetime
 from typing import Any, Literal, Protocol, TypeVar
 from uuid import UUID
 
-from payonce.engine.database import Connection
-from payonce.engine.model import Answer, Claim, Ending, Message, Settlement, State
-from payonce.engine.policy import Policy
-from payonce.engine.queue import Admin, Feed, PullQueue, Stored
+from payonce.engine.database.connections import Connection
+from payonce.engine.messages.model import Answer, Claim, Ending, Message, Settlement, State
+from payonce.engine.messages.policy import Policy
+from payonce.engine.messages.ports import Admin, Feed, PullQueue, Stored
 
 T = TypeVar("T")
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from payonce.engine.model import Answer, Claim, Ending, Message, State
+from payonce.engine.messages.model import Answer, Claim, Ending, Message, State
 
 KEY_RETENTION_S = 86_400.0
 

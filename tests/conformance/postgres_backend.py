@@ -13,9 +13,9 @@ from uuid import UUID
 
 import msgspec
 
-from payonce.engine.database import Connection
-from payonce.engine.idempotency import expire_keys, forget_keys
-from payonce.engine.policy import Policy
+from payonce.engine.database.connections import Connection
+from payonce.engine.messages.idempotency import expire_keys, forget_keys
+from payonce.engine.messages.policy import Policy
 from payonce.queues.postgres import PostgresAdmin, PostgresFeed, PostgresQueue
 from payonce.testing import Clock, ScratchDatabase, Stage, eventually, open_stage
 from tests.conformance.backend import Logged, Moment

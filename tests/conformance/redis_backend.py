@@ -10,12 +10,12 @@ from uuid import UUID
 import msgspec
 
 from payonce.embedded.redis import RedisServer
-from payonce.engine.bell import Bell
-from payonce.engine.database import Connection
-from payonce.engine.idempotency import expire_keys, forget_keys
-from payonce.engine.model import Message
+from payonce.engine.database.connections import Connection
+from payonce.engine.database.notifier import Bell
+from payonce.engine.messages.idempotency import expire_keys, forget_keys
+from payonce.engine.messages.model import Message
+from payonce.engine.messages.policy import Policy
 from payonce.engine.outbox import declare_relays, relay_step
-from payonce.engine.policy import Policy
 from payonce.queues.redis import RedisAdmin, RedisFeed, RedisQueue, RedisRelay, RedisStore
 from payonce.testing import RedisClock, ScratchDatabase, Stage, open_stage
 from tests.conformance.backend import PLAIN, QUEUE, Logged, Moment

@@ -9,10 +9,10 @@ import asyncpg
 import msgspec
 
 from payonce.embedded.redis import RedisServer
-from payonce.engine.bell import Bell
-from payonce.engine.database import Database
+from payonce.engine.database.connections import Database
+from payonce.engine.database.notifier import Bell
+from payonce.engine.messages.policy import Policy
 from payonce.engine.outbox import declare_relays
-from payonce.engine.policy import Policy
 from payonce.queues.redis import RedisAdmin, RedisFeed, RedisQueue, RedisRelay, RedisStore
 from payonce.testing import RedisClock, ScratchDatabase, open_stage
 

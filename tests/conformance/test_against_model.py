@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from payonce.embedded.redis import RedisServer
-from payonce.engine.model import Claim, Ending, Message, Settlement, State
-from payonce.engine.policy import Policy
-from payonce.engine.queue import Filter
+from payonce.engine.messages.model import Claim, Ending, Message, Settlement, State
+from payonce.engine.messages.policy import Policy
+from payonce.engine.messages.ports import Filter
 from payonce.kit.ids import new_id
 from payonce.testing import ScratchServer
 from tests.conformance.backend import Backend

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from payonce.embedded.redis import RedisServer
-from payonce.engine.brakes import Done, ReviewAnswer, answering, ask
+from payonce.engine.controls import Done, ReviewAnswer, answering, ask
 from payonce.engine.effects import Blind
 from payonce.engine.effects.review import Answer, Review, reviews
-from payonce.engine.model import Message, State
+from payonce.engine.messages.model import Message, State
+from payonce.engine.messages.policy import Fixed, Policy
+from payonce.engine.messages.ports import Admin, Filter
+from payonce.engine.messages.process import Worker
+from payonce.engine.messages.transaction import Reader, RingingFeed, begin
+from payonce.engine.messages.work import Handler, Work, handles
 from payonce.engine.outbox import relay_step
-from payonce.engine.policy import Fixed, Policy
-from payonce.engine.process import Worker
-from payonce.engine.queue import Admin, Filter
-from payonce.engine.transaction import Reader, RingingFeed, begin
-from payonce.engine.work import Handler, Work, handles
 from payonce.kit.outcomes import Retry
 from payonce.queues.redis import RedisRelay
 from payonce.testing import ScratchDatabase, Stage, open_stage

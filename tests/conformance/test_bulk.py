@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from payonce.engine import bulk
-from payonce.engine.bulk import Kind, Operation, Status
-from payonce.engine.model import State
-from payonce.engine.queue import Filter
-from payonce.engine.transaction import Tx, begin
+from payonce.engine.messages import bulk
+from payonce.engine.messages.bulk import Kind, Operation, Status
+from payonce.engine.messages.model import State
+from payonce.engine.messages.ports import Filter
+from payonce.engine.messages.transaction import Tx, begin
 from payonce.kit.outcomes import Invalid
 from tests.conformance.backend import PLAIN, QUEUE, Backend, claim, ids, message, park_all, settle, success
 

@@ -7,9 +7,9 @@ from uuid import UUID
 
 import pytest
 
-from payonce.engine.model import PAYLOAD_MAX_BYTES, Answer, Claim, Settlement, State
-from payonce.engine.policy import Policy
-from payonce.engine.queue import PullQueue
+from payonce.engine.messages.model import PAYLOAD_MAX_BYTES, Answer, Claim, Settlement, State
+from payonce.engine.messages.policy import Policy
+from payonce.engine.messages.ports import PullQueue
 from payonce.kit.outcomes import Invalid
 from tests.conformance.backend import (
     LEASE_S,

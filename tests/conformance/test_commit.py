@@ -10,14 +10,14 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from payonce.engine import commits
-from payonce.engine.commits import TOKENS_KEPT_S, Session, forget_tokens, was_committed
-from payonce.engine.database import Database
-from payonce.engine.model import Claim, Ending, Message, Settlement
-from payonce.engine.policy import Policy
-from payonce.engine.sessions import PlainConnection
-from payonce.engine.transaction import Reader, begin
-from payonce.engine.work import Work
+from payonce.engine.database import commits
+from payonce.engine.database.commits import TOKENS_KEPT_S, Session, forget_tokens, was_committed
+from payonce.engine.database.connections import Database
+from payonce.engine.database.sessions import PlainConnection
+from payonce.engine.messages.model import Claim, Ending, Message, Settlement
+from payonce.engine.messages.policy import Policy
+from payonce.engine.messages.transaction import Reader, begin
+from payonce.engine.messages.work import Work
 from payonce.kit.ids import new_id
 from payonce.kit.outcomes import Stale, Unavailable
 from payonce.queues.postgres import PostgresQueue

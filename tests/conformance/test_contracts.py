@@ -11,14 +11,14 @@ import msgspec
 import pytest
 
 from payonce.embedded.redis import RedisServer
-from payonce.engine.contract import Contract
-from payonce.engine.model import Message, State
-from payonce.engine.policy import RELEASED_MAX_S, Fixed, Policy
-from payonce.engine.process import Worker
-from payonce.engine.queue import Admin, Filter, Stored
-from payonce.engine.work import Handler, Work, handles
+from payonce.engine.messages.contract import Contract
+from payonce.engine.messages.model import Message, State
+from payonce.engine.messages.policy import RELEASED_MAX_S, Fixed, Policy
+from payonce.engine.messages.ports import Admin, Filter, Stored
+from payonce.engine.messages.process import Worker
+from payonce.engine.messages.work import Handler, Work, handles
 from payonce.kit.outcomes import Retry, Unprocessable
-from payonce.queues.declaring import declare_queues
+from payonce.queues.declarations import declare_queues
 from payonce.testing import ScratchDatabase, Stage, open_stage
 from tests.cloudtasks.desk import open_runs
 from tests.conformance.redis_stage import RedisStage, open_redis_stage

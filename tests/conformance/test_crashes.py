@@ -2,8 +2,8 @@
 
 import pytest
 
-from payonce.engine.model import Answer, State
-from payonce.engine.policy import Policy
+from payonce.engine.messages.model import Answer, State
+from payonce.engine.messages.policy import Policy
 from tests.conformance.backend import (
     LEASE_S,
     PLAIN,

@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from payonce.engine.model import DELAY_MAX_S, Answer, Ending, Settlement
-from payonce.engine.policy import Ended, Exponential, Policy, next_step
+from payonce.engine.messages.model import DELAY_MAX_S, Answer, Ending, Settlement
+from payonce.engine.messages.policy import Ended, Exponential, Policy, next_step
 from payonce.kit.outcomes import Invalid
 from tests.conformance.backend import (
     PLAIN,

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from payonce.engine.model import Claim, Settlement, State
-from payonce.engine.policy import Policy
-from payonce.engine.queue import Filter, PullQueue
+from payonce.engine.messages.model import Claim, Settlement, State
+from payonce.engine.messages.policy import Policy
+from payonce.engine.messages.ports import Filter, PullQueue
 from payonce.kit.ids import new_id
 from tests.conformance.backend import (
     PLAIN,

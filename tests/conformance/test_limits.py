@@ -6,9 +6,9 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from payonce.engine.model import Message
-from payonce.engine.policy import Policy
-from payonce.engine.queue import PullQueue
+from payonce.engine.messages.model import Message
+from payonce.engine.messages.policy import Policy
+from payonce.engine.messages.ports import PullQueue
 from payonce.kit.outcomes import Invalid
 from payonce.testing import OpenStage
 from tests.conformance.backend import (

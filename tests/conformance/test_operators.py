@@ -4,9 +4,9 @@ from datetime import timedelta
 
 import pytest
 
-from payonce.engine.model import Answer, State
-from payonce.engine.policy import Policy
-from payonce.engine.queue import Filter
+from payonce.engine.messages.model import Answer, State
+from payonce.engine.messages.policy import Policy
+from payonce.engine.messages.ports import Filter
 from payonce.kit.ids import new_id
 from payonce.kit.outcomes import Invalid
 from tests.conformance.backend import (

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from payonce.engine.policy import Policy
+from payonce.engine.messages.policy import Policy
 from tests.conformance.backend import PLAIN, QUEUE, Backend, claim, ids, message, retry, settle, success
 
 LANES = Policy(QUEUE, lanes=True)

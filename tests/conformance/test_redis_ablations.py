@@ -11,7 +11,7 @@ from payonce.embedded.redis import RedisServer
 from payonce.engine.outbox import Fate
 from payonce.queues.redis import RedisQueue, scripts
 from payonce.queues.redis.scripts import Script
-from payonce.queues.redis.waiting import Doorbell
+from payonce.queues.redis.wait import Doorbell
 from payonce.testing import ScratchDatabase
 from tests.conformance import (
     test_claiming_and_settling,

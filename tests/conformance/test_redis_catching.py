@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from payonce.embedded.redis import RedisServer
-from payonce.engine.model import Ending, Message, Settlement, State
-from payonce.engine.policy import Policy
-from payonce.engine.process import Worker
-from payonce.engine.runs import Run
-from payonce.engine.work import Work, handles
+from payonce.engine.messages.model import Ending, Message, Settlement, State
+from payonce.engine.messages.policy import Policy
+from payonce.engine.messages.process import Worker
+from payonce.engine.messages.runs import Run
+from payonce.engine.messages.work import Work, handles
 from payonce.kit.outcomes import QueueAway
 from payonce.queues.redis import RedisQueue, pull, scripts
-from payonce.queues.redis import waiting as waiting_module
-from payonce.queues.redis.lines import Lines
+from payonce.queues.redis import wait as waiting_module
+from payonce.queues.redis.connections import Lines
 from payonce.queues.redis.scripts import Script
 from payonce.testing import ScratchDatabase, eventually
 from tests.conformance.backend import (

@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from payonce.embedded.redis import RedisServer
-from payonce.engine.model import Answer, Claim, Ending, Message, Settlement
-from payonce.engine.policy import Policy
-from payonce.engine.transaction import Reader
-from payonce.engine.work import Work
+from payonce.engine.messages.model import Answer, Claim, Ending, Message, Settlement
+from payonce.engine.messages.policy import Policy
+from payonce.engine.messages.transaction import Reader
+from payonce.engine.messages.work import Work
 from payonce.kit.outcomes import Stale
 from payonce.queues.redis import RedisQueue, refill
 from payonce.testing import ScratchDatabase

@@ -13,15 +13,15 @@ import pytest
 from structlog.testing import capture_logs
 
 from payonce.embedded.redis import RedisServer
-from payonce.engine.database import Connection
+from payonce.engine.database.connections import Connection
 from payonce.engine.effects import Answer, Findable, answer_review, give_up_effects, reviews
-from payonce.engine.model import Message, Settlement, State
+from payonce.engine.messages.model import Message, Settlement, State
+from payonce.engine.messages.policy import Fixed, Policy
+from payonce.engine.messages.ports import Depth
+from payonce.engine.messages.process import Worker
+from payonce.engine.messages.transaction import Reader, begin
+from payonce.engine.messages.work import Handler, Work, handles
 from payonce.engine.outbox import relay_step, standings
-from payonce.engine.policy import Fixed, Policy
-from payonce.engine.process import Worker
-from payonce.engine.queue import Depth
-from payonce.engine.transaction import Reader, begin
-from payonce.engine.work import Handler, Work, handles
 from payonce.kit.outcomes import Retry, Stale, Unknown
 from payonce.queues.redis import RedisAdmin, RedisFeed, RedisQueue, RedisRelay, RedisStore, store
 from payonce.testing import ScratchDatabase

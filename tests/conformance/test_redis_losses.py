@@ -9,12 +9,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from payonce.embedded.redis import RedisServer
-from payonce.engine.model import Answer, Claim, State
-from payonce.engine.policy import Policy
-from payonce.engine.queue import Filter
+from payonce.engine.messages.model import Answer, Claim, State
+from payonce.engine.messages.policy import Policy
+from payonce.engine.messages.ports import Filter
 from payonce.kit.outcomes import Unavailable
-from payonce.queues.moving import move_to_postgres, move_to_redis
 from payonce.queues.redis import RedisAdmin, RedisStore, refill
+from payonce.queues.transfer import move_to_postgres, move_to_redis
 from payonce.testing import ScratchDatabase, eventually
 from tests.conformance.backend import (
     LEASE_S,

@@ -5,7 +5,7 @@ from contextlib import AbstractAsyncContextManager
 import pytest
 
 from payonce.embedded.redis import RedisServer
-from payonce.engine.policy import Policy
+from payonce.engine.messages.policy import Policy
 from payonce.queues.redis import refill
 from payonce.testing import ScratchDatabase
 from tests.conformance.backend import LEASE_S, QUEUE, claim, message

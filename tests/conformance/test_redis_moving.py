@@ -8,14 +8,15 @@ from uuid import UUID
 import pytest
 
 from payonce.embedded.redis import RedisServer
-from payonce.engine.model import Claim, Message
-from payonce.engine.queue import PullQueue
-from payonce.engine.transaction import Reader
-from payonce.engine.work import Work
+from payonce.engine.messages.model import Claim, Message
+from payonce.engine.messages.ports import PullQueue
+from payonce.engine.messages.transaction import Reader
+from payonce.engine.messages.work import Work
 from payonce.kit.outcomes import Invalid
-from payonce.queues.moving import move_to_postgres, move_to_redis
 from payonce.queues.postgres import PostgresFeed, PostgresQueue
-from payonce.queues.redis import emptying, refill
+from payonce.queues.redis import refill
+from payonce.queues.redis import withdrawal as emptying
+from payonce.queues.transfer import move_to_postgres, move_to_redis
 from payonce.testing import ScratchDatabase
 from tests.conformance.backend import PLAIN, QUEUE, claim, claim_one, ids, message, parked, retry, settle, success
 from tests.conformance.redis_backend import FLAVOURS, Flavour, RedisBackend, open_redis_backend

@@ -7,9 +7,9 @@ from uuid import UUID
 import pytest
 
 from payonce.embedded.redis import RedisServer
-from payonce.engine.model import Message, State
-from payonce.engine.policy import Policy
-from payonce.engine.queue import Filter
+from payonce.engine.messages.model import Message, State
+from payonce.engine.messages.policy import Policy
+from payonce.engine.messages.ports import Filter
 from payonce.kit.outcomes import Invalid
 from payonce.testing import ScratchDatabase
 from tests.conformance.backend import PLAIN, QUEUE, claim, claim_one, message, settle, success

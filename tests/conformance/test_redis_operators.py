@@ -8,16 +8,17 @@ from uuid import UUID
 import pytest
 
 from payonce.embedded.redis import RedisServer
-from payonce.engine.model import Claim, Ending, Settlement, State
+from payonce.engine.messages.model import Claim, Ending, Settlement, State
+from payonce.engine.messages.policy import Policy
+from payonce.engine.messages.ports import Filter
+from payonce.engine.messages.transaction import Reader
+from payonce.engine.messages.work import Work
 from payonce.engine.outbox import discard_entries
-from payonce.engine.outbox.kept import wake_kept
-from payonce.engine.policy import Policy
-from payonce.engine.queue import Filter
-from payonce.engine.transaction import Reader
-from payonce.engine.work import Work
+from payonce.engine.outbox.durable_copy import wake_kept
 from payonce.kit.outcomes import Invalid, Stale
-from payonce.queues.redis import RedisQueue, admin, redriving, refill
-from payonce.queues.redis.kept import start_over
+from payonce.queues.redis import RedisQueue, admin, refill
+from payonce.queues.redis import redrive as redriving
+from payonce.queues.redis.durable_copy import start_over
 from payonce.testing import ScratchDatabase
 from tests.conformance.backend import (
     LEASE_S,

@@ -9,8 +9,8 @@ from uuid import UUID
 import pytest
 
 from payonce.embedded.redis import RedisServer
-from payonce.engine.model import Answer, State
-from payonce.engine.policy import Policy
+from payonce.engine.messages.model import Answer, State
+from payonce.engine.messages.policy import Policy
 from payonce.queues.redis import RedisQueue, refill
 from payonce.testing import ScratchDatabase
 from tests.conformance.backend import (

@@ -8,8 +8,8 @@ from uuid import uuid4
 import pytest
 
 from payonce.embedded.redis import RedisServer
-from payonce.engine.model import Message, State
-from payonce.engine.policy import Policy
+from payonce.engine.messages.model import Message, State
+from payonce.engine.messages.policy import Policy
 from payonce.kit.outcomes import Invalid, Unavailable
 from payonce.queues.backends import refuse_if_elsewhere
 from payonce.queues.redis import RedisStore

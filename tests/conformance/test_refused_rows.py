@@ -3,7 +3,7 @@
 import asyncpg
 import pytest
 
-from payonce.engine.model import Answer, State
+from payonce.engine.messages.model import Answer, State
 from tests.conformance.backend import (
     PLAIN,
     QUEUE,

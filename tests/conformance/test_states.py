@@ -1,8 +1,8 @@
 """The table of states in model.py is what the store really does."""
 
-from payonce.engine.model import TRANSITIONS, Ending, Message, Settlement, State
-from payonce.engine.policy import Policy
-from payonce.engine.queue import Filter
+from payonce.engine.messages.model import TRANSITIONS, Ending, Message, Settlement, State
+from payonce.engine.messages.policy import Policy
+from payonce.engine.messages.ports import Filter
 from payonce.testing import OpenStage, Stage
 
 WORK = Policy("states", lease_s=30)

@@ -6,10 +6,10 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
-from payonce.engine.database import Database
-from payonce.engine.migrate import known_migrations
-from payonce.engine.model import Message
-from payonce.engine.policy import Policy
+from payonce.engine.database.connections import Database
+from payonce.engine.database.migrate import known_migrations
+from payonce.engine.messages.model import Message
+from payonce.engine.messages.policy import Policy
 from payonce.kit.outcomes import Unavailable
 from payonce.testing import OpenStage, ScratchDatabase, eventually
 from payonce.testing.clock import Clock, make_production_again

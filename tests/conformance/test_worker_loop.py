@@ -9,15 +9,16 @@ from uuid import UUID
 
 import pytest
 
-from payonce.engine import joblog, worker
-from payonce.engine.bell import Bell
-from payonce.engine.metrics import UPKEEP
-from payonce.engine.model import Message, Settlement, State
-from payonce.engine.policy import Fixed, Policy
-from payonce.engine.process import DEFAULT_SLOTS, Worker
-from payonce.engine.queue import POLL_S, Exchange, PullQueue
-from payonce.engine.upkeep import Task
-from payonce.engine.work import Handler, Work, handles
+from payonce.engine.database.notifier import Bell
+from payonce.engine.messages import job_log as joblog
+from payonce.engine.messages import worker
+from payonce.engine.messages.maintenance import Task
+from payonce.engine.messages.model import Message, Settlement, State
+from payonce.engine.messages.policy import Fixed, Policy
+from payonce.engine.messages.ports import POLL_S, Exchange, PullQueue
+from payonce.engine.messages.process import DEFAULT_SLOTS, Worker
+from payonce.engine.messages.work import Handler, Work, handles
+from payonce.engine.monitoring.metrics import UPKEEP
 from payonce.kit.outcomes import Retry
 from payonce.testing import ScratchDatabase, Stage, eventually, open_stage
 from tests.conformance.redis_stage import RedisStage, open_redis_stage

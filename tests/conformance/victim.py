@@ -6,13 +6,13 @@ from contextlib import AsyncExitStack
 
 import msgspec
 
-from payonce.engine.bell import Bell
-from payonce.engine.database import Database
-from payonce.engine.model import Message
-from payonce.engine.policy import Exponential, Policy
-from payonce.engine.queue import PullQueue
-from payonce.engine.transaction import Reader, RingingFeed
-from payonce.engine.work import Work
+from payonce.engine.database.connections import Database
+from payonce.engine.database.notifier import Bell
+from payonce.engine.messages.model import Message
+from payonce.engine.messages.policy import Exponential, Policy
+from payonce.engine.messages.ports import PullQueue
+from payonce.engine.messages.transaction import Reader, RingingFeed
+from payonce.engine.messages.work import Work
 from payonce.queues.postgres import PostgresFeed, PostgresQueue
 from payonce.queues.redis import RedisFeed, RedisQueue, RedisStore
 

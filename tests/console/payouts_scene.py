@@ -5,15 +5,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from payonce.console.pages.payouts_deciding import FIELDS
-from payonce.engine.transaction import begin
-from payonce.services.payouts.changing_limits import limiting
-from payonce.services.payouts.decisions import Verdict, deciding
-from payonce.services.payouts.intake import Asked
+from payonce.engine.messages.transaction import begin
+from payonce.services.payouts.api.webhook import Asked
+from payonce.services.payouts.console.payout import FIELDS
+from payonce.services.payouts.decisions.payouts import Verdict, deciding
+from payonce.services.payouts.decisions.wallet_limits import limiting
 from payonce.services.payouts.model import ETH, Payout, State
 from payonce.services.payouts.policies import KEEPING, QUEUES
-from payonce.services.payouts.receiving import receive
-from payonce.services.payouts.wallet_limits import clearing, set_wallet_limit
+from payonce.services.payouts.store.orders import receive
+from payonce.services.payouts.store.wallet_limits import clearing, set_wallet_limit
 from payonce.testing import OpenStage
 from tests.console.visitor import Answer, Visitor, console
 from tests.services.payouts.hostpay_stage import BTC_CLIENT, House, eth, open_house, usdt

@@ -2,9 +2,9 @@
 
 from uuid import UUID
 
-from payonce.engine.model import Message, State
-from payonce.engine.policy import Exponential, Policy
-from payonce.engine.work import Work, handles
+from payonce.engine.messages.model import Message, State
+from payonce.engine.messages.policy import Exponential, Policy
+from payonce.engine.messages.work import Work, handles
 from payonce.kit.outcomes import Retry
 from payonce.testing import Stage
 

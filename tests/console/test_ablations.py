@@ -8,10 +8,12 @@ import pytest
 from starlette.datastructures import FormData
 from starlette.requests import Request
 
-from payonce.console import door, entrance
+from payonce.console import auth as door
+from payonce.console import login as entrance
 from payonce.console.templating import ENVIRONMENT
 from payonce.console.ticket import Ticket
-from payonce.engine.people import Role, guesses, sessions
+from payonce.engine.operators import Role, sessions
+from payonce.engine.operators import login_limits as guesses
 from payonce.testing import OpenStage
 from tests.ablations import Ablations, cases, given, missed, patched
 from tests.console import test_door, test_pages

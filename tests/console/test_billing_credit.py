@@ -6,9 +6,9 @@ from typing import Final
 
 import pytest
 
-from payonce.engine.brakes import set_threshold
-from payonce.engine.people import Role
-from payonce.services.billing.subscriptions.credit_decisions import changing_credit
+from payonce.engine.controls import set_threshold
+from payonce.engine.operators import Role
+from payonce.services.billing.subscriptions.decisions.credit import changing_credit
 from payonce.testing import OpenStage, Servers
 from tests.console.visitor import Answer, Visitor, console, give_login, visiting
 from tests.services.billing.billing_stage import House, aed, open_house

@@ -8,16 +8,16 @@ from typing import Any, Final
 
 import pytest
 
-from payonce.console.pages import billing_subscription
-from payonce.engine.brakes import preview, set_threshold
-from payonce.engine.people import Role
+from payonce.engine.controls import preview, set_threshold
+from payonce.engine.operators import Role
 from payonce.kit.outcomes import Invalid
+from payonce.services.billing.console import subscription as billing_subscription
 from payonce.services.billing.payments import decisions as at_payments
-from payonce.services.billing.subscriptions import decisions
-from payonce.services.billing.subscriptions.changing import When
-from payonce.services.billing.subscriptions.decisions import Decision, Verdict, deciding
+from payonce.services.billing.subscriptions.decisions import subscriptions as decisions
+from payonce.services.billing.subscriptions.decisions.subscriptions import Decision, Verdict, deciding
+from payonce.services.billing.subscriptions.domain.config import Terms
+from payonce.services.billing.subscriptions.handlers.plan_changes import When
 from payonce.services.billing.subscriptions.model import InvoiceState, State, Subscription
-from payonce.services.billing.subscriptions.terms import Terms
 from payonce.testing import OpenStage, Servers
 from tests.ablations import Ablations, cases, missed, patched
 from tests.console.visitor import Answer, Visitor, console, give_login, notes_of, visiting

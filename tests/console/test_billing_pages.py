@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from payonce.console.pages import billing_dunning
-from payonce.console.pages.billing import PAGES
+from payonce.services.billing.console import dunning as billing_dunning
+from payonce.services.billing.console.pages import PAGES
 from payonce.testing import OpenStage, Servers
 from tests.console.billing_scene import fill, notify, open_scene, rows_of
 from tests.console.visitor import visiting

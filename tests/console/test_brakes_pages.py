@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from payonce.engine.audit import note
-from payonce.engine.brakes import set_threshold
+from payonce.engine.controls import set_threshold
+from payonce.engine.database.leases import acquire
 from payonce.engine.janitors import Daily, Every, Schedule, Scheduler
-from payonce.engine.leases import acquire
+from payonce.engine.messages.maintenance import Task
+from payonce.engine.messages.policy import Policy
 from payonce.engine.outbox import Refusal
-from payonce.engine.policy import Policy
 from payonce.engine.reconcile import unmatched
-from payonce.engine.upkeep import Task
 from payonce.testing import OpenStage
 from tests.console.visitor import Visitor, console, notes_of, visiting
 from tests.engine.bank import LOSSES, SUSPENSE, Branch, open_branch

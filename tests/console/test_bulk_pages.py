@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from payonce.engine import bulk
-from payonce.engine.bulk import Status
+from payonce.engine.messages import bulk
+from payonce.engine.messages.bulk import Status
 from payonce.testing import OpenStage
 from tests.console.scene import POLICY, park
 from tests.console.visitor import console, visiting

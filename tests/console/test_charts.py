@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from payonce.console.live import WINDOWS, columns
 from payonce.console.templating import age, document, duration, spark
-from payonce.engine.history import MINUTES_MAX, Minute
+from payonce.engine.monitoring.history import MINUTES_MAX, Minute
 
 START = datetime(2026, 1, 31, 12, tzinfo=UTC)
 

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from yarl import URL
 
-from payonce.console.door import is_loopback
-from payonce.engine.people import Role
+from payonce.console.auth import is_loopback
+from payonce.engine.operators import Role
 from payonce.testing import OpenStage
 from tests.console.visitor import TOKEN, console, give_login, visiting
 

@@ -5,9 +5,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from payonce.engine.brakes import set_threshold
+from payonce.engine.controls import set_threshold
 from payonce.engine.effects import Review, Safety
-from payonce.engine.people import Role
+from payonce.engine.operators import Role
 from payonce.testing import OpenStage
 from tests.console.visitor import Answer, Visitor, console, give_login, notes_of, visiting
 from tests.engine.brakes_stage import Till, euros, open_till

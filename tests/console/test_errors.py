@@ -10,12 +10,12 @@ from starlette.responses import Response
 from starlette.routing import Mount
 from structlog.testing import capture_logs
 
-from payonce.console.mounting import CONSOLE
+from payonce.console.mount import CONSOLE
 from payonce.console.page import Page, Visit, get
 from payonce.console.site import build_console
 from payonce.kit.outcomes import Unavailable
 from payonce.testing import OpenStage
-from payonce.testing.serving import serving
+from payonce.testing.server import serving
 from tests.console.visitor import TOKEN, StageDesk, console, visiting
 
 

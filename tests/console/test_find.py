@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 import pytest
 
-from payonce.engine.lookup import MATCHES_MAX, Match
+from payonce.engine.monitoring.lookup import MATCHES_MAX, Match
 from payonce.services.payouts.policies import QUEUES
 from payonce.testing import OpenStage, Servers
 from tests.console import billing_scene

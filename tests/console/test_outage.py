@@ -2,10 +2,10 @@
 
 import re
 
-from payonce.engine.history import RunCounts
-from payonce.engine.metrics import SETTLES
-from payonce.engine.policy import Policy
-from payonce.engine.vendor_calls import CallCounts, watching
+from payonce.engine.messages.policy import Policy
+from payonce.engine.monitoring.history import RunCounts
+from payonce.engine.monitoring.metrics import SETTLES
+from payonce.engine.monitoring.vendor_calls import CallCounts, watching
 from payonce.testing import OpenStage
 from tests.console.scene import POLICY, park, put
 from tests.console.visitor import Answer, console, visiting

@@ -5,9 +5,9 @@ import re
 import pytest
 
 from payonce.console.pages import jobs
-from payonce.engine.model import State
-from payonce.engine.people import Role
-from payonce.engine.queue import Filter
+from payonce.engine.messages.model import State
+from payonce.engine.messages.ports import Filter
+from payonce.engine.operators import Role
 from payonce.testing import OpenStage, Stage
 from tests.console.scene import POLICY, park, put, run
 from tests.console.visitor import console, give_login, notes_of, visiting

@@ -5,13 +5,15 @@ from typing import Any
 
 import pytest
 
-from payonce.console.pages import payouts_deciding
-from payonce.engine.brakes import preview, set_threshold
-from payonce.engine.people import Role
+from payonce.engine.controls import preview, set_threshold
+from payonce.engine.operators import Role
 from payonce.kit.outcomes import Invalid
-from payonce.services.payouts import books, changing_limits, story
-from payonce.services.payouts.decisions import Decision, Verdict, deciding
+from payonce.services.payouts import ledger as books
+from payonce.services.payouts.console import payout as payouts_deciding
+from payonce.services.payouts.decisions import wallet_limits as changing_limits
+from payonce.services.payouts.decisions.payouts import Decision, Verdict, deciding
 from payonce.services.payouts.model import Payout, State
+from payonce.services.payouts.store import timeline as story
 from payonce.testing import OpenStage, Servers
 from tests.ablations import Ablations, cases, missed, patched
 from tests.console.payouts_scene import (

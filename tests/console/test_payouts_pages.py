@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from payonce.console.pages import payouts_deciding
 from payonce.kit.money import Amount
-from payonce.services.payouts import looking
-from payonce.services.payouts.decisions import Verdict
-from payonce.services.payouts.lookup import waiting_payouts
+from payonce.services.payouts.console import payout as payouts_deciding
+from payonce.services.payouts.decisions.payouts import Verdict
 from payonce.services.payouts.model import ETH, Hold, State
+from payonce.services.payouts.store import queries as looking
+from payonce.services.payouts.store.lookup import waiting_payouts
 from payonce.testing import Clock, OpenStage, Servers
 from payonce.testing.faults import Fault
 from tests.console.payouts_scene import (

@@ -9,7 +9,7 @@ import pytest
 
 from payonce.console.page import PageRoute, Visit
 from payonce.console.pages import PAGES
-from payonce.engine.people import Role
+from payonce.engine.operators import Role
 from payonce.testing import OpenStage
 from tests.ablations import Ablations, cases, missed, patched
 from tests.console.visitor import Visitor, console, give_login, visiting

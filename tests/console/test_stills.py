@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from payonce.console.stills import nice_top, segments, short, still
+from payonce.console.charts import nice_top, segments, short, still
 from payonce.testing import OpenStage
 from tests.console.scene import park
 from tests.console.visitor import console, visiting

@@ -13,22 +13,22 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from yarl import URL
 
-from payonce.app import SERVICES
-from payonce.console import mounting
+from payonce.app.registry import SERVICES
+from payonce.console import mount as mounting
 from payonce.console.cookies import TICKET
-from payonce.console.mounting import CONSOLE
+from payonce.console.mount import CONSOLE
 from payonce.console.ticket import Ticket
-from payonce.engine import brakes
-from payonce.engine.attention import Attentive
-from payonce.engine.bell import Bell
-from payonce.engine.brakes import Action, Actions
-from payonce.engine.database import Database
-from payonce.engine.lookup import Lookup
-from payonce.engine.people import Role, add_person
-from payonce.engine.queue import Admin
-from payonce.engine.transaction import Reader, Tx, begin
+from payonce.engine import controls as brakes
+from payonce.engine.controls import Action, Actions
+from payonce.engine.database.connections import Database
+from payonce.engine.database.notifier import Bell
+from payonce.engine.messages.ports import Admin
+from payonce.engine.messages.transaction import Reader, Tx, begin
+from payonce.engine.monitoring.attention import Attentive
+from payonce.engine.monitoring.lookup import Lookup
+from payonce.engine.operators import Role, add_person
 from payonce.testing import Stage
-from payonce.testing.serving import serving
+from payonce.testing.server import serving
 
 TOKEN = "the-token-of-the-link"
 PASSWORD = "correct horse battery"

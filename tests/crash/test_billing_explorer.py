@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from payonce.billing_crash import SCENARIOS
-from payonce.billing_crash.ablations import ABLATIONS
-from payonce.billing_crash.scenarios import BY_SCHEDULE
 from payonce.services.billing import INVARIANTS
+from payonce.services.billing.crash import SCENARIOS
+from payonce.services.billing.crash.ablations import ABLATIONS
+from payonce.services.billing.crash.scenarios import BY_SCHEDULE
 from payonce.testing import ScratchServer
 from payonce.testing.crash import ON_POSTGRES, PROCESS_MODES, Backend, Scenario, explore, explore_without, parse_point
 from payonce.testing.crash.on_redis import OnRedis
@@ -24,15 +24,15 @@ QUICKLY_MISSED = ("the generation in the key of a charge", "one key for all send
         # The gateway has captured it, and nobody here knows.
         "billing-trial @ billing-trial vendors.gateway.client:GatewayClient._send #1 @ after",
         # The invoice and the charge that it asks for, or neither.
-        "billing-change @ billing-change engine.work:Work.commit #3 @ before",
+        "billing-change @ billing-change engine.messages.work:Work.commit #3 @ before",
         # The gateway has given credit back as money, and nobody here knows.
         "billing-credit @ billing-credit vendors.gateway.client:GatewayClient._send #2 @ after",
         # Canceled, and the caller never hears of it, while a change of plan is accepted.
-        "billing-change-canceled @ cancel engine.work:Work.commit #1 @ after",
+        "billing-change-canceled @ cancel engine.messages.work:Work.commit #1 @ after",
         # The renewal is put while the change that waited for it is being worked on.
-        "billing-change-renewal @ due engine.work:Work.commit #1 @ before",
+        "billing-change-renewal @ due engine.messages.work:Work.commit #1 @ before",
         # Stands still before it takes the credit, until it was used and what was left has expired.
-        "billing-credit-shared @ pay-out engine.work:Work.commit #1 @ stopped",
+        "billing-credit-shared @ pay-out engine.messages.work:Work.commit #1 @ stopped",
         # Declined, and the process stands still until somebody else has dunned and charged the invoice.
         pytest.param(
             "billing-renewal @ billing-renewal vendors.gateway.client:GatewayClient._send #2 @ stopped",
@@ -81,8 +81,8 @@ def test_every_crossing_of_billing_in_every_mode(
     assert report.sound, report.told()
     assert report.figures()["points"] > 300
     crossed = report.coverage()
-    for site in ("vendors.gateway.client:GatewayClient._send", "engine.work:Work.commit",
-                 "services.billing.payments.notifying:Notifier.record",
+    for site in ("vendors.gateway.client:GatewayClient._send", "engine.messages.work:Work.commit",
+                 "services.billing.payments.handlers.notifications:Notifier.record",
                  "services.billing.subscriptions.api.webhooks:take_payment_event"):  # fmt: skip
         assert set(crossed[site]) >= set(PROCESS_MODES), site
 

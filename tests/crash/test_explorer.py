@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from payonce.engine.ledger.model import Reads
-from payonce.engine.work import Work, handles
+from payonce.engine.messages.work import Work, handles
 from payonce.kit.outcomes import Invalid
 from payonce.testing import ScratchServer
 from payonce.testing.crash import (
@@ -51,12 +51,14 @@ def test_every_crossing_of_a_scenario_in_every_mode(postgres: ScratchServer) -> 
     assert figures["modes"] == 6
     assert figures["points"] > 60
     crossed = report.coverage()
-    assert {"engine.work:Work.commit", "engine.effects.send:Run.intent", "engine.effects.store:record_plain"} <= set(
-        crossed
-    )
+    assert {
+        "engine.messages.work:Work.commit",
+        "engine.effects.send:Run.intent",
+        "engine.effects.store:record_plain",
+    } <= set(crossed)
     assert all(struck[Mode.STOPPED] for struck in crossed.values())
     assert set(crossed["testing.crash.scenarios.client:BankClient.broadcast"]) == set(PROCESS_MODES)
-    assert set(crossed["engine.work:Work.commit"]) == set(USUAL_MODES)
+    assert set(crossed["engine.messages.work:Work.commit"]) == set(USUAL_MODES)
     assert set(crossed["engine.effects.store:standing"]) == {Mode.STOPPED}
 
 
@@ -123,7 +125,7 @@ def test_a_scenario_that_is_wrong_without_a_crash_is_told(postgres: ScratchServe
 
 
 def test_a_label_that_is_not_reached_again_is_a_failure(postgres: ScratchServer) -> None:
-    nowhere = point("naive", "n-1", "engine.work:Work.commit", 7, Mode.BEFORE)
+    nowhere = point("naive", "n-1", "engine.messages.work:Work.commit", 7, Mode.BEFORE)
     report = explore([NAIVE], server=postgres, only=nowhere)
     assert problems(report) == {"not reached again"}
     assert report.uncovered == [nowhere]
@@ -145,18 +147,18 @@ def test_a_message_that_never_ends_is_stuck(postgres: ScratchServer) -> None:
     ("scenario", "message", "site", "ordinal", "mode"),
     [
         # Charged and told, and the commit lost: the next run returns what is on record.
-        ("charge", "c-1", "engine.work:Work.commit", 1, Mode.BEFORE),
+        ("charge", "c-1", "engine.messages.work:Work.commit", 1, Mode.BEFORE),
         # Stopped inside its transaction until the server ends its session.
-        ("charge", "c-1", "engine.work:Work.commit", 1, Mode.STOPPED),
+        ("charge", "c-1", "engine.messages.work:Work.commit", 1, Mode.STOPPED),
         # The commit arrives when its lease is over and nobody could take the locked message.
-        ("charge", "c-1", "engine.work:Work.commit", 1, Mode.LATE),
+        ("charge", "c-1", "engine.messages.work:Work.commit", 1, Mode.LATE),
         # Sends after a person has ruled it out: the person is asked again.
         ("wire", "w-1", "testing.crash.scenarios.client:BankClient.wire", 1, Mode.STOPPED),
         # The answer's commit lost, and committed with its answer lost: the message goes on with it, and not before.
         ("wire-redriven", "-", "testing.crash.person:answer", 1, Mode.BEFORE),
         ("wire-redriven", "-", "testing.crash.person:answer", 1, Mode.AFTER),
         # Between the two steps of a transfer.
-        ("transfer", "t-2", "engine.work:Work.commit", 1, Mode.AFTER),
+        ("transfer", "t-2", "engine.messages.work:Work.commit", 1, Mode.AFTER),
     ],
 )
 def test_money_moves_once(

@@ -13,24 +13,25 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from payonce.engine.database import Database
+from payonce.engine.database.connections import Database
 from payonce.engine.ledger import Account, balance
 from payonce.engine.ledger.model import Reads
-from payonce.engine.transaction import RingingFeed, Tx
+from payonce.engine.messages.transaction import RingingFeed, Tx
 from payonce.kit.http import HttpClient
 from payonce.kit.http.transport import Transport
-from payonce.payouts_crash.scenarios import CLIENT, EXCHANGE, PRICE
-from payonce.services.payouts import INVARIANTS, books
-from payonce.services.payouts.estimator import price_payout
-from payonce.services.payouts.external_hostpay import ExternalHostPay, follow_exchange, hand_over_swap
-from payonce.services.payouts.intake import Asked
+from payonce.services.payouts import INVARIANTS
+from payonce.services.payouts import ledger as books
+from payonce.services.payouts.api.webhook import Asked
+from payonce.services.payouts.crash.scenarios import CLIENT, EXCHANGE, PRICE
+from payonce.services.payouts.domain.config import Terms
+from payonce.services.payouts.domain.pricing import fee_and_rest
+from payonce.services.payouts.handlers.estimator import price_payout
+from payonce.services.payouts.handlers.external_hostpay import ExternalHostPay, follow_exchange, hand_over_swap
+from payonce.services.payouts.handlers.orchestrator import record_swap, value_payout
+from payonce.services.payouts.handlers.swapper import create_swap
+from payonce.services.payouts.messages.tokens import HostPay
 from payonce.services.payouts.model import ETH, State
-from payonce.services.payouts.orchestrator import record_swap, value_payout
-from payonce.services.payouts.pricing import fee_and_rest
-from payonce.services.payouts.receiving import receive
-from payonce.services.payouts.swapper import create_swap
-from payonce.services.payouts.terms import Terms
-from payonce.services.payouts.tokens import HostPay
+from payonce.services.payouts.store.orders import receive
 from payonce.testing import ScratchServer
 from payonce.testing.crash import Mode, PlainScenario, explore, parse_point
 from payonce.vendors.changenow.books import AT_ONCE

@@ -7,7 +7,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from payonce.cli import run_command
+from payonce.cli.application import run_command
 from payonce.cli.errors import EXIT_FAILED
 from payonce.embedded import binaries
 from payonce.embedded.postmaster import is_alive

@@ -9,13 +9,15 @@ import pytest
 
 from payonce.engine.ledger import Account, balance
 from payonce.engine.ledger.model import Reads
-from payonce.engine.transaction import Tx
-from payonce.payouts_crash.scenarios import EXCHANGE
-from payonce.services.payouts import books, intake, receiving
-from payonce.services.payouts.addresses import key_of
+from payonce.engine.messages.transaction import Tx
+from payonce.services.payouts import ledger as books
+from payonce.services.payouts.api import webhook as intake
+from payonce.services.payouts.crash.scenarios import EXCHANGE
+from payonce.services.payouts.domain.addresses import key_of
+from payonce.services.payouts.messages.tokens import EstimateRequest, EstimateResponse, hops, plain
 from payonce.services.payouts.model import ETH
 from payonce.services.payouts.policies import ESTIMATE, ESTIMATED
-from payonce.services.payouts.tokens import EstimateRequest, EstimateResponse, hops, plain
+from payonce.services.payouts.store import orders as receiving
 from payonce.testing import ScratchServer
 from payonce.testing.crash import PROCESS_MODES, Mode, explore, explore_without, parse_point
 from payonce.testing.crash.ablations import Ablation, put
@@ -69,10 +71,10 @@ def by_spelling() -> None:
     "point",
     [
         # The payout is taken up, and nobody knows: the task comes again.
-        "payout-older @ answer engine.work:Work.commit #1 @ after",
+        "payout-older @ answer engine.messages.work:Work.commit #1 @ after",
         # It stands still until the other task is a payout.
-        "payout-older @ answer engine.work:Work.commit #1 @ stopped",
-        "payout-older @ request engine.work:Work.commit #1 @ late",
+        "payout-older @ answer engine.messages.work:Work.commit #1 @ stopped",
+        "payout-older @ request engine.messages.work:Work.commit #1 @ late",
     ],
 )
 def test_what_two_tasks_say_is_paid_once(postgres: ScratchServer, point: str) -> None:

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from payonce.payouts_crash import SCENARIOS
-from payonce.payouts_crash.ablations import ABLATIONS
-from payonce.payouts_crash.stand import open_stand
+from payonce.services.payouts.crash import SCENARIOS
+from payonce.services.payouts.crash.ablations import ABLATIONS
+from payonce.services.payouts.crash.queues import open_stand
 from payonce.testing import ScratchServer
 from payonce.testing.crash import PROCESS_MODES, explore, explore_without, parse_point
 from payonce.testing.crash.on_cloudtasks import OnCloudTasks
@@ -26,11 +26,9 @@ def stand() -> OnCloudTasks:
         # The task is made, and its relay does not know it: made again under the same name, it is there once.
         "payout @ - queues.cloudtasks.client:TaskService._create_one #1 @ after",
         # The role has done its work, and the task service never hears of it: the inbox knows what comes once more.
-        "payout-direct @ - queues.cloudtasks.server.sending:Sender._exchange #6 @ after",
+        "payout-direct @ - taskserver.delivery:Sender._exchange #6 @ after",
         # A request that was on its way for a minute reaches a door where its message has another run.
-        pytest.param(
-            "payout-direct @ - queues.cloudtasks.server.sending:Sender._exchange #5 @ late", marks=pytest.mark.full
-        ),
+        pytest.param("payout-direct @ - taskserver.delivery:Sender._exchange #5 @ late", marks=pytest.mark.full),
         # The exchange exists, and nobody here knows.
         pytest.param(
             "payout @ payout vendors.changenow.client:ChangeNowClient._send #3 @ after", marks=pytest.mark.full
@@ -38,9 +36,9 @@ def stand() -> OnCloudTasks:
         # Sent, and stopped until somebody else has followed it to its end.
         "payout @ payout engine.effects.store:record_plain #2 @ stopped",
         # The task service forgets what it has while a run of it dies in its commit.
-        "payout-lost @ payout-lost engine.work:Work.commit #6 @ before",
+        "payout-lost @ payout-lost engine.messages.work:Work.commit #6 @ before",
         # The server crashes under the janitor that looks for forgotten payouts: it comes by again.
-        "payout-lost @ - payouts_crash.scenarios:PayoutsScenario.janitors.look_later #1 @ server-crash-before",
+        "payout-lost @ - services.payouts.crash.scenarios:PayoutsScenario.janitors.look_later #1 @ server-crash-before",
     ],
 )
 def test_the_client_is_paid_once(postgres: ScratchServer, stand: OnCloudTasks, point: str) -> None:

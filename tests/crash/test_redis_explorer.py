@@ -37,15 +37,15 @@ def test_every_crossing_of_a_scenario_in_every_mode(postgres: ScratchServer) -> 
     "point",
     [
         # PostgreSQL has the end, and Redis' own copy is left: the look at the outbox drops it.
-        "charge @ c-1 engine.work:Work.commit #1 @ after",
+        "charge @ c-1 engine.messages.work:Work.commit #1 @ after",
         # Delivered, and the relay does not know it: delivered again, and there once.
         "charge @ - queues.redis.relay:RedisRelay._deliver #1 @ after",
         # Claimed, and nobody knows: the lease ends.
         "charge @ - queues.redis.pull:RedisQueue._run #1 @ after",
         # Redis is wiped while a process is stopped inside its commit.
-        "wiped @ c-1 engine.work:Work.commit #1 @ stopped",
+        "wiped @ c-1 engine.messages.work:Work.commit #1 @ stopped",
         # Parked in Redis, and the process dies before PostgreSQL's job log has its row.
-        "misfits @ - queues.redis.runlog:write_runs #1 @ before",
+        "misfits @ - queues.redis.job_log:write_runs #1 @ before",
         # Pushed by hand, given a row before anything is sent, and struck there.
         "by-hand @ h-1 engine.effects.send:Run.intent #1 @ before",
     ],

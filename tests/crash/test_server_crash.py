@@ -28,7 +28,7 @@ BLIND = Play(
     "blind", (pay.wire, pay.send_receipt), pay.WIRE, {"w-1": 10_000}, {"w-1": frozenset({"paid"})}
 )  # fmt: skip
 """One payment that can neither be looked up nor repeated at the bank."""
-COMMITS = {"engine.effects.send:Run.intent", "engine.work:Work.commit"}
+COMMITS = {"engine.effects.send:Run.intent", "engine.messages.work:Work.commit"}
 
 
 def test_money_moves_once_when_the_server_crashes_at_any_commit(postgres: ScratchServer) -> None:
@@ -63,7 +63,7 @@ def test_the_process_lives_on_and_finds_out(postgres: ScratchServer, point: str,
     [
         "wire @ w-1 engine.effects.send:Run.intent #1 @ server-crash-before",
         # Its effect does not reach the person: the message must not be parked without one.
-        "wire @ w-2 engine.work:Work.give_up #1 @ server-crash-before",
+        "wire @ w-2 engine.messages.work:Work.give_up #1 @ server-crash-before",
     ],
 )
 def test_money_moves_once_with_queues_in_redis(postgres: ScratchServer, point: str) -> None:

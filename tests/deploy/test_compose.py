@@ -14,17 +14,18 @@ import jsonschema_rs
 import pytest
 from typer.main import get_command
 
-from payonce.app import Addresses, App, migrate_database, role_names
-from payonce.cli import app
+from payonce.app.process import Addresses, App, migrate_database
+from payonce.app.registry import role_names
+from payonce.cli.application import app
 from payonce.embedded import Server, client_environment, psql_command, reset, start
+from payonce.http.hosts import Hosts
+from payonce.http.kit.problems import Problem
 from payonce.kit.outcomes import Unavailable
-from payonce.routes.problems import Problem
 from payonce.settings import Settings, load_settings
 from payonce.settings.access import AccessSettings
 from payonce.settings.billing import BillingSettings
 from payonce.settings.variables import variables
 from payonce.testing.servers import QUICK_SETTINGS
-from payonce.web.hosts import Hosts
 from tests.deploy.documents import DEPLOY, read_yaml
 
 FILE = read_yaml("compose.yaml")

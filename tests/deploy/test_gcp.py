@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from payonce.engine.policy import Fixed
+from payonce.engine.messages.policy import Fixed
+from payonce.http.server import SHUTDOWN_LIMIT_S
 from payonce.kit.outcomes import Invalid
 from payonce.queues.cloudtasks import client
 from payonce.services import payouts
 from payonce.services.payouts import policies
-from payonce.services.payouts.tokens import HOPS
+from payonce.services.payouts.messages.tokens import HOPS
 from payonce.settings import Settings, load_settings
 from payonce.settings.access import AccessSettings
 from payonce.settings.payouts import PayoutsSettings
 from payonce.settings.variables import variables
-from payonce.web.server import SHUTDOWN_LIMIT_S
 from tests.cli.secret_manager import serving
 from tests.deploy.documents import DEPLOY
 

@@ -6,7 +6,7 @@ from fnmatch import fnmatch
 
 from typer.main import get_command
 
-from payonce.cli import app
+from payonce.cli.application import app
 from payonce.settings import Settings
 from payonce.settings.variables import variables
 from tests.deploy.documents import DEPLOY

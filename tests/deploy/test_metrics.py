@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from payonce.engine import metrics
 from payonce.engine.effects import OPEN
-from payonce.engine.janitors.observe import STATES
-from payonce.engine.model import Ending
+from payonce.engine.janitors.gauges import STATES
+from payonce.engine.messages.model import Ending
+from payonce.engine.monitoring import metrics
 from payonce.services.payouts.model import ENDED, State
 from payonce.testing import ScratchDatabase
 from tests.cli.conftest import QUEUE, Payonce, until

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 import pytest
 import typer
 
-from payonce.cli import app
+from payonce.cli.application import app
 from tests.deploy.documents import Alert, alerts, read_yaml
 from tests.deploy.promql import LOOKBACK_S, Labels, NotPromql, Selector, evaluated, parsed
 

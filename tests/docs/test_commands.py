@@ -10,10 +10,10 @@ from typing import Any, Final
 import pytest
 import typer.main
 
-from payonce.app import SERVICES
-from payonce.cli import app
-from payonce.cli.demo import DEMONSTRATIONS
-from payonce.routes.scopes import HOUSE_SCOPES, TENANT_SCOPES
+from payonce.app.registry import SERVICES
+from payonce.cli.application import app
+from payonce.cli.demo.command import DEMONSTRATIONS
+from payonce.http.kit.scopes import HOUSE_SCOPES, TENANT_SCOPES
 from payonce.testing.crash import BUILT_IN
 from payonce.testing.crash.scenarios import ON_REDIS_ALONE
 from tests.docs import messages_page

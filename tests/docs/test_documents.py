@@ -14,11 +14,11 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from payonce import embedded
-from payonce.app import SERVICES
+from payonce.app.registry import SERVICES
 from payonce.engine.ledger import Account, balance
-from payonce.engine.model import Message
-from payonce.engine.process import Worker
-from payonce.engine.transaction import Reader, begin
+from payonce.engine.messages.model import Message
+from payonce.engine.messages.process import Worker
+from payonce.engine.messages.transaction import Reader, begin
 from payonce.kit.http import HttpClient
 from payonce.kit.money import Amount, well_known
 from payonce.kit.webhooks import new_secret, signed_headers

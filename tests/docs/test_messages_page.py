@@ -1,6 +1,6 @@
 """The page on messages says what the contracts say, and every queue of every service has one."""
 
-from payonce.app import SERVICES
+from payonce.app.registry import SERVICES
 from tests.docs import messages_page
 
 

@@ -13,15 +13,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from payonce.engine import inbox, outbox, reconcile
-from payonce.engine.budgets import SharedBudget
+from payonce.engine import outbox, reconcile
+from payonce.engine.database.rate_limits import SharedBudget
 from payonce.engine.janitors import Daily, Every, Schedule
-from payonce.engine.model import Message
+from payonce.engine.messages import inbox
+from payonce.engine.messages.model import Message
+from payonce.engine.messages.policy import Policy
+from payonce.engine.messages.process import Worker
+from payonce.engine.messages.transaction import Tx, begin
 from payonce.engine.outbox import EVENTS, Delivered, LogRelay, Refusal, declare_relays
-from payonce.engine.policy import Policy
-from payonce.engine.process import Worker
 from payonce.engine.reconcile import Flow, StatementSource
-from payonce.engine.transaction import Tx, begin
 from payonce.kit.money import Amount, well_known
 from payonce.testing import OpenStage
 from tests.docs.documents import DOCUMENTS, ROOT, blocks, name_of

@@ -7,10 +7,10 @@ from typing import Final, get_args
 
 import pytest
 
-from payonce.engine.policy import Policy, environment_name, override, override_from_environment
+from payonce.engine.messages.policy import Policy, environment_name, override, override_from_environment
 from payonce.kit.outcomes import Invalid
-from payonce.services.billing.subscriptions.announcing import InvoiceEvent, SubscriptionEvent
-from payonce.services.payouts.store import EVENTS as PAYOUT_EVENTS
+from payonce.services.billing.subscriptions.handlers.merchant_events import InvoiceEvent, SubscriptionEvent
+from payonce.services.payouts.store.payouts import EVENTS as PAYOUT_EVENTS
 from payonce.settings.references import ENDPOINT_VARIABLE
 from payonce.settings.variables import variables
 from tests.docs import messages_page

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import SecretStr
 
-from payonce.app import SERVICES
+from payonce.app.registry import SERVICES
 from payonce.kit.outcomes import Invalid
 from payonce.settings import load_settings
 from payonce.settings.variables import variables

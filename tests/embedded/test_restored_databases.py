@@ -8,11 +8,11 @@ import asyncpg
 import pytest
 
 from payonce.embedded import Server, backup, backups, restore, start, stop
-from payonce.engine.database import Database
+from payonce.engine.controls.quarantine import notice_identity, open_quarantine
+from payonce.engine.database.connections import Database
+from payonce.engine.database.migrate import known_migrations, migrate
 from payonce.engine.ledger import Posting, Reference, audit_ledger, moved, post, snapshot_balances
-from payonce.engine.migrate import known_migrations, migrate
-from payonce.engine.quarantine import notice_identity, open_quarantine
-from payonce.engine.transaction import Reader
+from payonce.engine.messages.transaction import Reader
 from payonce.kit.money import Amount, well_known
 from tests.embedded.conftest import QUICK, ask
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from payonce.engine.audit import Head, Verified, head, note, seal_notes, verify_log
-from payonce.engine.leases import acquire
-from payonce.engine.model import Lease
-from payonce.engine.transaction import Reader
+from payonce.engine.database.leases import acquire
+from payonce.engine.messages.model import Lease
+from payonce.engine.messages.transaction import Reader
 from payonce.testing import Stage, eventually
 from tests.conformance.wire import on_the_wire
 

@@ -12,16 +12,16 @@ from typing import Any
 import msgspec
 
 from payonce.engine.audit.run import checks_of, run_audit
+from payonce.engine.controls.quarantine import refuse_in_quarantine
 from payonce.engine.effects import DidNot, Effect, Findable, Happened, IntentCheck, Keyed
 from payonce.engine.effects.declaration import SEND_MAX_S
 from payonce.engine.ledger import Account, Posting, Reference, balance, moved
 from payonce.engine.ledger.model import Reads
-from payonce.engine.policy import Fixed, Policy
-from payonce.engine.process import Worker
-from payonce.engine.quarantine import refuse_in_quarantine
+from payonce.engine.messages.policy import Fixed, Policy
+from payonce.engine.messages.process import Worker
+from payonce.engine.messages.transaction import Reader, begin
+from payonce.engine.messages.work import Handler, Work, handles
 from payonce.engine.reconcile import Direction, Entry, Flow, Run, StatementSource, reconcile, unmatched
-from payonce.engine.transaction import Reader, begin
-from payonce.engine.work import Handler, Work, handles
 from payonce.kit.money import Amount, well_known
 from payonce.queues.postgres import PostgresQueue
 from payonce.testing import OpenStage, Stage

@@ -6,12 +6,12 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from payonce.engine.brakes import CHECKS
+from payonce.engine.controls import CHECKS
 from payonce.engine.effects import Blind, IntentCheck, Review, Safety, give_up_effects, reviews
-from payonce.engine.model import Ending, Message, Settlement
-from payonce.engine.policy import Policy
-from payonce.engine.transaction import Reader, begin
-from payonce.engine.work import Work
+from payonce.engine.messages.model import Ending, Message, Settlement
+from payonce.engine.messages.policy import Policy
+from payonce.engine.messages.transaction import Reader, begin
+from payonce.engine.messages.work import Work
 from payonce.kit.money import Amount, well_known
 from payonce.kit.outcomes import Retry, Unknown
 from payonce.queues.postgres import PostgresQueue

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 
 from payonce.engine.effects import CannotTell, DidNot, Effect, Findable, Happened, IntentCheck, Safety
-from payonce.engine.model import Message
-from payonce.engine.policy import Policy
-from payonce.engine.transaction import Reader
-from payonce.engine.work import Work
+from payonce.engine.messages.model import Message
+from payonce.engine.messages.policy import Policy
+from payonce.engine.messages.transaction import Reader
+from payonce.engine.messages.work import Work
 from payonce.kit.outcomes import NotSent, Refused
 from payonce.queues.postgres import PostgresQueue
 from payonce.testing import OpenStage, Stage

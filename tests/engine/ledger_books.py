@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import asyncpg
 
 from payonce.engine.ledger import Account, Posting, PostingId, Reference, audit_ledger, balance, moved, post
-from payonce.engine.transaction import Reader
+from payonce.engine.messages.transaction import Reader
 from payonce.kit.money import Amount, well_known
 from payonce.testing import ScratchDatabase, Stage
 

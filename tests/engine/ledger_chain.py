@@ -2,8 +2,8 @@
 
 from payonce.engine.audit import Head, LedgerSealer, VerifiedLedger, ledger_head, verify_ledger
 from payonce.engine.ledger import Account, guard
-from payonce.engine.model import Lease
-from payonce.engine.transaction import Reader
+from payonce.engine.messages.model import Lease
+from payonce.engine.messages.transaction import Reader
 from payonce.testing import Stage, eventually
 from tests.engine.audit_notes import leading
 from tests.engine.ledger_books import CLIENTS, ETH, posted, transfer, unprotected

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from payonce.engine.database import Connection
+from payonce.engine.database.connections import Connection
 from payonce.engine.ledger import Posting, PostingId
 from payonce.engine.ledger.posting import post_all
 from payonce.testing import Stage, eventually

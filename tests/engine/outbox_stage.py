@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from payonce.engine.inbox import accept
-from payonce.engine.model import Message
+from payonce.engine.messages.inbox import accept
+from payonce.engine.messages.model import Message
+from payonce.engine.messages.policy import Fixed
+from payonce.engine.messages.transaction import begin
 from payonce.engine.outbox import Answer, Delivered, Entry, Terms, declare_relays, put_out, relay_step
-from payonce.engine.policy import Fixed
-from payonce.engine.transaction import begin
 from payonce.testing import OpenStage, Stage
 
 NAME = "broker"

@@ -4,14 +4,14 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from payonce.engine.alerts import alerts
 from payonce.engine.audit import note
-from payonce.engine.brakes import freeze
+from payonce.engine.controls import freeze
+from payonce.engine.controls.quarantine.state import begin_quarantine
 from payonce.engine.effects.meter import moved
 from payonce.engine.ledger import Line, Posting, Reference
-from payonce.engine.quarantine.state import begin_quarantine
-from payonce.engine.queue import Depth
-from payonce.engine.story import Kind, story
+from payonce.engine.messages.ports import Depth
+from payonce.engine.monitoring.alerts import alerts
+from payonce.engine.monitoring.timeline import Kind, story
 from payonce.kit.money import Amount, well_known
 from payonce.testing import OpenStage, Stage
 

@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from payonce.engine.brakes import (
+from payonce.engine.controls import (
     Actions,
     Approval,
     Done,
@@ -30,9 +30,9 @@ from payonce.engine.brakes import (
     writing_off,
 )  # fmt: skip
 from payonce.engine.effects import Answer, Findable, Keyed, Review, Safety
-from payonce.engine.queue import Filter
+from payonce.engine.messages.ports import Filter
+from payonce.engine.messages.transaction import begin
 from payonce.engine.reconcile import unmatched, write_off
-from payonce.engine.transaction import begin
 from payonce.kit.outcomes import Invalid, Retry, Stale
 from payonce.testing import OpenStage
 from tests.engine.bank import LOSSES, SUSPENSE, Branch, open_branch

@@ -7,8 +7,8 @@ import pytest
 
 from payonce.engine.audit import Head, Heads, anchor_heads, heads_in, parsed_heads
 from payonce.engine.janitors.seal import Sealer
-from payonce.engine.metrics import REGISTRY
-from payonce.engine.model import Lease
+from payonce.engine.messages.model import Lease
+from payonce.engine.monitoring.metrics import REGISTRY
 from payonce.kit.outcomes import Invalid, Unavailable
 from payonce.testing import OpenStage, Stage, eventually
 from tests.engine.audit_notes import all_final, head_of, kinds, leading, noted, verified

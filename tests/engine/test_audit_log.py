@@ -7,7 +7,7 @@ import asyncpg
 import pytest
 
 from payonce.engine.audit import Note, Severity, note, notes
-from payonce.engine.transaction import Reader
+from payonce.engine.messages.transaction import Reader
 from payonce.kit.outcomes import Invalid
 from payonce.testing import OpenStage, Stage
 from tests.engine.audit_notes import leading, noted, sealed

@@ -9,8 +9,8 @@ import pytest
 
 from payonce.embedded import backup, restore
 from payonce.engine.audit import Head, ledger_head
-from payonce.engine.migrate import known_migrations
-from payonce.engine.model import Lease
+from payonce.engine.database.migrate import known_migrations
+from payonce.engine.messages.model import Lease
 from payonce.testing import ScratchDatabase, ScratchServer, Servers, Stage, open_stage
 from tests.engine.audit_notes import covered, head_of, leading, noted, sealed, verified
 from tests.engine.ledger_books import posted, transfer

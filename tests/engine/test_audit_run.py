@@ -14,7 +14,7 @@ from payonce.engine.audit.run import Check, Report, checks_of, open_reader, run_
 from payonce.engine.janitors.orphans import review_orphans
 from payonce.engine.ledger import Finding, Posting, Reference, moved
 from payonce.engine.ledger.audit import CHECKS
-from payonce.engine.transaction import Reader
+from payonce.engine.messages.transaction import Reader
 from payonce.kit.outcomes import Invalid
 from payonce.testing import OpenStage, Stage
 from tests.engine.effects_stage import open_desk

@@ -9,7 +9,7 @@ from hypothesis import strategies as some
 
 from payonce.engine.audit import note, seal_notes
 from payonce.engine.audit.seals import NOTE_FIELDS, encoded
-from payonce.engine.leases import release
+from payonce.engine.database.leases import release
 from payonce.kit.outcomes import Invalid, Stale
 from payonce.testing import OpenStage, Stage, eventually
 from tests.engine.audit_notes import (

@@ -6,7 +6,7 @@ import pytest
 
 from payonce.engine.audit import Head, chain, verify_log
 from payonce.engine.audit import verify as verify_module
-from payonce.engine.transaction import Reader
+from payonce.engine.messages.transaction import Reader
 from payonce.testing import OpenStage, Stage, eventually
 from tests.engine.audit_notes import all_final, head_of, kinds, leading, noted, sealed, verified
 from tests.engine.ledger_books import unprotected

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
-from payonce.engine import worker
-from payonce.engine.brakes import actions, freezing, words
+from payonce.engine.controls import actions
+from payonce.engine.controls import freezes as freezing
+from payonce.engine.controls import texts as words
 from payonce.engine.effects import Findable, Keyed
 from payonce.engine.effects.send import Run
+from payonce.engine.messages import worker
 from payonce.kit.outcomes import Retry
 from payonce.testing import OpenStage, Stage
 from tests.ablations import Ablations, Check, cases, given, missed, patched

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import structlog
 
-from payonce.engine import budgets
-from payonce.engine.budgets import (
+from payonce.app.resources import turns_of
+from payonce.engine.database import rate_limits as budgets
+from payonce.engine.database.rate_limits import (
     PENALTY_MAX_S,
     SharedBudget,
     Use,
@@ -22,10 +23,9 @@ from payonce.engine.budgets import (
     penalise,
     take_turn,
 )
-from payonce.engine.metrics import REGISTRY
+from payonce.engine.monitoring.metrics import REGISTRY
 from payonce.kit.budget import Budget
 from payonce.kit.outcomes import Invalid, NotSent
-from payonce.outside import turns_of
 from payonce.testing import OpenStage, Stage
 from payonce.vendors.changenow import port as changenow
 from payonce.vendors.gateway import port as gateway

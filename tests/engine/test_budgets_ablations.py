@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from payonce.engine import budgets
+from payonce.engine.database import rate_limits as budgets
 from payonce.testing import OpenStage
 from tests.ablations import patched
 from tests.conformance.wire import without

@@ -5,7 +5,7 @@ import asyncio
 import asyncpg
 import pytest
 
-from payonce.engine.budgets import SharedBudget, Turn, declare_budget, take_turn, take_turns
+from payonce.engine.database.rate_limits import SharedBudget, Turn, declare_budget, take_turn, take_turns
 from payonce.kit.outcomes import NotSent
 from payonce.testing import OpenStage, Stage
 from tests.conformance.wire import on_the_wire, without

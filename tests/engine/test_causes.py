@@ -1,6 +1,6 @@
 """Why many things wait: reasons that differ only in ids and numbers are one cause."""
 
-from payonce.engine.causes import NO_REASON, Cause, cause_key, causes
+from payonce.engine.monitoring.causes import NO_REASON, Cause, cause_key, causes
 
 
 def test_reasons_that_differ_in_ids_are_one_cause_and_the_most_frequent_comes_first() -> None:

@@ -6,13 +6,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from payonce.engine.clock_steps import ClockWatch
+from payonce.engine.database.clock_steps import ClockWatch
+from payonce.engine.database.leases import acquire, fence, renew
 from payonce.engine.effects import Findable
-from payonce.engine.leases import acquire, fence, renew
-from payonce.engine.model import Message
-from payonce.engine.policy import Policy
-from payonce.engine.process import Worker
-from payonce.engine.work import Work, handles
+from payonce.engine.messages.model import Message
+from payonce.engine.messages.policy import Policy
+from payonce.engine.messages.process import Worker
+from payonce.engine.messages.work import Work, handles
 from payonce.kit.outcomes import Retry, Stale, Unknown
 from payonce.testing import OpenStage, Stage, eventually
 from tests.engine.effects_stage import HORIZON_S, TIMEOUT_S, open_desk

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from payonce.engine import sessions
-from payonce.engine.database import Database
-from payonce.engine.sessions import PlainConnection, connect
+from payonce.engine.database import sessions
+from payonce.engine.database.connections import Database
+from payonce.engine.database.sessions import PlainConnection, connect
 from payonce.testing import ScratchDatabase
 
 QUESTIONS = "select count(*) from pg_prepared_statements where statement ilike 'with recursive typeinfo_tree%'"

@@ -10,10 +10,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from payonce.embedded import Server, reset, start
-from payonce.engine.durability import check_durability, weaknesses
-from payonce.engine.metrics import REGISTRY
-from payonce.engine.migrate import SERVICE_ROLE, known_migrations
-from payonce.engine.sessions import PlainConnection, connect
+from payonce.engine.database.durability import check_durability, weaknesses
+from payonce.engine.database.migrate import SERVICE_ROLE, known_migrations
+from payonce.engine.database.sessions import PlainConnection, connect
+from payonce.engine.monitoring.metrics import REGISTRY
 from payonce.kit.outcomes import Unavailable
 from payonce.testing import ScratchDatabase, ScratchServer
 from payonce.testing.servers import MEMORY, NOT_DURABLE

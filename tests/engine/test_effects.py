@@ -8,7 +8,7 @@ import asyncio
 import pytest
 
 from payonce.engine.effects import Blind, Findable, Harmless, Keyed, Rebroadcast, Safety, give_up_effects
-from payonce.engine.transaction import begin
+from payonce.engine.messages.transaction import begin
 from payonce.kit.outcomes import Refused, Retry, Unknown
 from payonce.testing import OpenStage
 from tests.engine.effects_stage import HORIZON_S, TIMEOUT_S, VALID_FOR_S, Order, Receipt, Unasked, Vendor, open_desk

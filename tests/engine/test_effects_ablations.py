@@ -10,14 +10,14 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from payonce.engine import work as work_module
 from payonce.engine.effects import Answer, identity, send, store
 from payonce.engine.effects import run as run_module
-from payonce.engine.effects.leaving import hold_effects, left_open
 from payonce.engine.effects.model import OPEN, Result, State, Stored, next_move, state_after
+from payonce.engine.effects.open_effects import hold_effects, left_open
 from payonce.engine.effects.send import Run
-from payonce.engine.transaction import Reader, Tx
-from payonce.engine.work import Work
+from payonce.engine.messages import work as work_module
+from payonce.engine.messages.transaction import Reader, Tx
+from payonce.engine.messages.work import Work
 from payonce.kit.outcomes import Stale
 from payonce.testing import OpenStage
 from tests.ablations import Ablations, cases, given, missed, patched

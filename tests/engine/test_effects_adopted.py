@@ -6,7 +6,7 @@ import pytest
 
 from payonce.engine.effects import Answer, Keyed, answer_review, next_generation, reviews
 from payonce.engine.effects.adopt import adopt
-from payonce.engine.transaction import Reader, begin
+from payonce.engine.messages.transaction import Reader, begin
 from payonce.kit.ids import new_id
 from payonce.kit.money import Amount, well_known
 from payonce.kit.outcomes import Refused, Unknown

@@ -26,7 +26,7 @@ from payonce.engine.effects import (
 from payonce.engine.effects import run as run_module
 from payonce.engine.effects import send as sending_module
 from payonce.engine.effects.declaration import SEND_MAX_S
-from payonce.engine.transaction import Tx
+from payonce.engine.messages.transaction import Tx
 from payonce.kit.outcomes import Invalid, Refused, Retry, Stale, Unknown
 from payonce.testing import OpenStage
 from tests.engine.effects_stage import HORIZON_S, PAY, TIMEOUT_S, Order, Pay, Receipt, open_desk

@@ -19,8 +19,8 @@ from payonce.engine.effects import (
     store,
 )  # fmt: skip
 from payonce.engine.effects.model import Result
-from payonce.engine.transaction import Reader, begin
-from payonce.engine.work import Work
+from payonce.engine.messages.transaction import Reader, begin
+from payonce.engine.messages.work import Work
 from payonce.kit.outcomes import Refused, Retry, Unknown
 from payonce.testing import OpenStage
 from tests.engine.effects_stage import HORIZON_S, TIMEOUT_S, VALID_FOR_S, Desk, Receipt, open_desk

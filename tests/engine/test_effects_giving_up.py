@@ -7,12 +7,12 @@ from uuid import UUID
 import pytest
 
 from payonce.engine.effects import Answer, Blind, Keyed, Safety, answer_review, reviews
-from payonce.engine.model import Message, State
-from payonce.engine.policy import Fixed, Policy
-from payonce.engine.process import Worker
-from payonce.engine.queue import Filter
-from payonce.engine.transaction import Reader, begin
-from payonce.engine.work import Handler, Work, handles
+from payonce.engine.messages.model import Message, State
+from payonce.engine.messages.policy import Fixed, Policy
+from payonce.engine.messages.ports import Filter
+from payonce.engine.messages.process import Worker
+from payonce.engine.messages.transaction import Reader, begin
+from payonce.engine.messages.work import Handler, Work, handles
 from payonce.kit.outcomes import Held, Refused, Retry, Unknown
 from payonce.queues.postgres import PostgresQueue
 from payonce.testing import OpenStage, Stage

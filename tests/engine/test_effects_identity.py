@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from payonce.engine.effects import Blind, Findable, Harmless, Keyed, Safety, next_generation
-from payonce.engine.model import Message
-from payonce.engine.policy import Policy
-from payonce.engine.transaction import Reader, begin
-from payonce.engine.work import Work, handles
+from payonce.engine.messages.model import Message
+from payonce.engine.messages.policy import Policy
+from payonce.engine.messages.transaction import Reader, begin
+from payonce.engine.messages.work import Work, handles
 from payonce.kit.money import Amount, Asset
 from payonce.kit.outcomes import Invalid, KeyReused, Refused, Retry, Unknown
 from payonce.testing import OpenStage, Stage

@@ -10,7 +10,7 @@ import pytest
 from payonce.engine.effects import Answer, Blind, Keyed, reviews, send
 from payonce.engine.effects.model import VENDOR_REF_MAX_LENGTH, Result, State, kept_reference
 from payonce.engine.effects.send import Run
-from payonce.engine.transaction import Reader
+from payonce.engine.messages.transaction import Reader
 from payonce.kit.outcomes import Retry
 from payonce.testing import OpenStage, eventually
 from tests.engine.effects_stage import VALID_FOR_S, Desk, Pay, Receipt, open_desk

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import pytest
 
-from payonce.engine.brakes import Done, ReviewAnswer, answering, ask
+from payonce.engine.controls import Done, ReviewAnswer, answering, ask
 from payonce.engine.effects import (
     Answer,
     Blind,
@@ -20,10 +20,10 @@ from payonce.engine.effects import (
 )
 from payonce.engine.effects.declaration import encode
 from payonce.engine.effects.model import Event, Result
-from payonce.engine.model import Ending, State
-from payonce.engine.policy import Fixed, Policy
-from payonce.engine.transaction import Reader, begin
-from payonce.engine.work import Handler, Work, handles
+from payonce.engine.messages.model import Ending, State
+from payonce.engine.messages.policy import Fixed, Policy
+from payonce.engine.messages.transaction import Reader, begin
+from payonce.engine.messages.work import Handler, Work, handles
 from payonce.kit.outcomes import Retry, Unknown
 from payonce.testing import OpenStage, Stage
 from tests.engine.bank import Order, open_branch

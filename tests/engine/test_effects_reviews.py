@@ -19,9 +19,9 @@ from payonce.engine.effects import (
     next_generation,
     reviews,
 )  # fmt: skip
-from payonce.engine.effects.leaving import left_open
-from payonce.engine.transaction import Reader, begin
-from payonce.engine.work import Work
+from payonce.engine.effects.open_effects import left_open
+from payonce.engine.messages.transaction import Reader, begin
+from payonce.engine.messages.work import Work
 from payonce.kit.outcomes import Invalid, Refused, Retry, Stale, Unknown
 from payonce.testing import OpenStage
 from tests.engine.effects_stage import HORIZON_S, TIMEOUT_S, VALID_FOR_S, Desk, Pay, Receipt, open_desk

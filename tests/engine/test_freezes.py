@@ -8,25 +8,16 @@ from typing import Any
 import asyncpg
 import pytest
 
-from payonce.engine import metrics
-from payonce.engine.brakes import (
-    CHECKS,
-    Freeze,
-    UnderWay,
-    check_freezes,
-    freeze,
-    freezes,
-    freezing,
-    lift,
-    wait_until_quiet,
-)  # fmt: skip
-from payonce.engine.brakes.freezing import LOOK_S
+from payonce.engine.controls import CHECKS, Freeze, UnderWay, check_freezes, freeze, freezes, lift, wait_until_quiet
+from payonce.engine.controls import freezes as freezing
+from payonce.engine.controls.freezes import LOOK_S
 from payonce.engine.effects import Findable, Keyed, Sending
-from payonce.engine.model import Message, State
-from payonce.engine.process import Worker
-from payonce.engine.runs import Gate
-from payonce.engine.work import Work, handles
-from payonce.engine.worker import QueueServer
+from payonce.engine.messages.model import Message, State
+from payonce.engine.messages.process import Worker
+from payonce.engine.messages.runs import Gate
+from payonce.engine.messages.work import Work, handles
+from payonce.engine.messages.worker import QueueServer
+from payonce.engine.monitoring import metrics
 from payonce.kit.outcomes import Held, Invalid, Unavailable
 from payonce.testing import OpenStage, eventually
 from tests.engine.brakes_stage import PAY, PayCoins, PayEuros, Till, euros, open_till

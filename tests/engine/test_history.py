@@ -5,9 +5,17 @@ from itertools import pairwise
 
 import pytest
 
-from payonce.engine.history import KEEP_S, MINUTES_MAX, Minute, RunCounts, history, runs_by_queue, sample_depths
-from payonce.engine.metrics import SETTLES
-from payonce.engine.queue import Depth
+from payonce.engine.messages.ports import Depth
+from payonce.engine.monitoring.history import (
+    KEEP_S,
+    MINUTES_MAX,
+    Minute,
+    RunCounts,
+    history,
+    runs_by_queue,
+    sample_depths,
+)
+from payonce.engine.monitoring.metrics import SETTLES
 from payonce.kit.outcomes import Invalid
 from payonce.testing import OpenStage
 

@@ -6,11 +6,11 @@ from uuid import UUID
 
 import pytest
 
-from payonce.engine import idempotency
-from payonce.engine.idempotency import Walk, expire_keys, forget_keys
-from payonce.engine.model import Ending, Message, Settlement
-from payonce.engine.policy import Policy
-from payonce.engine.transaction import begin
+from payonce.engine.messages import idempotency
+from payonce.engine.messages.idempotency import Walk, expire_keys, forget_keys
+from payonce.engine.messages.model import Ending, Message, Settlement
+from payonce.engine.messages.policy import Policy
+from payonce.engine.messages.transaction import begin
 from payonce.testing import OpenStage, Stage, eventually
 from tests.locks import waits_for_a_lock
 

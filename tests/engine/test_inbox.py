@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from payonce.engine.inbox import KEEP_S, accept, forget_accepted
 from payonce.engine.janitors.prune import Prune
-from payonce.engine.transaction import begin
+from payonce.engine.messages.inbox import KEEP_S, accept, forget_accepted
+from payonce.engine.messages.transaction import begin
 from payonce.kit.ids import new_id
 from payonce.kit.outcomes import Invalid
 from payonce.testing import OpenStage, Stage, eventually
@@ -79,8 +79,8 @@ async def test_forgetting_goes_in_bounded_batches(stage: OpenStage, monkeypatch:
             "insert into payonce.inbox (consumer, id) select 'a', n::text from generate_series(1, 95) n"
         )
         await s.clock.advance(KEEP_S)
-        monkeypatch.setattr("payonce.engine.inbox.FORGET_IDS", 10)
-        monkeypatch.setattr("payonce.engine.inbox.FORGET_BATCHES_MAX", 4)
+        monkeypatch.setattr("payonce.engine.messages.inbox.FORGET_IDS", 10)
+        monkeypatch.setattr("payonce.engine.messages.inbox.FORGET_BATCHES_MAX", 4)
         assert [await forget_accepted(s.database) for _ in range(4)] == [40, 40, 15, 0]
 
 

@@ -6,12 +6,12 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from payonce.engine import pools
+from payonce.engine.database import pools
 from payonce.engine.effects import Blind
-from payonce.engine.model import Message
-from payonce.engine.policy import Fixed, Policy
-from payonce.engine.transaction import begin
-from payonce.engine.work import Handler, Work, handles
+from payonce.engine.messages.model import Message
+from payonce.engine.messages.policy import Fixed, Policy
+from payonce.engine.messages.transaction import begin
+from payonce.engine.messages.work import Handler, Work, handles
 from payonce.kit.outcomes import Unavailable
 from payonce.testing import OpenStage, Stage, eventually
 from tests.engine.effects_stage import Pay, Vendor

@@ -8,10 +8,10 @@ import asyncpg
 import pytest
 
 from payonce.engine import janitors
+from payonce.engine.database.leases import Leadership, acquire
 from payonce.engine.janitors import Every, Janitor, Schedule, run_janitors, run_ticks, while_leading
-from payonce.engine.leases import Leadership, acquire
-from payonce.engine.model import Lease
-from payonce.engine.policy import Policy
+from payonce.engine.messages.model import Lease
+from payonce.engine.messages.policy import Policy
 from payonce.kit.outcomes import Stale
 from payonce.testing import OpenStage, eventually
 

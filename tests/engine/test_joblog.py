@@ -8,12 +8,12 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from payonce.engine.joblog import INFO_MAX_LENGTH, RUNS_MAX, Entry, Status, of_message, recent, trace
-from payonce.engine.model import Claim, Ending, Message, Settlement
-from payonce.engine.policy import Policy
-from payonce.engine.queue import Filter, PullQueue
-from payonce.engine.transaction import Reader
-from payonce.engine.upkeep import Task, entry_of, write_upkeep
+from payonce.engine.messages.job_log import INFO_MAX_LENGTH, RUNS_MAX, Entry, Status, of_message, recent, trace
+from payonce.engine.messages.maintenance import Task, entry_of, write_upkeep
+from payonce.engine.messages.model import Claim, Ending, Message, Settlement
+from payonce.engine.messages.policy import Policy
+from payonce.engine.messages.ports import Filter, PullQueue
+from payonce.engine.messages.transaction import Reader
 from payonce.kit.outcomes import Invalid
 from payonce.testing import OpenStage, Stage
 

@@ -12,10 +12,10 @@ from typing import cast
 
 import pytest
 
-from payonce.engine import leases
-from payonce.engine.database import Database
-from payonce.engine.leases import Leadership, acquire
-from payonce.engine.model import Lease
+from payonce.engine.database import leases
+from payonce.engine.database.connections import Database
+from payonce.engine.database.leases import Leadership, acquire
+from payonce.engine.messages.model import Lease
 from payonce.testing import OpenStage, Stage, eventually
 
 TTL_S = 1.0
@@ -26,8 +26,8 @@ TRIES = 5
 HOLDER = """
 import asyncio, sys
 from contextlib import AsyncExitStack
-from payonce.engine.database import Database
-from payonce.engine.leases import Leadership
+from payonce.engine.database.connections import Database
+from payonce.engine.database.leases import Leadership
 
 async def main(url, ttl_s, count):
     async with Database.open(url) as database, AsyncExitStack() as stack:

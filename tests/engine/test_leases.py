@@ -5,10 +5,10 @@ from typing import cast
 
 import pytest
 
-from payonce.engine import metrics
-from payonce.engine.database import Database
-from payonce.engine.leases import Leadership, acquire, fence, release, renew
-from payonce.engine.model import Lease
+from payonce.engine.database.connections import Database
+from payonce.engine.database.leases import Leadership, acquire, fence, release, renew
+from payonce.engine.messages.model import Lease
+from payonce.engine.monitoring import metrics
 from payonce.kit.outcomes import Invalid, Stale
 from payonce.testing import OpenStage, Stage, eventually
 from tests.locks import waits_for_a_lock

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from payonce.engine.ledger import Account, Line, Posting, Reference, moved, post, trial_balance
-from payonce.engine.transaction import Reader, begin
+from payonce.engine.messages.transaction import Reader, begin
 from payonce.kit.money import Amount, Asset
 from payonce.kit.outcomes import Invalid
 from payonce.testing import OpenStage, Stage

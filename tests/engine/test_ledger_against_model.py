@@ -28,7 +28,7 @@ from payonce.engine.ledger import (
     snapshot_balances,
     trial_balance,
 )
-from payonce.engine.transaction import Reader
+from payonce.engine.messages.transaction import Reader
 from payonce.kit.ids import new_id
 from payonce.kit.money import Amount, Asset
 from payonce.kit.outcomes import Invalid

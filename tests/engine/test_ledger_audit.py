@@ -6,7 +6,7 @@ import pytest
 
 from payonce.engine.ledger import Account, audit_ledger, guard, snapshot_balances
 from payonce.engine.ledger.audit import CHECKS
-from payonce.engine.transaction import Reader
+from payonce.engine.messages.transaction import Reader
 from payonce.testing import OpenStage, Stage, eventually
 from tests.engine.ledger_books import CLIENTS, ETH, findings, posted, transfer, unprotected
 

@@ -16,7 +16,7 @@ from payonce.engine.ledger import (
     statement,
     trial_balance,
 )
-from payonce.engine.transaction import Reader, Tx
+from payonce.engine.messages.transaction import Reader, Tx
 from payonce.kit.outcomes import Invalid, Unavailable
 from payonce.testing import OpenStage, Stage, eventually
 from tests.engine.ledger_books import (

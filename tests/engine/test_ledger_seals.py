@@ -8,12 +8,12 @@ import pytest
 
 from payonce.engine.audit import LedgerSealer, anchor, anchor_heads, heads_in, ledger_head
 from payonce.engine.audit.ledger_seals import LINE_FIELDS, POSTING_FIELDS
+from payonce.engine.database.leases import release
 from payonce.engine.janitors.seal import LedgerSeals, Sealer
-from payonce.engine.leases import release
 from payonce.engine.ledger import Line, Posting, post
-from payonce.engine.metrics import REGISTRY
-from payonce.engine.model import Lease
-from payonce.engine.transaction import Reader
+from payonce.engine.messages.model import Lease
+from payonce.engine.messages.transaction import Reader
+from payonce.engine.monitoring.metrics import REGISTRY
 from payonce.kit.outcomes import Invalid, Stale, Unavailable
 from payonce.testing import OpenStage, Stage, eventually
 from tests.conformance.wire import on_the_wire

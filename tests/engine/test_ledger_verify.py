@@ -7,7 +7,7 @@ import pytest
 
 from payonce.engine.audit import Head, chain, ledger_verify, verify_ledger
 from payonce.engine.ledger import snapshot_balances
-from payonce.engine.transaction import Reader
+from payonce.engine.messages.transaction import Reader
 from payonce.testing import OpenStage, eventually
 from tests.engine.audit_notes import leading
 from tests.engine.ledger_books import findings, posted, transfer

@@ -8,7 +8,7 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from payonce.engine.database import check_login
+from payonce.engine.database.connections import check_login
 from payonce.kit.outcomes import Unavailable
 from payonce.testing import ScratchDatabase
 

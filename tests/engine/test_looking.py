@@ -3,7 +3,7 @@
 import pytest
 
 from payonce.engine.audit import notes, seal_state
-from payonce.engine.brakes import (
+from payonce.engine.controls import (
     Approval,
     ReviewAnswer,
     answering,
@@ -17,12 +17,12 @@ from payonce.engine.brakes import (
     set_threshold,
     waiting_about,
 )  # fmt: skip
+from payonce.engine.database.leases import acquire, holdings, release
 from payonce.engine.effects import Answer, State
-from payonce.engine.effects.inbox import effects, open_counts
 from payonce.engine.effects.meter import moved
-from payonce.engine.leases import acquire, holdings, release
+from payonce.engine.effects.queries import effects, open_counts
+from payonce.engine.messages.transaction import begin
 from payonce.engine.reconcile import coverages, explain, suspense_totals, unmatched
-from payonce.engine.transaction import begin
 from payonce.kit.outcomes import Invalid
 from payonce.testing import OpenStage
 from tests.engine.audit_notes import leading, noted, sealed

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import asyncpg
 
-from payonce.engine.model import Message
-from payonce.engine.policy import Policy
+from payonce.engine.messages.model import Message
+from payonce.engine.messages.policy import Policy
 from payonce.testing import OpenStage, eventually
 from tests.conformance.wire import on_the_wire
 

@@ -5,12 +5,12 @@ import asyncio
 import asyncpg
 import pytest
 
-from payonce.engine.brakes import ReviewAnswer, answering, ask, freeze, set_threshold
+from payonce.engine.controls import ReviewAnswer, answering, ask, freeze, set_threshold
 from payonce.engine.effects import Answer, Keyed
-from payonce.engine.janitors.observe import observe, oldest_snapshot_s
-from payonce.engine.metrics import REGISTRY
-from payonce.engine.model import Ending, Message, Settlement
-from payonce.engine.policy import Policy
+from payonce.engine.janitors.gauges import observe, oldest_snapshot_s
+from payonce.engine.messages.model import Ending, Message, Settlement
+from payonce.engine.messages.policy import Policy
+from payonce.engine.monitoring.metrics import REGISTRY
 from payonce.testing import OpenStage
 from tests.engine.brakes_stage import PayCoins, euros, open_till
 

@@ -9,9 +9,9 @@ from payonce.engine.effects import orphans as orphans_module
 from payonce.engine.effects.review import Answer
 from payonce.engine.janitors import orphans as janitor
 from payonce.engine.janitors.orphans import review_orphans
-from payonce.engine.model import State as MessageState
-from payonce.engine.queue import Filter
-from payonce.engine.transaction import Reader, begin
+from payonce.engine.messages.model import State as MessageState
+from payonce.engine.messages.ports import Filter
+from payonce.engine.messages.transaction import Reader, begin
 from payonce.kit.outcomes import Retry, Unknown
 from payonce.testing import OpenStage, eventually
 from tests.engine.effects_stage import PAY, TIMEOUT_S, VALID_FOR_S, Desk, open_desk

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from payonce.engine.model import DELAY_MAX_S, Message
+from payonce.engine.messages.model import DELAY_MAX_S, Message
+from payonce.engine.messages.policy import Exponential
+from payonce.engine.messages.transaction import Tx, begin
 from payonce.engine.outbox import (
     Delivered,
     Entry,
@@ -23,8 +25,6 @@ from payonce.engine.outbox import (
     put_out,
 )
 from payonce.engine.outbox.model import DELAY_LEAST_S, TRANSITIONS, Claimed, verdict
-from payonce.engine.policy import Exponential
-from payonce.engine.transaction import Tx, begin
 from payonce.kit.outcomes import Invalid, NotSent, Unavailable
 from payonce.testing import OpenStage
 from tests.engine.outbox_stage import BACKOFF_S, NAME, TERMS, Broker, Desk, open_desk

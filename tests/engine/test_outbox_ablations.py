@@ -2,7 +2,8 @@
 
 import pytest
 
-from payonce.engine.outbox import NotNow, relaying
+from payonce.engine.outbox import NotNow
+from payonce.engine.outbox import relay_steps as relaying
 from payonce.engine.outbox.model import Claimed, Terms, Verdict, verdict
 from payonce.testing import OpenStage
 from tests.ablations import Ablation, Ablations, cases, missed, patched

@@ -11,9 +11,9 @@ from uuid import UUID
 
 import pytest
 
-from payonce.engine.database import Database
-from payonce.engine.inbox import KEEP_S, forget_accepted
-from payonce.engine.model import Message
+from payonce.engine.database.connections import Database
+from payonce.engine.messages.inbox import KEEP_S, forget_accepted
+from payonce.engine.messages.model import Message
 from payonce.engine.outbox import (
     Answer,
     Delivered,
@@ -25,8 +25,8 @@ from payonce.engine.outbox import (
     put_out,
     redrive_entries,
     relay_step,
-    relaying,
 )
+from payonce.engine.outbox import relay_steps as relaying
 from payonce.engine.outbox.model import REPEAT_FOR_S, Claimed, State, Terms, Verdict, verdict
 from payonce.testing import OpenStage, Stage
 from tests.engine import outbox_stage

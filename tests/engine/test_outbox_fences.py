@@ -6,10 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from payonce.engine.inbox import KEEP_S, forget_accepted
-from payonce.engine.outbox import NotNow, redrive_entries, relay_step, relaying
+from payonce.engine.messages.inbox import KEEP_S, forget_accepted
+from payonce.engine.outbox import NotNow, redrive_entries, relay_step
+from payonce.engine.outbox import relay_steps as relaying
 from payonce.engine.outbox.model import ON_ITS_WAY_MAX_S, REPEAT_FOR_S, Refusal, verdict
-from payonce.engine.outbox.relaying import CRASHES_SUSPICIOUS, claim, reap, record
+from payonce.engine.outbox.relay_steps import CRASHES_SUSPICIOUS, claim, reap, record
 from payonce.testing import OpenStage, Stage
 from tests.engine.outbox_stage import LEASE_S, TERMS, Broker, Desk, open_desk
 

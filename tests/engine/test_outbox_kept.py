@@ -7,9 +7,10 @@ from uuid import UUID
 
 import pytest
 
-from payonce.engine.alerts import alerts
-from payonce.engine.database import Connection
-from payonce.engine.model import Claim, Ending, Message, Settlement
+from payonce.engine.database.connections import Connection
+from payonce.engine.messages.model import Claim, Ending, Message, Settlement
+from payonce.engine.messages.transaction import Reader, begin
+from payonce.engine.monitoring.alerts import alerts
 from payonce.engine.outbox import (
     Fate,
     Kept,
@@ -26,9 +27,8 @@ from payonce.engine.outbox import (
     settle_kept,
     standings,
 )
-from payonce.engine.outbox.kept import consumer, wake_kept
+from payonce.engine.outbox.durable_copy import consumer, wake_kept
 from payonce.engine.outbox.model import REPEAT_FOR_S, State, wake_name
-from payonce.engine.transaction import Reader, begin
 from payonce.kit.outcomes import Invalid
 from payonce.testing import OpenStage
 from tests.engine.outbox_stage import BACKOFF_S, NAME, TERMS, Desk, open_desk

@@ -8,9 +8,10 @@ import pytest
 import structlog
 
 from payonce.engine.janitors import Janitor, run_janitors, run_ticks
-from payonce.engine.janitors.observe import observe
+from payonce.engine.janitors.gauges import observe
 from payonce.engine.janitors.relay import carry_on
-from payonce.engine.metrics import REGISTRY
+from payonce.engine.messages.transaction import begin
+from payonce.engine.monitoring.metrics import REGISTRY
 from payonce.engine.outbox import (
     EVENTS,
     LogRelay,
@@ -24,7 +25,6 @@ from payonce.engine.outbox import (
     resume_relay,
     wake_name,
 )
-from payonce.engine.transaction import begin
 from payonce.kit.ids import new_id
 from payonce.kit.outcomes import Invalid
 from payonce.testing import OpenStage, eventually

@@ -5,9 +5,9 @@ from contextlib import suppress
 import pytest
 
 from payonce.engine.audit import Severity, notes
-from payonce.engine.declared import declared
-from payonce.engine.policy import Policy
-from payonce.engine.transaction import begin
+from payonce.engine.messages.declarations import declared
+from payonce.engine.messages.policy import Policy
+from payonce.engine.messages.transaction import begin
 from payonce.kit.outcomes import Invalid
 from payonce.testing import OpenStage
 

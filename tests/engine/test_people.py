@@ -5,7 +5,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from payonce.engine.people import (
+from payonce.engine.messages.transaction import Tx
+from payonce.engine.operators import (
     NotAdmitted,
     Person,
     Role,
@@ -19,7 +20,7 @@ from payonce.engine.people import (
     set_role,
     standing,
 )
-from payonce.engine.people.guesses import (
+from payonce.engine.operators.login_limits import (
     ADDRESS_FAILURES_MAX,
     FAILURES_MAX,
     KNOWN_FOR_S,
@@ -29,8 +30,7 @@ from payonce.engine.people.guesses import (
     TooMany,
     count_attempt,
 )
-from payonce.engine.people.sessions import ABSOLUTE_S, IDLE_S
-from payonce.engine.transaction import Tx
+from payonce.engine.operators.sessions import ABSOLUTE_S, IDLE_S
 from payonce.kit.outcomes import Invalid
 from payonce.testing import OpenStage, Stage
 

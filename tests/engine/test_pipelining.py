@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 import asyncpg
 import pytest
 
-from payonce.engine.database import Database
-from payonce.engine.model import Claim, Message
-from payonce.engine.policy import Policy
-from payonce.engine.sessions import PlainConnection, plain
-from payonce.engine.transaction import Reader, Tx, begin
-from payonce.engine.work import Work
+from payonce.engine.database.connections import Database
+from payonce.engine.database.sessions import PlainConnection, plain
+from payonce.engine.messages.model import Claim, Message
+from payonce.engine.messages.policy import Policy
+from payonce.engine.messages.transaction import Reader, Tx, begin
+from payonce.engine.messages.work import Work
 from payonce.kit.outcomes import Stale
 from payonce.queues.postgres import PostgresQueue
 from payonce.testing import OpenStage, Stage

@@ -9,10 +9,10 @@ from typing import Any
 import asyncpg
 import pytest
 
-from payonce.engine.database import Database
-from payonce.engine.sessions import PlainConnection, plain
-from payonce.engine.transaction import Reader, Tx, begin
-from payonce.engine.work import Work
+from payonce.engine.database.connections import Database
+from payonce.engine.database.sessions import PlainConnection, plain
+from payonce.engine.messages.transaction import Reader, Tx, begin
+from payonce.engine.messages.work import Work
 from payonce.kit.outcomes import Stale
 from payonce.testing import OpenStage
 from tests.engine.test_pipelining import WAYS, left, take_over, work_on

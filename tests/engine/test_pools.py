@@ -5,7 +5,7 @@ import asyncio
 import asyncpg
 import pytest
 
-from payonce.engine.pools import Turns
+from payonce.engine.database.pools import Turns
 from payonce.testing import OpenStage
 
 

@@ -6,11 +6,11 @@ from typing import cast
 
 import pytest
 
-from payonce.engine.database import Database
+from payonce.engine.database.connections import Database
+from payonce.engine.database.sessions import LOCK_TIMEOUT_S
 from payonce.engine.janitors.prune import KEEP_DAYS_DEFAULT, Prune, add_partitions, drop_partitions
-from payonce.engine.model import Ending, Message, Settlement
-from payonce.engine.policy import Policy
-from payonce.engine.sessions import LOCK_TIMEOUT_S
+from payonce.engine.messages.model import Ending, Message, Settlement
+from payonce.engine.messages.policy import Policy
 from payonce.kit.outcomes import Invalid
 from payonce.testing import OpenStage, Stage, eventually
 from tests.locks import waits_for_a_lock

@@ -5,8 +5,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from payonce.engine.model import State
-from payonce.engine.queue import Filter
+from payonce.engine.messages.model import State
+from payonce.engine.messages.ports import Filter
 from payonce.testing import OpenStage
 from tests.engine.brakes_stage import PAY, open_till
 

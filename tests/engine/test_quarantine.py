@@ -8,9 +8,7 @@ from types import MappingProxyType
 import asyncpg
 import pytest
 
-from payonce.engine.effects.declaration import SEND_MAX_S
-from payonce.engine.ledger import Posting, Reference, moved
-from payonce.engine.quarantine import (
+from payonce.engine.controls.quarantine import (
     Quarantine,
     begin_quarantine,
     blockers,
@@ -19,8 +17,10 @@ from payonce.engine.quarantine import (
     release,
     widen,
 )
+from payonce.engine.effects.declaration import SEND_MAX_S
+from payonce.engine.ledger import Posting, Reference, moved
+from payonce.engine.messages.transaction import begin
 from payonce.engine.reconcile import Flow, explain, unmatched
-from payonce.engine.transaction import begin
 from payonce.kit.outcomes import Invalid, Stale, Unavailable
 from payonce.testing import OpenStage
 from tests.engine.bank import LAG_S, MIRROR, PAID, PAY, SETTLED_S, BankStatement, Branch, Pay, eur, open_branch

@@ -2,9 +2,9 @@
 
 import pytest
 
-from payonce.engine.commits import settled_transaction
-from payonce.engine.model import Answer, Ending, Message, Settlement
-from payonce.engine.policy import Fixed, Policy
+from payonce.engine.database.commits import settled_transaction
+from payonce.engine.messages.model import Answer, Ending, Message, Settlement
+from payonce.engine.messages.policy import Fixed, Policy
 from payonce.queues.postgres import PostgresQueue
 from payonce.testing import OpenStage, Stage
 from tests.plans import EMPTY, index_entries_read, plan_while_empty

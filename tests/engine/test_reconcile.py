@@ -6,8 +6,8 @@ import pytest
 
 from payonce.engine.effects import Answer, answer_review
 from payonce.engine.ledger import Posting, Reference, moved
+from payonce.engine.messages.transaction import begin
 from payonce.engine.reconcile import Direction, unmatched, write_off
-from payonce.engine.transaction import begin
 from payonce.kit.outcomes import Invalid
 from payonce.testing import OpenStage
 from tests.engine.bank import LAG_S, MIRROR, OPENING, PAID, SUSPENSE, Bank, Branch, eur, open_branch

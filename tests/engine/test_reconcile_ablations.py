@@ -5,8 +5,8 @@ from typing import Any
 import asyncpg
 import pytest
 
+from payonce.engine.controls.quarantine import check
 from payonce.engine.effects import adopt
-from payonce.engine.quarantine import check
 from payonce.engine.reconcile import Flow, match, source, suspense
 from payonce.kit.outcomes import Invalid, Retry
 from payonce.testing import OpenStage

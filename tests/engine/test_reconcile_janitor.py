@@ -3,12 +3,12 @@
 import asyncio
 from datetime import timedelta
 
+from payonce.engine.controls.quarantine import begin_quarantine, blockers, open_quarantine
 from payonce.engine.janitors import run_janitors
 from payonce.engine.janitors.reconcile import observe_unmatched, reconcile_when_due
-from payonce.engine.metrics import REGISTRY
-from payonce.engine.quarantine import begin_quarantine, blockers, open_quarantine
+from payonce.engine.messages.transaction import begin
+from payonce.engine.monitoring.metrics import REGISTRY
 from payonce.engine.reconcile import last_runs, unmatched, write_off
-from payonce.engine.transaction import begin
 from payonce.testing import OpenStage, eventually
 from tests.engine.bank import LOSSES, SETTLED_S, Branch, open_branch
 

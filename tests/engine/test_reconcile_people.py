@@ -2,8 +2,8 @@
 
 import pytest
 
+from payonce.engine.messages.transaction import begin
 from payonce.engine.reconcile import Direction, assign, explain, unmatched, write_off
-from payonce.engine.transaction import begin
 from payonce.kit.outcomes import Invalid, Stale
 from payonce.testing import OpenStage
 from tests.engine.bank import LOSSES, MIRROR, SUSPENSE, open_branch

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from payonce.engine.ledger import Account, guard
+from payonce.engine.messages.transaction import begin
 from payonce.engine.reconcile import Direction, Flow, equal_books, last_runs
 from payonce.engine.reconcile import run as run_module
 from payonce.engine.reconcile.runs import OVERLAP_S
-from payonce.engine.transaction import begin
 from payonce.kit.outcomes import Invalid, Stale, Unavailable
 from payonce.testing import OpenStage, eventually
 from tests.engine.bank import EUR, LAG_S, open_branch

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from payonce.embedded import backup, restore
+from payonce.engine.controls.quarantine import blockers, open_quarantine, refuse_in_quarantine, release
 from payonce.engine.effects import IntentCheck
-from payonce.engine.quarantine import blockers, open_quarantine, refuse_in_quarantine, release
+from payonce.engine.messages.transaction import begin
 from payonce.engine.reconcile import explain, unmatched
-from payonce.engine.transaction import begin
 from payonce.kit.outcomes import Invalid
 from payonce.testing import OpenStage, ScratchDatabase
 from tests.engine.bank import SETTLED_S, SUSPENSE, Branch, open_branch

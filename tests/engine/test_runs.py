@@ -7,12 +7,12 @@ from typing import Any
 
 import asyncpg
 
-from payonce.engine import metrics
-from payonce.engine.model import Message, Settlement, State
-from payonce.engine.policy import Fixed, Policy
-from payonce.engine.process import Worker
-from payonce.engine.queue import Exchange, Stored
-from payonce.engine.work import Handler, Work, handles
+from payonce.engine.messages.model import Message, Settlement, State
+from payonce.engine.messages.policy import Fixed, Policy
+from payonce.engine.messages.ports import Exchange, Stored
+from payonce.engine.messages.process import Worker
+from payonce.engine.messages.work import Handler, Work, handles
+from payonce.engine.monitoring import metrics
 from payonce.kit.outcomes import Retry
 from payonce.queues.postgres import PostgresQueue
 from payonce.testing import OpenStage, Stage, eventually

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from payonce.engine.database.leases import acquire
 from payonce.engine.janitors.schedule import Daily, Every, Schedule, Scheduler
-from payonce.engine.leases import acquire
-from payonce.engine.model import Lease
-from payonce.engine.policy import Policy
+from payonce.engine.messages.model import Lease
+from payonce.engine.messages.policy import Policy
 from payonce.kit.outcomes import Invalid, Stale
 from payonce.testing import OpenStage, Stage
 

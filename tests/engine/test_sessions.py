@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from payonce.engine.database import Database
-from payonce.engine.sessions import PlainConnection, connect, open_session
+from payonce.engine.database.connections import Database
+from payonce.engine.database.sessions import PlainConnection, connect, open_session
 from payonce.kit.outcomes import Unavailable
 from payonce.testing import ScratchDatabase
 

@@ -11,9 +11,9 @@ from urllib.parse import parse_qs, urlsplit
 import asyncpg
 import pytest
 
-from payonce.engine import hosts
-from payonce.engine.database import Database
-from payonce.engine.sessions import connect, described, open_session
+from payonce.engine.database import hosts
+from payonce.engine.database.connections import Database
+from payonce.engine.database.sessions import connect, described, open_session
 from payonce.kit.outcomes import Unavailable
 from payonce.testing import ScratchDatabase
 
@@ -60,7 +60,7 @@ async def test_a_silent_host_does_not_use_up_the_time_of_the_others(
     scratch: ScratchDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards the share of each host: the driver's own limit is for all of them, and the second is never tried."""
-    monkeypatch.setattr("payonce.engine.database.CONNECT_TIMEOUT_S", LIMIT_S)
+    monkeypatch.setattr("payonce.engine.database.connections.CONNECT_TIMEOUT_S", LIMIT_S)
     monkeypatch.setitem(cast(dict[str, Any], open_session.__kwdefaults__), "timeout", LIMIT_S)
     with silent_server() as silent:
         async with forwarded(scratch) as port:

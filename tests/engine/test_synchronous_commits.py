@@ -6,10 +6,10 @@ from typing import Any, cast
 
 import pytest
 
-from payonce.engine import commits, sessions
 from payonce.engine.audit import note
-from payonce.engine.database import Database
-from payonce.engine.migrate import known_migrations
+from payonce.engine.database import commits, sessions
+from payonce.engine.database.connections import Database
+from payonce.engine.database.migrate import known_migrations
 from payonce.kit.outcomes import Unavailable
 from payonce.testing import ScratchDatabase
 from payonce.testing.cluster import Cluster, replicating_installations
@@ -30,7 +30,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def waiting(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> ScratchDatabase:
-    monkeypatch.setattr("payonce.engine.database.COMMAND_TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr("payonce.engine.database.connections.COMMAND_TIMEOUT_S", PATIENCE_S)
     defaults = cast(dict[str, Any], sessions.open_session.__kwdefaults__)
     monkeypatch.setitem(defaults, "command_timeout", PATIENCE_S)
     monkeypatch.setattr(commits, "FATE_LIMIT_S", LIMIT_S)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from payonce.engine.brakes import (
+from payonce.engine.controls import (
     Approval,
     Done,
     Verdict,

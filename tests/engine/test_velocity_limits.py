@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from payonce.engine.brakes import limits, remove_limit, set_limit
-from payonce.engine.brakes.velocity import LOOK_MAX_S
+from payonce.engine.controls import limits, remove_limit, set_limit
+from payonce.engine.controls.velocity_limits import LOOK_MAX_S
 from payonce.engine.effects import Harmless, Keyed, give_up_effects, next_generation
-from payonce.engine.transaction import Tx, begin
+from payonce.engine.messages.transaction import Tx, begin
 from payonce.kit.money import Amount, Asset, well_known
 from payonce.kit.outcomes import Held, Invalid, Refused, Retry, Unknown
 from payonce.testing import OpenStage, eventually

@@ -5,9 +5,16 @@ import asyncio
 import pytest
 
 from payonce.engine import janitors
-from payonce.engine.alerts import alerts
 from payonce.engine.janitors import run_janitors
-from payonce.engine.vendor_calls import KEEP_S, CallCounts, failing_vendors, forget_old_calls, vendor_calls, watching
+from payonce.engine.monitoring.alerts import alerts
+from payonce.engine.monitoring.vendor_calls import (
+    KEEP_S,
+    CallCounts,
+    failing_vendors,
+    forget_old_calls,
+    vendor_calls,
+    watching,
+)
 from payonce.kit.http import HttpClient
 from payonce.testing import OpenStage, eventually
 from payonce.testing.faults import Fault, Script

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from payonce.engine.budgets import declare_budget, penalise, take_turn
-from payonce.engine.metrics import VENDOR_CALL_SECONDS
-from payonce.engine.vendor_health import budgets, calls, quantile, tries
+from payonce.engine.database.rate_limits import declare_budget, penalise, take_turn
+from payonce.engine.monitoring.metrics import VENDOR_CALL_SECONDS
+from payonce.engine.monitoring.vendor_health import budgets, calls, quantile, tries
 from payonce.testing import OpenStage
 from tests.engine.brakes_stage import open_till
 

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from standardwebhooks.webhooks import Webhook
 
-from payonce.engine import metrics
-from payonce.engine.model import Message
-from payonce.engine.policy import override
+from payonce.engine.messages.model import Message
+from payonce.engine.messages.policy import override
+from payonce.engine.monitoring import metrics
 from payonce.engine.webhooks import (
     DELIVERIES,
     DeliveryState,
@@ -26,7 +26,7 @@ from payonce.engine.webhooks import (
     event_body,
     remove_endpoint,
 )
-from payonce.engine.webhooks.delivering import ANSWER_MAX_BYTES, RETRY_AFTER_MAX_S, SCHEDULE_S
+from payonce.engine.webhooks.delivery import ANSWER_MAX_BYTES, RETRY_AFTER_MAX_S, SCHEDULE_S
 from payonce.kit.crypto import Keyring
 from payonce.kit.outcomes import Invalid
 from payonce.kit.webhooks import Scheme, Verified, verify

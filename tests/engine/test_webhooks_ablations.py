@@ -8,8 +8,10 @@ from typing import Any
 import asyncpg
 import pytest
 
-from payonce.engine.webhooks import deliver, delivering, incoming, registry, replaying
-from payonce.engine.webhooks.delivering import Came
+from payonce.engine.webhooks import deliver, incoming, registry
+from payonce.engine.webhooks import delivery as delivering
+from payonce.engine.webhooks import replays as replaying
+from payonce.engine.webhooks.delivery import Came
 from payonce.kit.crypto import Keyring
 from payonce.kit.http import sockets, target, transport
 from payonce.testing import OpenStage

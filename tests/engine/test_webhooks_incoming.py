@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from standardwebhooks.webhooks import Webhook
 
-from payonce.engine import metrics
+from payonce.engine.monitoring import metrics
 from payonce.engine.webhooks import Received, Receiver
 from payonce.kit.webhooks import Refusal, Scheme, Secret, signed_headers
 from payonce.testing import OpenStage

@@ -195,7 +195,7 @@ async def test_deliveries_are_listed_page_by_page(stage: OpenStage) -> None:
 
 
 async def test_old_events_leave_with_everything_and_those_under_way_stay(stage: OpenStage) -> None:
-    from payonce.engine.webhooks.pruning import forget_events
+    from payonce.engine.webhooks.retention import forget_events
 
     async with open_post(stage) as post:
         await post.add("done")

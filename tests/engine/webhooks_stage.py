@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from payonce.engine.process import Worker
+from payonce.engine.messages.process import Worker
 from payonce.engine.webhooks import (
     Delivery,
     Endpoint,
@@ -24,7 +24,7 @@ from payonce.kit.crypto import Keyring
 from payonce.kit.http import HttpClient
 from payonce.kit.webhooks import Secret
 from payonce.testing import OpenStage, Stage
-from payonce.testing.serving import serving
+from payonce.testing.server import serving
 
 KEYS = Keyring({1: b"k" * 32})
 

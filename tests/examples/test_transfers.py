@@ -3,7 +3,7 @@
 import pytest
 
 from payonce.engine.ledger import Posting, Reference, moved
-from payonce.engine.model import Message
+from payonce.engine.messages.model import Message
 from payonce.examples.transfers import model, store
 from payonce.examples.transfers.model import ENDED, TRANSITIONS, State
 from payonce.examples.transfers.policies import PAY_IN, REFUND, REQUESTS, WITHDRAW

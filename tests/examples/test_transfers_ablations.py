@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from payonce.engine.effects import Rebroadcast
-from payonce.engine.transaction import Tx
+from payonce.engine.messages.transaction import Tx
 from payonce.examples.transfers.effects import PayIn
 from payonce.testing import OpenStage
 from payonce.testing.faults import Fault

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from payonce.cli.demo.verdict import Verdict, judge
 from payonce.engine.ledger import Account, balance
-from payonce.engine.process import Worker
+from payonce.engine.messages.process import Worker
 from payonce.engine.reconcile import StatementSource
 from payonce.examples.transfers import ROLES, model, statements, store
 from payonce.examples.transfers.model import Order, State

@@ -2,7 +2,7 @@
 
 import pytest
 
-from payonce.kit.repeated import repeated_name
+from payonce.kit.duplicate_names import repeated_name
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 from payonce.kit.outcomes import Invalid
 from payonce.kit.webhooks import Refusal, Scheme, Secret, Verified, Why, new_secret, signed_headers, verify
 from payonce.kit.webhooks.secrets import secrets_of
-from payonce.kit.webhooks.verifying import BODY_MAX_BYTES, HEADER_MAX_CHARS
+from payonce.kit.webhooks.verification import BODY_MAX_BYTES, HEADER_MAX_CHARS
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 SECRET = Secret("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")

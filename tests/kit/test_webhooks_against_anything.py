@@ -8,7 +8,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from payonce.kit.webhooks import Refusal, Scheme, Secret, Verified, new_secret, signed_headers, verify, verifying
+from payonce.kit.webhooks import Refusal, Scheme, Secret, Verified, new_secret, signed_headers, verify
+from payonce.kit.webhooks import verification as verifying
 from tests.kit.test_webhooks import BODY, NOW, OTHER, SECRET, signed
 
 STATUSES = {400, 401, 413}

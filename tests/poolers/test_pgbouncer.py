@@ -6,9 +6,9 @@ from contextlib import AsyncExitStack
 import asyncpg
 import pytest
 
-from payonce.engine import sessions
-from payonce.engine.bell import Bell
-from payonce.engine.database import Database
+from payonce.engine.database import sessions
+from payonce.engine.database.connections import Database
+from payonce.engine.database.notifier import Bell
 from payonce.kit.outcomes import Unavailable
 from payonce.testing import ScratchDatabase, eventually
 from tests.poolers.conftest import OpenPgBouncer

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from payonce.embedded import start, stop
-from payonce.engine.migrate import known_migrations
+from payonce.engine.database.migrate import known_migrations
 from payonce.testing import ScratchDatabase, ScratchServer, Servers
 from payonce.testing.servers import QUICK_SETTINGS
 from tests.processes.desk import Desk, open_desk

@@ -12,21 +12,21 @@ import asyncpg
 import msgspec
 import uvloop
 
-from payonce.engine import commits
-from payonce.engine.bell import Bell
-from payonce.engine.checks import SEND_CHECKS
-from payonce.engine.commits import LOST_ANSWERS, Session
-from payonce.engine.database import Database
+from payonce.app.logging import configure_logs
+from payonce.engine.controls.checks import SEND_CHECKS
+from payonce.engine.controls.quarantine import notice_identity
+from payonce.engine.database import commits
+from payonce.engine.database.commits import LOST_ANSWERS, Session
+from payonce.engine.database.connections import Database
+from payonce.engine.database.notifier import Bell
+from payonce.engine.database.sessions import PlainConnection
 from payonce.engine.effects import CannotTell, DidNot, Happened
 from payonce.engine.janitors import IDENTITY_EVERY_S, Janitor, run_ticks
 from payonce.engine.ledger import Posting, Reference, moved
-from payonce.engine.policy import Fixed, Policy
-from payonce.engine.process import Worker
-from payonce.engine.quarantine import notice_identity
-from payonce.engine.sessions import PlainConnection
-from payonce.engine.work import Work, handles
+from payonce.engine.messages.policy import Fixed, Policy
+from payonce.engine.messages.process import Worker
+from payonce.engine.messages.work import Work, handles
 from payonce.kit.outcomes import Refused
-from payonce.logs import configure_logs
 from payonce.queues.postgres import PostgresFeed, PostgresQueue
 from payonce.testing.crash.ablations import put
 from tests.processes import payer

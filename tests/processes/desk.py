@@ -11,11 +11,11 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from payonce.engine.bell import Bell
-from payonce.engine.database import Database, is_transient
-from payonce.engine.migrate import SERVICE_ROLE
-from payonce.engine.model import Message
-from payonce.engine.policy import Fixed, Policy
+from payonce.engine.database.connections import Database, is_transient
+from payonce.engine.database.migrate import SERVICE_ROLE
+from payonce.engine.database.notifier import Bell
+from payonce.engine.messages.model import Message
+from payonce.engine.messages.policy import Fixed, Policy
 from payonce.queues.postgres import PostgresFeed
 from payonce.testing import ScratchDatabase, eventually
 from payonce.testing.processes import Child, Processes

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import uvloop
 
-from payonce.engine.database import Database, is_transient
-from payonce.engine.leases import Leadership, fence
+from payonce.engine.database.connections import Database, is_transient
+from payonce.engine.database.leases import Leadership, fence
 from payonce.kit.outcomes import Stale
 from tests.processes.journal import Journal
 

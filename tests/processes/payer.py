@@ -18,9 +18,11 @@ from typing import Any, Final
 import msgspec
 import uvloop
 
-from payonce.engine.bell import Bell
-from payonce.engine.checks import SEND_CHECKS
-from payonce.engine.database import Database
+from payonce.engine.controls.checks import SEND_CHECKS
+from payonce.engine.controls.quarantine import notice_identity
+from payonce.engine.database.connections import Database
+from payonce.engine.database.notifier import Bell
+from payonce.engine.database.sessions import PlainConnection
 from payonce.engine.effects import (
     Blind,
     CannotTell,
@@ -34,11 +36,9 @@ from payonce.engine.effects import (
     Safety,
 )  # fmt: skip
 from payonce.engine.janitors import IDENTITY_EVERY_S, Janitor, run_ticks
-from payonce.engine.policy import Fixed, Policy
-from payonce.engine.process import Worker
-from payonce.engine.quarantine import notice_identity
-from payonce.engine.sessions import PlainConnection
-from payonce.engine.work import Work, handles
+from payonce.engine.messages.policy import Fixed, Policy
+from payonce.engine.messages.process import Worker
+from payonce.engine.messages.work import Work, handles
 from payonce.kit.money import Amount, well_known
 from payonce.kit.outcomes import Refused
 from payonce.queues.postgres import PostgresFeed, PostgresQueue

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import uvloop
 
-from payonce.engine.bell import Bell
-from payonce.engine.database import Database
+from payonce.engine.database.connections import Database
+from payonce.engine.database.notifier import Bell
 from payonce.engine.janitors import Janitor, run_ticks
 from payonce.engine.janitors.relay import carry_on
+from payonce.engine.messages.policy import Fixed
 from payonce.engine.outbox import Answer, Delivered, Entry, Terms, wake_name
-from payonce.engine.policy import Fixed
 from tests.processes.journal import Journal
 
 NAME = "journal"

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import asyncpg
 
-from payonce.app import all_migrations
-from payonce.engine.bell import Bell
-from payonce.engine.database import Database
-from payonce.engine.migrate import migrate
-from payonce.engine.transaction import Reader, begin
+from payonce.app.registry import all_migrations
+from payonce.engine.database.connections import Database
+from payonce.engine.database.migrate import migrate
+from payonce.engine.database.notifier import Bell
+from payonce.engine.messages.transaction import Reader, begin
 from payonce.examples.tally import CHANGES, INVARIANTS, store
 from payonce.queues.postgres import PostgresFeed
 from payonce.testing import ScratchDatabase, eventually

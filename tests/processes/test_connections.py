@@ -1,7 +1,7 @@
 """Connections that the server ends, again and again, and a bell that nobody hears."""
 
-from payonce.engine.model import Message
-from payonce.engine.transaction import begin
+from payonce.engine.messages.model import Message
+from payonce.engine.messages.transaction import begin
 from payonce.testing import eventually
 from tests.processes.desk import POLICY, QUEUE, Desk
 

@@ -12,8 +12,8 @@ import pytest
 from aiohttp import web
 
 from payonce.engine.effects import Answer, answer_review, reviews
-from payonce.engine.model import Message
-from payonce.engine.transaction import Reader, begin
+from payonce.engine.messages.model import Message
+from payonce.engine.messages.transaction import Reader, begin
 from payonce.testing import eventually
 from payonce.testing.processes import Child
 from tests.processes.desk import ROOT, START_LIMIT_S, Desk

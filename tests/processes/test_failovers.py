@@ -16,16 +16,16 @@ from types import MappingProxyType
 import pytest
 from aiohttp import web
 
-from payonce.app import all_migrations
+from payonce.app.registry import all_migrations
+from payonce.engine.controls.quarantine import open_quarantine
+from payonce.engine.controls.quarantine.check import LOOK_AGAIN_S
+from payonce.engine.database.sessions import connect
 from payonce.engine.effects.declaration import SEND_MAX_S
 from payonce.engine.effects.model import REVIEW_LOOK_S
 from payonce.engine.ledger.model import Reads
-from payonce.engine.model import Message
-from payonce.engine.quarantine import open_quarantine
-from payonce.engine.quarantine.check import LOOK_AGAIN_S
+from payonce.engine.messages.model import Message
+from payonce.engine.messages.transaction import Reader
 from payonce.engine.reconcile import Entry, Flow, StatementSource, reconcile
-from payonce.engine.sessions import connect
-from payonce.engine.transaction import Reader
 from payonce.testing import Clock, eventually
 from payonce.testing.cluster import Cluster, replicating_installations
 from tests.processes.desk import ROOT, Desk, open_desk

@@ -5,9 +5,9 @@ from contextlib import suppress
 import asyncpg
 import pytest
 
-from payonce.engine.database import Database
-from payonce.engine.model import Message
-from payonce.engine.transaction import begin
+from payonce.engine.database.connections import Database
+from payonce.engine.messages.model import Message
+from payonce.engine.messages.transaction import begin
 from payonce.testing import eventually
 from tests.processes.desk import LONG_LEASE, Desk
 from tests.processes.payer import PAYMENTS

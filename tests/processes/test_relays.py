@@ -5,8 +5,8 @@ import sys
 from collections import Counter
 from uuid import UUID
 
-from payonce.engine.inbox import accept
-from payonce.engine.model import Message
+from payonce.engine.messages.inbox import accept
+from payonce.engine.messages.model import Message
 from payonce.engine.outbox import declare_relays, put_out
 from payonce.testing import Clock, eventually
 from payonce.testing.processes import Child

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from payonce.engine.model import Message
-from payonce.engine.policy import Policy
-from payonce.engine.sessions import connect
-from payonce.engine.work import Work, handles
+from payonce.engine.database.sessions import connect
+from payonce.engine.messages.model import Message
+from payonce.engine.messages.policy import Policy
+from payonce.engine.messages.work import Work, handles
 from payonce.testing import eventually
 from payonce.testing.stage import open_stage
 from tests.processes.conftest import OwnServer

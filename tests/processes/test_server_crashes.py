@@ -21,14 +21,14 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from payonce.app import all_migrations
+from payonce.app.registry import all_migrations
 from payonce.engine.audit.run import checks_of, run_audit
+from payonce.engine.controls.quarantine import open_quarantine
 from payonce.engine.effects import Answer, answer_review, next_generation, reviews
 from payonce.engine.effects.review import Review
 from payonce.engine.ledger import Account, balance, trial_balance
-from payonce.engine.model import Message
-from payonce.engine.quarantine import open_quarantine
-from payonce.engine.transaction import Reader, begin
+from payonce.engine.messages.model import Message
+from payonce.engine.messages.transaction import Reader, begin
 from payonce.testing import ScratchDatabase, ScratchServer, Servers, eventually
 from payonce.testing.crash.server_crash import SETTINGS, Session, crash_server
 from payonce.testing.processes import Child

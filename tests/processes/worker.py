@@ -13,12 +13,12 @@ from uuid import UUID
 import msgspec
 import uvloop
 
-from payonce.engine.bell import Bell
-from payonce.engine.database import Database
-from payonce.engine.policy import Exponential, Policy
-from payonce.engine.process import Worker
-from payonce.engine.transaction import Tx
-from payonce.engine.work import Work, handles
+from payonce.engine.database.connections import Database
+from payonce.engine.database.notifier import Bell
+from payonce.engine.messages.policy import Exponential, Policy
+from payonce.engine.messages.process import Worker
+from payonce.engine.messages.transaction import Tx
+from payonce.engine.messages.work import Work, handles
 from payonce.kit.ids import new_id
 from payonce.kit.outcomes import Stale
 from payonce.queues.postgres import PostgresFeed, PostgresQueue
@@ -140,9 +140,9 @@ async def serve(duty: Duty) -> None:
         working = asyncio.create_task(worker.run())
         if duty.http:
             # Not at the top: most workers of these tests serve no HTTP, and it takes a while to load.
-            from payonce.app import App
+            from payonce.app.process import App
+            from payonce.http.server import listening
             from payonce.settings import load_settings
-            from payonce.web import listening
 
             app = await stack.enter_async_context(App.open(load_settings()))
             port = await stack.enter_async_context(listening(app, "127.0.0.1", 0))

@@ -13,11 +13,11 @@ from uuid import UUID
 import msgspec
 
 from payonce.embedded.redis import RedisServer
-from payonce.engine.bell import Bell
-from payonce.engine.database import Database
-from payonce.engine.model import Message
+from payonce.engine.database.connections import Database
+from payonce.engine.database.notifier import Bell
+from payonce.engine.messages.model import Message
+from payonce.engine.messages.policy import Fixed, Policy
 from payonce.engine.outbox import declare_relays
-from payonce.engine.policy import Fixed, Policy
 from payonce.kit.outcomes import Unavailable
 from payonce.queues.redis import RedisAdmin, RedisFeed, RedisRelay, RedisStore
 from payonce.testing import ScratchDatabase, eventually

@@ -8,10 +8,10 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 import msgspec
 
 from payonce.embedded.redis import RedisServer
-from payonce.engine.model import Answer, Claim, Ending, Message, Settlement
+from payonce.engine.messages.model import Answer, Claim, Ending, Message, Settlement
+from payonce.engine.messages.policy import Fixed, Policy
+from payonce.engine.messages.ports import Filter
 from payonce.engine.outbox import declare_relays, relay_step
-from payonce.engine.policy import Fixed, Policy
-from payonce.engine.queue import Filter
 from payonce.queues.redis import RedisAdmin, RedisFeed, RedisQueue, RedisRelay, RedisStore, refill
 from payonce.queues.redis.store import clock_fields
 from payonce.testing import Stage

@@ -6,7 +6,7 @@ import pytest
 from redis import exceptions
 
 from payonce.embedded.redis import RedisServer
-from payonce.queues.redis.lines import Lines
+from payonce.queues.redis.connections import Lines
 from payonce.testing import eventually
 from tests.redis.door import Door
 

@@ -3,7 +3,7 @@
 import pytest
 
 from payonce.embedded.redis import RedisServer
-from payonce.engine.model import Answer, Ending, Settlement
+from payonce.engine.messages.model import Answer, Ending, Settlement
 from payonce.queues.redis import scripts
 from payonce.testing import OpenStage
 from tests.redis.ours import OurHands, ours_on, told

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from payonce.embedded.redis import RedisServer
-from payonce.engine.model import Message
-from payonce.engine.policy import Fixed, Policy
-from payonce.engine.process import Worker
-from payonce.engine.work import Work, handles
+from payonce.engine.messages.model import Message
+from payonce.engine.messages.policy import Fixed, Policy
+from payonce.engine.messages.process import Worker
+from payonce.engine.messages.work import Work, handles
 from payonce.kit.outcomes import Retry
 from payonce.queues.redis import RedisFeed, RedisQueue, RedisStore
 from payonce.testing import OpenStage, RedisClock

@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 import uvloop
 
-from payonce.engine.bell import Bell
-from payonce.engine.database import Database
+from payonce.engine.database.connections import Database
+from payonce.engine.database.notifier import Bell
 from payonce.engine.janitors import run_janitors
-from payonce.engine.process import Worker
-from payonce.engine.work import Work, handles
+from payonce.engine.messages.process import Worker
+from payonce.engine.messages.work import Work, handles
 from payonce.kit.ids import new_id
 from payonce.kit.outcomes import Retry
 from payonce.queues.backends import REDIS, open_backend

@@ -7,7 +7,7 @@ import pytest
 
 from payonce.kit.http import HttpClient
 from payonce.kit.outcomes import Unknown
-from payonce.testing.answering import answering
+from payonce.testing.answers import answering
 from payonce.testing.eventually import eventually
 from payonce.testing.faults import Fault, Script
 from payonce.testing.faulty import Faulty

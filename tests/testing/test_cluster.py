@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from payonce.embedded import Installation
-from payonce.engine.migrate import known_migrations
+from payonce.engine.database.migrate import known_migrations
 from payonce.testing import eventually
 from payonce.testing.cluster import Cluster, replicating_installations
 

@@ -11,7 +11,7 @@ from payonce.kit.outcomes import Invalid, NotSent, Unknown
 from payonce.testing import eventually
 from payonce.testing.faults import Fault, FaultPlan, Odds, Script
 from payonce.testing.faulty import Draws, Faulty
-from payonce.testing.serving import serving
+from payonce.testing.server import serving
 
 
 class Counting:

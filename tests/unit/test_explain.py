@@ -6,11 +6,11 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from payonce.engine.explain import why_next
-from payonce.engine.joblog import Entry, Status
-from payonce.engine.model import Ending, Message, State
-from payonce.engine.policy import Ended, Exponential, Policy, next_step, planned_delay_s, policy_as_described
-from payonce.engine.queue import Stored
+from payonce.engine.messages.explanation import why_next
+from payonce.engine.messages.job_log import Entry, Status
+from payonce.engine.messages.model import Ending, Message, State
+from payonce.engine.messages.policy import Ended, Exponential, Policy, next_step, planned_delay_s, policy_as_described
+from payonce.engine.messages.ports import Stored
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 ID = UUID("0199a3c4-7d1e-7c3b-9a1f-2f6f1f0e8a11")

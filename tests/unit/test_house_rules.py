@@ -93,8 +93,8 @@ def long_functions(text: str) -> list[int]:
 
 
 def own_connections(text: str) -> list[int]:
-    """Connections are opened by engine/sessions.py (and engine/hosts.py for it), which sets them up and reads the
-    settings back."""
+    """Connections are opened by engine/database/sessions.py, and hosts.py beside it, which sets them up and
+    reads the settings back."""
     return [
         node.lineno
         for node in ast.walk(ast.parse(text))
@@ -175,7 +175,7 @@ def outside_testing(paths: Iterable[Path]) -> list[Path]:
 
 def connecting_is_forbidden() -> list[Path]:
     """Benchmarks connect as their peers do, tests and the private server's launcher as superuser."""
-    allowed = ("bench", "embedded", "engine/hosts.py", "engine/sessions.py")
+    allowed = ("bench", "embedded", "engine/database/hosts.py", "engine/database/sessions.py")
     paths = outside_testing(python_sources())
     return [path for path in paths if not any(path.is_relative_to(SOURCE / each) for each in allowed)]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from payonce.engine.model import (
+from payonce.engine.messages.model import (
     ERROR_MAX_LENGTH,
     NAME_MAX_LENGTH,
     PAYLOAD_MAX_BYTES,

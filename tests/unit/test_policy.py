@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from payonce.engine.model import DELAY_MAX_S, Ending, Message
-from payonce.engine.policy import (
+from payonce.engine.messages.model import DELAY_MAX_S, Ending, Message
+from payonce.engine.messages.policy import (
     Ended,
     Exponential,
     Fixed,

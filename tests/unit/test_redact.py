@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from payonce.app.logging import without_secrets
 from payonce.kit.redact import HIDDEN, LOOK_AHEAD_CHARS, TEXT_MAX_CHARS, candidates, redact
-from payonce.logs import without_secrets
 
 SECRETS = {
     "password in a URL": ("cannot reach postgresql://app:hunter2@db:5432/x", "hunter2"),

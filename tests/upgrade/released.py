@@ -11,7 +11,7 @@ from typing import Any
 
 import asyncpg
 
-from payonce.engine.migrate import Migration, known_migrations, migrate
+from payonce.engine.database.migrate import Migration, known_migrations, migrate
 
 DATA = Path(__file__).with_name("data")
 HEAD = known_migrations(())

@@ -6,9 +6,10 @@ from datetime import UTC, datetime
 import asyncpg
 import pytest
 
-from payonce.app import all_migrations
-from payonce.engine.migrate import migrate
-from payonce.services.billing.subscriptions import customers, invoice_store
+from payonce.app.registry import all_migrations
+from payonce.engine.database.migrate import migrate
+from payonce.services.billing.subscriptions.store import customers
+from payonce.services.billing.subscriptions.store import invoices as invoice_store
 from payonce.testing import ScratchDatabase, ScratchServer, open_stage
 
 HEAD = all_migrations()

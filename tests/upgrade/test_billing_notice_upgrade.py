@@ -6,9 +6,10 @@ from datetime import UTC, datetime
 import asyncpg
 import pytest
 
-from payonce.app import all_migrations
-from payonce.engine.migrate import migrate
-from payonce.services.billing.subscriptions import plan_changes, plan_moves
+from payonce.app.registry import all_migrations
+from payonce.engine.database.migrate import migrate
+from payonce.services.billing.subscriptions.handlers import plan_moves
+from payonce.services.billing.subscriptions.store import plan_changes
 from payonce.testing import ScratchDatabase, ScratchServer, open_stage
 from tests.services.billing.billing_stage import open_house
 

@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 import asyncpg
 import pytest
 
-from payonce.app import all_migrations
-from payonce.engine.migrate import migrate
+from payonce.app.registry import all_migrations
+from payonce.engine.database.migrate import migrate
 from payonce.services.billing.policies import PLAN_CHANGE
-from payonce.services.billing.subscriptions import plan_changes, plans, usage
 from payonce.services.billing.subscriptions.model import ChangeState, When
+from payonce.services.billing.subscriptions.store import plan_changes, plans, usage
 from payonce.testing import ScratchDatabase, ScratchServer, open_stage
 from tests.services.billing.billing_stage import House, aed, open_house
 

@@ -7,10 +7,10 @@ from typing import Any
 import asyncpg
 import pytest
 
-from payonce.app import all_migrations
+from payonce.app.registry import all_migrations
 from payonce.engine import webhooks
-from payonce.engine.migrate import Migration, migrate
-from payonce.services.billing.subscriptions.credit_invariants import CREDIT_INVARIANTS
+from payonce.engine.database.migrate import Migration, migrate
+from payonce.services.billing.subscriptions.invariants.credit import CREDIT_INVARIANTS
 from payonce.services.billing.subscriptions.model import State
 from payonce.testing import ScratchDatabase, ScratchServer, open_stage
 from tests.services.billing.billing_stage import open_house

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 import asyncpg
 import pytest
 
-from payonce.engine import joblog
-from payonce.engine.migrate import migrate
-from payonce.engine.upkeep import Task, entry_of, write_upkeep
+from payonce.engine.database.migrate import migrate
+from payonce.engine.messages import job_log as joblog
+from payonce.engine.messages.maintenance import Task, entry_of, write_upkeep
 from payonce.testing import ScratchDatabase, ScratchServer
 from tests.upgrade.released import HEAD, make_database_at
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import asyncpg
 import pytest
 
+from payonce.engine.database.migrate import migrate
 from payonce.engine.ledger import Overdrawn, Posting, Reference, moved
-from payonce.engine.migrate import migrate
 from payonce.kit.money import Amount, well_known
 from payonce.testing import ScratchDatabase, ScratchServer, open_stage
 from tests.engine.ledger_books import findings

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import asyncpg
 import pytest
 
-from payonce.engine.migrate import known_migrations, migrate
+from payonce.engine.database.migrate import known_migrations, migrate
 from payonce.testing import ScratchDatabase, ScratchServer
 
 HEAD = known_migrations((("payouts", "payonce.services.payouts"),))

@@ -7,7 +7,7 @@ import asyncpg
 import pytest
 
 from payonce.engine.audit import LedgerSealer
-from payonce.engine.migrate import migrate
+from payonce.engine.database.migrate import migrate
 from payonce.testing import ScratchDatabase, ScratchServer, eventually, open_stage
 from tests.engine.audit_notes import leading
 from tests.engine.ledger_chain import kinds_found, ledger_sealed, named, tamper, verified_ledger

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from payonce.engine.migrate import migrate
+from payonce.engine.database.migrate import migrate
 from payonce.testing import ScratchDatabase, ScratchServer, open_stage
 from tests.engine.audit_notes import head_of, leading, sealed, verified
 from tests.upgrade.released import DATA, HEAD, make_database_at, released

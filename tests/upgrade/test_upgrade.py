@@ -9,11 +9,11 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from payonce.engine.database import Database
-from payonce.engine.migrate import Migration, migrate, status
-from payonce.engine.model import Message, State
-from payonce.engine.policy import Policy
-from payonce.engine.queue import Filter
+from payonce.engine.database.connections import Database
+from payonce.engine.database.migrate import Migration, migrate, status
+from payonce.engine.messages.model import Message, State
+from payonce.engine.messages.policy import Policy
+from payonce.engine.messages.ports import Filter
 from payonce.kit.outcomes import Unavailable
 from payonce.testing import ScratchDatabase, ScratchServer, open_stage
 from tests.upgrade.released import HEAD, content, make_database_at, missing_rows, released, up_to

@@ -13,7 +13,7 @@ from payonce.kit.http.transport import Outgoing
 from payonce.kit.money import Amount, well_known
 from payonce.testing.faults import Fault, Script
 from payonce.testing.faulty import Faulty
-from payonce.testing.serving import serving
+from payonce.testing.server import serving
 from payonce.vendors.northbank.client import NorthbankClient
 from payonce.vendors.northbank.port import TransferOrder
 from payonce.vendors.northbank.simulator import NorthbankSimulator

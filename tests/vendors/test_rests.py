@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from payonce.engine.budgets import SharedBudget
+from payonce.engine.database.rate_limits import SharedBudget
 from payonce.kit.budget import Budget
 from payonce.kit.http import HttpClient
 from payonce.kit.outcomes import NotSent

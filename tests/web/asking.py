@@ -9,8 +9,8 @@ from urllib.parse import unquote
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Message
 
-from payonce.app import App
-from payonce.engine.apikeys import make_key
+from payonce.app.process import App
+from payonce.engine.operators.api_keys import make_key
 from payonce.testing import ScratchDatabase
 
 

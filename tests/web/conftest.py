@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from payonce.app import App
+from payonce.app.process import App
+from payonce.http.application import build_web
 from payonce.settings import Settings, load_settings
 from payonce.testing import ScratchDatabase, Servers
-from payonce.web import build_web
 from tests.web.asking import Asking
 
 OpenWeb = Callable[[], AbstractAsyncContextManager[Asking]]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from payonce.engine import bulk
+from payonce.engine.messages import bulk
 from payonce.testing import OpenStage
 from tests.web.conftest import OpenWeb
 from tests.web.test_operating import ALL, QUEUE, parked

@@ -13,13 +13,13 @@ import pytest
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from payonce.app import App
+from payonce.app.process import App
+from payonce.http import openapi
+from payonce.http.connections import SWEEP_MAX, Connections
+from payonce.http.server import bound, listening, served
+from payonce.http.turns import Turns
 from payonce.settings import Settings, load_settings
 from payonce.testing import eventually
-from payonce.web import listening, openapi
-from payonce.web.connections import SWEEP_MAX, Connections
-from payonce.web.server import bound, served
-from payonce.web.turns import Turns
 from tests.web.conftest import OpenWeb
 
 LARGE = b"x" * 4_000_000

@@ -6,9 +6,10 @@ import time
 import aiohttp
 import pytest
 
-from payonce.app import App
+from payonce.app.process import App
+from payonce.http import server
+from payonce.http.server import listening
 from payonce.settings import Settings
-from payonce.web import listening, server
 
 LONG_S = 45
 SOON_S = 20

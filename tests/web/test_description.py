@@ -17,12 +17,12 @@ from schemathesis import GenerationMode
 from schemathesis.checks import positive_data_acceptance
 
 from payonce.engine.webhooks import announce
-from payonce.routes import attempts
+from payonce.http.kit import attempts
+from payonce.http.server import listening
 from payonce.services import payouts
-from payonce.services.payouts.intake import read_webhook
-from payonce.services.payouts.receiving import receive
+from payonce.services.payouts.api.webhook import read_webhook
+from payonce.services.payouts.store.orders import receive
 from payonce.testing import OpenStage
-from payonce.web import listening
 from tests.services.payouts.payouts_stage import TERMS, signed, webhook
 from tests.web.asking import Asking
 from tests.web.conftest import OpenWeb

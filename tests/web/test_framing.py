@@ -9,11 +9,11 @@ import pytest
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
+from payonce.http.connections import Connections
+from payonce.http.protocol import CHUNKS_PART_BYTES, HEAD_PART_BYTES, HEADERS_MAX, PunctualProtocol
+from payonce.http.server import bound, served
+from payonce.http.turns import STARTS_PER_PASS
 from payonce.testing import eventually
-from payonce.web.connections import Connections
-from payonce.web.protocol import CHUNKS_PART_BYTES, HEAD_PART_BYTES, HEADERS_MAX, PunctualProtocol
-from payonce.web.server import bound, served
-from payonce.web.turns import STARTS_PER_PASS
 
 WITHIN_S = 30.0
 HOST = b"host: localhost\r\n"

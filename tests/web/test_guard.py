@@ -12,10 +12,11 @@ from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.testing import capture_logs
 
+from payonce.http import guard, protocol
+from payonce.http.guard import Guard
+from payonce.http.kit.problems import DETAIL_MAX_LENGTH, PATH_MAX_LENGTH, Problem, document
+from payonce.http.server import listening
 from payonce.kit.redact import LOOK_AHEAD_CHARS
-from payonce.routes.problems import DETAIL_MAX_LENGTH, PATH_MAX_LENGTH, Problem, document
-from payonce.web import guard, listening, protocol
-from payonce.web.guard import Guard
 from tests.web.asking import Answer, asked
 from tests.web.conftest import OpenWeb
 

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 from starlette.responses import PlainTextResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from payonce.routes.problems import RETRY_AFTER_S
-from payonce.web.guard import BODY_MAX_BYTES, Guard
-from payonce.web.held_bodies import HELD_MAX_BYTES, OF_THIS_PROCESS, HeldBodies
+from payonce.http.guard import BODY_MAX_BYTES, Guard
+from payonce.http.held_bodies import HELD_MAX_BYTES, OF_THIS_PROCESS, HeldBodies
+from payonce.http.kit.problems import RETRY_AFTER_S
 from tests.web.asking import Answer, asked
 
 LARGE, SMALL = b"x" * 1_000, b"y" * 100

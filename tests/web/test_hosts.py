@@ -2,10 +2,10 @@
 
 import pytest
 
+from payonce.http.hosts import Hosts
+from payonce.http.kit.problems import Problem
 from payonce.kit.outcomes import Invalid
-from payonce.routes.problems import Problem
 from payonce.settings import load_settings
-from payonce.web.hosts import Hosts
 from tests.web.conftest import OpenWeb
 
 EVIL = "rebound.example:8080"

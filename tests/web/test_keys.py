@@ -7,15 +7,16 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
-from payonce.app import SERVICES, App
-from payonce.engine.apikeys import keys, make_key, recognised, revoke_key
+from payonce.app.process import App
+from payonce.app.registry import SERVICES
+from payonce.engine.operators.api_keys import keys, make_key, recognised, revoke_key
+from payonce.http.application import build_web
+from payonce.http.kit.attempts import ADDRESSES_MAX, FAILURES_MAX, GOOD_KEYS_MAX, WINDOW_S, Attempts
+from payonce.http.kit.auth import TAKEN_FROM_TENANTS
+from payonce.http.kit.scopes import TENANT_SCOPES
 from payonce.kit.outcomes import Invalid
-from payonce.routes.attempts import ADDRESSES_MAX, FAILURES_MAX, GOOD_KEYS_MAX, WINDOW_S, Attempts
-from payonce.routes.callers import TAKEN_FROM_TENANTS
-from payonce.routes.scopes import TENANT_SCOPES
 from payonce.settings import Settings
 from payonce.testing import Clock, ScratchDatabase
-from payonce.web import build_web
 from tests.web.asking import Asking
 from tests.web.conftest import OpenWeb
 
@@ -208,7 +209,7 @@ async def test_finding_nothing_compares_as_much_as_finding_another(
     async with web() as ask:
         async with ask.app.begin() as tx:
             made = await make_key(tx, "ada", ["queues:read"], "tester")
-        monkeypatch.setattr("payonce.engine.apikeys.hmac.compare_digest", counted)
+        monkeypatch.setattr("payonce.engine.operators.api_keys.hmac.compare_digest", counted)
         for text in ("", "x" * 5_000, made.secret[:-1] + "_", "sk_aaaaaaaa_" + "A" * 43, made.secret):
             assert (await recognised(ask.app.database, text) is not None) == (text == made.secret)
     assert compared == [64] * 5

@@ -6,8 +6,8 @@ import threading
 import pytest
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
-from payonce.web import metrics_page
-from payonce.web.metrics_page import KEPT_S, MetricsPage
+from payonce.http import metrics_page
+from payonce.http.metrics_page import KEPT_S, MetricsPage
 from tests.web.conftest import OpenWeb
 
 

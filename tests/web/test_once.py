@@ -11,12 +11,12 @@ from fastapi import FastAPI, Response
 from pydantic import BaseModel
 
 from payonce.engine.janitors.prune import Prune
-from payonce.engine.requests import KEPT_S, fingerprint_of
-from payonce.engine.transaction import Tx
+from payonce.engine.messages.requests import KEPT_S, fingerprint_of
+from payonce.engine.messages.transaction import Tx
+from payonce.http.kit import idempotency as once_module
+from payonce.http.kit.idempotency import Once, moves_money
+from payonce.http.kit.problems import Problem
 from payonce.kit.outcomes import Invalid, Retry, Stale
-from payonce.routes import once as once_module
-from payonce.routes.once import Once, moves_money
-from payonce.routes.problems import Problem
 from payonce.testing import Clock, eventually
 from tests.web.asking import Asking
 from tests.web.conftest import OpenWeb

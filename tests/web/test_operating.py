@@ -6,10 +6,10 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from payonce.app import App
-from payonce.engine.brakes import set_threshold
-from payonce.engine.model import Ending, Message, Settlement
-from payonce.engine.upkeep import Task, entry_of, write_upkeep
+from payonce.app.process import App
+from payonce.engine.controls import set_threshold
+from payonce.engine.messages.maintenance import Task, entry_of, write_upkeep
+from payonce.engine.messages.model import Ending, Message, Settlement
 from payonce.testing import OpenStage
 from tests.engine.brakes_stage import euros, open_till
 from tests.web.asking import Asking

@@ -14,19 +14,19 @@ from typing import Any, Final
 import asyncpg
 import msgspec
 
+from payonce.app.simulators import GatewayStandIn, open_gateway_stand_in
 from payonce.bench.billing_usage import QUICK_USAGE, UsageMeasured, UsageSizes, measure_usage
 from payonce.bench.cpu import cpu_seconds, postgres_pids
 from payonce.bench.failure import BenchFailed
 from payonce.bench.hops import Latency, latencies
 from payonce.bench.roles import LOOK_S, Lend, until_up
-from payonce.engine.bell import Bell
-from payonce.engine.database import Database
-from payonce.engine.transaction import begin
+from payonce.engine.database.connections import Database
+from payonce.engine.database.notifier import Bell
+from payonce.engine.messages.transaction import begin
 from payonce.kit.ports import held_ports
 from payonce.queues.postgres import PostgresFeed
 from payonce.services.billing.policies import BILLING_CLOCK, CHARGE_INITIATION, PAYMENT_INITIATION, SUBSCRIPTION_UPDATE
-from payonce.services.billing.subscriptions.keeping import RENEW
-from payonce.standins import GatewayStandIn, open_gateway_stand_in
+from payonce.services.billing.subscriptions.schedules import RENEW
 from payonce.testing.processes import Child, Processes
 
 SUBSCRIPTIONS, PAYMENTS = "billing.subscriptions", "billing.payments"

@@ -13,10 +13,10 @@ import uvloop
 
 from payonce.bench.ledger import CONNECTIONS, HOT, client_cpu_s, post_for, server_cpu_s, source
 from payonce.engine.audit import LedgerSealer, verify_ledger
-from payonce.engine.database import Database
-from payonce.engine.leases import acquire
+from payonce.engine.database.connections import Database
+from payonce.engine.database.leases import acquire
 from payonce.engine.ledger import declare
-from payonce.engine.model import Lease
+from payonce.engine.messages.model import Lease
 
 SEAL_EVERY_S: Final = 1.0
 """More often than the leader does, so that a short round has several seals."""

@@ -15,17 +15,17 @@ from typing import Any, Final
 import asyncpg
 import msgspec
 
+from payonce.app.simulators import Manner, StandIns, open_stand_ins
 from payonce.bench.cpu import cpu_seconds, postgres_pids
 from payonce.bench.failure import BenchFailed
 from payonce.bench.hops import Latency, latencies, percentile
 from payonce.bench.roles import LOOK_S, Lend, until_up
-from payonce.engine.policy import environment_name
+from payonce.engine.messages.policy import environment_name
 from payonce.kit.http import HttpClient
 from payonce.kit.ports import held_ports
-from payonce.services.payouts.checksums import BITCOIN, segwit
-from payonce.services.payouts.intake import SIGNATURE_HEADER
+from payonce.services.payouts.api.webhook import SIGNATURE_HEADER
+from payonce.services.payouts.domain.checksums import BITCOIN, segwit
 from payonce.services.payouts.policies import FOLLOW, QUEUES
-from payonce.standins import Manner, StandIns, open_stand_ins
 from payonce.testing.processes import Child, Processes
 from payonce.vendors.changenow.books import AT_ONCE
 from payonce.vendors.changenow.port import REQUESTS_PER_S

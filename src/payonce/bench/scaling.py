@@ -12,9 +12,9 @@ from payonce.bench.peers import SYSTEMS
 from payonce.bench.peers.command import Command
 from payonce.bench.places import PostgresPlace
 from payonce.bench.rounds import START_LIMIT_S, Stage, stage
-from payonce.engine.bell import Bell
-from payonce.engine.database import Database
-from payonce.engine.policy import Policy
+from payonce.engine.database.connections import Database
+from payonce.engine.database.notifier import Bell
+from payonce.engine.messages.policy import Policy
 from payonce.queues.postgres import PostgresQueue
 
 # Claims that are not counted: the server plans a prepared statement anew for its first five executions.

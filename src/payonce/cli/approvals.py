@@ -5,10 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from payonce.cli.confirming import confirm
-from payonce.cli.errors import EXIT_FAILED, say_error
-from payonce.cli.output import JsonOption, YesOption, opened, run_async, show, table
-from payonce.cli.parsing import (
+from payonce.cli.arguments import (
     ByOption,
     ExponentOption,
     LimitOption,
@@ -18,10 +15,13 @@ from payonce.cli.parsing import (
     parsed_number,
     somebody,
 )  # fmt: skip
+from payonce.cli.confirmation import confirm
+from payonce.cli.errors import EXIT_FAILED, say_error
+from payonce.cli.output import JsonOption, YesOption, opened, run_async, show, table
 from payonce.kit.outcomes import Invalid
 
 if TYPE_CHECKING:
-    from payonce.engine.brakes import Approval, Threshold
+    from payonce.engine.controls import Approval, Threshold
 
 LIST: Final = "payonce approvals list"
 
@@ -59,7 +59,7 @@ def list_approvals(
     behind = None if before is None else parsed_number(before, "an approval", LIST)
 
     async def act() -> None:
-        from payonce.engine.brakes import Verdict, approvals
+        from payonce.engine.controls import Verdict, approvals
 
         async with opened() as app:
             wanted = None if state == "all" else Verdict(state)
@@ -86,7 +86,7 @@ def grant_approval(
     number = parsed_number(approval, "an approval", LIST)
 
     async def act() -> "Approval":
-        from payonce.engine.brakes import approval_of, grant
+        from payonce.engine.controls import approval_of, grant
 
         async with opened() as app:
             if not yes:
@@ -117,7 +117,7 @@ def deny_approval(
     number = parsed_number(approval, "an approval", LIST)
 
     async def act() -> None:
-        from payonce.engine.brakes import deny
+        from payonce.engine.controls import deny
 
         async with opened() as app, app.begin() as tx:
             decided = await deny(tx, number, somebody(by), why)
@@ -150,7 +150,7 @@ def threshold(
     gone = parsed_asset(asset, exponent) if asset is not None and remove else None
 
     async def act() -> None:
-        from payonce.engine.brakes import Approval, ask, threshold_change_of, thresholds
+        from payonce.engine.controls import Approval, ask, threshold_change_of, thresholds
 
         result: dict[str, Any] = {}
         asset_of_it = gone if above is None else above.asset

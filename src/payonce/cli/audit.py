@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from payonce.cli.arguments import parsed_moment
 from payonce.cli.errors import EXIT_FAILED
 from payonce.cli.output import JsonOption, note, opened, run_async, show, table
-from payonce.cli.parsing import parsed_moment
 from payonce.kit.outcomes import Invalid
 
 if TYPE_CHECKING:
@@ -144,8 +144,8 @@ def show_log(
     wanted = None if severity is None else _severity(severity)
 
     async def act() -> None:
+        from payonce.app.logging import without_secrets
         from payonce.engine.audit import notes
-        from payonce.logs import without_secrets
 
         async with opened() as app:
             found = await notes(

@@ -84,7 +84,7 @@ def ledger(
 async def _measure_ledger(seconds: float, connections: int, sealing_rounds: int) -> dict[str, float]:
     import asyncio
 
-    from payonce.app import migrate_database
+    from payonce.app.process import migrate_database
     from payonce.bench import ledger, ledger_seals
     from payonce.cli.scratch import scratch_database
 
@@ -175,7 +175,7 @@ def _migrated(settings: "Settings") -> "AbstractAsyncContextManager[str]":
     """An empty, migrated database, dropped at the end."""
     from contextlib import asynccontextmanager
 
-    from payonce.app import migrate_database
+    from payonce.app.process import migrate_database
     from payonce.cli.scratch import scratch_database
 
     @asynccontextmanager

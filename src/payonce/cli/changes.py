@@ -4,11 +4,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from payonce.cli import elsewhere
-from payonce.cli.confirming import confirm
-from payonce.cli.operations import follow
-from payonce.cli.output import JsonOption, YesOption, note, opened, run_async, show
-from payonce.cli.parsing import (
+from payonce.cli import redis_queues as elsewhere
+from payonce.cli.arguments import (
     ByOption,
     QueueArgument,
     StateOption,
@@ -17,14 +14,17 @@ from payonce.cli.parsing import (
     parsed_moment,
     somebody,
 )  # fmt: skip
+from payonce.cli.confirmation import confirm
+from payonce.cli.operations import follow
+from payonce.cli.output import JsonOption, YesOption, note, opened, run_async, show
 from payonce.kit.outcomes import Invalid
 from payonce.kit.words import counted
 
 if TYPE_CHECKING:
-    from payonce.app import App
-    from payonce.engine.brakes import Approval, Done, Redrive
-    from payonce.engine.queue import Admin, Filter, Preview
-    from payonce.engine.transaction import Tx
+    from payonce.app.process import App
+    from payonce.engine.controls import Approval, Done, Redrive
+    from payonce.engine.messages.ports import Admin, Filter, Preview
+    from payonce.engine.messages.transaction import Tx
     from payonce.kit.money import Amount
 
 IdOption = Annotated[list[str] | None, typer.Option("--id", help="Only this message; may be given several times.")]
@@ -77,8 +77,8 @@ def purge(
 
     Example: payonce queues purge tally-changes --state parked --id 0199… --yes
     """
-    from payonce.engine.model import State
-    from payonce.queues.operating import check_purged
+    from payonce.engine.messages.model import State
+    from payonce.queues.operations import check_purged
 
     which = _filter(ids, action, correlation_id, error_contains, after, before)
     check_purged(State(state))
@@ -88,8 +88,8 @@ def purge(
 async def _redrive(queue: str, which: "Filter", by: str, why: str, yes: bool, as_json: bool) -> None:
     """Exactly what was previewed, in one commit; above the thresholds when a second person has agreed to it. More than
     one commit changes goes in batches."""
-    from payonce.engine.brakes import ask, redrive_of
-    from payonce.engine.model import State
+    from payonce.engine.controls import ask, redrive_of
+    from payonce.engine.messages.model import State
 
     async with opened() as app:
         await elsewhere.refuse(app, queue)
@@ -126,8 +126,8 @@ def _remarks(queue: str, preview: "Preview") -> list[str]:
 
 async def _amounts(tx: "Tx", admin: "Admin", asked: "Redrive") -> "tuple[list[Amount], str]":
     """What the messages may move, and that in words."""
-    from payonce.engine.brakes import amounts_of, unknown_of
-    from payonce.engine.model import State
+    from payonce.engine.controls import amounts_of, unknown_of
+    from payonce.engine.messages.model import State
 
     if asked.in_batches:
         return [], "They are redriven in batches, and what they move is not added up."
@@ -140,7 +140,7 @@ async def _amounts(tx: "Tx", admin: "Admin", asked: "Redrive") -> "tuple[list[Am
 
 async def _ended(app: "App", queue: str, end: "Done | Approval") -> tuple[dict[str, Any], str]:
     """What came of it, for the result and in words. What goes in batches is waited for."""
-    from payonce.engine.brakes import Done
+    from payonce.engine.controls import Done
 
     if not isinstance(end, Done):
         way_out = f"payonce approvals grant {end.id}"
@@ -153,8 +153,8 @@ async def _ended(app: "App", queue: str, end: "Done | Approval") -> tuple[dict[s
 
 
 async def _purge(queue: str, state: str, which: "Filter", by: str, yes: bool, as_json: bool) -> None:
-    from payonce.engine import bulk
-    from payonce.engine.model import State
+    from payonce.engine.messages import bulk
+    from payonce.engine.messages.model import State
 
     async with opened() as app:
         await elsewhere.refuse(app, queue)
@@ -197,7 +197,7 @@ def _filter(
     after: str | None,
     before: str | None,
 ) -> "Filter":
-    from payonce.engine.queue import Filter
+    from payonce.engine.messages.ports import Filter
 
     for option, text in (
         ("--action", action),

@@ -57,7 +57,7 @@ def cloudtasks(
         import grpc  # noqa: F401
     except ImportError as error:
         raise Unavailable("payonce cloudtasks needs the extra gcp; run: pip install 'payonce[gcp]'") from error
-    from payonce.outside import task_server_token
+    from payonce.app.resources import task_server_token
 
     settings = command_settings(quiet=False)
     token = None if without_token else task_server_token(settings)
@@ -76,15 +76,16 @@ async def _serve(
     token: str | None,
     as_json: bool,
 ) -> tuple[signal.Signals, str]:
-    from payonce.app import all_migrations, find_database, migrate_database
-    from payonce.engine.bell import Bell
-    from payonce.engine.database import Database, check_login
-    from payonce.engine.durability import check_durability
+    from payonce.app.process import find_database, migrate_database
+    from payonce.app.registry import all_migrations
+    from payonce.app.resources import told_address
+    from payonce.engine.database.connections import Database, check_login
+    from payonce.engine.database.durability import check_durability
+    from payonce.engine.database.notifier import Bell
+    from payonce.http.standalone import telling
     from payonce.kit.log import get_logger
-    from payonce.outside import told_address
-    from payonce.queues.cloudtasks.server.queue_store import NAME_LOCK_S
-    from payonce.queues.cloudtasks.server.serving import connect_lines, open_server
-    from payonce.web.alone import telling
+    from payonce.taskserver.queue_store import NAME_LOCK_S
+    from payonce.taskserver.server import connect_lines, open_server
 
     log = get_logger(__name__)
     told = first_signal()

@@ -28,10 +28,10 @@ def console(
     """
 
     async def act() -> None:
-        from payonce.console.door import is_loopback
+        from payonce.console.auth import is_loopback
         from payonce.console.links import ROOT
         from payonce.console.ticket import link_with
-        from payonce.engine.people import people
+        from payonce.engine.operators import people
 
         settings = command_settings(quiet=True)
         place = _place(settings, port)

@@ -73,7 +73,7 @@ def crash(
       payonce crash payout payout-direct payout-lost
       payonce crash payout --every 20
       payonce crash billing-trial billing-renewal billing-change billing-credit
-      payonce crash --only 'charge @ c-1 engine.work:Work.commit #1 @ after'
+      payonce crash --only 'charge @ c-1 engine.messages.work:Work.commit #1 @ after'
     """
     from payonce.testing.crash import explore, parse_modes, parse_point
 
@@ -118,8 +118,8 @@ def _of_billing(
     backend: str, chosen: "list[Scenario]", ablated: "Sequence[Ablation]"
 ) -> "tuple[list[Scenario], Sequence[Ablation]]":
     """What is taken out of billing lies above its queues, and is the same on both backends."""
-    from payonce.billing_crash.ablations import ABLATIONS
-    from payonce.billing_crash.scenarios import BillingScenario
+    from payonce.services.billing.crash.ablations import ABLATIONS
+    from payonce.services.billing.crash.scenarios import BillingScenario
     from payonce.testing.crash import ON_POSTGRES
 
     if backend != ON_POSTGRES.name:
@@ -134,15 +134,15 @@ def _on_tasks(backend: str, ablated: "Sequence[Ablation]") -> "tuple[Backend, Se
     if backend != ON_POSTGRES.name:
         raise Invalid(f"{', '.join(sorted(ON_TASKS))} are explored over their task service; leave out --backend")
     try:
-        from payonce.payouts_crash.ablations import ABLATIONS
-        from payonce.payouts_crash.stand import open_stand
+        from payonce.services.payouts.crash.ablations import ABLATIONS
+        from payonce.services.payouts.crash.queues import open_stand
     except ModuleNotFoundError as error:
         raise Unavailable(NO_PACKAGE) from error
     return open_stand(), (*ablated, *ABLATIONS)
 
 
 def _chosen(names: Sequence[str] | None, built_in: "Sequence[Scenario]") -> "list[Scenario]":
-    from payonce.app import SERVICES
+    from payonce.app.registry import SERVICES
 
     known: dict[str, Scenario] = {scenario.name: scenario for scenario in built_in}
     known.update((scenario.name, scenario) for service in SERVICES for scenario in service.scenarios())

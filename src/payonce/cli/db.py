@@ -10,7 +10,7 @@ from payonce.cli.output import JsonOption, YesOption, command_settings, run_asyn
 from payonce.kit.outcomes import Invalid
 
 if TYPE_CHECKING:
-    from payonce.app import Addresses
+    from payonce.app.process import Addresses
     from payonce.settings import Settings
 
 HELP: Final = """The database: the one that DATABASE_URL names, or the private one.
@@ -29,7 +29,7 @@ commands = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
 @commands.command("migrate")
 def migrate(as_json: JsonOption = False) -> None:
     """Bring the schema up to this version of payonce: all missing migrations, or none."""
-    from payonce.app import migrate_database
+    from payonce.app.process import migrate_database
 
     addresses = _addresses(command_settings())
     applied = [str(migration) for migration in run_async(migrate_database(addresses))]
@@ -41,8 +41,8 @@ def migrate(as_json: JsonOption = False) -> None:
 @commands.command("status")
 def status(as_json: JsonOption = False) -> None:
     """Which migrations are applied and which are missing."""
-    from payonce.app import database_status
-    from payonce.engine.sessions import described
+    from payonce.app.process import database_status
+    from payonce.engine.database.sessions import described
 
     settings = command_settings()
     addresses = _addresses(settings)
@@ -149,7 +149,7 @@ def restore(
 
 async def _connected(addresses: "Addresses") -> int:
     """Of processes that work on the database, or look into it."""
-    from payonce.engine.sessions import connect
+    from payonce.engine.database.sessions import connect
 
     connection = await connect(addresses.owner)
     try:
@@ -162,7 +162,7 @@ async def _connected(addresses: "Addresses") -> int:
 
 
 def _addresses(settings: "Settings") -> "Addresses":
-    from payonce.app import find_database
+    from payonce.app.process import find_database
 
     return run_async(find_database(settings))
 

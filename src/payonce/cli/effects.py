@@ -6,15 +6,15 @@ from uuid import UUID
 
 import typer
 
-from payonce.cli.confirming import confirm
+from payonce.cli.arguments import ByOption, LimitOption, described_amount, parsed_effect_id, somebody
+from payonce.cli.confirmation import confirm
 from payonce.cli.output import JsonOption, YesOption, opened, run_async, show, table
-from payonce.cli.parsing import ByOption, LimitOption, described_amount, parsed_effect_id, somebody
 from payonce.kit.outcomes import Invalid
 
 if TYPE_CHECKING:
-    from payonce.app import App
-    from payonce.engine.brakes import Approval, Done
-    from payonce.engine.effects.inbox import Listed, Shown
+    from payonce.app.process import App
+    from payonce.engine.controls import Approval, Done
+    from payonce.engine.effects.queries import Listed, Shown
     from payonce.engine.effects.review import Answer
 
 OPEN: Final = ("review", "unknown", "intended")
@@ -57,8 +57,8 @@ def list_effects(
     states, behind = parsed_states(state), None if after is None else parsed_effect_id(after)
 
     async def act() -> None:
-        from payonce.engine.effects.inbox import effects
         from payonce.engine.effects.model import State
+        from payonce.engine.effects.queries import effects
 
         async with opened() as app:
             found = await effects(
@@ -78,7 +78,7 @@ def show_effect(effect: EffectArgument, as_json: JsonOption = False) -> None:
     effect_id = parsed_effect_id(effect)
 
     async def act() -> None:
-        from payonce.engine.effects.inbox import shown
+        from payonce.engine.effects.queries import shown
 
         async with opened() as app:
             found = await shown(app.read, effect_id)
@@ -110,7 +110,7 @@ def answer(
         raise Invalid(f"--yes needs --revision, so that you answer what you saw; see: payonce effects show {effect_id}")
 
     async def act() -> None:
-        from payonce.engine.brakes import ReviewAnswer, ask
+        from payonce.engine.controls import ReviewAnswer, ask
 
         async with opened() as app:
             seen = revision if yes else await _ask(app, effect_id, said, as_json)
@@ -124,7 +124,7 @@ def answer(
 
 
 def _tell(effect_id: UUID, end: "Done | Approval", as_json: bool) -> None:
-    from payonce.engine.brakes import Done, what_follows
+    from payonce.engine.controls import Done, what_follows
 
     if isinstance(end, Done):
         said = f"the effect is {end.result['state']}; {what_follows(end.result)}"
@@ -136,7 +136,7 @@ def _tell(effect_id: UUID, end: "Done | Approval", as_json: bool) -> None:
 
 async def _ask(app: "App", effect_id: UUID, said: str, as_json: bool) -> int:
     """Shows what is answered; the revision of what was seen."""
-    from payonce.engine.effects.inbox import shown
+    from payonce.engine.effects.queries import shown
 
     found = await shown(app.read, effect_id)
     confirm("an answer", f"answer {said}?", *_rendered(found), yes=False, as_json=as_json)
@@ -165,7 +165,7 @@ def _parsed_outcome(said: str, outcome: str | None) -> Any:
 
 
 def _described(listed: "Listed") -> dict[str, Any]:
-    from payonce.logs import without_secrets
+    from payonce.app.logging import without_secrets
 
     effect = listed.effect
     names = ("id", "kind", "key", "generation", "state", "safety", "revision", "attempt", "scope", "vendor_ref",
@@ -224,8 +224,8 @@ def _rendered(found: "Shown") -> list[Any]:
 
 
 def _document(text: str | None) -> Any:
+    from payonce.app.logging import without_secrets
     from payonce.kit.money import loads_exact
-    from payonce.logs import without_secrets
 
     return None if text is None else without_secrets(loads_exact(text))
 

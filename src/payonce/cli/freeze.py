@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from payonce.cli.confirming import confirm
-from payonce.cli.output import JsonOption, YesOption, note, opened, run_async, show, table
-from payonce.cli.parsing import (
+from payonce.cli.arguments import (
     ByOption,
     LimitOption,
     described_amount,
@@ -16,12 +14,14 @@ from payonce.cli.parsing import (
     parsed_number,
     somebody,
 )  # fmt: skip
+from payonce.cli.confirmation import confirm
+from payonce.cli.output import JsonOption, YesOption, note, opened, run_async, show, table
 from payonce.kit.durations import parsed_duration_s
 from payonce.kit.outcomes import Invalid
 
 if TYPE_CHECKING:
-    from payonce.app import App
-    from payonce.engine.brakes import Freeze, UnderWay
+    from payonce.app.process import App
+    from payonce.engine.controls import Freeze, UnderWay
 
 LIST: Final = "payonce freeze list"
 
@@ -71,7 +71,7 @@ def add(
     }
 
     async def act() -> None:
-        from payonce.engine.brakes import check_asset, freeze
+        from payonce.engine.controls import check_asset, freeze
 
         async with opened() as app:
             if asset is not None:
@@ -105,7 +105,7 @@ def list_freezes(
     behind = None if before is None else parsed_number(before, "a freeze", LIST)
 
     async def act() -> None:
-        from payonce.engine.brakes import freezes
+        from payonce.engine.controls import freezes
 
         async with opened() as app:
             found = await freezes(app.read, ended=everything, limit=limit, before=behind)
@@ -131,7 +131,7 @@ def lift_freeze(
     number = parsed_number(freeze, "a freeze", LIST)
 
     async def act() -> None:
-        from payonce.engine.brakes import freeze_of, lift
+        from payonce.engine.controls import freeze_of, lift
 
         async with opened() as app:
             if not yes:
@@ -156,7 +156,7 @@ def _described_sends(sends: "UnderWay") -> dict[str, Any]:
 
 
 async def _wait(app: "App", made: "Freeze") -> "UnderWay":
-    from payonce.engine.brakes import wait_until_quiet
+    from payonce.engine.controls import wait_until_quiet
 
     if made.under_way:
         note(f"freeze {made.id} is in force; waiting for sends: {made.under_way}")
@@ -164,8 +164,8 @@ async def _wait(app: "App", made: "Freeze") -> "UnderWay":
 
 
 async def _doubts(app: "App", conditions: dict[str, str | None]) -> list[str]:
-    from payonce.app import SERVICES
-    from payonce.engine.brakes import never_seen
+    from payonce.app.registry import SERVICES
+    from payonce.engine.controls import never_seen
 
     doubts = await never_seen(app.read, conditions["vendor"], conditions["asset"])
     known = list(dict.fromkeys(service.name for service in SERVICES))

@@ -4,13 +4,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from payonce.cli.arguments import ByOption, somebody
 from payonce.cli.output import JsonOption, note, opened, run_async, show, table
-from payonce.cli.parsing import ByOption, somebody
 from payonce.kit.durations import parsed_duration_s
 
 if TYPE_CHECKING:
-    from payonce.engine.apikeys import ApiKey
-    from payonce.routes.scopes import ScopeCatalogue
+    from payonce.engine.operators.api_keys import ApiKey
+    from payonce.http.kit.scopes import ScopeCatalogue
 
 HELP: Final = """Make and revoke API keys. A key is shown once; the store keeps only its digest.
 
@@ -44,7 +44,7 @@ def add(
     _catalogue().check(scope, tenant)
 
     async def act() -> None:
-        from payonce.engine.apikeys import make_key
+        from payonce.engine.operators.api_keys import make_key
 
         async with opened() as app, app.begin() as tx:
             made = await make_key(tx, holder, scope, somebody(by), tenant=tenant, lifetime_s=lifetime_s)
@@ -64,7 +64,7 @@ def list_keys(
     """Keys by their visible part, the newest first."""
 
     async def act() -> None:
-        from payonce.engine.apikeys import keys
+        from payonce.engine.operators.api_keys import keys
 
         async with opened() as app:
             found = await keys(app.read, holder=holder, also_ended=ended)
@@ -86,7 +86,7 @@ def revoke(
     """
 
     async def act() -> None:
-        from payonce.engine.apikeys import revoke_key
+        from payonce.engine.operators.api_keys import revoke_key
 
         async with opened() as app, app.begin() as tx:
             ended = await revoke_key(tx, key, somebody(by), why)
@@ -105,7 +105,7 @@ def scopes(as_json: JsonOption = False) -> None:
 
 
 def _catalogue() -> "ScopeCatalogue":
-    from payonce.app import scope_catalogue
+    from payonce.app.registry import scope_catalogue
 
     return scope_catalogue()
 

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from payonce.cli.output import JsonOption, opened, run_async, show, table
-from payonce.cli.parsing import (
+from payonce.cli.arguments import (
     AmountArgument,
     AssetArgument,
     ByOption,
@@ -16,10 +15,11 @@ from payonce.cli.parsing import (
     parsed_number,
     somebody,
 )  # fmt: skip
+from payonce.cli.output import JsonOption, opened, run_async, show, table
 from payonce.kit.durations import parsed_duration_s
 
 if TYPE_CHECKING:
-    from payonce.engine.brakes import Limit, Used
+    from payonce.engine.controls import Limit, Used
 
 HELP: Final = """Bound what leaves within any hour, by asset and vendor. Over it messages wait; none is dropped.
 
@@ -39,7 +39,7 @@ def list_limits(as_json: JsonOption = False) -> None:
     """All limits, and how much of each its window holds now."""
 
     async def act() -> None:
-        from payonce.engine.brakes import limits
+        from payonce.engine.controls import limits
 
         async with opened() as app:
             found = await limits(app.read)
@@ -66,7 +66,7 @@ def set_(
     most, window_s = parsed_amount(amount, asset, exponent), parsed_duration_s(window, "--window")
 
     async def act() -> None:
-        from payonce.engine.brakes import set_limit
+        from payonce.engine.controls import set_limit
 
         async with opened() as app, app.begin() as tx:
             made = await set_limit(tx, most, somebody(by), window_s=window_s, vendor=vendor)
@@ -85,7 +85,7 @@ def remove(
     number = parsed_number(limit, "a limit", "payonce limits list")
 
     async def act() -> None:
-        from payonce.engine.brakes import remove_limit
+        from payonce.engine.controls import remove_limit
 
         async with opened() as app, app.begin() as tx:
             removed = await remove_limit(tx, number, somebody(by))

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from payonce.cli.arguments import ByOption, somebody
 from payonce.cli.output import JsonOption, note, opened, run_async, show, table
-from payonce.cli.parsing import ByOption, somebody
 
 if TYPE_CHECKING:
-    from payonce.app import App
-    from payonce.engine.bulk import Operation
+    from payonce.app.process import App
+    from payonce.engine.messages.bulk import Operation
 
 LISTED: Final = 20
 STALLED_S: Final = 1.0
@@ -28,8 +28,8 @@ def operations(queue: OptionalQueue = None, as_json: JsonOption = False) -> None
     """
 
     async def act() -> None:
-        from payonce.engine import bulk
-        from payonce.engine.declared import check_known
+        from payonce.engine.messages import bulk
+        from payonce.engine.messages.declarations import check_known
 
         async with opened() as app:
             if queue is not None:
@@ -51,7 +51,7 @@ def stop(operation: OperationArgument, by: ByOption = None, as_json: JsonOption 
     """
 
     async def act() -> None:
-        from payonce.engine import bulk
+        from payonce.engine.messages import bulk
 
         async with opened() as app, app.begin() as tx:
             stopped = await bulk.stop(tx, operation, somebody(by))
@@ -63,7 +63,7 @@ def stop(operation: OperationArgument, by: ByOption = None, as_json: JsonOption 
 async def follow(app: "App", operation_id: int) -> "Operation":
     """Carries it on from here, batch by batch, until it has ended, and says how far it is. Broken off, it goes on in
     whichever process leads."""
-    from payonce.engine import bulk
+    from payonce.engine.messages import bulk
 
     operation = await bulk.operation_of(app.read, operation_id)
     assert operation is not None

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from payonce.cli.confirming import confirm
+from payonce.cli.arguments import ByOption, parsed_id, somebody
+from payonce.cli.confirmation import confirm
 from payonce.cli.output import JsonOption, YesOption, opened, run_async, show, table
-from payonce.cli.parsing import ByOption, parsed_id, somebody
 from payonce.kit.words import counted
 
 if TYPE_CHECKING:
-    from payonce.app import App
+    from payonce.app.process import App
     from payonce.engine.outbox import Stored
 
 PAGE_DEFAULT: Final = 20
@@ -179,7 +179,7 @@ def _table(title: str, found: "Sequence[Stored]") -> Any:
 
 def _described(found: "Sequence[Stored]") -> list[dict[str, Any]]:
     """Entries as they may be shown: secrets hidden."""
-    from payonce.logs import without_secrets
+    from payonce.app.logging import without_secrets
 
     return [
         {

@@ -12,7 +12,7 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from payonce.app import App
+    from payonce.app.process import App
     from payonce.settings import Settings
 
 Result = TypeVar("Result")
@@ -42,7 +42,7 @@ def loop_factory() -> Any:
 
 def command_settings(*, quiet: bool = True) -> "Settings":
     """The settings, with the log set up by them. Commands that only ask are quiet."""
-    from payonce.logs import configure_logs
+    from payonce.app.logging import configure_logs
     from payonce.settings import load_settings
 
     settings = load_settings()
@@ -53,7 +53,7 @@ def command_settings(*, quiet: bool = True) -> "Settings":
 @asynccontextmanager
 async def opened(role: str | None = None) -> AsyncIterator["App"]:
     """The application without roles: for looking and steering. `role` is one whose tables the command needs."""
-    from payonce.app import App
+    from payonce.app.process import App
     from payonce.kit.outcomes import Invalid
 
     async with App.open(command_settings()) as app:

@@ -5,8 +5,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from payonce.cli.arguments import ByOption, parsed_moment, somebody
 from payonce.cli.output import JsonOption, opened, run_async, show, table
-from payonce.cli.parsing import ByOption, parsed_moment, somebody
 from payonce.kit.outcomes import Invalid
 
 HELP: Final = """Quarantine: after a restore or a failover nothing is sent until vendors' statements were reconciled.
@@ -28,7 +28,7 @@ def quarantine(context: typer.Context, as_json: JsonOption = False) -> None:
         return
 
     async def act() -> None:
-        from payonce.engine.quarantine import blockers, open_quarantine
+        from payonce.engine.controls.quarantine import blockers, open_quarantine
 
         async with opened() as app:
             found = await open_quarantine(app.read)
@@ -67,7 +67,7 @@ def begin(
     moment = parsed_moment(lost_since, "--lost-since")
 
     async def act() -> None:
-        from payonce.engine.quarantine import begin_quarantine
+        from payonce.engine.controls.quarantine import begin_quarantine
 
         async with opened() as app, app.begin() as tx:
             begun = await begin_quarantine(tx, reason, somebody(by), moment)
@@ -86,7 +86,7 @@ def widen(
     moment = parsed_moment(lost_since, "--lost-since")
 
     async def act() -> None:
-        from payonce.engine.quarantine import widen
+        from payonce.engine.controls.quarantine import widen
 
         async with opened() as app, app.begin() as tx:
             widened = await widen(tx, moment, somebody(by))
@@ -106,7 +106,7 @@ def release(
     """Let effects be sent again, when everything was reconciled or you accept that it was not."""
 
     async def act() -> None:
-        from payonce.engine.quarantine import open_quarantine, release
+        from payonce.engine.controls.quarantine import open_quarantine, release
 
         async with opened() as app:
             found = await open_quarantine(app.read)

@@ -8,15 +8,17 @@ from uuid import UUID
 
 import typer
 
-from payonce.cli import changes, elsewhere, operations, pushed
+from payonce.cli import changes, operations
+from payonce.cli import pushed_queues as pushed
+from payonce.cli import redis_queues as elsewhere
+from payonce.cli.arguments import ByOption, QueueArgument, StateOption, parsed_id, somebody
 from payonce.cli.output import JsonOption, opened, run_async, show, table
-from payonce.cli.parsing import ByOption, QueueArgument, StateOption, parsed_id, somebody
 from payonce.kit.outcomes import Invalid
 
 if TYPE_CHECKING:
-    from payonce.app import App
-    from payonce.engine.model import Message
-    from payonce.engine.queue import Depth, Stored
+    from payonce.app.process import App
+    from payonce.engine.messages.model import Message
+    from payonce.engine.messages.ports import Depth, Stored
 
 INPUT_MAX_BYTES: Final = 1024 * 1024
 """Of standard input: four times what a payload may have, so that the refusal can name the real limit."""
@@ -92,7 +94,7 @@ def peek(
 
     Example: payonce queues peek tally-changes --state parked --limit 5
     """
-    from payonce.engine.model import State
+    from payonce.engine.messages.model import State
 
     behind = None if after is None else parsed_id(after)
 
@@ -159,7 +161,7 @@ def put(
 
 def described(found: "Sequence[Stored]") -> list[dict[str, Any]]:
     """Stored messages as they may be shown: secrets hidden."""
-    from payonce.logs import without_secrets
+    from payonce.app.logging import without_secrets
 
     return [
         {
@@ -250,7 +252,7 @@ def _message(queue: str, body: bytes, given: dict[str, Any]) -> "Message":
     """Judged before any connection is made, so that bad input writes nothing."""
     import msgspec
 
-    from payonce.engine.model import check_message, encode_payloads, message_from_wire
+    from payonce.engine.messages.model import check_message, encode_payloads, message_from_wire
     from payonce.kit.ids import new_id
 
     message = message_from_wire(queue, body)

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from payonce.cli.arguments import ByOption, parsed_moment, somebody
 from payonce.cli.errors import EXIT_UNEQUAL, say_error
 from payonce.cli.output import JsonOption, opened, run_async, show, table
-from payonce.cli.parsing import ByOption, parsed_moment, somebody
 from payonce.kit.outcomes import Invalid
 from payonce.kit.redact import redact
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from uuid import UUID
 
-    from payonce.app import App
+    from payonce.app.process import App
     from payonce.engine.reconcile import Item, StatementSource
 
 HELP: Final = """Hold vendors' statements against our effects, both ways.
@@ -143,7 +143,7 @@ def write_off(
     item_id = _parsed_item(item)
 
     async def act() -> None:
-        from payonce.engine.brakes import Done, WriteOff, ask
+        from payonce.engine.controls import Done, WriteOff, ask
 
         # Redacted before it is kept with the question for the second person.
         given = WriteOff(item_id, account, redact(note))

@@ -17,7 +17,7 @@ from payonce.kit.collector import leave_what_is_loaded
 from payonce.kit.outcomes import Invalid, Unavailable
 
 if TYPE_CHECKING:
-    from payonce.app import App
+    from payonce.app.process import App
     from payonce.settings import Settings
 
 PR_SET_PDEATHSIG: Final = 1
@@ -33,7 +33,7 @@ def up(port: PortOption = None, as_json: JsonOption = False) -> None:
 
     Example: payonce up --port 9000
     """
-    from payonce.app import role_names
+    from payonce.app.registry import role_names
 
     settings = command_settings(quiet=False)
     _run(settings, settings.payouts.runnable(role_names(settings)), settings.port if port is None else port, as_json)
@@ -66,9 +66,9 @@ def _run(settings: "Settings", roles: list[str], port: int | None, as_json: bool
 
 
 async def _serve(settings: "Settings", roles: list[str], port: int | None, as_json: bool) -> signal.Signals:
-    from payonce.app import App
-    from payonce.billing_outside import tell_where
+    from payonce.app.process import App
     from payonce.kit.log import get_logger
+    from payonce.services.billing.resources import tell_where
 
     log = get_logger(__name__)
     told = first_signal()
@@ -102,7 +102,7 @@ async def _listen(
     wanted = port_of(settings, roles) if port is None else port
     if wanted is None:
         return None
-    from payonce.web import listening
+    from payonce.http.server import listening
 
     try:
         return await stack.enter_async_context(listening(app, settings.host, wanted))
@@ -120,9 +120,9 @@ async def _tell_the_way_in(app: "App", host: str, port: int, as_json: bool) -> N
     goes to a terminal alone: a pipe or a file is often a log, which more people read than may come in."""
     import structlog
 
-    from payonce.console.door import is_loopback
+    from payonce.console.auth import is_loopback
     from payonce.console.ticket import link_with
-    from payonce.engine.people import people
+    from payonce.engine.operators import people
 
     if await people(app.read):
         return

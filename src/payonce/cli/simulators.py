@@ -52,11 +52,11 @@ def simulators(
 async def _serve(
     settings: "Settings", host: str, ports: tuple[int, int, int], webhooks_to: str | None, as_json: bool
 ) -> tuple[signal.Signals, dict[str, str]]:
+    from payonce.app.resources import SIMULATED_KEY, simulated_changenow, simulated_gateway, telling
     from payonce.kit.http import Unsendable, parse_url
     from payonce.kit.log import get_logger
-    from payonce.outside import SIMULATED_KEY, simulated_changenow, simulated_gateway, telling
-    from payonce.paying import simulated_chain
-    from payonce.testing.serving import serving
+    from payonce.services.payouts.resources import simulated_chain
+    from payonce.testing.server import serving
 
     log = get_logger(__name__)
     if webhooks_to is not None:

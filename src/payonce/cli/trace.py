@@ -8,7 +8,7 @@ from payonce.cli.errors import EXIT_FAILED
 from payonce.cli.output import JsonOption, note, opened, run_async, show, table
 
 if TYPE_CHECKING:
-    from payonce.engine.queue import Stored
+    from payonce.engine.messages.ports import Stored
 
 
 def trace(
@@ -46,9 +46,9 @@ def trace(
 async def _trace(what: str) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from payonce.engine import joblog
-    from payonce.engine.finding import find_anywhere
-    from payonce.logs import without_secrets
+    from payonce.app.logging import without_secrets
+    from payonce.engine.messages import job_log as joblog
+    from payonce.engine.messages.search import find_anywhere
 
     async with opened() as app:
         found = await joblog.trace(app.read, what)
@@ -80,7 +80,7 @@ async def _trace(what: str) -> dict[str, Any]:
 
 def _described(stored: "Stored") -> dict[str, Any]:
     """A message that lies in its queue and has not run yet, as an entry."""
-    from payonce.logs import without_secrets
+    from payonce.app.logging import without_secrets
 
     message = stored.message
     return {

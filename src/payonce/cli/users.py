@@ -6,8 +6,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from payonce.cli.arguments import ByOption, somebody
 from payonce.cli.output import JsonOption, opened, run_async, show, table
-from payonce.cli.parsing import ByOption, somebody
 from payonce.kit.outcomes import Invalid
 
 commands = typer.Typer(help="Who may log in to the console.", no_args_is_help=True)
@@ -29,8 +29,8 @@ def add(
     """
 
     async def act() -> None:
-        from payonce.engine.people import add_person
-        from payonce.engine.people.model import checked_name, checked_role
+        from payonce.engine.operators import add_person
+        from payonce.engine.operators.model import checked_name, checked_role
 
         wanted, kept = checked_role(role), checked_name(name)
         password = _password(kept, password_stdin)
@@ -48,7 +48,7 @@ def list_users(as_json: JsonOption = False) -> None:
     async def act() -> None:
         from dataclasses import asdict
 
-        from payonce.engine.people import people
+        from payonce.engine.operators import people
 
         async with opened() as app:
             found = [asdict(each) for each in await people(app.read)]
@@ -69,8 +69,8 @@ def passwd(
     """Set a new password; their sessions end."""
 
     async def act() -> None:
-        from payonce.engine.people import set_password
-        from payonce.engine.people.model import checked_name
+        from payonce.engine.operators import set_password
+        from payonce.engine.operators.model import checked_name
 
         kept = checked_name(name)
         password = _password(kept, password_stdin)
@@ -91,8 +91,8 @@ def role(
     """Change what a person may do, from their next click on."""
 
     async def act() -> None:
-        from payonce.engine.people import set_role
-        from payonce.engine.people.model import checked_role
+        from payonce.engine.operators import set_role
+        from payonce.engine.operators.model import checked_role
 
         wanted = checked_role(role)
         async with opened() as app, app.begin() as tx:
@@ -107,7 +107,7 @@ def remove(name: NameArgument, by: ByOption = None, as_json: JsonOption = False)
     """Take a login away, and end its sessions. What they did stays in the audit log."""
 
     async def act() -> None:
-        from payonce.engine.people import remove_person
+        from payonce.engine.operators import remove_person
 
         async with opened() as app, app.begin() as tx:
             await remove_person(tx, name, somebody(by))
@@ -118,7 +118,7 @@ def remove(name: NameArgument, by: ByOption = None, as_json: JsonOption = False)
 
 def _password(name: str, from_stdin: bool) -> str:
     """Never an argument: those are in the shell's history and in the list of processes."""
-    from payonce.engine.people.passwords import check_password
+    from payonce.engine.operators.passwords import check_password
 
     if from_stdin:
         password = sys.stdin.readline(PASSWORD_INPUT_MAX).rstrip("\r\n")

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
 
-from payonce.engine.model import NAME_MAX_LENGTH
+from payonce.engine.messages.model import NAME_MAX_LENGTH
 from payonce.kit.outcomes import Invalid
 
 REASON_MAX_LENGTH: Final = 1_000

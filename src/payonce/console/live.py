@@ -12,7 +12,7 @@ from starlette.responses import Response, StreamingResponse
 
 from payonce.console.forms import choice_of, name_of
 from payonce.console.page import Page, Visit, get
-from payonce.engine.history import Minute, history
+from payonce.engine.monitoring.history import Minute, history
 
 TICK_S: Final = 3.0
 SAMPLE_EVERY: Final = 5

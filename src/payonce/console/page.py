@@ -9,13 +9,13 @@ from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from payonce.console.board import Board
+from payonce.console.cache import Board
+from payonce.console.context import Desk
 from payonce.console.cookies import NOTICE, Cookies
-from payonce.console.desk import Desk
-from payonce.console.glance import Glance
 from payonce.console.links import ROOT, link
+from payonce.console.summary import Glance
 from payonce.console.templating import ENVIRONMENT
-from payonce.engine.people import Person, Role
+from payonce.engine.operators import Person, Role
 
 NOTICE_MAX_LENGTH: Final = 600
 

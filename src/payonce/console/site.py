@@ -13,17 +13,17 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from payonce.console import entrance
+from payonce.console import login as entrance
+from payonce.console.auth import HEADERS, Door, is_loopback, visit_of
+from payonce.console.context import Desk
 from payonce.console.cookies import Cookies
-from payonce.console.desk import Desk
-from payonce.console.door import HEADERS, Door, is_loopback, visit_of
 from payonce.console.links import link
 from payonce.console.page import Page, PageRoute, Visit, get
 from payonce.console.pages import PAGES
 from payonce.console.templating import ENVIRONMENT, STATIC
 from payonce.console.ticket import Ticket
-from payonce.engine.database import is_transient
-from payonce.engine.declared import UnknownQueue
+from payonce.engine.database.connections import is_transient
+from payonce.engine.messages.declarations import UnknownQueue
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid, PayonceError, Stale
 from payonce.kit.redact import redact

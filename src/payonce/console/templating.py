@@ -10,11 +10,11 @@ from typing import Any, Final
 import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from payonce.app.logging import without_secrets
+from payonce.console.charts import still
 from payonce.console.links import ROOT, link
-from payonce.console.stills import still
 from payonce.kit.money import Amount
 from payonce.kit.words import counted
-from payonce.logs import without_secrets
 
 FOLDER: Final = Path(__file__).parent
 STATIC: Final = FOLDER / "static"

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from payonce.console.desk import Desk
-from payonce.engine.causes import Cause, cause_key, causes
-from payonce.engine.model import State
-from payonce.engine.queue import Depth
+from payonce.console.context import Desk
+from payonce.engine.messages.model import State
+from payonce.engine.messages.ports import Depth
+from payonce.engine.monitoring.causes import Cause, cause_key, causes
 from payonce.kit.outcomes import Invalid, QueueAway
 
 READ_MAX: Final = 200

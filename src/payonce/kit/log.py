@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 
 def _structlog() -> Any:
-    """structlog takes rich along wherever it finds it, to draw tracebacks. Ours are drawn in payonce.logs, and rich is
-    loaded by those who print a table."""
+    """structlog takes rich along wherever it finds it, to draw tracebacks. Ours are drawn in payonce.app.logging, and
+    rich is loaded by those who print a table."""
     if "structlog" in sys.modules or "rich" in sys.modules:
         return import_module("structlog")
     # By the rules of import, None in this place means that there is no such module.

@@ -1,1 +1,1 @@
-"""Implementations of the ports in engine/queue.py, one folder each."""
+"""Implementations of the ports in engine/messages/ports.py, one folder each."""

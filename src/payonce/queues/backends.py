@@ -6,15 +6,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
-from payonce.engine.bell import Bell
-from payonce.engine.database import Database, is_transient
+from payonce.engine.database.connections import Database, is_transient
+from payonce.engine.database.notifier import Bell
 from payonce.engine.janitors import LEADER, Janitor
+from payonce.engine.messages.policy import Policy
+from payonce.engine.messages.ports import Admin, PullQueue
 from payonce.engine.outbox import Relay
-from payonce.engine.policy import Policy
-from payonce.engine.queue import Admin, PullQueue
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid, Unavailable
-from payonce.queues.cloudtasks.opening import CloudTasks
+from payonce.queues.cloudtasks.assembly import CloudTasks
 from payonce.queues.postgres import PostgresAdmin, PostgresFeed, PostgresQueue
 from payonce.queues.routing import DeclaringFeed, RoutedAdmin, RoutedFeed
 

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from uuid import UUID
 
-from payonce.engine.bell import Bell
-from payonce.engine.database import Connection, Database
-from payonce.engine.model import Message
+from payonce.engine.database.connections import Connection, Database
+from payonce.engine.database.notifier import Bell
+from payonce.engine.messages.model import Message
+from payonce.engine.messages.policy import Policy
 from payonce.engine.outbox import put_out, wake_name
-from payonce.engine.policy import Policy
 
 
 class ForwardedFeed:

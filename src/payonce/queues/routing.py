@@ -5,11 +5,11 @@ from datetime import datetime
 from typing import Protocol
 from uuid import UUID
 
-from payonce.engine.database import Connection
-from payonce.engine.model import Message, State
-from payonce.engine.policy import Policy
-from payonce.engine.queue import Admin, Depth, Filter, Preview, Stored
-from payonce.engine.transaction import RingingFeed
+from payonce.engine.database.connections import Connection
+from payonce.engine.messages.model import Message, State
+from payonce.engine.messages.policy import Policy
+from payonce.engine.messages.ports import Admin, Depth, Filter, Preview, Stored
+from payonce.engine.messages.transaction import RingingFeed
 
 
 class DeclaringFeed(RingingFeed, Protocol):

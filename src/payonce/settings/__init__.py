@@ -33,8 +33,8 @@
 | CHANGENOW_PRIVATE_API_KEY | API key for ChangeNOW's list of exchanges, which some partners need | CHANGENOW_API_KEY |
 | CHANGENOW_URL | address of ChangeNOW | https://api.changenow.io |
 
-QUEUE_POLICY__<QUEUE>__<FIELD> changes one field of one queue's policy; see payonce.engine.policy. Further settings are
-in payonce.settings.access, .payouts and .billing; any of them may name a secret instead (.references).
+QUEUE_POLICY__<QUEUE>__<FIELD> changes one field of one queue's policy; see payonce.engine.messages.policy. Further
+settings are in payonce.settings.access, .payouts and .billing; any of them may name a secret instead (.references).
 """
 
 import os
@@ -51,7 +51,7 @@ from payonce.kit.outcomes import Invalid
 from payonce.kit.postgres_hosts import hosts_of
 from payonce.settings.access import AccessSettings
 from payonce.settings.billing import BillingSettings, jwt_keys, notification_secrets
-from payonce.settings.keeping import KEY_BYTES, default_data_dir, kept, kept_keys
+from payonce.settings.data_folder import KEY_BYTES, default_data_dir, kept, kept_keys
 from payonce.settings.payouts import HOSTPAY_KEY, SIGNING_KEY, PayoutsSettings
 from payonce.settings.references import resolved
 from payonce.settings.variables import sentence, variables

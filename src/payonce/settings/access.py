@@ -20,7 +20,7 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
 from payonce.kit.outcomes import Invalid
-from payonce.settings.keeping import kept
+from payonce.settings.data_folder import kept
 
 CLOUD_RUN: Final = "cloud-run"
 OF_CLOUD_RUN: Final = ("K_SERVICE", "K_REVISION", "K_CONFIGURATION")

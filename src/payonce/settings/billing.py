@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
 from payonce.kit.outcomes import Invalid
-from payonce.settings.keeping import KEY_BYTES, kept
+from payonce.settings.data_folder import KEY_BYTES, kept
 
 if TYPE_CHECKING:
     from payonce.kit.webhooks.secrets import Secret

@@ -11,9 +11,9 @@ from typing import Final, cast
 
 import asyncpg
 
-from payonce.engine.bell import CHANNEL, EVERYBODY
-from payonce.engine.migrate import SERVICE_ROLE
-from payonce.engine.sessions import connect
+from payonce.engine.database.migrate import SERVICE_ROLE
+from payonce.engine.database.notifier import CHANNEL, EVERYBODY
+from payonce.engine.database.sessions import connect
 
 HOPS_MAX: Final = 10_000
 """A drain that makes new work due at every hop would otherwise never arrive."""

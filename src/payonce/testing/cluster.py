@@ -32,7 +32,7 @@ from payonce.embedded.home import find_home, make_home, make_socket_folder
 from payonce.embedded.postgres import untie
 from payonce.embedded.postmaster import is_alive, wait_until
 from payonce.embedded.roles import SUPERUSER
-from payonce.engine.migrate import Migration
+from payonce.engine.database.migrate import Migration
 from payonce.kit.outcomes import Unavailable
 from payonce.testing.servers import OWNER, QUICK_SETTINGS, ScratchDatabase, ScratchServer, make_folder
 

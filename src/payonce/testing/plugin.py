@@ -27,8 +27,8 @@ import pytest
 import uvloop
 
 from payonce.embedded.redis import RedisServer
-from payonce.engine.durability import ACCEPT_DATA_LOSS
-from payonce.engine.migrate import known_migrations
+from payonce.engine.database.durability import ACCEPT_DATA_LOSS
+from payonce.engine.database.migrate import known_migrations
 from payonce.testing.servers import MEMORY, ScratchDatabase, ScratchServer, Servers
 from payonce.testing.stage import OpenStage, open_stage
 

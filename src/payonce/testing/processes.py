@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from payonce.engine.durability import ACCEPT_DATA_LOSS
+from payonce.engine.database.durability import ACCEPT_DATA_LOSS
 from payonce.testing.eventually import DEFAULT_WITHIN_S, eventually
 
 OURS: Final = ("DATABASE_", "PAYONCE_", "QUEUE_POLICY__", "PORT", "CHANGENOW_")

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import redis.asyncio
 
-from payonce.engine.bell import CHANNEL, EVERYBODY
+from payonce.engine.database.notifier import CHANNEL, EVERYBODY
 from payonce.queues.redis.keys import TEST_CLOCK, main_key
 from payonce.queues.redis.store import clock_fields
 from payonce.testing.clock import Clock

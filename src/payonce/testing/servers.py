@@ -16,7 +16,7 @@ from uuid import uuid4
 import asyncpg
 
 from payonce.embedded import Installation, Server, choose_installation, reset, start
-from payonce.engine.migrate import Migration, migrate
+from payonce.engine.database.migrate import Migration, migrate
 
 TEMPLATE: Final = "payonce_template"
 OWNER: Final = "payonce_owner"

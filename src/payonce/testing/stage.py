@@ -9,13 +9,13 @@ from typing import Final
 
 import asyncpg
 
-from payonce.engine.bell import Bell
-from payonce.engine.database import Database
-from payonce.engine.policy import Policy
-from payonce.engine.process import Worker
-from payonce.engine.sessions import connect
-from payonce.engine.transaction import Reader, Tx, begin
-from payonce.engine.work import Handler
+from payonce.engine.database.connections import Database
+from payonce.engine.database.notifier import Bell
+from payonce.engine.database.sessions import connect
+from payonce.engine.messages.policy import Policy
+from payonce.engine.messages.process import Worker
+from payonce.engine.messages.transaction import Reader, Tx, begin
+from payonce.engine.messages.work import Handler
 from payonce.queues.postgres import PostgresAdmin, PostgresFeed, PostgresQueue
 from payonce.testing.clock import Clock
 from payonce.testing.servers import ScratchDatabase

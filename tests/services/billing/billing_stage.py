@@ -12,19 +12,25 @@ import msgspec
 
 from payonce.engine.audit import Severity, notes
 from payonce.engine.ledger import Account, balance
-from payonce.engine.process import Worker
+from payonce.engine.messages.process import Worker
 from payonce.engine.webhooks import Received, Receiver
 from payonce.kit.http import HttpClient
 from payonce.kit.money import Amount, Asset, well_known
 from payonce.kit.outcomes import Retry
 from payonce.kit.webhooks import Scheme, Secret
 from payonce.services.billing import INVARIANTS, QUEUES, ROLES
-from payonce.services.billing.payments import methods
-from payonce.services.billing.payments.notifying import Notifier, open_notifier
+from payonce.services.billing.payments.handlers.notifications import Notifier, open_notifier
+from payonce.services.billing.payments.store import payment_methods as methods
 from payonce.services.billing.policies import BILLING_CLOCK
-from payonce.services.billing.subscriptions import applying, changing, clocks, invoice_store, keeping, starting, store
-from payonce.services.billing.subscriptions.changing import When
+from payonce.services.billing.subscriptions import schedules as keeping
+from payonce.services.billing.subscriptions.handlers import new_subscriptions as starting
+from payonce.services.billing.subscriptions.handlers import payment_events as applying
+from payonce.services.billing.subscriptions.handlers import plan_changes as changing
+from payonce.services.billing.subscriptions.handlers import test_clocks as clocks
+from payonce.services.billing.subscriptions.handlers.plan_changes import When
 from payonce.services.billing.subscriptions.model import Invoice, State, Subscription
+from payonce.services.billing.subscriptions.store import invoices as invoice_store
+from payonce.services.billing.subscriptions.store import subscriptions as store
 from payonce.services.billing.wire import Notification
 from payonce.testing import OpenStage, Stage
 from payonce.testing.faults import Script

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from payonce.engine.apikeys import make_key
+from payonce.engine.operators.api_keys import make_key
 from payonce.kit.http import HttpClient
 from payonce.kit.outcomes import PayonceError
 from payonce.kit.ports import held_ports

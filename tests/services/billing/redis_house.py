@@ -8,9 +8,9 @@ from datetime import timedelta
 from typing import Any, Final
 
 from payonce.embedded.redis import RedisServer
+from payonce.engine.messages.policy import Policy
+from payonce.engine.messages.process import Worker
 from payonce.engine.outbox import relay_step
-from payonce.engine.policy import Policy
-from payonce.engine.process import Worker
 from payonce.queues.redis import RedisQueue, RedisRelay, RedisStore
 from payonce.services.billing import ROLES
 from payonce.services.billing.subscriptions.model import Subscription

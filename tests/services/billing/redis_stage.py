@@ -5,10 +5,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from payonce.embedded.redis import RedisServer
+from payonce.engine.messages.policy import Policy
+from payonce.engine.messages.process import Worker
+from payonce.engine.messages.work import Handler
 from payonce.engine.outbox import declare_relays, relay_step
-from payonce.engine.policy import Policy
-from payonce.engine.process import Worker
-from payonce.engine.work import Handler
 from payonce.queues.redis import RedisAdmin, RedisFeed, RedisQueue, RedisRelay, RedisStore
 from payonce.testing import OpenStage, RedisClock, Stage
 

@@ -8,9 +8,9 @@ import pytest
 
 from payonce.engine.webhooks import DELIVERIES, add_endpoint
 from payonce.kit.crypto import Keyring
-from payonce.services.billing.subscriptions import starting
-from payonce.services.billing.subscriptions.changing import When
-from payonce.services.billing.subscriptions.refusals import Conflict
+from payonce.services.billing.subscriptions.domain.refusals import Conflict
+from payonce.services.billing.subscriptions.handlers import new_subscriptions as starting
+from payonce.services.billing.subscriptions.handlers.plan_changes import When
 from payonce.testing import OpenStage
 from tests.services.billing.billing_stage import House, open_house
 

@@ -18,7 +18,7 @@ from payonce.embedded.redis import RedisServer
 from payonce.engine.ledger import Account, balance
 from payonce.testing import ScratchDatabase, ScratchServer, Stage, eventually
 from payonce.testing.processes import Processes
-from payonce.testing.serving import serving
+from payonce.testing.server import serving
 from payonce.testing.stage import open_stage
 from tests.engine.webhooks_stage import Shop as Merchant
 from tests.services.billing.billing_stage import AED

@@ -7,9 +7,10 @@ import pytest
 
 from payonce.kit.outcomes import Retry
 from payonce.services.billing.policies import BILLING_CLOCK, CHARGE_INITIATION, PAYMENT_INITIATION, PLAN_CHANGE
-from payonce.services.billing.subscriptions import applying, keeping
-from payonce.services.billing.subscriptions.applying import Applied
-from payonce.services.billing.subscriptions.changing import When
+from payonce.services.billing.subscriptions import schedules as keeping
+from payonce.services.billing.subscriptions.handlers import payment_events as applying
+from payonce.services.billing.subscriptions.handlers.payment_events import Applied
+from payonce.services.billing.subscriptions.handlers.plan_changes import When
 from payonce.services.billing.subscriptions.model import InvoiceState, State
 from payonce.services.billing.wire import Action, Notification, Status
 from payonce.testing import OpenStage
@@ -237,7 +238,7 @@ async def test_an_answer_to_an_earlier_try_is_not_taken_for_the_present_one(stag
 
 
 async def test_part_of_a_payment_is_given_back_with_a_credit_note(stage: OpenStage) -> None:
-    from payonce.services.billing.payments import refunding
+    from payonce.services.billing.payments.handlers import refunds as refunding
 
     async with open_house(stage) as house:
         subscription = await house.subscribe(await house.customer())

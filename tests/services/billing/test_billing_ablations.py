@@ -6,29 +6,28 @@ from contextlib import asynccontextmanager
 import asyncpg
 import pytest
 
-from payonce.engine.transaction import Tx
+from payonce.engine.messages.transaction import Tx
 from payonce.kit.outcomes import Retry
-from payonce.services.billing.payments import credit_holds, refund_store, refunding
-from payonce.services.billing.subscriptions import (
-    applying,
-    clocks,
-    credit_decisions,
-    credit_store,
-    crediting,
-    dunning,
-    invoice_store,
-    issuing,
-    plan_change_billing,
-    plan_moves,
-    renewing,
-    settling,
-)
-from payonce.services.billing.subscriptions.changing import When
-from payonce.services.billing.subscriptions.credit_decisions import CreditChange
-from payonce.services.billing.subscriptions.credit_store import Balance
+from payonce.services.billing.payments.handlers import credit_holds
+from payonce.services.billing.payments.handlers import refunds as refunding
+from payonce.services.billing.payments.store import refunds as refund_store
+from payonce.services.billing.subscriptions.decisions import credit as credit_decisions
+from payonce.services.billing.subscriptions.decisions.credit import CreditChange
+from payonce.services.billing.subscriptions.domain import dunning
+from payonce.services.billing.subscriptions.domain.proration import Billed
+from payonce.services.billing.subscriptions.handlers import invoices as issuing
+from payonce.services.billing.subscriptions.handlers import payment_events as applying
+from payonce.services.billing.subscriptions.handlers import plan_change_billing, plan_moves
+from payonce.services.billing.subscriptions.handlers import renewals as renewing
+from payonce.services.billing.subscriptions.handlers import settlement as settling
+from payonce.services.billing.subscriptions.handlers import test_clocks as clocks
+from payonce.services.billing.subscriptions.handlers.plan_changes import When
 from payonce.services.billing.subscriptions.model import Invoice, InvoiceLine, Subscription
-from payonce.services.billing.subscriptions.proration import Billed
-from payonce.services.billing.subscriptions.store import Standing
+from payonce.services.billing.subscriptions.store import charge_credit as crediting
+from payonce.services.billing.subscriptions.store import credit as credit_store
+from payonce.services.billing.subscriptions.store import invoices as invoice_store
+from payonce.services.billing.subscriptions.store.credit import Balance
+from payonce.services.billing.subscriptions.store.subscriptions import Standing
 from payonce.testing import OpenStage, Stage
 from tests.ablations import Ablations, cases, given, missed, patched
 from tests.conformance.wire import without

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from payonce.kit.outcomes import Invalid
-from payonce.services.billing.subscriptions.calendar import (
+from payonce.services.billing.subscriptions.domain.calendar import (
     COUNT_MAX,
     PERIODS_MAX,
     Anchor,

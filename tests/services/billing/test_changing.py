@@ -8,12 +8,12 @@ import pytest
 
 from payonce.kit.money import Amount
 from payonce.services.billing.policies import PLAN_CHANGE
-from payonce.services.billing.subscriptions import plans
-from payonce.services.billing.subscriptions.calendar import Interval, Unit
-from payonce.services.billing.subscriptions.changing import When
+from payonce.services.billing.subscriptions.domain.calendar import Interval, Unit
+from payonce.services.billing.subscriptions.domain.refusals import Conflict
+from payonce.services.billing.subscriptions.handlers.plan_changes import When
 from payonce.services.billing.subscriptions.model import InvoiceState, LineKind, State
-from payonce.services.billing.subscriptions.plans import Offer
-from payonce.services.billing.subscriptions.refusals import Conflict
+from payonce.services.billing.subscriptions.store import plans
+from payonce.services.billing.subscriptions.store.plans import Offer
 from payonce.testing import OpenStage
 from tests.services.billing.billing_stage import AED, House, aed, open_house
 

@@ -7,10 +7,14 @@ import pytest
 
 from payonce.kit.outcomes import Invalid
 from payonce.services.billing.policies import BILLING_CLOCK
-from payonce.services.billing.subscriptions import changing, clocks, keeping, starting, store
-from payonce.services.billing.subscriptions.changing import When
+from payonce.services.billing.subscriptions import schedules as keeping
+from payonce.services.billing.subscriptions.domain.refusals import Conflict, NotFound
+from payonce.services.billing.subscriptions.handlers import new_subscriptions as starting
+from payonce.services.billing.subscriptions.handlers import plan_changes as changing
+from payonce.services.billing.subscriptions.handlers import test_clocks as clocks
+from payonce.services.billing.subscriptions.handlers.plan_changes import When
 from payonce.services.billing.subscriptions.model import State, Subscription
-from payonce.services.billing.subscriptions.refusals import Conflict, NotFound
+from payonce.services.billing.subscriptions.store import subscriptions as store
 from payonce.testing import OpenStage, eventually
 from tests.locks import apart, waits_for_a_lock
 from tests.services.billing.billing_stage import BEGIN, House, aed, open_house

@@ -4,10 +4,10 @@ from datetime import timedelta
 
 import pytest
 
-from payonce.services.billing.subscriptions import collecting
-from payonce.services.billing.subscriptions.changing import When
+from payonce.services.billing.subscriptions.domain.refusals import Conflict, NotFound
+from payonce.services.billing.subscriptions.handlers import dunning as collecting
+from payonce.services.billing.subscriptions.handlers.plan_changes import When
 from payonce.services.billing.subscriptions.model import Due, InvoiceState, State, Subscription
-from payonce.services.billing.subscriptions.refusals import Conflict, NotFound
 from payonce.testing import OpenStage
 from tests.services.billing.billing_stage import DECLINES, EXPIRED, Customer, House, aed, open_house
 

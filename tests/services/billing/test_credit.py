@@ -8,25 +8,21 @@ import pytest
 from msgspec.structs import replace
 
 from payonce.engine.audit import notes
-from payonce.engine.brakes import Approval, Done, ask, grant, set_threshold
+from payonce.engine.controls import Approval, Done, ask, grant, set_threshold
 from payonce.kit.outcomes import Invalid, Stale
 from payonce.services.billing.policies import BILLING_CLOCK, REFUND_INITIATION, SUBSCRIPTION_UPDATE
-from payonce.services.billing.subscriptions import (
-    applying,
-    collecting,
-    credit_payouts,
-    credit_store,
-    keeping,
-    renewing,
-    store,
-)
-from payonce.services.billing.subscriptions.changing import When
-from payonce.services.billing.subscriptions.credit_decisions import (
+from payonce.services.billing.subscriptions import schedules as keeping
+from payonce.services.billing.subscriptions.decisions.credit import (
     ACTION,
     CreditChange,
     CreditVerdict,
     changing_credit,
 )
+from payonce.services.billing.subscriptions.domain.refusals import Conflict
+from payonce.services.billing.subscriptions.handlers import dunning as collecting
+from payonce.services.billing.subscriptions.handlers import payment_events as applying
+from payonce.services.billing.subscriptions.handlers import renewals as renewing
+from payonce.services.billing.subscriptions.handlers.plan_changes import When
 from payonce.services.billing.subscriptions.model import (
     CreditPayout,
     InvoiceState,
@@ -35,7 +31,9 @@ from payonce.services.billing.subscriptions.model import (
     State,
     Subscription,
 )
-from payonce.services.billing.subscriptions.refusals import Conflict
+from payonce.services.billing.subscriptions.store import credit as credit_store
+from payonce.services.billing.subscriptions.store import credit_payouts
+from payonce.services.billing.subscriptions.store import subscriptions as store
 from payonce.services.billing.wire import Status
 from payonce.testing import OpenStage
 from payonce.vendors.gateway.port import RefundOrder

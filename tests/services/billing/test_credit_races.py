@@ -10,17 +10,22 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from payonce.engine.brakes import ask
+from payonce.engine.controls import ask
 from payonce.kit.outcomes import Invalid, Stale
 from payonce.services.billing.payments import decisions
-from payonce.services.billing.payments import store as payments
 from payonce.services.billing.payments.decisions import GiveBack
+from payonce.services.billing.payments.store import transactions as payments
 from payonce.services.billing.policies import CHARGE_INITIATION, CREDIT_HOLD, REFUND_INITIATION
-from payonce.services.billing.subscriptions import applying, changing, collecting, credit_payouts, credit_store, store
-from payonce.services.billing.subscriptions.changing import When
-from payonce.services.billing.subscriptions.credit_decisions import CreditChange, CreditVerdict, changing_credit
+from payonce.services.billing.subscriptions.decisions.credit import CreditChange, CreditVerdict, changing_credit
+from payonce.services.billing.subscriptions.domain.refusals import Conflict
+from payonce.services.billing.subscriptions.handlers import dunning as collecting
+from payonce.services.billing.subscriptions.handlers import payment_events as applying
+from payonce.services.billing.subscriptions.handlers import plan_changes as changing
+from payonce.services.billing.subscriptions.handlers.plan_changes import When
 from payonce.services.billing.subscriptions.model import PayoutWay, Subscription
-from payonce.services.billing.subscriptions.refusals import Conflict
+from payonce.services.billing.subscriptions.store import credit as credit_store
+from payonce.services.billing.subscriptions.store import credit_payouts
+from payonce.services.billing.subscriptions.store import subscriptions as store
 from payonce.testing import OpenStage
 from payonce.testing.servers import ScratchServer
 from payonce.testing.stage import open_stage

@@ -9,15 +9,17 @@ from pypdf import PdfReader
 
 from payonce.engine.reconcile import reconcile
 from payonce.kit.money import Amount, asset_of
-from payonce.services.billing.payments import refunding, statements
-from payonce.services.billing.subscriptions import credit_payouts, credit_store, plans
-from payonce.services.billing.subscriptions.calendar import Interval, Unit
-from payonce.services.billing.subscriptions.changing import When
-from payonce.services.billing.subscriptions.credit_decisions import CreditChange, CreditVerdict
+from payonce.services.billing.payments import statements
+from payonce.services.billing.payments.handlers import refunds as refunding
+from payonce.services.billing.subscriptions.decisions.credit import CreditChange, CreditVerdict
+from payonce.services.billing.subscriptions.domain.calendar import Interval, Unit
+from payonce.services.billing.subscriptions.domain.config import Terms
+from payonce.services.billing.subscriptions.handlers.plan_changes import When
 from payonce.services.billing.subscriptions.model import Invoice, InvoiceState, PayoutState, State, Subscription
-from payonce.services.billing.subscriptions.paper import on_paper
-from payonce.services.billing.subscriptions.plans import Offer
-from payonce.services.billing.subscriptions.terms import Terms
+from payonce.services.billing.subscriptions.pdf.operator_copy import on_paper
+from payonce.services.billing.subscriptions.store import credit as credit_store
+from payonce.services.billing.subscriptions.store import credit_payouts, plans
+from payonce.services.billing.subscriptions.store.plans import Offer
 from payonce.testing import OpenStage
 from tests.services.billing.billing_stage import SECRET, House, open_house
 from tests.services.billing.test_credit import decide

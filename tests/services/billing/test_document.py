@@ -23,7 +23,8 @@ from pypdf import PdfReader
 
 from payonce.kit.money import Amount, asset_of
 from payonce.kit.outcomes import Invalid, Unavailable
-from payonce.services.billing.subscriptions.document import (
+from payonce.services.billing.subscriptions.pdf.glyphs import Fonts, Lettering, check_fonts, in_visual_order
+from payonce.services.billing.subscriptions.pdf.render import (
     LINES_MAX,
     PARTY_LINES_MAX,
     Kind,
@@ -33,7 +34,6 @@ from payonce.services.billing.subscriptions.document import (
     PrintedNote,
     to_pdf,
 )
-from payonce.services.billing.subscriptions.glyphs import Fonts, Lettering, check_fonts, in_visual_order
 
 STEADY = settings(max_examples=25, deadline=None, derandomize=True)
 AED, KWD, JPY = asset_of("AED"), asset_of("KWD"), asset_of("JPY")
@@ -178,7 +178,7 @@ def test_the_same_invoice_is_the_same_file_also_in_another_process() -> None:
     assert to_pdf(invoice(line("Łódź"), line("Ελλάδα"))) == document
     assert to_pdf(invoice(line("Łódź"), line("Ἑλλάς"))) != document
     program = (
-        "import pickle, sys; from payonce.services.billing.subscriptions.document import to_pdf; "
+        "import pickle, sys; from payonce.services.billing.subscriptions.pdf.render import to_pdf; "
         "sys.stdout.buffer.write(to_pdf(pickle.load(sys.stdin.buffer)))"
     )
     command, known = [sys.executable, "-c", program], pickle.dumps(invoice(line("Łódź"), line("Ελλάδα")))

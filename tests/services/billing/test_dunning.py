@@ -6,8 +6,8 @@ import whenever
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from payonce.services.billing.subscriptions.calendar import local
-from payonce.services.billing.subscriptions.dunning import RETRY_DAYS, next_day
+from payonce.services.billing.subscriptions.domain.calendar import local
+from payonce.services.billing.subscriptions.domain.dunning import RETRY_DAYS, next_day
 
 STEADY = settings(max_examples=100, deadline=None, derandomize=True)
 FAILED = datetime(2026, 3, 20, 8, 0, tzinfo=UTC)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from payonce.kit.money import Amount, asset_of
 from payonce.kit.outcomes import Invalid
-from payonce.services.billing.subscriptions.calendar import local
-from payonce.services.billing.subscriptions.earning import earned, next_recognition
+from payonce.services.billing.subscriptions.domain.calendar import local
+from payonce.services.billing.subscriptions.domain.revenue import earned, next_recognition
 
 STEADY = settings(max_examples=100, deadline=None, derandomize=True)
 AED = asset_of("AED")

@@ -2,10 +2,11 @@
 
 from datetime import timedelta
 
-from payonce.engine.model import Message
+from payonce.engine.messages.model import Message
 from payonce.services.billing.policies import BILLING_CLOCK
-from payonce.services.billing.subscriptions import figures, figures_kept
-from payonce.services.billing.subscriptions.changing import When
+from payonce.services.billing.subscriptions.handlers.plan_changes import When
+from payonce.services.billing.subscriptions.store import figures
+from payonce.services.billing.subscriptions.store import monthly_figures as figures_kept
 from payonce.testing import OpenStage
 from tests.services.billing.billing_stage import AED, BEGIN, DECLINES, House, open_house
 

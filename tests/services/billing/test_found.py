@@ -5,11 +5,12 @@ from datetime import timedelta
 import pytest
 
 from payonce.kit.money import Amount
-from payonce.services.billing.payments import refunding
+from payonce.services.billing.payments.handlers import refunds as refunding
 from payonce.services.billing.policies import BILLING_CLOCK
-from payonce.services.billing.subscriptions import clocks, keeping
+from payonce.services.billing.subscriptions import schedules as keeping
+from payonce.services.billing.subscriptions.domain.refusals import Conflict
+from payonce.services.billing.subscriptions.handlers import test_clocks as clocks
 from payonce.services.billing.subscriptions.model import State
-from payonce.services.billing.subscriptions.refusals import Conflict
 from payonce.testing import OpenStage
 from tests.services.billing.billing_stage import AED, House, aed, open_house
 from tests.services.billing.test_life import give_credit

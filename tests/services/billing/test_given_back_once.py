@@ -9,15 +9,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from payonce.engine.brakes import Done, ask
+from payonce.engine.controls import Done, ask
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Invalid
-from payonce.services.billing.payments import credit_holds, decisions, refunding, store
+from payonce.services.billing.payments import decisions
 from payonce.services.billing.payments.decisions import GiveBack
+from payonce.services.billing.payments.handlers import credit_holds
+from payonce.services.billing.payments.handlers import refunds as refunding
 from payonce.services.billing.payments.model import Transaction
+from payonce.services.billing.payments.store import transactions as store
 from payonce.services.billing.policies import BILLING_CLOCK, CHARGE_INITIATION, CREDIT_HOLD, REFUND_INITIATION
-from payonce.services.billing.subscriptions import applying, changing
-from payonce.services.billing.subscriptions.changing import When
+from payonce.services.billing.subscriptions.handlers import payment_events as applying
+from payonce.services.billing.subscriptions.handlers import plan_changes as changing
+from payonce.services.billing.subscriptions.handlers.plan_changes import When
 from payonce.services.billing.subscriptions.model import Invoice, LineKind, Subscription
 from payonce.services.billing.wire import CREDITED, CreditHold, HeldCredit
 from payonce.testing import OpenStage

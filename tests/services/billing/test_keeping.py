@@ -6,8 +6,10 @@ import pytest
 
 from payonce.engine.audit import Severity, notes
 from payonce.services.billing.policies import BILLING_CLOCK
-from payonce.services.billing.subscriptions import falling_due, keeping, recognising
+from payonce.services.billing.subscriptions import schedules as keeping
+from payonce.services.billing.subscriptions.handlers import revenue as recognising
 from payonce.services.billing.subscriptions.model import InvoiceState, State
+from payonce.services.billing.subscriptions.store import due_work as falling_due
 from payonce.testing import OpenStage
 from tests.services.billing.billing_stage import House, open_house
 

@@ -5,12 +5,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from payonce.engine.brakes import ask
-from payonce.services.billing.subscriptions import starting, store
-from payonce.services.billing.subscriptions.changing import When
-from payonce.services.billing.subscriptions.credit_decisions import CreditChange, CreditVerdict, changing_credit
+from payonce.engine.controls import ask
+from payonce.services.billing.subscriptions.decisions.credit import CreditChange, CreditVerdict, changing_credit
+from payonce.services.billing.subscriptions.domain.refusals import Conflict, NotFound
+from payonce.services.billing.subscriptions.handlers import new_subscriptions as starting
+from payonce.services.billing.subscriptions.handlers.plan_changes import When
 from payonce.services.billing.subscriptions.model import Due, InvoiceState, State
-from payonce.services.billing.subscriptions.refusals import Conflict, NotFound
+from payonce.services.billing.subscriptions.store import subscriptions as store
 from payonce.testing import OpenStage
 from tests.services.billing.billing_stage import BEGIN, DECLINES, PAYS, House, aed, open_house
 

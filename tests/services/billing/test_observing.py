@@ -2,11 +2,11 @@
 
 from datetime import timedelta
 
-from payonce.engine.database import Database
-from payonce.engine.metrics import REGISTRY
+from payonce.engine.database.connections import Database
+from payonce.engine.monitoring.metrics import REGISTRY
+from payonce.services.billing.payments.metrics import OTHER, count_charge, observe_payments
 from payonce.services.billing.payments.model import State
-from payonce.services.billing.payments.observing import OTHER, count_charge, observe_payments
-from payonce.services.billing.subscriptions.observing import observe_subscriptions
+from payonce.services.billing.subscriptions.metrics import observe_subscriptions
 from payonce.testing import OpenStage
 from tests.services.billing.billing_stage import PAYS, open_house
 

@@ -12,9 +12,11 @@ import pytest
 
 from payonce.engine.audit import Severity, notes
 from payonce.services.billing.policies import BILLING_CLOCK, CHARGE_INITIATION, PAYMENTS_CLOCK
-from payonce.services.billing.subscriptions import applying, collecting, keeping
+from payonce.services.billing.subscriptions import schedules as keeping
+from payonce.services.billing.subscriptions.domain.refusals import Conflict
+from payonce.services.billing.subscriptions.handlers import dunning as collecting
+from payonce.services.billing.subscriptions.handlers import payment_events as applying
 from payonce.services.billing.subscriptions.model import WRONG_AMOUNT, Due, Invoice, InvoiceState, State, Subscription
-from payonce.services.billing.subscriptions.refusals import Conflict
 from payonce.services.billing.wire import Status
 from payonce.testing import OpenStage
 from tests.services.billing.billing_stage import DECLINES, Customer, House, open_house

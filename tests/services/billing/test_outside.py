@@ -7,16 +7,21 @@ import pytest
 from msgspec.structs import replace
 
 from payonce.engine.audit import notes
-from payonce.engine.brakes import Done, ask
+from payonce.engine.controls import Done, ask
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Invalid, Stale
-from payonce.services.billing.payments import decisions, refund_store, refunding, store
+from payonce.services.billing.payments import decisions
 from payonce.services.billing.payments.decisions import GiveBack
+from payonce.services.billing.payments.handlers import refunds as refunding
 from payonce.services.billing.payments.model import Refund, Transaction
 from payonce.services.billing.payments.model import State as ChargeState
-from payonce.services.billing.subscriptions import accounts, applying, invoice_store
+from payonce.services.billing.payments.store import refunds as refund_store
+from payonce.services.billing.payments.store import transactions as store
+from payonce.services.billing.subscriptions.handlers import payment_events as applying
 from payonce.services.billing.subscriptions.model import InvoiceState, State, Subscription
-from payonce.services.billing.subscriptions.printing import printed_note
+from payonce.services.billing.subscriptions.pdf.content import printed_note
+from payonce.services.billing.subscriptions.store import accounts
+from payonce.services.billing.subscriptions.store import invoices as invoice_store
 from payonce.testing import OpenStage
 from payonce.vendors.gateway.port import RefundOrder
 from tests.locks import waits_or_ended

@@ -12,10 +12,13 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from payonce.services.billing.policies import CHARGE_INITIATION, CREDIT_HOLD, PLAN_CHANGE
-from payonce.services.billing.subscriptions import changing, plan_changes, plan_migrations, plan_moves, plans, store
-from payonce.services.billing.subscriptions.changing import When
+from payonce.services.billing.subscriptions.domain.refusals import Conflict
+from payonce.services.billing.subscriptions.handlers import plan_changes as changing
+from payonce.services.billing.subscriptions.handlers import plan_migrations, plan_moves
+from payonce.services.billing.subscriptions.handlers.plan_changes import When
 from payonce.services.billing.subscriptions.model import ENDED, ChangeState, PlanChangeRecord, State, Subscription
-from payonce.services.billing.subscriptions.refusals import Conflict
+from payonce.services.billing.subscriptions.store import plan_changes, plans
+from payonce.services.billing.subscriptions.store import subscriptions as store
 from payonce.testing import OpenStage
 from payonce.testing.servers import ScratchServer
 from payonce.testing.stage import open_stage

@@ -8,12 +8,13 @@ import pytest
 
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Invalid
-from payonce.services.billing.subscriptions import plan_changes, plan_migrations, plan_moves, plans
-from payonce.services.billing.subscriptions.calendar import Interval, Unit
-from payonce.services.billing.subscriptions.changing import When
+from payonce.services.billing.subscriptions.domain.calendar import Interval, Unit
+from payonce.services.billing.subscriptions.domain.refusals import Conflict
+from payonce.services.billing.subscriptions.handlers import plan_migrations, plan_moves
+from payonce.services.billing.subscriptions.handlers.plan_changes import When
 from payonce.services.billing.subscriptions.model import ChangeState
-from payonce.services.billing.subscriptions.plans import Offer
-from payonce.services.billing.subscriptions.refusals import Conflict
+from payonce.services.billing.subscriptions.store import plan_changes, plans
+from payonce.services.billing.subscriptions.store.plans import Offer
 from payonce.testing import OpenStage
 from tests.services.billing.billing_stage import AED, BEGIN, House, aed, open_house
 from tests.services.billing.test_announcing import heard, listen

@@ -9,13 +9,16 @@ import pytest
 from payonce.engine.audit import notes
 from payonce.kit.money import Amount
 from payonce.services.billing.policies import BILLING_CLOCK
-from payonce.services.billing.subscriptions import keeping, plan_changes, plan_migrations, plan_moves, plans, store
-from payonce.services.billing.subscriptions.calendar import Interval, Unit
-from payonce.services.billing.subscriptions.changing import When
+from payonce.services.billing.subscriptions import schedules as keeping
+from payonce.services.billing.subscriptions.domain.calendar import Interval, Unit
+from payonce.services.billing.subscriptions.domain.refusals import Conflict
+from payonce.services.billing.subscriptions.handlers import plan_migrations, plan_moves
+from payonce.services.billing.subscriptions.handlers.plan_changes import When
+from payonce.services.billing.subscriptions.handlers.plan_moves import MigrationState, PlanMigration
 from payonce.services.billing.subscriptions.model import ChangeState, State, Subscription
-from payonce.services.billing.subscriptions.plan_moves import MigrationState, PlanMigration
-from payonce.services.billing.subscriptions.plans import Offer
-from payonce.services.billing.subscriptions.refusals import Conflict
+from payonce.services.billing.subscriptions.store import plan_changes, plans
+from payonce.services.billing.subscriptions.store import subscriptions as store
+from payonce.services.billing.subscriptions.store.plans import Offer
 from payonce.testing import OpenStage
 from tests.services.billing.billing_stage import AED, House, aed, open_house
 from tests.services.billing.test_announcing import heard, listen

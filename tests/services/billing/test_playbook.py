@@ -9,15 +9,15 @@ from typing import Any, Final
 import pytest
 from typer.main import get_command
 
-from payonce.cli import app
+from payonce.cli.application import app
 from payonce.embedded.redis import RedisServer
-from payonce.engine.model import State as MessageState
-from payonce.engine.queue import Filter
+from payonce.engine.messages.model import State as MessageState
+from payonce.engine.messages.ports import Filter
 from payonce.engine.webhooks import Received, Receiver
 from payonce.kit.webhooks import Scheme, Secret, signed_headers
 from payonce.queues.redis import refill
-from payonce.services.billing.payments.notifying import open_notifier
-from payonce.services.billing.payments.telling import Notice
+from payonce.services.billing.payments.handlers.notifications import open_notifier
+from payonce.services.billing.payments.store.notifications import Notice
 from payonce.services.billing.policies import (
     BILLING_CLOCK,
     CHARGE_INITIATION,

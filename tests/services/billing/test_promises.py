@@ -7,9 +7,11 @@ import asyncpg
 import pytest
 
 from payonce.kit.outcomes import Retry
-from payonce.services.billing.subscriptions import invoice_store, renewing, store
-from payonce.services.billing.subscriptions.invariants import INVARIANTS
+from payonce.services.billing.subscriptions.handlers import renewals as renewing
+from payonce.services.billing.subscriptions.invariants.subscriptions import INVARIANTS
 from payonce.services.billing.subscriptions.model import State
+from payonce.services.billing.subscriptions.store import invoices as invoice_store
+from payonce.services.billing.subscriptions.store import subscriptions as store
 from payonce.services.billing.wire import Action
 from payonce.testing import OpenStage
 from tests.locks import all_wait, stopped_at, waits_or_ended

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from payonce.kit.money import Amount, asset_of
 from payonce.kit.outcomes import Invalid
-from payonce.services.billing.subscriptions.calendar import Anchor, Interval, Unit, period, period_at
-from payonce.services.billing.subscriptions.proration import Billed, change_plan, credit_unused
+from payonce.services.billing.subscriptions.domain.calendar import Anchor, Interval, Unit, period, period_at
+from payonce.services.billing.subscriptions.domain.proration import Billed, change_plan, credit_unused
 
 STEADY = settings(max_examples=100, deadline=None, derandomize=True)
 AED, USD = asset_of("AED"), asset_of("USD")

@@ -1,6 +1,8 @@
 """How much a renewal asks of the store: what is added here is paid by every customer every month."""
 
-from payonce.services.billing.subscriptions import applying, renewing, store
+from payonce.services.billing.subscriptions.handlers import payment_events as applying
+from payonce.services.billing.subscriptions.handlers import renewals as renewing
+from payonce.services.billing.subscriptions.store import subscriptions as store
 from payonce.testing import OpenStage
 from tests.conformance.wire import on_the_wire
 from tests.services.billing.billing_stage import open_house

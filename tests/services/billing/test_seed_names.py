@@ -6,10 +6,10 @@ import json
 import pytest
 
 from payonce.embedded.redis import RedisServer
-from payonce.engine import joblog
+from payonce.engine.messages import job_log as joblog
+from payonce.engine.messages.maintenance import Task
+from payonce.engine.messages.policy import Policy
 from payonce.engine.outbox import relay_step
-from payonce.engine.policy import Policy
-from payonce.engine.upkeep import Task
 from payonce.queues.redis import RedisQueue, RedisRelay
 from payonce.services.billing.policies import PAYMENT_INITIATION, QUEUES
 from payonce.services.billing.subscriptions.model import State

@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 import payonce.services.billing as billing
-from payonce.engine.sessions import connect
+from payonce.engine.database.sessions import connect
 from payonce.services.billing import payments, subscriptions
 from payonce.testing import ScratchDatabase
 

@@ -10,24 +10,30 @@ from uuid import UUID
 
 import pytest
 
-from payonce.app import App, role_names
+from payonce.app.process import App
+from payonce.app.registry import role_names
 from payonce.engine.audit import Severity, notes
+from payonce.engine.database.sessions import connect
 from payonce.engine.ledger import Posting, Reference, moved
-from payonce.engine.model import Message
+from payonce.engine.messages.model import Message
+from payonce.engine.messages.transaction import Tx
 from payonce.engine.outbox import Entry, relay_step
-from payonce.engine.sessions import connect
-from payonce.engine.transaction import Tx
+from payonce.http.server import listening
 from payonce.kit.outcomes import Invalid
 from payonce.services.billing import subscriptions
-from payonce.services.billing.payments import APART_INVARIANTS, books, inbound_messages
+from payonce.services.billing.payments import APART_INVARIANTS
+from payonce.services.billing.payments import ledger as books
+from payonce.services.billing.payments.api import inbound_messages
 from payonce.services.billing.policies import CHARGE_INITIATION, PAYMENTS_CLOCK, PAYMENTS_QUEUES, SUBSCRIPTIONS_QUEUES
-from payonce.services.billing.subscriptions import keeping, renewing, starting, store
-from payonce.services.billing.subscriptions.payments_relay import RELAY, PaymentsRelay
+from payonce.services.billing.subscriptions import schedules as keeping
+from payonce.services.billing.subscriptions.handlers import new_subscriptions as starting
+from payonce.services.billing.subscriptions.handlers import renewals as renewing
+from payonce.services.billing.subscriptions.handlers.payments_relay import RELAY, PaymentsRelay
+from payonce.services.billing.subscriptions.store import subscriptions as store
 from payonce.services.billing.wire import Action
 from payonce.settings import load_settings
 from payonce.settings.billing import PAYMENTS, SUBSCRIPTIONS
 from payonce.testing import ScratchDatabase, ScratchServer, Servers
-from payonce.web import listening
 from tests.ablations import Ablations, cases, given, missed, patched
 from tests.services.billing.billing_stage import aed
 

@@ -6,10 +6,10 @@ from typing import Final
 import pytest
 
 from payonce.kit.money import Amount
-from payonce.services.billing.subscriptions import plans
-from payonce.services.billing.subscriptions.calendar import Interval, Unit, local
-from payonce.services.billing.subscriptions.clocks import ADVANCE_MAX
-from payonce.services.billing.subscriptions.plans import Offer
+from payonce.services.billing.subscriptions.domain.calendar import Interval, Unit, local
+from payonce.services.billing.subscriptions.handlers.test_clocks import ADVANCE_MAX
+from payonce.services.billing.subscriptions.store import plans
+from payonce.services.billing.subscriptions.store.plans import Offer
 from payonce.testing import OpenStage
 from tests.services.billing.billing_stage import AED, open_house
 

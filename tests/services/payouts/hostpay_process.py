@@ -10,17 +10,17 @@ from typing import Any
 import msgspec
 import uvloop
 
-from payonce.engine.bell import Bell
-from payonce.engine.brakes import CHECKS
-from payonce.engine.database import Database
-from payonce.engine.process import Worker
-from payonce.engine.sessions import PlainConnection
+from payonce.engine.controls import CHECKS
+from payonce.engine.database.connections import Database
+from payonce.engine.database.notifier import Bell
+from payonce.engine.database.sessions import PlainConnection
+from payonce.engine.messages.process import Worker
 from payonce.kit.http import HttpClient
 from payonce.kit.money import Asset
 from payonce.queues.postgres import PostgresFeed, PostgresQueue
-from payonce.services.payouts.hostpay import pay_swap
-from payonce.services.payouts.hostpay_follow import follow_payment
-from payonce.services.payouts.wallet import HostWallet
+from payonce.services.payouts.handlers.hostpay import pay_swap
+from payonce.services.payouts.handlers.payment_follow import follow_payment
+from payonce.services.payouts.handlers.wallet import HostWallet
 from payonce.vendors.changenow.client import ChangeNowClient
 from payonce.vendors.evm.client import EvmClient
 from payonce.vendors.evm.port import Market, Signed, Taken

@@ -8,30 +8,34 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
-from payonce.engine import brakes
+from payonce.engine import controls as brakes
 from payonce.engine.ledger import Account, balance
-from payonce.engine.model import Message
-from payonce.engine.process import Worker
-from payonce.engine.vendor_calls import watching
-from payonce.engine.work import Handler
+from payonce.engine.messages.model import Message
+from payonce.engine.messages.process import Worker
+from payonce.engine.messages.work import Handler
+from payonce.engine.monitoring.vendor_calls import watching
 from payonce.kit.http import HttpClient
 from payonce.kit.money import Amount
 from payonce.queues.postgres import PostgresQueue
-from payonce.services.payouts import books, store, swap_store, wallet_limits, wallet_store
-from payonce.services.payouts.decisions import Decision, Verdict, deciding
-from payonce.services.payouts.estimator import price_payout
-from payonce.services.payouts.hostpay import pay_swap
-from payonce.services.payouts.hostpay_follow import follow_payment
-from payonce.services.payouts.intake import Asked
-from payonce.services.payouts.invariants import INVARIANTS
+from payonce.services.payouts import ledger as books
+from payonce.services.payouts.api.webhook import Asked
+from payonce.services.payouts.decisions.payouts import Decision, Verdict, deciding
+from payonce.services.payouts.domain.config import Terms
+from payonce.services.payouts.handlers.estimator import price_payout
+from payonce.services.payouts.handlers.hostpay import pay_swap
+from payonce.services.payouts.handlers.next_messages import send_hostpay
+from payonce.services.payouts.handlers.orchestrator import record_swap, value_payout
+from payonce.services.payouts.handlers.payment_follow import follow_payment
+from payonce.services.payouts.handlers.swapper import create_swap
+from payonce.services.payouts.handlers.wallet import HostWallet
+from payonce.services.payouts.invariants.payouts import INVARIANTS
 from payonce.services.payouts.model import ETH, USDT, Payout, State, Swap
-from payonce.services.payouts.orchestrator import record_swap, value_payout
 from payonce.services.payouts.policies import HOSTPAY
-from payonce.services.payouts.receiving import receive
-from payonce.services.payouts.sending import send_hostpay
-from payonce.services.payouts.swapper import create_swap
-from payonce.services.payouts.terms import Terms
-from payonce.services.payouts.wallet import HostWallet
+from payonce.services.payouts.store import payouts as store
+from payonce.services.payouts.store import swaps as swap_store
+from payonce.services.payouts.store import wallet as wallet_store
+from payonce.services.payouts.store import wallet_limits
+from payonce.services.payouts.store.orders import receive
 from payonce.testing import OpenStage, Stage
 from payonce.testing.faults import Script
 from payonce.testing.faulty import Draws, Faulty

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from payonce.testing.serving import serving
+from payonce.testing.server import serving
 
 TOKEN_LIVES_S: Final = 86_400
 

@@ -11,16 +11,19 @@ from typing import Any, Final
 
 from payonce.engine.audit import Severity, notes
 from payonce.engine.ledger import Account, balance
-from payonce.engine.process import Worker
+from payonce.engine.messages.process import Worker
 from payonce.kit.http import HttpClient
 from payonce.kit.money import Amount
-from payonce.services.payouts import INVARIANTS, ROLES, Terms, books, store, swap_store
-from payonce.services.payouts.currencies import write_list
-from payonce.services.payouts.intake import Asked, read_webhook
+from payonce.services.payouts import INVARIANTS, ROLES, Terms
+from payonce.services.payouts import ledger as books
+from payonce.services.payouts.api.webhook import Asked, read_webhook
+from payonce.services.payouts.handlers.wallet import HostWallet
 from payonce.services.payouts.model import ETH, USDT, Payout, State, Swap, SwapState
 from payonce.services.payouts.policies import QUEUES
-from payonce.services.payouts.receiving import Taken, check_currency, receive
-from payonce.services.payouts.wallet import HostWallet
+from payonce.services.payouts.store import payouts as store
+from payonce.services.payouts.store import swaps as swap_store
+from payonce.services.payouts.store.currencies import write_list
+from payonce.services.payouts.store.orders import Taken, check_currency, receive
 from payonce.testing import OpenStage, Stage
 from payonce.testing.faults import Script
 from payonce.testing.faulty import Draws, Faulty

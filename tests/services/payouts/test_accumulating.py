@@ -4,9 +4,9 @@ from decimal import Decimal
 
 import pytest
 
-from payonce.engine.model import Message
-from payonce.services.payouts import accumulating
-from payonce.services.payouts.accumulating import BATCH_MAX, LOOK
+from payonce.engine.messages.model import Message
+from payonce.services.payouts.handlers import accumulation as accumulating
+from payonce.services.payouts.handlers.accumulation import BATCH_MAX, LOOK
 from payonce.services.payouts.model import State
 from payonce.services.payouts.policies import KEEPING
 from payonce.testing import OpenStage

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Invalid
-from payonce.services.payouts import looking
-from payonce.services.payouts.addresses import checksummed, key_of, wrong_with
-from payonce.services.payouts.checksums import BASE58, BECH32, BITCOIN, PAY_TO_KEY, TRON, base58check, segwit
-from payonce.services.payouts.intake import Asked, NotTaken
-from payonce.services.payouts.looking import Wanted
+from payonce.services.payouts.api.webhook import Asked, NotTaken
+from payonce.services.payouts.domain.addresses import checksummed, key_of, wrong_with
+from payonce.services.payouts.domain.checksums import BASE58, BECH32, BITCOIN, PAY_TO_KEY, TRON, base58check, segwit
 from payonce.services.payouts.model import USDT, Hold, State
-from payonce.services.payouts.receiving import Taken, receive
+from payonce.services.payouts.store import queries as looking
+from payonce.services.payouts.store.orders import Taken, receive
+from payonce.services.payouts.store.queries import Wanted
 from payonce.testing import OpenStage
 from tests.services.payouts.payouts_stage import TERMS, open_office
 

@@ -3,13 +3,13 @@
 from collections import Counter
 from datetime import timedelta
 
-from payonce.engine.model import Message
+from payonce.engine.messages.model import Message
 from payonce.services.payouts import INVARIANTS, ROLES
-from payonce.services.payouts.intake import read_webhook
-from payonce.services.payouts.keeping import PUT_BACK
+from payonce.services.payouts.api.webhook import read_webhook
 from payonce.services.payouts.model import Hold, Payout, State
 from payonce.services.payouts.policies import KEEPING
-from payonce.services.payouts.receiving import receive
+from payonce.services.payouts.schedules import PUT_BACK
+from payonce.services.payouts.store.orders import receive
 from payonce.testing import OpenStage
 from payonce.testing.faults import Fault, FaultPlan, Odds
 from tests.services.payouts.hostpay_stage import House, open_house, unhurried

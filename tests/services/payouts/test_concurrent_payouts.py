@@ -10,14 +10,15 @@ from typing import Any, Final
 
 import pytest
 
-from payonce.engine import brakes
+from payonce.engine import controls as brakes
 from payonce.kit.money import Amount
-from payonce.services.payouts import hostpay, wallet_limits
-from payonce.services.payouts.accumulating import batch_client, look_for_batches
-from payonce.services.payouts.hostpay import pay_swap
-from payonce.services.payouts.intake import Asked
+from payonce.services.payouts.api.webhook import Asked
+from payonce.services.payouts.handlers import hostpay
+from payonce.services.payouts.handlers.accumulation import batch_client, look_for_batches
+from payonce.services.payouts.handlers.hostpay import pay_swap
 from payonce.services.payouts.model import ETH, Payout, State
-from payonce.services.payouts.receiving import receive
+from payonce.services.payouts.store import wallet_limits
+from payonce.services.payouts.store.orders import receive
 from payonce.testing import OpenStage, eventually
 from payonce.testing.faults import Fault, FaultPlan, Odds
 from tests.services.payouts.hostpay_stage import (

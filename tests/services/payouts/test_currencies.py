@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from payonce.engine.brakes import ask
-from payonce.services.payouts.currencies import write_list
-from payonce.services.payouts.decisions import Decision, Verdict, deciding
+from payonce.engine.controls import ask
+from payonce.services.payouts.decisions.payouts import Decision, Verdict, deciding
 from payonce.services.payouts.model import Hold, Payout, State
+from payonce.services.payouts.store.currencies import write_list
 from payonce.testing import OpenStage
 from payonce.testing.faults import Fault, Script
 from payonce.vendors.changenow.port import Currency

@@ -5,19 +5,20 @@ from typing import Any
 import pytest
 
 from payonce.engine.audit import notes
-from payonce.engine.brakes import Approval, Done, ask, grant, set_threshold
-from payonce.engine.model import Message
-from payonce.engine.transaction import Reader
+from payonce.engine.controls import Approval, Done, ask, grant, set_threshold
+from payonce.engine.messages.model import Message
+from payonce.engine.messages.transaction import Reader
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Invalid, Stale
-from payonce.services.payouts import books, swap_reading
-from payonce.services.payouts.decisions import ACTION, Decision, Verdict, deciding
-from payonce.services.payouts.keeping import CURRENCIES
+from payonce.services.payouts import ledger as books
+from payonce.services.payouts.decisions.payouts import ACTION, Decision, Verdict, deciding
 from payonce.services.payouts.model import ETH, USDT, Hold, State
 from payonce.services.payouts.policies import KEEPING, SWAP, SWAPPED
-from payonce.services.payouts.receiving import Taken
-from payonce.services.payouts.story import carried, open_verdicts
-from payonce.services.payouts.swap_reading import Seen
+from payonce.services.payouts.schedules import CURRENCIES
+from payonce.services.payouts.store import swap_details as swap_reading
+from payonce.services.payouts.store.orders import Taken
+from payonce.services.payouts.store.swap_details import Seen
+from payonce.services.payouts.store.timeline import carried, open_verdicts
 from payonce.testing import OpenStage
 from tests.services.payouts.payouts_stage import BTC_CLIENT, HOST_WALLET, TO_BTC, Office, eth, open_office, usdt
 

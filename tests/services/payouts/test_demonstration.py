@@ -2,10 +2,10 @@
 
 from decimal import Decimal
 
-from payonce.cli.demo.payouts import ALONE, DONE
 from payonce.queues.cloudtasks.statements import SUSPICIOUS
-from payonce.services.payouts import store
+from payonce.services.payouts.demo.run import ALONE, DONE
 from payonce.services.payouts.model import Hold
+from payonce.services.payouts.store import payouts as store
 from payonce.testing import OpenStage
 from tests.services.payouts.payouts_stage import TO_BTC, open_office
 

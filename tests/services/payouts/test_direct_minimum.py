@@ -1,14 +1,14 @@
 """ETH to ETH: the wallet pays no client less than its gas is worth; what is less waits for more of the same client."""
 
-from payonce.engine.model import Message
-from payonce.services.payouts import minimums
-from payonce.services.payouts.accumulating import LOOK, batch_client, look_for_batches
-from payonce.services.payouts.intake import Asked
-from payonce.services.payouts.minimums import GAS_MULTIPLE, least_direct
+from payonce.engine.messages.model import Message
+from payonce.services.payouts.api.quotes import quote
+from payonce.services.payouts.api.webhook import Asked
+from payonce.services.payouts.handlers.accumulation import LOOK, batch_client, look_for_batches
 from payonce.services.payouts.model import Hold, State
 from payonce.services.payouts.policies import KEEPING
-from payonce.services.payouts.quoting import quote
-from payonce.services.payouts.receiving import receive
+from payonce.services.payouts.store import minimums
+from payonce.services.payouts.store.minimums import GAS_MULTIPLE, least_direct
+from payonce.services.payouts.store.orders import receive
 from payonce.testing import OpenStage
 from tests.services.payouts.hostpay_stage import ETH_CLIENT, HANDLERS, House, open_house, usdt
 

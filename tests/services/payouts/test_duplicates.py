@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
-from payonce.engine.model import Message
-from payonce.services.payouts import sending, store, swap_store
-from payonce.services.payouts.messages import FOLLOW_EXCHANGE, HAND_OVER
+from payonce.engine.messages.model import Message
+from payonce.services.payouts.handlers import next_messages as sending
+from payonce.services.payouts.messages.payloads import FOLLOW_EXCHANGE, HAND_OVER
+from payonce.services.payouts.messages.tokens import hops
 from payonce.services.payouts.model import State, payout_from
 from payonce.services.payouts.policies import ESTIMATE, ESTIMATED, EXTERNAL, KEEPING, QUEUES, SWAP, SWAPPED
-from payonce.services.payouts.receiving import Taken
-from payonce.services.payouts.tokens import hops
+from payonce.services.payouts.store import payouts as store
+from payonce.services.payouts.store import swaps as swap_store
+from payonce.services.payouts.store.orders import Taken
 from payonce.testing import OpenStage
 from payonce.vendors.changenow.port import Estimate
 from payonce.vendors.changenow.port import Swap as Made

@@ -8,8 +8,8 @@ import pytest
 from payonce.engine.effects.identity import prepare
 from payonce.kit.money import Amount
 from payonce.services.payouts.effects import CreateSwap
+from payonce.services.payouts.handlers.wallet import PayDeposit
 from payonce.services.payouts.model import ETH, Swap, SwapState
-from payonce.services.payouts.wallet import PayDeposit
 
 SWAP = Swap(
     id="s-1", unique_id="u-1", part=1, round=1, currency="btc", network="btc", address="bc1", extra_id=None,

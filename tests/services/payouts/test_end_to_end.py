@@ -13,19 +13,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from payonce.app import App, all_migrations
+from payonce.app.process import App
+from payonce.app.registry import all_migrations
+from payonce.app.simulators import OPENING, Manner, StandIns, open_stand_ins
+from payonce.engine.database.migrate import migrate
+from payonce.engine.database.sessions import connect
 from payonce.engine.ledger import Account, balance
-from payonce.engine.migrate import migrate
-from payonce.engine.sessions import connect
+from payonce.http.server import listening
 from payonce.kit.http import HttpClient, Response
-from payonce.services.payouts import books
+from payonce.services.payouts import ledger as books
 from payonce.services.payouts.model import ETH
 from payonce.settings import load_settings
-from payonce.standins import OPENING, Manner, StandIns, open_stand_ins
 from payonce.testing import Clock, ScratchDatabase, Servers
 from payonce.testing.eventually import eventually
 from payonce.vendors.changenow.books import AT_ONCE
-from payonce.web import listening
 
 ROLES = [
     "payouts.orchestrator", "payouts.estimator", "payouts.swapper", "payouts.hostpay", "cloudtasks.server",

@@ -8,25 +8,25 @@ from typing import Any
 
 import pytest
 
-from payonce.engine.brakes import Approval, ask, grant
+from payonce.engine.controls import Approval, ask, grant
 from payonce.engine.effects import Answer, answer_review
-from payonce.engine.model import Message
+from payonce.engine.messages.model import Message
 from payonce.kit.outcomes import Invalid, Unavailable
 from payonce.kit.webhooks.secrets import Secret
-from payonce.paying import external_hostpay
 from payonce.queues.cloudtasks.client import Config, Errand, QueueNumbers, Said, TaskService
 from payonce.queues.cloudtasks.names import LOCAL_ACCOUNT, Place
-from payonce.queues.cloudtasks.server.serving import CloudTasksServer, open_server
-from payonce.services.payouts import books
-from payonce.services.payouts.decisions import Decision, Verdict, deciding
-from payonce.services.payouts.external_hostpay import NAME_KNOWN_S, ExternalHostPay, HandOver
-from payonce.services.payouts.intake import NotTaken
-from payonce.services.payouts.lookup import find_payouts
+from payonce.services.payouts import ledger as books
+from payonce.services.payouts.api.webhook import NotTaken
+from payonce.services.payouts.decisions.payouts import Decision, Verdict, deciding
+from payonce.services.payouts.handlers.external_hostpay import NAME_KNOWN_S, ExternalHostPay, HandOver
+from payonce.services.payouts.handlers.next_messages import hostpay_fields
+from payonce.services.payouts.messages.tokens import plain
 from payonce.services.payouts.model import Hold, State, SwapState
 from payonce.services.payouts.policies import HOSTPAY
-from payonce.services.payouts.receiving import Taken
-from payonce.services.payouts.sending import hostpay_fields
-from payonce.services.payouts.tokens import plain
+from payonce.services.payouts.resources import external_hostpay
+from payonce.services.payouts.store.lookup import find_payouts
+from payonce.services.payouts.store.orders import Taken
+from payonce.taskserver.server import CloudTasksServer, open_server
 from payonce.testing import OpenStage, Stage
 from payonce.vendors.changenow import prices
 from tests.services.payouts.own_gchostpay import OwnGcHostPay, listening

@@ -6,13 +6,13 @@ from decimal import Decimal
 import pytest
 from structlog.testing import capture_logs
 
-from payonce.logs import NO_SIGN, sign_of
-from payonce.services.payouts import books
+from payonce.app.logging import NO_SIGN, sign_of
+from payonce.services.payouts import ledger as books
+from payonce.services.payouts.handlers.orchestrator import ESTIMATE_MAX_AGE_S
 from payonce.services.payouts.model import USDT, State
-from payonce.services.payouts.orchestrator import ESTIMATE_MAX_AGE_S
 from payonce.services.payouts.policies import ESTIMATED
-from payonce.services.payouts.receiving import receive
-from payonce.services.payouts.store import LINES
+from payonce.services.payouts.store.orders import receive
+from payonce.services.payouts.store.payouts import LINES
 from payonce.testing import OpenStage
 from payonce.vendors.changenow import prices
 from tests.services.payouts.payouts_stage import CLIENT, HOST_WALLET, eth, open_office, usdt

@@ -1,13 +1,13 @@
 """A frozen channel is not paid through a batch that another channel leads."""
 
-from payonce.engine import brakes
-from payonce.engine.model import Message
-from payonce.services.payouts.accumulating import LOOK, batch_client, look_for_batches
-from payonce.services.payouts.estimator import price_payout
+from payonce.engine import controls as brakes
+from payonce.engine.messages.model import Message
+from payonce.services.payouts.handlers.accumulation import LOOK, batch_client, look_for_batches
+from payonce.services.payouts.handlers.estimator import price_payout
+from payonce.services.payouts.handlers.orchestrator import value_payout
+from payonce.services.payouts.handlers.swapper import create_swap
 from payonce.services.payouts.model import Payout, State, SwapState
-from payonce.services.payouts.orchestrator import value_payout
 from payonce.services.payouts.policies import KEEPING
-from payonce.services.payouts.swapper import create_swap
 from payonce.testing import OpenStage
 from tests.services.payouts.hostpay_stage import HANDLERS, PARKING, House, eth, open_house
 from tests.services.payouts.payouts_stage import TO_BTC

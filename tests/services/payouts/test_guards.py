@@ -9,11 +9,12 @@ import asyncpg
 import pytest
 
 from payonce.kit.outcomes import Retry
-from payonce.services.payouts import store, swap_store
-from payonce.services.payouts.intake import unique_id_of
+from payonce.services.payouts.api.webhook import unique_id_of
 from payonce.services.payouts.model import Hold, State, SwapState
 from payonce.services.payouts.policies import SWAPPED
-from payonce.services.payouts.receiving import Collision
+from payonce.services.payouts.store import payouts as store
+from payonce.services.payouts.store import swaps as swap_store
+from payonce.services.payouts.store.orders import Collision
 from payonce.testing import OpenStage, eventually
 from tests.services.payouts.payouts_stage import TO_BTC, open_office
 

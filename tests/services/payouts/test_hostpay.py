@@ -6,11 +6,12 @@ import pytest
 from msgspec import structs
 
 from payonce.engine.effects.model import State as EffectState
-from payonce.engine.model import Message
-from payonce.services.payouts import store, swap_store
-from payonce.services.payouts.addresses import in_capitals
+from payonce.engine.messages.model import Message
+from payonce.services.payouts.domain.addresses import in_capitals
 from payonce.services.payouts.model import Hold, State, SwapState
 from payonce.services.payouts.policies import FOLLOW, GIVE_UP_AFTER_S, HOSTPAY
+from payonce.services.payouts.store import payouts as store
+from payonce.services.payouts.store import swaps as swap_store
 from payonce.testing import OpenStage
 from payonce.vendors.changenow.books import Fate as ExchangeFate
 from payonce.vendors.changenow.port import Exchange, Pair, Status

@@ -8,9 +8,14 @@ import asyncpg
 import msgspec
 import pytest
 
-from payonce.engine.model import Lease
-from payonce.services.payouts import decisions, earlier, hostpay, hostpay_follow, refunds, wallet_limits, wallet_store
-from payonce.services.payouts.wallet import HostWallet
+from payonce.engine.messages.model import Lease
+from payonce.services.payouts.decisions import payouts as decisions
+from payonce.services.payouts.handlers import hostpay
+from payonce.services.payouts.handlers import payment_follow as hostpay_follow
+from payonce.services.payouts.handlers import prior_attempts as earlier
+from payonce.services.payouts.handlers.wallet import HostWallet
+from payonce.services.payouts.store import refunds, wallet_limits
+from payonce.services.payouts.store import wallet as wallet_store
 from payonce.testing import OpenStage
 from payonce.vendors.evm import client
 from tests.ablations import Ablations, cases, given, missed, patched

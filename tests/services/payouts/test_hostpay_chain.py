@@ -8,12 +8,12 @@ from itertools import pairwise
 import pytest
 
 from payonce.engine.audit import notes
-from payonce.engine.model import Message
-from payonce.services.payouts import hostpay_follow
-from payonce.services.payouts.hostpay_follow import LOST_LOOK_S, LOST_LOOKS
+from payonce.engine.messages.model import Message
+from payonce.services.payouts.handlers import payment_follow as hostpay_follow
+from payonce.services.payouts.handlers.payment_follow import LOST_LOOK_S, LOST_LOOKS
 from payonce.services.payouts.model import ETH, Hold, State
 from payonce.services.payouts.policies import KEEPING
-from payonce.services.payouts.statements import COMPARE, COMPARED_AFTER_S, compare_exchanges
+from payonce.services.payouts.reconciliation import COMPARE, COMPARED_AFTER_S, compare_exchanges
 from payonce.testing import OpenStage
 from payonce.testing.faults import Fault, FaultPlan, Odds, Script
 from payonce.vendors.changenow.port import Pair

@@ -4,10 +4,10 @@ from decimal import Decimal
 
 import pytest
 
-from payonce.engine import brakes
+from payonce.engine import controls as brakes
 from payonce.kit.outcomes import Invalid
-from payonce.services.payouts.accumulating import batch_client, look_for_batches
-from payonce.services.payouts.decisions import Verdict
+from payonce.services.payouts.decisions.payouts import Verdict
+from payonce.services.payouts.handlers.accumulation import batch_client, look_for_batches
 from payonce.services.payouts.model import Hold, Payout, State
 from payonce.testing import OpenStage
 from payonce.vendors.changenow.port import Pair

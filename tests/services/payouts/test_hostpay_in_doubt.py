@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from payonce.engine import brakes
+from payonce.engine import controls as brakes
 from payonce.engine.audit import Severity, notes
-from payonce.services.payouts.decisions import Decision, Verdict, deciding
-from payonce.services.payouts.hostpay import PAID_IN_WITHIN_S, pay_swap
+from payonce.services.payouts.decisions.payouts import Decision, Verdict, deciding
+from payonce.services.payouts.handlers.hostpay import PAID_IN_WITHIN_S, pay_swap
 from payonce.services.payouts.model import ETH, Hold, Payout, State, SwapState
 from payonce.services.payouts.policies import HOSTPAY
 from payonce.testing import OpenStage

@@ -2,12 +2,12 @@
 
 import pytest
 
-from payonce.engine import brakes
-from payonce.engine.metrics import REGISTRY
-from payonce.engine.transaction import Tx
+from payonce.engine import controls as brakes
+from payonce.engine.messages.transaction import Tx
+from payonce.engine.monitoring.metrics import REGISTRY
 from payonce.kit.money import Amount
-from payonce.services.payouts import wallet_limits
 from payonce.services.payouts.model import ETH, Hold, State
+from payonce.services.payouts.store import wallet_limits
 from payonce.testing import OpenStage
 from tests.services.payouts.hostpay_stage import House, eth, open_house
 

@@ -11,15 +11,15 @@ import msgspec
 import pytest
 
 from payonce.kit.outcomes import Invalid
-from payonce.paying import open_payouts
-from payonce.services.payouts.hostpay import pay_swap
-from payonce.services.payouts.hostpay_follow import follow_payment
+from payonce.services.payouts.handlers.hostpay import pay_swap
+from payonce.services.payouts.handlers.payment_follow import follow_payment
+from payonce.services.payouts.handlers.wallet import HostWallet
 from payonce.services.payouts.model import Payout, State
-from payonce.services.payouts.wallet import HostWallet
+from payonce.services.payouts.resources import open_payouts
 from payonce.settings import load_settings
 from payonce.testing import OpenStage, eventually
 from payonce.testing.processes import Child, Processes
-from payonce.testing.serving import serving
+from payonce.testing.server import serving
 from tests.services.payouts.hostpay_process import Duty
 from tests.services.payouts.hostpay_stage import House, braked_worker, open_house
 

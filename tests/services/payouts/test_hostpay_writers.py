@@ -6,14 +6,15 @@ from typing import Any
 import asyncpg
 import pytest
 
-from payonce.engine.model import Lease
+from payonce.engine.messages.model import Lease
 from payonce.kit.outcomes import Retry
-from payonce.services.payouts import swap_store, wallet_store
-from payonce.services.payouts.decisions import Verdict
-from payonce.services.payouts.hostpay import pay_swap
-from payonce.services.payouts.hostpay_follow import follow_payment
+from payonce.services.payouts.decisions.payouts import Verdict
+from payonce.services.payouts.handlers.hostpay import pay_swap
+from payonce.services.payouts.handlers.payment_follow import follow_payment
+from payonce.services.payouts.handlers.wallet import LEASE_TTL_S, HostWallet
 from payonce.services.payouts.model import State, SwapState
-from payonce.services.payouts.wallet import LEASE_TTL_S, HostWallet
+from payonce.services.payouts.store import swaps as swap_store
+from payonce.services.payouts.store import wallet as wallet_store
 from payonce.testing import OpenStage
 from payonce.testing.faults import Fault, Script
 from payonce.vendors.evm.chain import Fate

@@ -14,15 +14,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from payonce.app import App
+from payonce.app.process import App
+from payonce.http.application import build_web
 from payonce.kit.outcomes import Invalid
-from payonce.services.payouts.intake import Asked, NotTaken, read_webhook, unique_id_of
+from payonce.services.payouts.api.webhook import Asked, NotTaken, read_webhook, unique_id_of
+from payonce.services.payouts.domain.config import Terms
+from payonce.services.payouts.domain.pricing import fee_and_rest, market_value
 from payonce.services.payouts.model import USDT, Hold, State
-from payonce.services.payouts.pricing import fee_and_rest, market_value
-from payonce.services.payouts.terms import Terms
 from payonce.settings import load_settings
 from payonce.testing import Clock, OpenStage, ScratchDatabase
-from payonce.web import build_web
 from tests.services.payouts.payouts_stage import (
     BTC_CLIENT,
     CLIENT,

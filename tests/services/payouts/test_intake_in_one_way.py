@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from payonce.engine import brakes
-from payonce.services.payouts.addresses import SHAPES, in_one_spelling, wrong_with
-from payonce.services.payouts.decisions import Decision, Verdict, deciding
-from payonce.services.payouts.intake import Asked, NotTaken, read_webhook
+from payonce.engine import controls as brakes
+from payonce.services.payouts.api.webhook import Asked, NotTaken, read_webhook
+from payonce.services.payouts.decisions.payouts import Decision, Verdict, deciding
+from payonce.services.payouts.domain.addresses import SHAPES, in_one_spelling, wrong_with
 from payonce.testing import OpenStage
 from tests.services.payouts.payouts_stage import BTC_CLIENT, CLIENT, HOST_WALLET, TERMS, open_office, signed, webhook
 

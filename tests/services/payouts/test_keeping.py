@@ -5,14 +5,14 @@ from decimal import Decimal
 
 import pytest
 
-from payonce.engine.brakes import ask
-from payonce.engine.model import Message
-from payonce.services.payouts.accumulating import LOOK
-from payonce.services.payouts.decisions import Decision, Verdict, deciding
-from payonce.services.payouts.invariants import INVARIANTS
-from payonce.services.payouts.keeping import CURRENCIES, FORGOTTEN_AFTER_S, PUT_BACK, put_back_payouts
+from payonce.engine.controls import ask
+from payonce.engine.messages.model import Message
+from payonce.services.payouts.decisions.payouts import Decision, Verdict, deciding
+from payonce.services.payouts.handlers.accumulation import LOOK
+from payonce.services.payouts.invariants.payouts import INVARIANTS
 from payonce.services.payouts.model import Hold, Payout, State
 from payonce.services.payouts.policies import ESTIMATED, FOLLOW, HOSTPAY, KEEPING, SWAP, SWAPPED
+from payonce.services.payouts.schedules import CURRENCIES, FORGOTTEN_AFTER_S, PUT_BACK, put_back_payouts
 from payonce.testing import OpenStage
 from payonce.testing.faults import Fault, Script
 from payonce.vendors.changenow.books import Fate

@@ -1,7 +1,7 @@
 """What gauges say of payouts: how many have not ended, and for how long the one that moved longest ago has stood."""
 
-from payonce.engine.metrics import REGISTRY
-from payonce.services.payouts.observing import observe_payouts
+from payonce.engine.monitoring.metrics import REGISTRY
+from payonce.services.payouts.metrics import observe_payouts
 from payonce.testing import OpenStage
 from tests.services.payouts.payouts_stage import open_office
 

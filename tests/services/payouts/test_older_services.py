@@ -9,13 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from payonce.engine.model import Answer, Ending, Message
-from payonce.engine.push import Arrived
-from payonce.engine.queue import Exchange
-from payonce.services.payouts import store
-from payonce.services.payouts.model import Hold, State, payout_from
-from payonce.services.payouts.policies import ESTIMATE, ESTIMATED, HOSTPAY, SWAP, SWAPPED
-from payonce.services.payouts.tokens import (
+from payonce.engine.messages.model import Answer, Ending, Message
+from payonce.engine.messages.ports import Exchange
+from payonce.engine.messages.push import Arrived
+from payonce.services.payouts.messages.tokens import (
     ESTIMATE_REQUEST,
     ESTIMATE_RESPONSE,
     HOPS,
@@ -24,6 +21,9 @@ from payonce.services.payouts.tokens import (
     SWAP_RESPONSE,
     Hop,
 )
+from payonce.services.payouts.model import Hold, State, payout_from
+from payonce.services.payouts.policies import ESTIMATE, ESTIMATED, HOSTPAY, SWAP, SWAPPED
+from payonce.services.payouts.store import payouts as store
 from payonce.testing import OpenStage
 from payonce.vendors.changenow import prices
 from tests.cloudtasks.desk import Runs, open_runs

@@ -6,22 +6,18 @@ from decimal import Decimal
 
 import pytest
 
-from payonce.engine.transaction import Tx
-from payonce.engine.work import Work
+from payonce.engine.messages.transaction import Tx
+from payonce.engine.messages.work import Work
 from payonce.kit.money import Amount, Rounding
-from payonce.services.payouts import (
-    decisions,
-    estimator,
-    intake,
-    keeping,
-    minimums,
-    orchestrator,
-    pricing,
-    sending,
-    swap_store,
-    swapper,
-)
+from payonce.services.payouts import schedules as keeping
+from payonce.services.payouts.api import webhook as intake
+from payonce.services.payouts.decisions import payouts as decisions
+from payonce.services.payouts.domain import pricing
+from payonce.services.payouts.handlers import estimator, orchestrator, swapper
+from payonce.services.payouts.handlers import next_messages as sending
 from payonce.services.payouts.model import Payout, Swap, SwapState, swap_from
+from payonce.services.payouts.store import minimums
+from payonce.services.payouts.store import swaps as swap_store
 from payonce.testing import OpenStage, Stage
 from payonce.vendors.changenow.port import Code
 from tests.ablations import Ablations, cases, given, missed, patched

@@ -9,8 +9,8 @@ from typing import Any, Final
 import asyncpg
 
 import payonce
-from payonce.engine.database import Connection
-from payonce.services.payouts.lookup import find_payouts
+from payonce.engine.database.connections import Connection
+from payonce.services.payouts.store.lookup import find_payouts
 from payonce.testing import OpenStage
 from tests.conformance.wire import on_the_wire
 from tests.services.payouts.hostpay_stage import House
@@ -18,15 +18,15 @@ from tests.services.payouts.test_concurrent_payouts import busy_house, order, ru
 
 SOURCE: Final = Path(payonce.__file__).parent
 FOLDERS: Final = (
-    "services/payouts", "engine/effects", "engine/brakes", "engine/webhooks", "engine/outbox", "engine/ledger",
-    "engine/quarantine", "engine/audit", "queues/postgres", "queues/cloudtasks", "queues/redis",
+    "services/payouts", "engine/effects", "engine/controls", "engine/webhooks", "engine/outbox", "engine/ledger",
+    "engine/controls/quarantine", "engine/audit", "queues/postgres", "queues/cloudtasks", "queues/redis",
 )  # fmt: skip
 FILES: Final = (
-    "engine/leases.py",
-    "engine/declared.py",
-    "engine/idempotency.py",
-    "engine/joblog.py",
-    "engine/inbox.py",
+    "engine/database/leases.py",
+    "engine/messages/declarations.py",
+    "engine/messages/idempotency.py",
+    "engine/messages/job_log.py",
+    "engine/messages/inbox.py",
 )
 VERBS: Final = ("select ", "select\n", "insert ", "update ", "delete ", "with ")
 LEAST_SENT: Final = 40

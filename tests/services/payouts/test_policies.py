@@ -2,8 +2,8 @@
 
 import pytest
 
-from payonce.engine.model import Message
-from payonce.engine.policy import Policy, planned_delay_s
+from payonce.engine.messages.model import Message
+from payonce.engine.messages.policy import Policy, planned_delay_s
 from payonce.services.payouts import ROLES
 from payonce.services.payouts.policies import QUEUES, VENDOR_TIMEOUT_S
 

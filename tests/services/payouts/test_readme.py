@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from payonce.engine.metrics import REGISTRY
+from payonce.engine.monitoring.metrics import REGISTRY
 
 TESTS = Path(__file__).parents[2]
 CRITERIA, NOTES, METRICS = 8, 6, 5

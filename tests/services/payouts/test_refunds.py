@@ -6,16 +6,17 @@ import msgspec
 import pytest
 
 from payonce.engine.audit import notes
-from payonce.engine.brakes import Approval, Done, ask, grant
-from payonce.engine.brakes import Verdict as Granted
+from payonce.engine.controls import Approval, Done, ask, grant
+from payonce.engine.controls import Verdict as Granted
 from payonce.engine.ledger import Account, balance
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Invalid
-from payonce.services.payouts import books, refunds
-from payonce.services.payouts.decisions import ACTION, Decision, Verdict, deciding
-from payonce.services.payouts.hostpay_follow import REFUND_WITHIN_S
+from payonce.services.payouts import ledger as books
+from payonce.services.payouts.decisions.payouts import ACTION, Decision, Verdict, deciding
+from payonce.services.payouts.handlers.payment_follow import REFUND_WITHIN_S
 from payonce.services.payouts.model import ETH, Hold, Payout, State
 from payonce.services.payouts.policies import HOSTPAY
+from payonce.services.payouts.store import refunds
 from payonce.testing import OpenStage
 from payonce.vendors.changenow.books import Fate
 from payonce.vendors.changenow.client import ChangeNowClient

@@ -4,11 +4,12 @@ from decimal import Decimal
 
 import pytest
 
-from payonce.services.payouts import books, sending
-from payonce.services.payouts.estimator import TRIES_OF_AN_INACTIVE_PAIR
+from payonce.services.payouts import ledger as books
+from payonce.services.payouts.handlers import next_messages as sending
+from payonce.services.payouts.handlers.estimator import TRIES_OF_AN_INACTIVE_PAIR
+from payonce.services.payouts.messages.tokens import hops
 from payonce.services.payouts.model import USDT, Hold, State, SwapState
 from payonce.services.payouts.policies import ESTIMATE, SWAP
-from payonce.services.payouts.tokens import hops
 from payonce.testing import OpenStage
 from payonce.testing.faults import Fault, Script
 from payonce.vendors.changenow.port import Estimate

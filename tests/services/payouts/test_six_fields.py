@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from payonce.services.payouts.intake import Asked, NotTaken, read_webhook
+from payonce.services.payouts.api.webhook import Asked, NotTaken, read_webhook
 from payonce.services.payouts.model import Hold, State
 from payonce.testing import OpenStage
 from tests.services.payouts.payouts_stage import BTC_CLIENT, TERMS, open_office, signed, usdt

@@ -5,12 +5,12 @@ from decimal import Decimal
 
 from payonce.engine.ledger import Account, balance
 from payonce.kit.money import Amount
-from payonce.services.payouts import books
-from payonce.services.payouts.estimator import price_payout
-from payonce.services.payouts.invariants import INVARIANTS
+from payonce.services.payouts import ledger as books
+from payonce.services.payouts.handlers.estimator import price_payout
+from payonce.services.payouts.handlers.orchestrator import value_payout
+from payonce.services.payouts.handlers.swapper import create_swap
+from payonce.services.payouts.invariants.payouts import INVARIANTS
 from payonce.services.payouts.model import ETH, Hold, State
-from payonce.services.payouts.orchestrator import value_payout
-from payonce.services.payouts.swapper import create_swap
 from payonce.testing import OpenStage
 from payonce.vendors.changenow.port import Order, Swap
 from tests.services.payouts.hostpay_stage import House, eth, open_house

@@ -7,13 +7,13 @@ from decimal import Decimal
 import pytest
 
 from payonce.engine.audit.references import check_references
-from payonce.engine.model import Message
+from payonce.engine.messages.model import Message
 from payonce.engine.reconcile import Run, reconcile, unmatched
 from payonce.services.payouts import REFERENCES, statements
+from payonce.services.payouts.api.statement import COLUMNS, statement
 from payonce.services.payouts.model import State
 from payonce.services.payouts.policies import KEEPING
-from payonce.services.payouts.statement import COLUMNS, statement
-from payonce.services.payouts.statements import COMPARE, COMPARED_AFTER_S
+from payonce.services.payouts.reconciliation import COMPARE, COMPARED_AFTER_S
 from payonce.testing import OpenStage
 from payonce.testing.faults import Fault, Script
 from payonce.vendors.changenow.books import AT_ONCE

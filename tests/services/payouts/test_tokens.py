@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from payonce.engine import metrics
-from payonce.engine.model import Message
-from payonce.engine.push import Arrived, Codec
+from payonce.engine.messages.model import Message
+from payonce.engine.messages.push import Arrived, Codec
+from payonce.engine.monitoring import metrics
 from payonce.kit.outcomes import Invalid
 from payonce.kit.webhooks.secrets import Secret
-from payonce.services.payouts.tokens import (
+from payonce.services.payouts.messages.tokens import (
     ESTIMATE_REQUEST,
     ESTIMATE_RESPONSE,
     HOPS,
@@ -26,10 +26,10 @@ from payonce.services.payouts.tokens import (
     plain,
     read,
 )
-from payonce.services.payouts.tokens.codec import TokenCodec
-from payonce.services.payouts.tokens.hops import MADE_AT, OLDER
-from payonce.services.payouts.tokens.packed import from_double, to_double
-from payonce.services.payouts.tokens.refusal import BadToken, Why
+from payonce.services.payouts.messages.tokens.codec import TokenCodec
+from payonce.services.payouts.messages.tokens.hops import MADE_AT, OLDER
+from payonce.services.payouts.messages.tokens.packed import from_double, to_double
+from payonce.services.payouts.messages.tokens.refusal import BadToken, Why
 from tests.services.payouts.tokens_made import (
     FIELDS,
     KEY,

@@ -9,9 +9,9 @@ from uuid import uuid5
 import pytest
 
 from payonce.kit.crypto import derive_key
-from payonce.services.payouts.tokens import ESTIMATE_REQUEST, SWAP_REQUEST, codec, packed, sealed
-from payonce.services.payouts.tokens.refusal import BadToken, Why
-from payonce.services.payouts.tokens.sealed import Sealer
+from payonce.services.payouts.messages.tokens import ESTIMATE_REQUEST, SWAP_REQUEST, codec, packed, sealed
+from payonce.services.payouts.messages.tokens.refusal import BadToken, Why
+from payonce.services.payouts.messages.tokens.sealed import Sealer
 from tests.ablations import Ablation, patched
 from tests.services.payouts import test_tokens
 

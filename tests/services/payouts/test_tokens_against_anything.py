@@ -9,10 +9,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from payonce.kit.crypto import from_base64url, sign, to_base64url
-from payonce.services.payouts.tokens import HOPS, Hop, plain, read
-from payonce.services.payouts.tokens.codec import BODY_MAX_BYTES, TokenCodec
-from payonce.services.payouts.tokens.hops import HopFields
-from payonce.services.payouts.tokens.refusal import BadToken
+from payonce.services.payouts.messages.tokens import HOPS, Hop, plain, read
+from payonce.services.payouts.messages.tokens.codec import BODY_MAX_BYTES, TokenCodec
+from payonce.services.payouts.messages.tokens.hops import HopFields
+from payonce.services.payouts.messages.tokens.refusal import BadToken
 from tests.services.payouts.tokens_made import FIELDS, KEY, MESSAGE_ID, NOW_S, TASK, codec, message
 
 hops = st.sampled_from(HOPS)

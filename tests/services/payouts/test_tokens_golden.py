@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from payonce.services.payouts.tokens import HOPS, HOST_PAY, SWAP_RESPONSE, Hop, plain
-from payonce.services.payouts.tokens.hops import MADE_AT, OLDER
+from payonce.services.payouts.messages.tokens import HOPS, HOST_PAY, SWAP_RESPONSE, Hop, plain
+from payonce.services.payouts.messages.tokens.hops import MADE_AT, OLDER
 from tests.services.payouts.tokens_made import (
     FIELDS,
     HOST_WALLET,

@@ -15,8 +15,8 @@ from payonce.kit.crypto import sign_hex, to_base64url
 from payonce.kit.webhooks.secrets import Secret
 from payonce.queues.cloudtasks.client import Config, Errand, TaskService
 from payonce.queues.cloudtasks.names import LOCAL_ACCOUNT, LOCAL_PROJECT, Place
-from payonce.services.payouts.tokens import ESTIMATE_REQUEST, ESTIMATE_RESPONSE, HOPS
-from payonce.services.payouts.tokens.packed import Packer
+from payonce.services.payouts.messages.tokens import ESTIMATE_REQUEST, ESTIMATE_RESPONSE, HOPS
+from payonce.services.payouts.messages.tokens.packed import Packer
 from payonce.testing import ScratchDatabase
 from tests.cli.conftest import (
     PATIENCE_S,

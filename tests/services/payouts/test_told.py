@@ -9,11 +9,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from payonce.app import App
-from payonce.engine.janitors.observe import observe
-from payonce.engine.metrics import REGISTRY
-from payonce.engine.model import Message
+from payonce.app.process import App
+from payonce.engine.janitors.gauges import observe
+from payonce.engine.messages.model import Message
+from payonce.engine.monitoring.metrics import REGISTRY
 from payonce.engine.webhooks import DELIVERIES, add_endpoint
+from payonce.http.application import build_web
+from payonce.http.server import listening
 from payonce.kit.crypto import Keyring
 from payonce.kit.http import HttpClient
 from payonce.services.payouts import ROLES
@@ -23,7 +25,6 @@ from payonce.services.payouts.scopes import DECIDE, READ
 from payonce.settings import load_settings
 from payonce.testing import OpenStage, ScratchDatabase
 from payonce.testing.faults import Fault, Script
-from payonce.web import build_web, listening
 from tests.services.payouts.payouts_stage import KEY, Office, open_office, webhook
 from tests.web.asking import Asking
 

@@ -5,9 +5,9 @@ from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
-from payonce.engine.model import Message
+from payonce.engine.messages.model import Message
 from payonce.kit.webhooks.secrets import Secret
-from payonce.services.payouts.tokens import (
+from payonce.services.payouts.messages.tokens import (
     ESTIMATE_REQUEST,
     ESTIMATE_RESPONSE,
     HOST_PAY,
@@ -21,8 +21,8 @@ from payonce.services.payouts.tokens import (
     SwapResponse,
     plain,
 )
-from payonce.services.payouts.tokens.codec import TokenCodec
-from payonce.services.payouts.tokens.hops import HopFields
+from payonce.services.payouts.messages.tokens.codec import TokenCodec
+from payonce.services.payouts.messages.tokens.hops import HopFields
 
 NOW_S: Final = 1_761_500_000
 KEY: Final = Secret("a-signing-key-of-the-tests-0123456789")

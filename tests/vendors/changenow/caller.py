@@ -5,8 +5,8 @@ import asyncio
 import sys
 import time
 
-from payonce.engine.budgets import SharedBudget
-from payonce.engine.database import Database
+from payonce.engine.database.connections import Database
+from payonce.engine.database.rate_limits import SharedBudget
 from payonce.kit.http import HttpClient
 from payonce.kit.http.response import Attempt
 from payonce.kit.http.sockets import SocketTransport

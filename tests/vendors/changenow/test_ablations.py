@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from payonce.engine.budgets import SharedBudget
+from payonce.engine.database.rate_limits import SharedBudget
 from payonce.kit.http import budgeted
 from payonce.kit.outcomes import NotSent, Unknown
 from payonce.testing import OpenStage

@@ -11,7 +11,7 @@ from payonce.kit.http import HttpClient
 from payonce.kit.outcomes import Invalid, NotSent, Retry, Unavailable, Unknown
 from payonce.testing.faults import FaultPlan, Odds
 from payonce.testing.faulty import Faulty
-from payonce.testing.serving import serving
+from payonce.testing.server import serving
 from payonce.vendors.changenow.books import AT_ONCE, Fate
 from payonce.vendors.changenow.client import ChangeNowClient
 from payonce.vendors.changenow.conduct import Fates

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from payonce.engine.budgets import SharedBudget
-from payonce.engine.metrics import REGISTRY
+from payonce.app.resources import open_changenow
+from payonce.engine.database.rate_limits import SharedBudget
+from payonce.engine.monitoring.metrics import REGISTRY
 from payonce.kit.http import HttpClient
 from payonce.kit.outcomes import Invalid, NotSent, Retry
-from payonce.outside import open_changenow
 from payonce.settings import Settings
 from payonce.testing import OpenStage
 from payonce.testing.faults import Fault, Script
 from payonce.testing.faulty import Faulty
 from payonce.testing.processes import Processes
-from payonce.testing.serving import serving
+from payonce.testing.server import serving
 from payonce.vendors.changenow.client import ChangeNowClient
 from payonce.vendors.changenow.port import BUDGET_BURST, BUDGET_PER_S, REQUESTS_PER_S, ChangeNow
 from payonce.vendors.changenow.simulator import ChangeNowSimulator

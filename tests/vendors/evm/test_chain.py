@@ -7,7 +7,7 @@ import pytest
 
 from payonce.kit.http import HttpClient
 from payonce.kit.outcomes import Unavailable
-from payonce.testing.serving import serving
+from payonce.testing.server import serving
 from payonce.vendors.evm.chain import Chain, Conditions, Fate, Mined
 from payonce.vendors.evm.client import EvmClient
 from payonce.vendors.evm.port import ETH, Payment, Taken

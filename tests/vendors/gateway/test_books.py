@@ -8,7 +8,7 @@ import pytest
 from payonce.kit.http import HttpClient
 from payonce.kit.money import Amount, well_known
 from payonce.kit.outcomes import Invalid, Retry, Unavailable, Unknown
-from payonce.testing.serving import serving
+from payonce.testing.server import serving
 from payonce.vendors.gateway.client import GatewayClient
 from payonce.vendors.gateway.port import (
     KEYS_KEPT_S,

@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from payonce.engine.budgets import SharedBudget
-from payonce.engine.metrics import REGISTRY
+from payonce.app.resources import open_gateway
+from payonce.app.simulators import open_gateway_stand_in
+from payonce.engine.database.rate_limits import SharedBudget
+from payonce.engine.monitoring.metrics import REGISTRY
 from payonce.kit.http import HttpClient
 from payonce.kit.outcomes import Invalid, NotSent, Retry, Unknown
 from payonce.kit.webhooks import new_secret
-from payonce.outside import open_gateway
 from payonce.settings import Settings, load_settings
 from payonce.settings.billing import BillingSettings
-from payonce.standins import open_gateway_stand_in
 from payonce.testing import OpenStage, eventually
 from payonce.testing.faults import Fault, Script
 from payonce.testing.faulty import Faulty
-from payonce.testing.serving import serving
+from payonce.testing.server import serving
 from payonce.vendors.gateway.client import GatewayClient
 from payonce.vendors.gateway.outbox import Post
 from payonce.vendors.gateway.port import BUDGET_BURST, BUDGET_PER_S, Gateway

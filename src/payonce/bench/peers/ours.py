@@ -6,10 +6,10 @@ import asyncpg
 
 from payonce.bench.journal import Journal
 from payonce.bench.peers.port import SLOW_S, WRITE_BUSINESS_ROW, Job, Payload
-from payonce.engine.migrate import SERVICE_ROLE, known_migrations, migrate
-from payonce.engine.model import Message
-from payonce.engine.policy import Policy
-from payonce.engine.work import Handler, Work, handles
+from payonce.engine.database.migrate import SERVICE_ROLE, known_migrations, migrate
+from payonce.engine.messages.model import Message
+from payonce.engine.messages.policy import Policy
+from payonce.engine.messages.work import Handler, Work, handles
 
 SLOTS = 1000
 # As many as a business pool of a peer, so that transactional handlers compete on equal terms.

@@ -16,8 +16,8 @@ from payonce.cli.crew import Crew, plan_blows
 from payonce.cli.output import note
 
 if TYPE_CHECKING:
-    from payonce.app import Addresses, App
-    from payonce.engine.transaction import Reader
+    from payonce.app.process import Addresses, App
+    from payonce.engine.messages.transaction import Reader
     from payonce.settings import Settings
 
 WORKERS: Final = 3
@@ -58,7 +58,7 @@ class Disturbed:
 @asynccontextmanager
 async def throw_away_app(settings: "Settings") -> AsyncIterator[tuple["App", "Addresses"]]:
     """The application on a database of its own, migrated and without roles."""
-    from payonce.app import App, migrate_database
+    from payonce.app.process import App, migrate_database
     from payonce.cli.scratch import scratch_database
 
     async with scratch_database(settings) as addresses:

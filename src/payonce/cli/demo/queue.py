@@ -8,8 +8,8 @@ from payonce.cli.demo.disturb import Job, throw_away_app, too_few_kills, work_th
 from payonce.cli.output import table
 
 if TYPE_CHECKING:
-    from payonce.app import App
-    from payonce.engine.transaction import Reader
+    from payonce.app.process import App
+    from payonce.engine.messages.transaction import Reader
     from payonce.examples.tally.model import Change, Outcome
     from payonce.settings import Settings
 
@@ -107,7 +107,7 @@ async def _put(app: "App", changes: list["Change"]) -> None:
     """Rows and messages in one commit."""
     import msgspec
 
-    from payonce.engine.model import Message
+    from payonce.engine.messages.model import Message
     from payonce.examples.tally import CHANGES, store
 
     async with app.begin() as tx:

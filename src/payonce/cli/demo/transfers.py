@@ -10,10 +10,10 @@ from payonce.cli.demo.disturb import Disturbed, Job, throw_away_app, too_few_kil
 from payonce.cli.output import table
 
 if TYPE_CHECKING:
-    from payonce.app import App
+    from payonce.app.process import App
     from payonce.cli.demo.banks import Banks
     from payonce.cli.demo.verdict import Verdict
-    from payonce.engine.transaction import Reader
+    from payonce.engine.messages.transaction import Reader
     from payonce.examples.transfers.model import Order
     from payonce.settings import Settings
 

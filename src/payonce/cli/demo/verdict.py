@@ -7,7 +7,7 @@ from typing import Final
 
 from payonce.engine.effects import reviews
 from payonce.engine.ledger import Account, audit_ledger, balance
-from payonce.engine.transaction import Reader
+from payonce.engine.messages.transaction import Reader
 from payonce.examples.transfers import INVARIANTS, model
 from payonce.examples.transfers.model import Order, State
 from payonce.kit.money import Amount, well_known

@@ -8,15 +8,15 @@ from uuid import UUID
 
 import typer
 
-from payonce.cli.confirming import confirm
+from payonce.cli.arguments import ByOption, LimitOption, parsed_moment, somebody
+from payonce.cli.confirmation import confirm
 from payonce.cli.output import JsonOption, YesOption, opened, run_async, show, table
-from payonce.cli.parsing import ByOption, LimitOption, parsed_moment, somebody
 from payonce.cli.webhooks.endpoints import parsed_endpoint, parsed_state
 from payonce.kit.outcomes import Invalid
 from payonce.kit.words import counted
 
 if TYPE_CHECKING:
-    from payonce.app import App
+    from payonce.app.process import App
     from payonce.engine.webhooks import Delivery, Range
 
 LIST: Final = "payonce webhooks deliveries list"
@@ -140,7 +140,7 @@ async def _replay_range(
     by: str, why: str, yes: bool, as_json: bool,
 ) -> None:  # fmt: skip
     from payonce.engine.webhooks import DeliveryState, Range, count_range
-    from payonce.engine.webhooks.replaying import MISSED
+    from payonce.engine.webhooks.replays import MISSED
 
     wanted = MISSED if not states else tuple(parsed_state(each, DeliveryState, "a delivery") for each in states)
     async with opened() as app:

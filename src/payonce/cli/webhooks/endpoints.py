@@ -8,15 +8,15 @@ from uuid import UUID
 
 import typer
 
-from payonce.cli.confirming import confirm
+from payonce.cli.arguments import ByOption, LimitOption, somebody
+from payonce.cli.confirmation import confirm
 from payonce.cli.output import JsonOption, YesOption, opened, run_async, show, table
-from payonce.cli.parsing import ByOption, LimitOption, somebody
 from payonce.cli.webhooks.signatures import SecretFileOption, read_secrets
 from payonce.kit.durations import parsed_duration_s
 from payonce.kit.outcomes import Invalid
 
 if TYPE_CHECKING:
-    from payonce.app import App
+    from payonce.app.process import App
     from payonce.engine.webhooks import Endpoint
     from payonce.kit.crypto import Keyring
     from payonce.kit.webhooks import Secret

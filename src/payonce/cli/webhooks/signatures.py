@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from payonce.cli.arguments import parsed_moment
 from payonce.cli.errors import EXIT_FAILED
 from payonce.cli.output import JsonOption, command_settings, note, show
-from payonce.cli.parsing import parsed_moment
 from payonce.kit.outcomes import Invalid
 
 if TYPE_CHECKING:

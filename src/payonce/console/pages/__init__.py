@@ -5,7 +5,6 @@ from payonce.console.page import Page
 from payonce.console.pages import (
     approvals,
     audit,
-    billing,
     causes,
     effects,
     freezes,
@@ -16,13 +15,14 @@ from payonce.console.pages import (
     outbox,
     overview,
     parked,
-    payouts,
     queues,
     reconcile,
     schedules,
     traces,
     vendors,
-)  # fmt: skip
+)
+from payonce.services.billing.console import pages as billing
+from payonce.services.payouts.console import payouts
 
 PAGES: tuple[Page, ...] = (
     overview.PAGE,

@@ -8,7 +8,7 @@ from payonce.console.forms import PAGE_ROWS, choice_of, number_of, reason_of, te
 from payonce.console.links import link
 from payonce.console.money import amount_of, asset_of
 from payonce.console.page import Page, Visit, get, post
-from payonce.engine.brakes import (
+from payonce.engine.controls import (
     Approval,
     Done,
     Verdict,
@@ -21,8 +21,8 @@ from payonce.engine.brakes import (
     threshold_change_of,
     thresholds,
 )  # fmt: skip
-from payonce.engine.brakes.words import same_person
-from payonce.engine.people import Role
+from payonce.engine.controls.texts import same_person
+from payonce.engine.operators import Role
 from payonce.kit.money import Amount, Asset, loads_exact
 
 TABS: Final = (*Verdict, "all")

@@ -7,9 +7,9 @@ from starlette.responses import Response
 from payonce.console.forms import PAGE_ROWS, choice_of, id_of, name_of, number_of, reason_of, text_of
 from payonce.console.links import link
 from payonce.console.page import Page, Visit, get, post
-from payonce.engine.brakes import Done, ReviewAnswer, ask, preview, waiting_about, what_follows
-from payonce.engine.effects.inbox import Shown, effects, open_counts, shown
+from payonce.engine.controls import Done, ReviewAnswer, ask, preview, waiting_about, what_follows
 from payonce.engine.effects.model import OPEN, State
+from payonce.engine.effects.queries import Shown, effects, open_counts, shown
 from payonce.engine.effects.review import Answer, parsed_outcome
 from payonce.kit.money import loads_exact
 from payonce.kit.outcomes import Invalid, PayonceError, Stale

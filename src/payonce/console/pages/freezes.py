@@ -5,7 +5,7 @@ from starlette.responses import Response
 from payonce.console.forms import PAGE_ROWS, name_of, number_of, reason_of, text_of
 from payonce.console.links import link
 from payonce.console.page import Page, Visit, get, post
-from payonce.engine.brakes import check_asset, freeze, freeze_of, freezes, lift, never_seen, sends_under_way
+from payonce.engine.controls import check_asset, freeze, freeze_of, freezes, lift, never_seen, sends_under_way
 from payonce.kit.durations import parsed_duration_s
 
 CONDITIONS = ("vendor", "asset", "tenant", "service")

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from payonce.console.forms import PAGE_ROWS, choice_of, moment_of, name_of, number_of, text_of
 from payonce.console.links import link
 from payonce.console.page import Page, Visit, get
-from payonce.engine import joblog
+from payonce.engine.messages import job_log as joblog
 from payonce.kit.outcomes import Invalid
 
 LOOK_LIMIT_MS: Final = 5_000

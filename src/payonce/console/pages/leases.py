@@ -5,7 +5,7 @@ from starlette.responses import Response
 from payonce.console.forms import PAGE_ROWS, name_of
 from payonce.console.links import link
 from payonce.console.page import Page, Visit, get
-from payonce.engine.leases import holdings
+from payonce.engine.database.leases import holdings
 
 
 async def list_leases(visit: Visit) -> Response:

@@ -5,7 +5,7 @@ from starlette.responses import Response
 from payonce.console.forms import name_of, number_of, text_of
 from payonce.console.money import amount_of
 from payonce.console.page import Page, Visit, get, post
-from payonce.engine.brakes import Used, limits, remove_limit, set_limit
+from payonce.engine.controls import Used, limits, remove_limit, set_limit
 from payonce.kit.durations import parsed_duration_s
 
 

@@ -5,10 +5,10 @@ from starlette.responses import Response
 
 from payonce.console.forms import id_of
 from payonce.console.page import Page, Visit, get
-from payonce.engine import joblog
-from payonce.engine.declared import declared
-from payonce.engine.explain import why_next
-from payonce.engine.finding import find
+from payonce.engine.messages import job_log as joblog
+from payonce.engine.messages.declarations import declared
+from payonce.engine.messages.explanation import why_next
+from payonce.engine.messages.search import find
 
 
 async def show_message(visit: Visit) -> Response:

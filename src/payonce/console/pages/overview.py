@@ -9,8 +9,8 @@ from payonce.console.forms import choice_of
 from payonce.console.links import link
 from payonce.console.live import WINDOWS, columns
 from payonce.console.page import Page, Visit, get
-from payonce.engine.history import Minute, history, runs_by_queue
-from payonce.engine.queue import Depth
+from payonce.engine.messages.ports import Depth
+from payonce.engine.monitoring.history import Minute, history, runs_by_queue
 
 RECENT_MIN: Final = 5
 """Retries that are older than this are over, or have become errors."""

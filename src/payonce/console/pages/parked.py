@@ -10,9 +10,8 @@ from starlette.responses import Response
 
 from payonce.console.forms import choice_of, id_of, moment_of, name_of, number_of, reason_of, text_of
 from payonce.console.page import Page, Visit, get, post
-from payonce.engine import bulk
 from payonce.engine.audit import Severity, note
-from payonce.engine.brakes import (
+from payonce.engine.controls import (
     Chosen,
     Done,
     Redrive,
@@ -22,9 +21,10 @@ from payonce.engine.brakes import (
     needs_second_person,
     redrive_of,
 )  # fmt: skip
-from payonce.engine.model import State
-from payonce.engine.people import Role
-from payonce.engine.queue import Filter
+from payonce.engine.messages import bulk
+from payonce.engine.messages.model import State
+from payonce.engine.messages.ports import Filter
+from payonce.engine.operators import Role
 from payonce.kit.outcomes import Invalid
 
 FIELDS = ("id", "action", "correlation_id", "error_contains", "after", "before")

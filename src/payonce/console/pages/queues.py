@@ -6,11 +6,11 @@ from payonce.console.forms import PAGE_ROWS, choice_of, id_of, reason_of
 from payonce.console.links import link
 from payonce.console.live import columns
 from payonce.console.page import Page, Visit, get, post
-from payonce.engine import bulk
-from payonce.engine.declared import declared
-from payonce.engine.history import history, runs_by_queue
-from payonce.engine.model import State
-from payonce.engine.people import Role
+from payonce.engine.messages import bulk
+from payonce.engine.messages.declarations import declared
+from payonce.engine.messages.model import State
+from payonce.engine.monitoring.history import history, runs_by_queue
+from payonce.engine.operators import Role
 
 OPERATIONS_SHOWN = 3
 STATES = ("parked", "ready", "leased", "alone")

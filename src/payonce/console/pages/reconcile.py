@@ -8,7 +8,7 @@ from starlette.responses import Response
 from payonce.console.forms import PAGE_ROWS, id_of, name_of, reason_of, text_of
 from payonce.console.links import link
 from payonce.console.page import Page, Visit, get, post
-from payonce.engine.brakes import Done, WriteOff, ask, preview, waiting_about
+from payonce.engine.controls import Done, WriteOff, ask, preview, waiting_about
 from payonce.engine.reconcile import (
     Item,
     ItemState,

@@ -6,9 +6,9 @@ from typing import Final
 from starlette.responses import Response
 
 from payonce.console.page import Page, Visit, get
-from payonce.engine import joblog
 from payonce.engine.janitors.schedule import planned
-from payonce.engine.upkeep import Task
+from payonce.engine.messages import job_log as joblog
+from payonce.engine.messages.maintenance import Task
 
 RUNS_SHOWN: Final = 5
 """Of each task; the job log has them all."""

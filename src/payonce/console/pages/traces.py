@@ -9,9 +9,9 @@ from starlette.responses import Response
 
 from payonce.console.forms import name_of
 from payonce.console.page import Page, Visit, get
-from payonce.engine.finding import find_anywhere
-from payonce.engine.lookup import MATCHES_MAX, Lookup, Match, engine_matches
-from payonce.engine.story import Kind, Story, story
+from payonce.engine.messages.search import find_anywhere
+from payonce.engine.monitoring.lookup import MATCHES_MAX, Lookup, Match, engine_matches
+from payonce.engine.monitoring.timeline import Kind, Story, story
 
 LOOK_LIMIT_MS: Final = 3_000
 """For the search in one service. After it, what others found is shown without that."""

@@ -4,18 +4,18 @@ from starlette.responses import Response
 
 from payonce.console.forms import reason_of, text_of
 from payonce.console.page import Page, Visit, get, post
-from payonce.console.pages.payouts_reading import where_installed
-from payonce.engine.brakes import Done, ask, preview, waiting_about
-from payonce.engine.declared import declared
-from payonce.engine.people import Role
-from payonce.engine.vendor_calls import vendor_calls
-from payonce.engine.vendor_health import budgets, calls, tries
+from payonce.engine.controls import Done, ask, preview, waiting_about
+from payonce.engine.messages.declarations import declared
+from payonce.engine.monitoring.vendor_calls import vendor_calls
+from payonce.engine.monitoring.vendor_health import budgets, calls, tries
+from payonce.engine.operators import Role
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Invalid
-from payonce.services.payouts import looking
-from payonce.services.payouts.changing_limits import ACTION, limit_change
-from payonce.services.payouts.looking import WalletUse
+from payonce.services.payouts.console.queries import where_installed
+from payonce.services.payouts.decisions.wallet_limits import ACTION, limit_change
 from payonce.services.payouts.model import ETH
+from payonce.services.payouts.store import queries as looking
+from payonce.services.payouts.store.queries import WalletUse
 
 BOUNDS = ("per_payment", "per_day", "low_balance")
 

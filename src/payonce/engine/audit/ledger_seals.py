@@ -15,10 +15,10 @@ from typing import Any, Final
 import asyncpg
 
 from payonce.engine.audit.seals import MICROSECONDS, NO_HEAD, Head, encoded
-from payonce.engine.database import Connection, Database
-from payonce.engine.leases import fence
+from payonce.engine.database.connections import Connection, Database
+from payonce.engine.database.leases import fence
 from payonce.engine.ledger.model import LINES_MAX, Reads
-from payonce.engine.model import Lease
+from payonce.engine.messages.model import Lease
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid, Stale
 

@@ -5,9 +5,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from payonce.engine.database import Connection
+from payonce.engine.database.connections import Connection
 from payonce.engine.ledger.model import Reads
-from payonce.engine.model import clean_text
+from payonce.engine.messages.model import clean_text
 from payonce.kit.outcomes import Invalid
 from payonce.kit.redact import redact
 

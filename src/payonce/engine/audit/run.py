@@ -15,9 +15,9 @@ import asyncpg
 
 from payonce.engine.audit.invariants import INVARIANTS, Invariant
 from payonce.engine.audit.references import check_references
-from payonce.engine.database import Database
+from payonce.engine.database.connections import Database
 from payonce.engine.ledger.audit import CHECKS, FINDINGS_MAX, Finding, check_books
-from payonce.engine.transaction import Reader
+from payonce.engine.messages.transaction import Reader
 from payonce.kit.outcomes import Invalid
 from payonce.kit.redact import redact
 

@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import asyncpg
 
-from payonce.engine.commits import settled_transaction
-from payonce.engine.database import Connection, Database
-from payonce.engine.leases import fence
+from payonce.engine.database.commits import settled_transaction
+from payonce.engine.database.connections import Connection, Database
+from payonce.engine.database.leases import fence
 from payonce.engine.ledger.model import Reads
-from payonce.engine.model import Lease
+from payonce.engine.messages.model import Lease
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid, Stale
 

@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from payonce.engine.database import Connection
+from payonce.engine.database.connections import Connection
 from payonce.engine.effects import store
 from payonce.engine.effects.model import OPEN, Cause, Event, Result, State, Stored, state_after
 from payonce.engine.effects.wakeup import wake_message

@@ -11,7 +11,7 @@ from uuid import UUID
 import msgspec
 
 from payonce.engine.effects.declaration import Blind, Findable, Harmless, Keyed, Rebroadcast, Safety
-from payonce.engine.model import NAME_MAX_LENGTH
+from payonce.engine.messages.model import NAME_MAX_LENGTH
 from payonce.kit.money import Amount, Asset
 
 REVIEW_LOOK_S: Final = 300.0

@@ -4,8 +4,8 @@ from typing import Final
 from uuid import UUID
 
 from payonce.engine.audit import Severity, note
-from payonce.engine.commits import settled_transaction
-from payonce.engine.database import Connection, Database
+from payonce.engine.database.commits import settled_transaction
+from payonce.engine.database.connections import Connection, Database
 from payonce.engine.effects import store
 from payonce.engine.effects.model import Cause, Event, Result, State
 

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from payonce.engine import metrics
 from payonce.engine.effects import store
 from payonce.engine.effects.declaration import (
     CannotTell,
@@ -21,6 +20,7 @@ from payonce.engine.effects.declaration import (
 )  # fmt: skip
 from payonce.engine.effects.model import Cause, Event, Result, State, Stored
 from payonce.engine.effects.send import BEGIN_SHARE, Run, send_again
+from payonce.engine.monitoring import metrics
 from payonce.kit.outcomes import Retry
 from payonce.kit.redact import redact
 

@@ -13,7 +13,7 @@ import msgspec
 from payonce.engine.effects import store
 from payonce.engine.effects.declaration import Effect, encode, encode_stated
 from payonce.engine.effects.model import Cause, Event, Result, State, Stored
-from payonce.engine.transaction import Reader, Tx
+from payonce.engine.messages.transaction import Reader, Tx
 from payonce.kit.money import loads_exact
 from payonce.kit.outcomes import Invalid, Stale
 from payonce.kit.redact import redact

@@ -29,8 +29,8 @@ from payonce.engine.effects.model import (
 )  # fmt: skip
 from payonce.engine.effects.resolve import Burnt, open_review, resolve
 from payonce.engine.effects.send import Run, send, send_again
-from payonce.engine.model import NAME_MAX_LENGTH
-from payonce.engine.transaction import Tx
+from payonce.engine.messages.model import NAME_MAX_LENGTH
+from payonce.engine.messages.transaction import Tx
 from payonce.kit.outcomes import Invalid, Refused, Retry
 
 TURNS_MAX: Final = 8

@@ -12,16 +12,16 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 from uuid import UUID
 
-from payonce.engine import metrics
 from payonce.engine.audit import Severity, note
-from payonce.engine.commits import settled_transaction
-from payonce.engine.database import Database, is_transient
+from payonce.engine.database.commits import settled_transaction
+from payonce.engine.database.connections import Database, is_transient
 from payonce.engine.effects import store
 from payonce.engine.effects.declaration import Effect, Happened, Outcome, Request, decode, encode
 from payonce.engine.effects.model import Event, Result, State, Stored
-from payonce.engine.model import Claim
-from payonce.engine.queue import PullQueue
-from payonce.engine.transaction import Reader, RingingFeed, Tx
+from payonce.engine.messages.model import Claim
+from payonce.engine.messages.ports import PullQueue
+from payonce.engine.messages.transaction import Reader, RingingFeed, Tx
+from payonce.engine.monitoring import metrics
 from payonce.kit.log import get_logger
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import NotSent, Refused, Retry, Stale, Unknown

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import asyncpg
 
-from payonce.engine.database import Connection, is_transient
+from payonce.engine.database.connections import Connection, is_transient
 from payonce.engine.effects import writes
 from payonce.engine.effects.declaration import Effect, Findable, Keyed, Safety
 from payonce.engine.effects.model import (
@@ -23,8 +23,8 @@ from payonce.engine.effects.model import (
     state_after,
 )  # fmt: skip
 from payonce.engine.effects.wakeup import wake_message
-from payonce.engine.model import Claim, clean_text
-from payonce.engine.transaction import Reader, Tx
+from payonce.engine.messages.model import Claim, clean_text
+from payonce.engine.messages.transaction import Reader, Tx
 from payonce.kit.ids import new_id
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Retry

@@ -13,10 +13,10 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
-from payonce.engine.database import Connection
-from payonce.engine.outbox.kept import wake_kept
-from payonce.engine.rows import MESSAGE_STARTS_OVER
-from payonce.engine.transaction import Reader, Tx
+from payonce.engine.database.connections import Connection
+from payonce.engine.messages.rows import MESSAGE_STARTS_OVER
+from payonce.engine.messages.transaction import Reader, Tx
+from payonce.engine.outbox.durable_copy import wake_kept
 
 _ANSWERED: Final = """
     exists (select from payonce.effect_attempts a

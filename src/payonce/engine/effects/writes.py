@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from payonce.engine.database import Connection
+from payonce.engine.database.connections import Connection
 from payonce.engine.effects.model import Event
 
 

@@ -8,12 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from payonce.engine import bulk
 from payonce.engine.audit import LedgerSealer
-from payonce.engine.bell import Bell
-from payonce.engine.database import Database, is_transient
-from payonce.engine.history import RunCounts, sample_depths
-from payonce.engine.janitors.observe import observe
+from payonce.engine.controls.quarantine import notice_identity
+from payonce.engine.database.connections import Database, is_transient
+from payonce.engine.database.leases import TTL_DEFAULT_S, Leadership
+from payonce.engine.database.notifier import Bell
+from payonce.engine.janitors.gauges import observe
 from payonce.engine.janitors.orphans import review_orphans
 from payonce.engine.janitors.prune import KEEP_DAYS_DEFAULT, Prune
 from payonce.engine.janitors.reconcile import observe_unmatched, reconcile_when_due
@@ -21,14 +21,14 @@ from payonce.engine.janitors.relay import carry_on
 from payonce.engine.janitors.schedule import Daily, Every, Schedule, Scheduler
 from payonce.engine.janitors.seal import LedgerSeals, Sealer
 from payonce.engine.janitors.snapshots import Snapshots
-from payonce.engine.leases import TTL_DEFAULT_S, Leadership
-from payonce.engine.model import Lease
+from payonce.engine.messages import bulk
+from payonce.engine.messages.model import Lease
+from payonce.engine.messages.ports import Admin
+from payonce.engine.messages.transaction import RingingFeed
+from payonce.engine.monitoring.history import RunCounts, sample_depths
+from payonce.engine.monitoring.vendor_calls import CallCounts, forget_old_calls
 from payonce.engine.outbox import Relay, wake_name
-from payonce.engine.quarantine import notice_identity
-from payonce.engine.queue import Admin
 from payonce.engine.reconcile import StatementSource
-from payonce.engine.transaction import RingingFeed
-from payonce.engine.vendor_calls import CallCounts, forget_old_calls
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Stale
 from payonce.kit.redact import redact

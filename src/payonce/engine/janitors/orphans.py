@@ -3,10 +3,10 @@
 from typing import Final
 from uuid import UUID
 
-from payonce.engine.database import Database
+from payonce.engine.database.connections import Database
 from payonce.engine.effects.model import State
 from payonce.engine.effects.orphans import find_orphans, review_orphan
-from payonce.engine.metrics import ORPHANED_EFFECTS
+from payonce.engine.monitoring.metrics import ORPHANED_EFFECTS
 from payonce.kit.log import get_logger
 
 BATCH: Final = 100

@@ -4,12 +4,12 @@ answers and webhooks' events end. Leader-only, harmless when not."""
 from dataclasses import dataclass, field
 from typing import Final
 
-from payonce.engine.commits import forget_tokens
-from payonce.engine.database import Database
-from payonce.engine.idempotency import Walk, expire_keys, forget_keys
-from payonce.engine.inbox import forget_accepted
-from payonce.engine.requests import forget_answers
-from payonce.engine.webhooks.pruning import forget_events
+from payonce.engine.database.commits import forget_tokens
+from payonce.engine.database.connections import Database
+from payonce.engine.messages.idempotency import Walk, expire_keys, forget_keys
+from payonce.engine.messages.inbox import forget_accepted
+from payonce.engine.messages.requests import forget_answers
+from payonce.engine.webhooks.retention import forget_events
 from payonce.kit.outcomes import Invalid
 
 KEEP_DAYS_DEFAULT: Final = 30

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from payonce.engine.database import Database
-from payonce.engine.metrics import (
+from payonce.engine.database.connections import Database
+from payonce.engine.messages.transaction import Reader, RingingFeed
+from payonce.engine.monitoring.metrics import (
     QUARANTINED,
     RECONCILED_SECONDS,
     UNMATCHED,
@@ -11,7 +12,6 @@ from payonce.engine.metrics import (
     UNMATCHED_OLDEST_SECONDS,
 )
 from payonce.engine.reconcile import Direction, StatementSource, is_due, reconcile
-from payonce.engine.transaction import Reader, RingingFeed
 from payonce.kit.log import get_logger
 from payonce.kit.money import Amount, Asset
 

@@ -3,9 +3,9 @@
 import time
 from typing import Final
 
-from payonce.engine.database import Database
+from payonce.engine.database.connections import Database
 from payonce.engine.outbox import Relay
-from payonce.engine.outbox.relaying import hand_over
+from payonce.engine.outbox.relay_steps import hand_over
 
 TICK_MAX_S: Final = 30.0
 """A tick ends after the step in which this was reached, far below the limit of a tick; the next one goes on."""

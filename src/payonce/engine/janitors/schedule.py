@@ -8,12 +8,12 @@ from typing import Any, Final
 
 import whenever
 
-from payonce.engine.database import Database
-from payonce.engine.leases import fence
+from payonce.engine.database.connections import Database
+from payonce.engine.database.leases import fence
 from payonce.engine.ledger.model import Reads
-from payonce.engine.model import Lease, Message, check_message, encode_payloads
-from payonce.engine.policy import Policy
-from payonce.engine.transaction import RingingFeed, Tx, begin
+from payonce.engine.messages.model import Lease, Message, check_message, encode_payloads
+from payonce.engine.messages.policy import Policy
+from payonce.engine.messages.transaction import RingingFeed, Tx, begin
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid
 

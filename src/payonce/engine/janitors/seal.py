@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from payonce.engine.audit import LedgerSealer, anchor_heads, head, ledger_head, seal_notes
-from payonce.engine.database import Database
-from payonce.engine.metrics import AUDIT_HEAD, LEDGER_HEAD, LEDGER_UNSEALED
-from payonce.engine.model import Lease
+from payonce.engine.database.connections import Database
+from payonce.engine.messages.model import Lease
+from payonce.engine.monitoring.metrics import AUDIT_HEAD, LEDGER_HEAD, LEDGER_UNSEALED
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from payonce.engine.database import Database
+from payonce.engine.database.connections import Database
 from payonce.engine.ledger.snapshots import BATCH_ACCOUNTS, LINES_WORTHWHILE, snapshot_batch
 
 BATCHES_MAX: Final = 100

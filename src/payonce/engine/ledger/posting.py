@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
-from payonce.engine.database import Connection
+from payonce.engine.database.connections import Connection
 from payonce.engine.ledger.model import Account, Overdrawn, Posting, PostingId
 from payonce.kit.money import Amount, Asset
 from payonce.kit.outcomes import Invalid, Unavailable

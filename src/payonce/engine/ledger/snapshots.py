@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from payonce.engine.database import Database
+from payonce.engine.database.connections import Database
 from payonce.kit.outcomes import Invalid
 
 LINES_WORTHWHILE: Final = 1_000

@@ -21,8 +21,7 @@ from payonce.engine.outbox.admin import (
     redrive_entries,
     resume_relay,
 )
-from payonce.engine.outbox.entries import declare_relays, put_out
-from payonce.engine.outbox.kept import (
+from payonce.engine.outbox.durable_copy import (
     Fate,
     Kept,
     Standing,
@@ -35,7 +34,8 @@ from payonce.engine.outbox.kept import (
     settle_kept,
     standings,
 )
-from payonce.engine.outbox.log import LogRelay
+from payonce.engine.outbox.entries import declare_relays, put_out
+from payonce.engine.outbox.log_relay import LogRelay
 from payonce.engine.outbox.model import (
     EVENTS,
     Answer,
@@ -48,7 +48,7 @@ from payonce.engine.outbox.model import (
     Terms,
     wake_name,
 )
-from payonce.engine.outbox.relaying import relay_step
+from payonce.engine.outbox.relay_steps import relay_step
 
 __all__ = [
     "EVENTS",

@@ -9,15 +9,15 @@ from uuid import UUID
 import msgspec
 
 from payonce.engine.audit import Severity, note
-from payonce.engine.bell import Bell
-from payonce.engine.commits import settled_transaction
-from payonce.engine.database import Connection, Database
-from payonce.engine.fingerprint import fingerprint
-from payonce.engine.model import Message, clean_text
+from payonce.engine.database.commits import settled_transaction
+from payonce.engine.database.connections import Connection, Database
+from payonce.engine.database.notifier import Bell
+from payonce.engine.messages.fingerprint import fingerprint
+from payonce.engine.messages.model import Message, clean_text
+from payonce.engine.messages.rows import MESSAGE_COLUMNS, message_shown
+from payonce.engine.outbox.durable_copy import STARTS_OVER
 from payonce.engine.outbox.entries import unknown_relay
-from payonce.engine.outbox.kept import STARTS_OVER
 from payonce.engine.outbox.model import State, wake_name
-from payonce.engine.rows import MESSAGE_COLUMNS, message_shown
 from payonce.kit.outcomes import Invalid, Stale
 
 COUNT_MAX: Final = 100_000

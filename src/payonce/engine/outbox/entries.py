@@ -5,9 +5,9 @@ from operator import attrgetter
 from typing import Any, Final
 from uuid import UUID
 
-from payonce.engine.database import Connection, Database
-from payonce.engine.idempotency import TAKE_KEYS, keyed
-from payonce.engine.model import Message, check_message, encode_extra, encode_payloads
+from payonce.engine.database.connections import Connection, Database
+from payonce.engine.messages.idempotency import TAKE_KEYS, keyed
+from payonce.engine.messages.model import Message, check_message, encode_extra, encode_payloads
 from payonce.engine.outbox.model import Relay, check_relay_name
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid

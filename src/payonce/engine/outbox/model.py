@@ -18,8 +18,8 @@ from typing import Final, Protocol
 
 import msgspec
 
-from payonce.engine.model import DELAY_MAX_S, NAME_MAX_LENGTH, Message, clean_text
-from payonce.engine.policy import Exponential
+from payonce.engine.messages.model import DELAY_MAX_S, NAME_MAX_LENGTH, Message, clean_text
+from payonce.engine.messages.policy import Exponential
 from payonce.kit.outcomes import Invalid
 from payonce.kit.redact import redact
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from payonce.engine.ledger.model import Account, Reads
-from payonce.engine.ledger.reading import balance
+from payonce.engine.ledger.queries import balance
 from payonce.engine.reconcile.source import StatementSource, suspense_account
 from payonce.kit.money import Amount, Asset
 

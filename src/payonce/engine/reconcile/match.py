@@ -12,9 +12,9 @@ from payonce.engine.effects.adopt import adopt, contradict, find_on_statement
 from payonce.engine.effects.declaration import encode, encode_stated
 from payonce.engine.effects.model import Cause, State, Stored
 from payonce.engine.effects.store import as_stored
+from payonce.engine.messages.transaction import Reader, Tx
 from payonce.engine.reconcile.source import Entry, Flow, StatementSource, split_reference
 from payonce.engine.reconcile.suspense import Direction, Item, ItemState, Subject, cover, settle_missing
-from payonce.engine.transaction import Reader, Tx
 from payonce.kit.money import Amount, Asset
 from payonce.kit.outcomes import Invalid, Stale
 

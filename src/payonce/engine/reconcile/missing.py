@@ -9,10 +9,10 @@ from uuid import UUID
 from payonce.engine.effects.adopt import contradict
 from payonce.engine.effects.model import Cause, State
 from payonce.engine.effects.store import as_stored
+from payonce.engine.messages.transaction import Reader, Tx
 from payonce.engine.reconcile.runs import Run
 from payonce.engine.reconcile.source import StatementSource
 from payonce.engine.reconcile.suspense import Direction, Subject, cover
-from payonce.engine.transaction import Reader, Tx
 from payonce.kit.money import Amount, Asset
 
 SKEW_S: Final = 300.0

@@ -13,14 +13,14 @@ from functools import partial
 from typing import Final
 from uuid import UUID
 
-from payonce.engine.database import Database
-from payonce.engine.leases import Leadership, fence
+from payonce.engine.database.connections import Database
+from payonce.engine.database.leases import Leadership, fence
+from payonce.engine.messages.transaction import Reader, RingingFeed, Tx, begin
 from payonce.engine.reconcile import missing, runs
 from payonce.engine.reconcile.match import known_already, match_again, match_entry
 from payonce.engine.reconcile.runs import Run
 from payonce.engine.reconcile.source import Entry, StatementSource
 from payonce.engine.reconcile.suspense import Direction, unmatched
-from payonce.engine.transaction import Reader, RingingFeed, Tx, begin
 from payonce.kit.outcomes import PayonceError, Stale, Unavailable
 from payonce.kit.redact import redact
 

@@ -7,11 +7,11 @@ from typing import Any, Final
 from uuid import UUID
 
 from payonce.engine.audit import note
-from payonce.engine.database import Database
+from payonce.engine.database.connections import Database
 from payonce.engine.effects.declaration import SEND_MAX_S
 from payonce.engine.ledger.model import Reads
+from payonce.engine.messages.transaction import Tx
 from payonce.engine.reconcile.source import StatementSource, check_source, suspense_account
-from payonce.engine.transaction import Tx
 from payonce.kit.ids import new_id
 from payonce.kit.outcomes import Invalid, Stale
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from payonce.engine.effects.model import kept_reference
 from payonce.engine.ledger.model import Account, Reads
-from payonce.engine.model import NAME_MAX_LENGTH
+from payonce.engine.messages.model import NAME_MAX_LENGTH
 from payonce.kit.money import Amount, Asset
 from payonce.kit.outcomes import Invalid
 

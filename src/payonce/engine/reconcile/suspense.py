@@ -12,9 +12,9 @@ from uuid import UUID
 from payonce.engine.audit import Severity, note
 from payonce.engine.effects.model import State
 from payonce.engine.ledger.model import Account, Posting, Reads, Reference, moved
-from payonce.engine.model import clean_text
+from payonce.engine.messages.model import clean_text
+from payonce.engine.messages.transaction import Tx
 from payonce.engine.reconcile.source import suspense_account
-from payonce.engine.transaction import Tx
 from payonce.kit.ids import new_id
 from payonce.kit.money import Amount, Asset
 from payonce.kit.outcomes import Invalid, Stale

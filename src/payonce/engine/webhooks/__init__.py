@@ -9,11 +9,11 @@ incoming    what others tell us
 pruning     old events leave
 """
 
-from payonce.engine.webhooks.announcing import announce, announce_to
-from payonce.engine.webhooks.delivering import DELIVERIES, Sender, deliver, webhook_client
+from payonce.engine.webhooks.delivery import DELIVERIES, Sender, deliver, webhook_client
+from payonce.engine.webhooks.events import announce, announce_to
 from payonce.engine.webhooks.incoming import Received, Receiver
 from payonce.engine.webhooks.model import Attempt, Delivery, DeliveryState, Endpoint, EndpointState
-from payonce.engine.webhooks.reading import attempts, deliveries, delivery, endpoints, event_body
+from payonce.engine.webhooks.queries import attempts, deliveries, delivery, endpoints, event_body
 from payonce.engine.webhooks.registry import (
     OVERLAP_S,
     add_endpoint,
@@ -24,7 +24,7 @@ from payonce.engine.webhooks.registry import (
     rotate_secret,
     secrets_in_force,
 )
-from payonce.engine.webhooks.replaying import Batch, Range, count_range, replay, replay_range
+from payonce.engine.webhooks.replays import Batch, Range, count_range, replay, replay_range
 
 __all__ = [
     "DELIVERIES", "OVERLAP_S", "Attempt", "Batch", "Delivery", "DeliveryState", "Endpoint", "EndpointState", "Range",

@@ -13,16 +13,16 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from payonce.engine import metrics
-from payonce.engine.database import Connection
-from payonce.engine.inbox import accept
+from payonce.engine.database.connections import Connection
 from payonce.engine.ledger.model import Reads
-from payonce.engine.model import NAME_MAX_LENGTH, clean_text
-from payonce.engine.transaction import Tx
+from payonce.engine.messages.inbox import accept
+from payonce.engine.messages.model import NAME_MAX_LENGTH, clean_text
+from payonce.engine.messages.transaction import Tx
+from payonce.engine.monitoring import metrics
 from payonce.kit.money import loads_exact
 from payonce.kit.outcomes import Invalid
 from payonce.kit.webhooks import TOLERANCE_S, Refusal, Scheme, Secret, Verified, Why, verify
-from payonce.kit.webhooks.verifying import Headers
+from payonce.kit.webhooks.verification import Headers
 
 ID_FIELDS: Final = ("id", "event_id")
 """Where the older scheme has the event's id: in the signed body, never in a header that nobody signed."""

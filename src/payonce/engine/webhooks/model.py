@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Final
 from uuid import UUID
 
-from payonce.engine.model import NAME_MAX_LENGTH, clean_text
+from payonce.engine.messages.model import NAME_MAX_LENGTH, clean_text
 from payonce.kit.outcomes import Invalid
 
 ENDPOINTS_MAX: Final = 50

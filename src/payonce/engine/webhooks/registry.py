@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from payonce.engine.audit import Severity, note
-from payonce.engine.brakes import words
-from payonce.engine.transaction import Reader, Tx
+from payonce.engine.controls import texts as words
+from payonce.engine.messages.transaction import Reader, Tx
 from payonce.engine.webhooks.model import (
     DEFAULT_TENANT,
     ENDPOINT_TRANSITIONS,
@@ -22,7 +22,7 @@ from payonce.engine.webhooks.model import (
 from payonce.kit.ids import new_id
 from payonce.kit.outcomes import Invalid
 from payonce.kit.webhooks import Secret, new_secret
-from payonce.kit.webhooks.signing import SECRETS_MAX
+from payonce.kit.webhooks.signatures import SECRETS_MAX
 
 if TYPE_CHECKING:
     from payonce.kit.crypto import Keyring

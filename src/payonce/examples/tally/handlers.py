@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 
-from payonce.engine.work import Work, handles
+from payonce.engine.messages.work import Work, handles
 from payonce.examples.tally import store
 from payonce.examples.tally.model import Change, Fault
 from payonce.examples.tally.policies import CHANGES

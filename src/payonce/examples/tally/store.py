@@ -2,7 +2,7 @@
 
 from uuid import UUID
 
-from payonce.engine.transaction import Reader, Tx
+from payonce.engine.messages.transaction import Reader, Tx
 from payonce.examples.tally.model import Outcome
 from payonce.examples.tally.policies import CHANGES
 from payonce.kit.outcomes import Invalid

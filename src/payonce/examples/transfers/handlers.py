@@ -1,6 +1,6 @@
 """One verb per step: order at the bank, then commit what it came to, with the next step."""
 
-from payonce.engine.work import Work, handles
+from payonce.engine.messages.work import Work, handles
 from payonce.examples.transfers import store
 from payonce.examples.transfers.effects import PayIn, Refund, Withdraw
 from payonce.examples.transfers.model import BadOrder, State

@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from payonce.engine.contract import Contract, NoPayload, Payload
-from payonce.engine.policy import Exponential, Policy
+from payonce.engine.messages.contract import Contract, NoPayload, Payload
+from payonce.engine.messages.policy import Exponential, Policy
 from payonce.examples.transfers.model import Order
 
 VENDOR_TIMEOUT_S: Final = 1.0

@@ -5,13 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from payonce.engine.database import Database
+from payonce.engine.database.connections import Database
 from payonce.engine.effects import Answer, Review, Stored
 from payonce.engine.janitors import Janitor
 from payonce.engine.ledger import Account, balance
 from payonce.engine.ledger.model import Reads
+from payonce.engine.messages.transaction import RingingFeed, Tx
 from payonce.engine.outbox import Relay
-from payonce.engine.transaction import RingingFeed, Tx
 from payonce.examples.transfers import store
 from payonce.examples.transfers.handlers import pay_in, refund, withdraw
 from payonce.examples.transfers.invariants import INVARIANTS

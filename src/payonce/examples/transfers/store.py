@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from payonce.engine.database import Connection
+from payonce.engine.database.connections import Connection
 from payonce.engine.ledger import Posting, Reference, moved, post
-from payonce.engine.transaction import Reader, Tx
+from payonce.engine.messages.transaction import Reader, Tx
 from payonce.examples.transfers.model import (
     AT_SOUTHBANK,
     TRANSITIONS,

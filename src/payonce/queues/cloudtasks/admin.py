@@ -5,21 +5,21 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from payonce.engine.bell import Bell
-from payonce.engine.commits import settled_transaction
-from payonce.engine.database import Connection, Database
-from payonce.engine.declared import check_known, queue_names, set_paused, unknown_queue
-from payonce.engine.model import State, clean_text
+from payonce.engine.database.commits import settled_transaction
+from payonce.engine.database.connections import Connection, Database
+from payonce.engine.database.notifier import Bell
+from payonce.engine.messages.declarations import check_known, queue_names, set_paused, unknown_queue
+from payonce.engine.messages.model import State, clean_text
+from payonce.engine.messages.ports import Depth, Filter, Preview, Stored
+from payonce.engine.messages.rows import MESSAGE_COLUMNS, message_shown
 from payonce.engine.outbox import wake_name
-from payonce.engine.outbox.kept import CONSUMER_PREFIX, STARTS_OVER
-from payonce.engine.queue import Depth, Filter, Preview, Stored
-from payonce.engine.rows import MESSAGE_COLUMNS, message_shown
+from payonce.engine.outbox.durable_copy import CONSUMER_PREFIX, STARTS_OVER
 from payonce.kit.log import get_logger
 from payonce.queues.cloudtasks.client import TaskService
 from payonce.queues.cloudtasks.names import RELAY
 from payonce.queues.cloudtasks.pushed import Pushed
 from payonce.queues.cloudtasks.statements import SUSPICIOUS
-from payonce.queues.operating import (
+from payonce.queues.operations import (
     CHANGE_BATCH,
     COUNT_MAX,
     PURGED_TO_JOB_LOG,

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from payonce.engine.policy import Exponential
+from payonce.engine.messages.policy import Exponential
 
 DOUBLINGS_DEFAULT: Final = 16
 """Google's own, which is also what an unset number means there."""

@@ -4,14 +4,14 @@ from collections.abc import Callable, Sequence
 from typing import Final
 from uuid import UUID
 
-from payonce.engine.bell import Bell
-from payonce.engine.database import Connection, Database
-from payonce.engine.model import Message
+from payonce.engine.database.connections import Connection, Database
+from payonce.engine.database.notifier import Bell
+from payonce.engine.messages.model import Message
+from payonce.engine.messages.policy import Policy
 from payonce.engine.outbox import put_kept, wake_name
-from payonce.engine.policy import Policy
 from payonce.kit.outcomes import Invalid
 from payonce.queues.cloudtasks.names import RELAY
-from payonce.queues.declaring import check_limits, declare_queues
+from payonce.queues.declarations import check_limits, declare_queues
 
 PUT_MAX_MESSAGES: Final = 100_000
 """One put is one transaction; a larger one would hold its locks and its snapshot for too long."""

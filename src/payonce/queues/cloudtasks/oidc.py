@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey, RSAPubli
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-from payonce.engine.database import Database
+from payonce.engine.database.connections import Database
 from payonce.kit.http import HttpClient
 from payonce.kit.outcomes import Invalid, Unavailable
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from payonce.engine.policy import Policy
-from payonce.engine.push import Target
+from payonce.engine.messages.policy import Policy
+from payonce.engine.messages.push import Target
 from payonce.kit.outcomes import Invalid
 from payonce.queues.cloudtasks.names import check_queue_name
 

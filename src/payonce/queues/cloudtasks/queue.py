@@ -11,22 +11,22 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from payonce.engine.bell import Bell
-from payonce.engine.database import Connection, Database, is_transient
-from payonce.engine.model import Answer, Claim, Ending, Message, Settlement
+from payonce.engine.database.connections import Connection, Database, is_transient
+from payonce.engine.database.notifier import Bell
+from payonce.engine.messages.maintenance import Task, entry_of, write_upkeep
+from payonce.engine.messages.maintenance import told as told_of
+from payonce.engine.messages.model import Answer, Claim, Ending, Message, Settlement
+from payonce.engine.messages.policy import Policy
+from payonce.engine.messages.ports import Exchange
+from payonce.engine.messages.rows import UNREADABLE, message_of
 from payonce.engine.outbox import hold_kept, wake_name
-from payonce.engine.outbox.kept import consumer
+from payonce.engine.outbox.durable_copy import consumer
 from payonce.engine.outbox.model import told
-from payonce.engine.policy import Policy
-from payonce.engine.queue import Exchange
-from payonce.engine.rows import UNREADABLE, message_of
-from payonce.engine.upkeep import Task, entry_of, write_upkeep
-from payonce.engine.upkeep import told as told_of
 from payonce.kit.ids import drawn_token
 from payonce.kit.log import get_logger
-from payonce.queues.cloudtasks import box as replies
+from payonce.queues.cloudtasks import deliveries as replies
 from payonce.queues.cloudtasks.backoff import repeats_after_s
-from payonce.queues.cloudtasks.box import Box, Delivery, Reply, answer_all
+from payonce.queues.cloudtasks.deliveries import Box, Delivery, Reply, answer_all
 from payonce.queues.cloudtasks.names import RELAY
 from payonce.queues.cloudtasks.statements import (
     ABSENT,

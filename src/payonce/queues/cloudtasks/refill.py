@@ -8,13 +8,13 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from payonce.engine.bell import Bell
-from payonce.engine.database import Database
+from payonce.engine.database.connections import Database
+from payonce.engine.database.leases import Leadership
+from payonce.engine.database.notifier import Bell
 from payonce.engine.janitors import Janitor, run_ticks, while_leading
-from payonce.engine.leases import Leadership
-from payonce.engine.metrics import TASKS_PUT_BACK
+from payonce.engine.monitoring.metrics import TASKS_PUT_BACK
 from payonce.engine.outbox import wake_name
-from payonce.engine.outbox.kept import CONSUMER_PREFIX
+from payonce.engine.outbox.durable_copy import CONSUMER_PREFIX
 from payonce.kit.log import get_logger
 from payonce.queues.cloudtasks.client import TaskService
 from payonce.queues.cloudtasks.names import RELAY, is_named_here

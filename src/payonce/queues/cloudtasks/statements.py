@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from payonce.engine.outbox.kept import CONSUMER_PREFIX
-from payonce.engine.rows import MESSAGE_COLUMNS
+from payonce.engine.messages.rows import MESSAGE_COLUMNS
+from payonce.engine.outbox.durable_copy import CONSUMER_PREFIX
 
 SUSPICIOUS: Final = 2
 """So many processes may die on a message beside others; then it runs alone, and if one dies again it is parked."""

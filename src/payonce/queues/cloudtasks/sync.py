@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Final
 
-from payonce.engine.database import Database
-from payonce.engine.policy import Policy
+from payonce.engine.database.connections import Database
+from payonce.engine.messages.policy import Policy
 from payonce.kit.outcomes import Invalid
 from payonce.queues.cloudtasks.backoff import backoff_bounds_s, doublings
 from payonce.queues.cloudtasks.client import QueueNumbers, TaskService

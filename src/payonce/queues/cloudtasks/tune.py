@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from payonce.engine.audit import note
-from payonce.engine.database import Database
+from payonce.engine.database.connections import Database
 from payonce.kit.outcomes import Invalid
 from payonce.queues.cloudtasks.sync import CONCURRENCY_MAX, RATE_MAX
 

@@ -6,13 +6,13 @@ from uuid import UUID
 
 import asyncpg
 
-from payonce.engine.bell import Bell
-from payonce.engine.database import Connection, Database
-from payonce.engine.declared import check_known, queue_names, set_paused, unknown_queue
-from payonce.engine.model import State, clean_text
-from payonce.engine.queue import Depth, Filter, Preview, Stored
-from payonce.engine.rows import MESSAGE_COLUMNS, MESSAGE_STARTS_OVER
-from payonce.queues.operating import (
+from payonce.engine.database.connections import Connection, Database
+from payonce.engine.database.notifier import Bell
+from payonce.engine.messages.declarations import check_known, queue_names, set_paused, unknown_queue
+from payonce.engine.messages.model import State, clean_text
+from payonce.engine.messages.ports import Depth, Filter, Preview, Stored
+from payonce.engine.messages.rows import MESSAGE_COLUMNS, MESSAGE_STARTS_OVER
+from payonce.queues.operations import (
     CHANGE_BATCH,
     COUNT_MAX,
     PURGED_TO_JOB_LOG,

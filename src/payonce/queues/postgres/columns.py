@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
-from payonce.engine.model import NAME_MAX_LENGTH, Message, check_message, encode_extra, encode_payloads
+from payonce.engine.messages.model import NAME_MAX_LENGTH, Message, check_message, encode_extra, encode_payloads
 
 _NAMES: Final = ("queue", "action", "idempotency_key", "correlation_id", "trace_id", "lane")
 _NUMBERS_AND_TIMES: Final = ("delay_s", "not_before", "created_at", "attempts", "max_attempts")

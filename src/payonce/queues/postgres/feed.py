@@ -6,14 +6,14 @@ from uuid import UUID
 
 import asyncpg
 
-from payonce.engine.bell import Bell
-from payonce.engine.commits import settled_transaction
-from payonce.engine.database import Connection, Database
-from payonce.engine.idempotency import TAKE_KEYS, first_ids, keyed
-from payonce.engine.model import Message
-from payonce.engine.policy import Policy
+from payonce.engine.database.commits import settled_transaction
+from payonce.engine.database.connections import Connection, Database
+from payonce.engine.database.notifier import Bell
+from payonce.engine.messages.idempotency import TAKE_KEYS, first_ids, keyed
+from payonce.engine.messages.model import Message
+from payonce.engine.messages.policy import Policy
 from payonce.kit.outcomes import Invalid
-from payonce.queues.declaring import check_limits, declare_queues
+from payonce.queues.declarations import check_limits, declare_queues
 from payonce.queues.postgres.columns import columns_of
 
 PUT_MAX_MESSAGES: Final = 100_000

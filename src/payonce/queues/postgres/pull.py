@@ -11,15 +11,15 @@ from uuid import UUID
 import asyncpg
 from asyncpg import Record
 
-from payonce.engine.bell import Bell
-from payonce.engine.commits import token_to_write
-from payonce.engine.database import Connection, Database, is_transient
-from payonce.engine.model import Answer, Claim, Ending, Settlement, State, clean_text
-from payonce.engine.policy import Policy
-from payonce.engine.queue import POLL_S, Exchange
-from payonce.engine.rows import UNREADABLE
-from payonce.engine.sessions import plain
-from payonce.engine.upkeep import Task, entry_of, told, write_upkeep
+from payonce.engine.database.commits import token_to_write
+from payonce.engine.database.connections import Connection, Database, is_transient
+from payonce.engine.database.notifier import Bell
+from payonce.engine.database.sessions import plain
+from payonce.engine.messages.maintenance import Task, entry_of, told, write_upkeep
+from payonce.engine.messages.model import Answer, Claim, Ending, Settlement, State, clean_text
+from payonce.engine.messages.policy import Policy
+from payonce.engine.messages.ports import POLL_S, Exchange
+from payonce.engine.messages.rows import UNREADABLE
 from payonce.kit.log import get_logger
 from payonce.queues.postgres import statements
 from payonce.queues.postgres.rows import claim_of

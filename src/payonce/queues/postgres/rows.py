@@ -2,9 +2,9 @@
 
 from asyncpg import Record
 
-from payonce.engine.model import Claim, State
-from payonce.engine.queue import Stored
-from payonce.engine.rows import message_of, message_shown
+from payonce.engine.messages.model import Claim, State
+from payonce.engine.messages.ports import Stored
+from payonce.engine.messages.rows import message_of, message_shown
 
 
 def claim_of(row: Record) -> Claim:

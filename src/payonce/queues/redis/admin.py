@@ -5,20 +5,20 @@ from datetime import datetime
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from payonce.engine.bell import Bell
-from payonce.engine.commits import settled_transaction
-from payonce.engine.database import Connection
-from payonce.engine.declared import check_known, queue_names, set_paused
-from payonce.engine.model import State, clean_text
+from payonce.engine.database.commits import settled_transaction
+from payonce.engine.database.connections import Connection
+from payonce.engine.database.notifier import Bell
+from payonce.engine.messages.declarations import check_known, queue_names, set_paused
+from payonce.engine.messages.model import State, clean_text
+from payonce.engine.messages.ports import Depth, Filter, Preview, Stored
 from payonce.engine.outbox import wake_name
-from payonce.engine.queue import Depth, Filter, Preview, Stored
-from payonce.queues.operating import COUNT_MAX, SAMPLES, check_page, check_purged
+from payonce.queues.operations import COUNT_MAX, SAMPLES, check_page, check_purged
 from payonce.queues.redis import scripts
-from payonce.queues.redis.kept import KEPT, RELAY, forget, start_over
+from payonce.queues.redis.durable_copy import KEPT, RELAY, forget, start_over
+from payonce.queues.redis.job_log import EndedRun, line, try_to_write_runs, write_runs
 from payonce.queues.redis.keys import paused_key
-from payonce.queues.redis.looking import Found, found_of, matches
-from payonce.queues.redis.redriving import parked_rows, redrive_now, redrive_within
-from payonce.queues.redis.runlog import EndedRun, line, try_to_write_runs, write_runs
+from payonce.queues.redis.queries import Found, found_of, matches
+from payonce.queues.redis.redrive import parked_rows, redrive_now, redrive_within
 from payonce.queues.redis.store import RedisStore
 
 PAGE: Final = 500

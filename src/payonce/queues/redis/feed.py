@@ -7,17 +7,17 @@ from uuid import UUID
 
 import msgspec
 
-from payonce.engine.bell import Bell
-from payonce.engine.database import Connection
-from payonce.engine.declared import queue_names
-from payonce.engine.model import Message, check_message
+from payonce.engine.database.connections import Connection
+from payonce.engine.database.notifier import Bell
+from payonce.engine.messages.declarations import queue_names
+from payonce.engine.messages.model import Message, check_message
+from payonce.engine.messages.policy import Policy
 from payonce.engine.outbox import put_kept, wake_name
-from payonce.engine.policy import Policy
 from payonce.kit.outcomes import Invalid
-from payonce.queues.declaring import check_limits, declare_queues
+from payonce.queues.declarations import check_limits, declare_queues
 from payonce.queues.redis import scripts
-from payonce.queues.redis.bodies import encode_bodies, parts_of
-from payonce.queues.redis.kept import RELAY
+from payonce.queues.redis.codec import encode_bodies, parts_of
+from payonce.queues.redis.durable_copy import RELAY
 from payonce.queues.redis.keys import check_names
 from payonce.queues.redis.store import RedisStore
 

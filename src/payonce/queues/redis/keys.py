@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Final
 
-from payonce.engine.policy import Policy
+from payonce.engine.messages.policy import Policy
 from payonce.kit.outcomes import Invalid
 
 PREFIX: Final = "q:"

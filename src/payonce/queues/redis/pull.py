@@ -8,19 +8,19 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
-from payonce.engine.bell import Bell
-from payonce.engine.database import Connection
-from payonce.engine.model import Answer, Claim, Ending, Settlement
+from payonce.engine.database.connections import Connection
+from payonce.engine.database.notifier import Bell
+from payonce.engine.messages.maintenance import Task, entry_of, told, write_upkeep
+from payonce.engine.messages.model import Answer, Claim, Ending, Settlement
+from payonce.engine.messages.policy import Policy
+from payonce.engine.messages.ports import POLL_S, Exchange
+from payonce.engine.messages.rows import UNREADABLE
 from payonce.engine.outbox import Fate, accept_unkept, hold_kept, settle_kept, wake_name
-from payonce.engine.policy import Policy
-from payonce.engine.queue import POLL_S, Exchange
-from payonce.engine.rows import UNREADABLE
-from payonce.engine.upkeep import Task, entry_of, told, write_upkeep
 from payonce.kit.ids import drawn_token, new_id
 from payonce.kit.log import get_logger
 from payonce.queues.redis import scripts
-from payonce.queues.redis.bodies import decode_any, decode_plain
-from payonce.queues.redis.kept import (
+from payonce.queues.redis.codec import decode_any, decode_plain
+from payonce.queues.redis.durable_copy import (
     KEPT,
     MAYBE_KEPT,
     RELAY,
@@ -31,9 +31,9 @@ from payonce.queues.redis.kept import (
     park_dead,
     record,
 )
+from payonce.queues.redis.job_log import line, try_to_write_runs, write_runs
 from payonce.queues.redis.repair import repair_claims
-from payonce.queues.redis.runlog import line, try_to_write_runs, write_runs
-from payonce.queues.redis.settling import (
+from payonce.queues.redis.settlement import (
     US,
     DeadClaim,
     Words,
@@ -47,7 +47,7 @@ from payonce.queues.redis.settling import (
 )
 from payonce.queues.redis.store import RedisStore
 from payonce.queues.redis.unreadable import log_unreadable, tell_unreadable
-from payonce.queues.redis.waiting import CLAIMING_LOOK_S, Caught, Doorbell
+from payonce.queues.redis.wait import CLAIMING_LOOK_S, Caught, Doorbell
 
 REAP_BATCH: Final = 200
 SETTLE_MAX: Final = 1_000

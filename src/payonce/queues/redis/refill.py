@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
+from payonce.engine.messages.rows import MESSAGE_COLUMNS, message_of
 from payonce.engine.outbox import Kept, overdue_kept, put_back
-from payonce.engine.rows import MESSAGE_COLUMNS, message_of
 from payonce.kit.log import get_logger
-from payonce.queues.declaring import claimed_queues
+from payonce.queues.declarations import claimed_queues
 from payonce.queues.redis import scripts
-from payonce.queues.redis.bodies import encode_bodies
-from payonce.queues.redis.kept import RELAY, known_copies
+from payonce.queues.redis.codec import encode_bodies
+from payonce.queues.redis.durable_copy import RELAY, known_copies
 from payonce.queues.redis.keys import paused_key
 from payonce.queues.redis.store import RedisStore
 

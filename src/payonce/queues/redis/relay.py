@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
-from payonce.engine.model import DELAY_MAX_S
+from payonce.engine.messages.model import DELAY_MAX_S
 from payonce.engine.outbox import Answer, Delivered, Entry, NotNow, Refusal, Terms
 from payonce.kit.outcomes import Invalid, Unavailable
 from payonce.queues.redis import scripts
-from payonce.queues.redis.bodies import encode_bodies, parts_of
-from payonce.queues.redis.kept import RELAY
+from payonce.queues.redis.codec import encode_bodies, parts_of
+from payonce.queues.redis.durable_copy import RELAY
 from payonce.queues.redis.store import RedisStore
 
 BATCH: Final = 500

@@ -15,14 +15,14 @@ from redis import exceptions
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from payonce.engine.database import Database
-from payonce.engine.declared import unknown_queue
+from payonce.engine.database.connections import Database
+from payonce.engine.messages.declarations import unknown_queue
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import QueueAway, Unavailable
 from payonce.queues.redis import scripts
-from payonce.queues.redis.bodies import PART_MAX_BYTES
+from payonce.queues.redis.codec import PART_MAX_BYTES
+from payonce.queues.redis.connections import Lines
 from payonce.queues.redis.keys import OWNER, TEST_CLOCK, main_key
-from payonce.queues.redis.lines import Lines
 from payonce.queues.redis.scripts import TIMELESS, Script
 
 CONNECT_TIMEOUT_S: Final = 3.0

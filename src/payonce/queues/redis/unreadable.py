@@ -10,13 +10,13 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
-from payonce.engine.database import is_transient
-from payonce.engine.model import Message, clean_text
+from payonce.engine.database.connections import is_transient
+from payonce.engine.messages.model import Message, clean_text
 from payonce.kit.log import get_logger
-from payonce.queues.redis.bodies import id_of_bytes, id_text
+from payonce.queues.redis.codec import id_of_bytes, id_text
+from payonce.queues.redis.job_log import EndedRun, as_json, line, write_runs
 from payonce.queues.redis.keys import unlogged_key
-from payonce.queues.redis.runlog import EndedRun, as_json, line, write_runs
-from payonce.queues.redis.settling import Words, as_uuid, moment, parking_words
+from payonce.queues.redis.settlement import Words, as_uuid, moment, parking_words
 from payonce.queues.redis.store import RedisStore
 
 LOGGED_MAX: Final = 500

@@ -1,12 +1,12 @@
 """Subscription billing: two services, subscriptions and payments, that talk by queue and signed webhook."""
 
-from payonce.engine.work import Handler
+from payonce.engine.messages.work import Handler
 from payonce.services.billing import payments, subscriptions
 from payonce.services.billing.payments.decisions import giving_back
 from payonce.services.billing.policies import QUEUES
 from payonce.services.billing.scopes import NO_TENANTS, SCOPES
-from payonce.services.billing.subscriptions.credit_decisions import changing_credit
-from payonce.services.billing.subscriptions.decisions import deciding
+from payonce.services.billing.subscriptions.decisions.credit import changing_credit
+from payonce.services.billing.subscriptions.decisions.subscriptions import deciding
 
 ROLES: dict[str, tuple[Handler, ...]] = {
     "subscriptions": subscriptions.HANDLERS,

@@ -14,14 +14,14 @@ from fastapi import Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.requests import Request
 
-from payonce.engine.metrics import TOKEN_FAILURES
-from payonce.engine.people.guesses import TooMany, take_turn
-from payonce.engine.people.passwords import Crowded
-from payonce.engine.transaction import Tx
-from payonce.routes.callers import Caller, attempts_of, heard, identified, refused, unknown
-from payonce.routes.desk import Desk, desk_of
-from payonce.routes.once import Once, once_by
-from payonce.routes.problems import Problem, not_found
+from payonce.engine.messages.transaction import Tx
+from payonce.engine.monitoring.metrics import TOKEN_FAILURES
+from payonce.engine.operators.login_limits import TooMany, take_turn
+from payonce.engine.operators.passwords import Crowded
+from payonce.http.kit.auth import Caller, attempts_of, heard, identified, refused, unknown
+from payonce.http.kit.context import Desk, desk_of
+from payonce.http.kit.idempotency import Once, once_by
+from payonce.http.kit.problems import Problem, not_found
 from payonce.services.billing.scopes import NO_TENANTS, OPERATE
 from payonce.services.billing.tokens import Claims, Expired, Tokens, is_token
 

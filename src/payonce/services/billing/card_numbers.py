@@ -10,8 +10,8 @@ from urllib.parse import unquote
 
 from starlette.requests import Request
 
+from payonce.http.kit.problems import Problem
 from payonce.kit.redact import Luhn, candidates
-from payonce.routes.problems import Problem
 
 SAID: Final = (
     "something in the request is like a card number, and those are never taken here; let the customer's browser give "

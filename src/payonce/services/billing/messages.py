@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from payonce.engine.contract import Contract, NoPayload
+from payonce.engine.messages.contract import Contract, NoPayload
 from payonce.services.billing.wire import (
     CREDITED,
     Action,

@@ -6,7 +6,7 @@ handler runs; the visibility time-out is the hard limit of one run.
 
 from typing import Final
 
-from payonce.engine.policy import Exponential, Policy
+from payonce.engine.messages.policy import Exponential, Policy
 from payonce.services.billing import messages
 
 _SLOW: Final = Exponential(60.0, 2.0, 3_600.0, 10.0)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from starlette.requests import Request
 
-from payonce.engine.transaction import Reader
+from payonce.engine.messages.transaction import Reader
 from payonce.engine.webhooks import Receiver
+from payonce.http.kit.context import Desk
+from payonce.http.kit.json_bodies import refuse_repeated
+from payonce.http.kit.problems import Problem
 from payonce.kit.ids import new_id
 from payonce.kit.outcomes import Invalid
 from payonce.kit.webhooks import TOLERANCE_S, Refusal, Scheme, Secret, signed_headers
-from payonce.routes.bodies import refuse_repeated
-from payonce.routes.desk import Desk
-from payonce.routes.problems import Problem
 
 if TYPE_CHECKING:
     from payonce.kit.http import Application, HttpClient, Response

@@ -1,24 +1,24 @@
 """Split payouts: a subscription payment is priced, swapped at ChangeNOW, and paid by the host wallet."""
 
-from payonce.services.payouts.accumulating import batch_client, look_for_batches
-from payonce.services.payouts.changing_limits import limiting
-from payonce.services.payouts.decisions import deciding
-from payonce.services.payouts.estimator import price_payout
-from payonce.services.payouts.external_hostpay import follow_exchange, hand_over_swap
-from payonce.services.payouts.hostpay import pay_swap
-from payonce.services.payouts.hostpay_follow import follow_payment
-from payonce.services.payouts.invariants import INVARIANTS
-from payonce.services.payouts.keeping import SCHEDULES, put_back_payouts, refresh_currencies
-from payonce.services.payouts.lookup import find_payouts, waiting_payouts
-from payonce.services.payouts.observing import observe_payouts
-from payonce.services.payouts.orchestrator import record_swap, value_payout
+from payonce.services.payouts.decisions.payouts import deciding
+from payonce.services.payouts.decisions.wallet_limits import limiting
+from payonce.services.payouts.domain.config import Terms
+from payonce.services.payouts.handlers.accumulation import batch_client, look_for_batches
+from payonce.services.payouts.handlers.estimator import price_payout
+from payonce.services.payouts.handlers.external_hostpay import follow_exchange, hand_over_swap
+from payonce.services.payouts.handlers.hostpay import pay_swap
+from payonce.services.payouts.handlers.orchestrator import record_swap, value_payout
+from payonce.services.payouts.handlers.payment_follow import follow_payment
+from payonce.services.payouts.handlers.swapper import create_swap
+from payonce.services.payouts.invariants.payouts import INVARIANTS
+from payonce.services.payouts.metrics import observe_payouts
 from payonce.services.payouts.policies import QUEUES
+from payonce.services.payouts.reconciliation import compare_exchanges, statements
+from payonce.services.payouts.schedules import SCHEDULES, put_back_payouts, refresh_currencies
 from payonce.services.payouts.scopes import SCOPES
-from payonce.services.payouts.statements import compare_exchanges, statements
-from payonce.services.payouts.store import NAMES, REFERENCES
-from payonce.services.payouts.swapper import create_swap
-from payonce.services.payouts.terms import Terms
-from payonce.services.payouts.wallet_limits import clearing
+from payonce.services.payouts.store.lookup import find_payouts, waiting_payouts
+from payonce.services.payouts.store.payouts import NAMES, REFERENCES
+from payonce.services.payouts.store.wallet_limits import clearing
 
 ROLES = {
     "orchestrator": (

@@ -2,11 +2,11 @@
 
 from typing import Final
 
-from payonce.engine.contract import Contract
-from payonce.engine.policy import Exponential, Fixed, Policy, Steps
-from payonce.services.payouts.messages import EXTERNALS, FOLLOWS, KEEPINGS
-from payonce.services.payouts.store import give_up
-from payonce.services.payouts.tokens import hops
+from payonce.engine.messages.contract import Contract
+from payonce.engine.messages.policy import Exponential, Fixed, Policy, Steps
+from payonce.services.payouts.messages.payloads import EXTERNALS, FOLLOWS, KEEPINGS
+from payonce.services.payouts.messages.tokens import hops
+from payonce.services.payouts.store.payouts import give_up
 
 VENDOR_TIMEOUT_S: Final = 20.0
 """Of one call to ChangeNOW; well below the lease, or another run could begin while this one waits for its answer."""

@@ -11,20 +11,21 @@ from uuid import UUID
 
 import msgspec
 
-from payonce.engine import brakes, commits
-from payonce.engine.brakes import actions
-from payonce.engine.database import Database
+from payonce.engine import controls as brakes
+from payonce.engine.controls import actions
+from payonce.engine.database import commits
+from payonce.engine.database.connections import Database
 from payonce.engine.effects import resolve, send, store
 from payonce.engine.effects import run as running
 from payonce.engine.effects.declaration import Effect
 from payonce.engine.effects.model import OPEN, Event, Move, Result, State, Step, Stored, next_move, state_after
 from payonce.engine.effects.send import Run
 from payonce.engine.ledger import Posting, PostingId
-from payonce.engine.model import Claim, Ending, Settlement
-from payonce.engine.policy import Policy
-from payonce.engine.queue import Exchange
-from payonce.engine.transaction import Tx
-from payonce.engine.work import Work
+from payonce.engine.messages.model import Claim, Ending, Settlement
+from payonce.engine.messages.policy import Policy
+from payonce.engine.messages.ports import Exchange
+from payonce.engine.messages.transaction import Tx
+from payonce.engine.messages.work import Work
 from payonce.kit.ids import new_id
 from payonce.kit.outcomes import Stale
 from payonce.queues.postgres import PostgresQueue, statements

@@ -10,13 +10,13 @@ from uuid import UUID
 
 import asyncpg
 
-from payonce.engine.database import Database
+from payonce.engine.database.connections import Database
 from payonce.engine.janitors import Janitor
+from payonce.engine.messages.policy import Policy
+from payonce.engine.messages.ports import Admin, PullQueue
+from payonce.engine.messages.process import Worker
+from payonce.engine.messages.transaction import RingingFeed
 from payonce.engine.outbox import Relay
-from payonce.engine.policy import Policy
-from payonce.engine.process import Worker
-from payonce.engine.queue import Admin, PullQueue
-from payonce.engine.transaction import RingingFeed
 from payonce.testing.crash.model import Violation
 
 

@@ -14,13 +14,13 @@ from typing import Any, Final
 import asyncpg
 import structlog
 
-from payonce.engine.checks import SEND_CHECKS
-from payonce.engine.database import Database, is_transient
+from payonce.engine.controls.checks import SEND_CHECKS
+from payonce.engine.controls.quarantine import notice_identity
+from payonce.engine.database.connections import Database, is_transient
 from payonce.engine.janitors import Janitor
+from payonce.engine.messages.process import Worker
+from payonce.engine.messages.work import Handler, Work
 from payonce.engine.outbox import relay_step
-from payonce.engine.process import Worker
-from payonce.engine.quarantine import notice_identity
-from payonce.engine.work import Handler, Work
 from payonce.kit import ids
 from payonce.kit.outcomes import Stale
 from payonce.kit.redact import redact

@@ -14,16 +14,17 @@ from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, Final, TypeVar
 
-from payonce.engine.sessions import PlainConnection
+from payonce.engine.database.sessions import PlainConnection
 from payonce.kit.http.failures import Broken
 from payonce.kit.http.response import Attempt
 from payonce.kit.http.transport import Outgoing
 from payonce.testing.crash.wire import At, ChildEnd, End, Received, Sent, Verdict, Way
 
 PLUMBING: Final = (
-    "asyncio", "asyncpg", "contextlib", "functools", "payonce.engine.commits", "payonce.engine.database",
-    "payonce.engine.transaction",
-    "payonce.queues.redis.lines", "payonce.queues.redis.store", "redis", "payonce.testing.crash.redis_crossings",
+    "asyncio", "asyncpg", "contextlib", "functools", "payonce.engine.database.commits",
+    "payonce.engine.database.connections",
+    "payonce.engine.messages.transaction",
+    "payonce.queues.redis.connections", "payonce.queues.redis.store", "redis", "payonce.testing.crash.redis_crossings",
     "payonce.kit", "payonce.testing.crash.child", "payonce.testing.crash.crossings", "google", "grpc",
     "payonce.testing.crash.on_cloudtasks", "payonce.testing.crash.tasks_wire",
     "payonce.engine.effects.writes",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from payonce.embedded.roles import SUPERUSER
-from payonce.engine.quarantine.check import LOOK_AGAIN_S
+from payonce.engine.controls.quarantine.check import LOOK_AGAIN_S
 from payonce.testing.cluster import FOLDER_PREFIX, Cluster, delete_nodes, replicating_installation
 from payonce.testing.crash.server_crash import OTHERS_TABLE, QUIET, Session
 from payonce.testing.servers import make_folder

@@ -11,12 +11,12 @@ from uuid import uuid4
 import asyncpg
 
 from payonce.embedded.roles import DATABASE
-from payonce.engine.database import Database
-from payonce.engine.migrate import known_migrations, migrate
+from payonce.engine.database.connections import Database
+from payonce.engine.database.migrate import known_migrations, migrate
+from payonce.engine.database.sessions import PlainConnection, session_settings
+from payonce.engine.messages.policy import Policy
+from payonce.engine.messages.transaction import begin
 from payonce.engine.outbox import declare_relays
-from payonce.engine.policy import Policy
-from payonce.engine.sessions import PlainConnection, session_settings
-from payonce.engine.transaction import begin
 from payonce.testing.clock import Clock
 from payonce.testing.cluster import Cluster
 from payonce.testing.crash.backend import Backend, Place, Yard

@@ -104,7 +104,7 @@ def parse_point(text: str) -> Point:
     except ValueError:
         raise Invalid(
             f"{text[:120]!r} is not a point; copy one from a report, such as "
-            "'charge @ c-1 engine.work:Work.commit #1 @ after'"
+            "'charge @ c-1 engine.messages.work:Work.commit #1 @ after'"
         ) from None
 
 

@@ -13,31 +13,31 @@ from uuid import UUID
 
 import asyncpg
 
-from payonce.engine.bell import Bell
-from payonce.engine.database import Database
+from payonce.engine.database.connections import Database
+from payonce.engine.database.notifier import Bell
 from payonce.engine.janitors import Janitor
+from payonce.engine.messages.policy import Policy
+from payonce.engine.messages.ports import PullQueue
+from payonce.engine.messages.process import Worker
+from payonce.engine.messages.transaction import RingingFeed
 from payonce.engine.outbox import declare_relays
-from payonce.engine.policy import Policy
-from payonce.engine.process import Worker
-from payonce.engine.queue import PullQueue
-from payonce.engine.transaction import RingingFeed
 from payonce.kit.http.inprocess import Application
 from payonce.queues.backends import POSTGRES, Backend, beside
+from payonce.queues.cloudtasks.assembly import CloudTasks
 from payonce.queues.cloudtasks.client import Config, TaskService
 from payonce.queues.cloudtasks.names import LOCAL_ACCOUNT, LOCAL_PROJECT, RELAY, Place
-from payonce.queues.cloudtasks.opening import CloudTasks
 from payonce.queues.cloudtasks.pushed import Pushed
 from payonce.queues.cloudtasks.queue import CloudTasksQueue
 from payonce.queues.cloudtasks.refill import REFILL_EVERY_S
-from payonce.queues.cloudtasks.server.dispatch import Dispatcher
-from payonce.queues.cloudtasks.server.operations import Operations
-from payonce.queues.cloudtasks.server.queue_store import QueueStore, remember_key
-from payonce.queues.cloudtasks.server.sending import Sender
-from payonce.queues.cloudtasks.server.service import Rings, Service
-from payonce.queues.cloudtasks.server.task_store import TaskStore
-from payonce.queues.cloudtasks.server.tokens import KEY_KEPT_S, TokenMaker
 from payonce.queues.cloudtasks.sync import sync
 from payonce.queues.postgres import PostgresAdmin, PostgresFeed, PostgresQueue
+from payonce.taskserver.delivery import Sender
+from payonce.taskserver.dispatch import Dispatcher
+from payonce.taskserver.operations import Operations
+from payonce.taskserver.queue_store import QueueStore, remember_key
+from payonce.taskserver.service import Rings, Service
+from payonce.taskserver.task_store import TaskStore
+from payonce.taskserver.tokens import KEY_KEPT_S, TokenMaker
 from payonce.testing.clock import Clock
 from payonce.testing.crash.backend import Look, Parts, Yard
 from payonce.testing.crash.backend import Place as Ours
@@ -55,7 +55,7 @@ SHOWN: Final = 5
 @dataclass(frozen=True)
 class OnCloudTasks:
     """`pushed` are brought by our own task server; every other queue lies in PostgreSQL. A scenario names
-    `payonce.queues.cloudtasks.server` among its components: the server's tables are there."""
+    `payonce.taskserver` among its components: the server's tables are there."""
 
     pushed: Sequence[Pushed]
     name: str = "cloudtasks"

@@ -10,10 +10,10 @@ from uuid import UUID
 
 import asyncpg
 
-from payonce.engine.bell import Bell
-from payonce.engine.database import Database
-from payonce.engine.policy import Policy
-from payonce.engine.transaction import RingingFeed
+from payonce.engine.database.connections import Database
+from payonce.engine.database.notifier import Bell
+from payonce.engine.messages.policy import Policy
+from payonce.engine.messages.transaction import RingingFeed
 from payonce.kit.outcomes import Invalid
 from payonce.queues.postgres import PostgresAdmin, PostgresFeed, PostgresQueue
 from payonce.testing.clock import Clock

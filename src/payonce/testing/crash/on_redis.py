@@ -14,17 +14,17 @@ import msgspec
 import redis.asyncio
 
 from payonce.embedded.redis import RedisServer
-from payonce.engine.bell import Bell
-from payonce.engine.database import Connection, Database
-from payonce.engine.declared import queue_names
+from payonce.engine.database.connections import Connection, Database
+from payonce.engine.database.notifier import Bell
 from payonce.engine.janitors import Janitor
-from payonce.engine.model import Message
+from payonce.engine.messages.declarations import queue_names
+from payonce.engine.messages.model import Message
+from payonce.engine.messages.policy import Policy
+from payonce.engine.messages.transaction import RingingFeed
 from payonce.engine.outbox import declare_relays, put_kept
-from payonce.engine.policy import Policy
-from payonce.engine.transaction import RingingFeed
-from payonce.queues.declaring import declare_queues
+from payonce.queues.declarations import declare_queues
 from payonce.queues.redis import RedisAdmin, RedisFeed, RedisQueue, RedisRelay, RedisStore, refill
-from payonce.queues.redis.kept import RELAY
+from payonce.queues.redis.durable_copy import RELAY
 from payonce.queues.redis.keys import main_key, unlogged_key
 from payonce.queues.redis.refill import REFILL_EVERY_S
 from payonce.queues.redis.unreadable import log_unreadable

@@ -4,12 +4,12 @@ failover."""
 from typing import Final
 from uuid import UUID
 
-from payonce.engine.brakes import Done, ReviewAnswer, answering, ask
-from payonce.engine.database import Database
+from payonce.engine.controls import Done, ReviewAnswer, answering, ask
+from payonce.engine.controls.quarantine import blockers, open_quarantine, release
+from payonce.engine.database.connections import Database
 from payonce.engine.effects import Answer, store
-from payonce.engine.quarantine import blockers, open_quarantine, release
-from payonce.engine.queue import Admin, Filter
-from payonce.engine.transaction import RingingFeed, begin
+from payonce.engine.messages.ports import Admin, Filter
+from payonce.engine.messages.transaction import RingingFeed, begin
 from payonce.testing.crash.scenario import Scenario
 from payonce.testing.crash.wire import AnswerReview
 

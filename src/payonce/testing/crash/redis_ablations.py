@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from payonce.engine.model import Claim, Ending, Settlement
+from payonce.engine.messages.model import Claim, Ending, Settlement
+from payonce.engine.messages.ports import Exchange
 from payonce.engine.outbox import Fate, settle_kept
-from payonce.engine.queue import Exchange
-from payonce.queues.redis import RedisQueue, kept, pull
+from payonce.queues.redis import RedisQueue, pull
+from payonce.queues.redis import durable_copy as kept
 from payonce.queues.redis.keys import main_key
 from payonce.queues.redis.refill import Refilled
 from payonce.testing.crash import on_redis

@@ -10,7 +10,7 @@ from redis.asyncio.client import Pipeline
 from redis.exceptions import NoScriptError
 
 from payonce.queues.redis import scripts
-from payonce.queues.redis.lines import Lines
+from payonce.queues.redis.connections import Lines
 from payonce.testing.crash.crossings import cross
 from payonce.testing.crash.wire import Way
 

@@ -8,7 +8,7 @@ from typing import Final, cast
 from uuid import UUID
 
 from payonce.engine.effects import reviews
-from payonce.engine.transaction import Reader
+from payonce.engine.messages.transaction import Reader
 from payonce.testing.crash.failover import newest_start
 from payonce.testing.crash.ground import Plot
 from payonce.testing.crash.scenario import Scenario, Simulators, twists_of

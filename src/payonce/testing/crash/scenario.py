@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Protocol
 
-from payonce.engine.database import Database
+from payonce.engine.database.connections import Database
 from payonce.engine.effects import Answer, Review, Stored
 from payonce.engine.janitors import Janitor
 from payonce.engine.ledger.model import Reads
+from payonce.engine.messages.transaction import RingingFeed, Tx
+from payonce.engine.messages.work import Handler
 from payonce.engine.outbox import Relay
-from payonce.engine.transaction import RingingFeed, Tx
-from payonce.engine.work import Handler
 from payonce.kit.http.inprocess import Application
 from payonce.kit.http.transport import Transport
 

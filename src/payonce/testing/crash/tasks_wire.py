@@ -18,9 +18,9 @@ from payonce.kit.http.inprocess import Application, InProcessTransport
 from payonce.kit.http.response import Attempt
 from payonce.kit.http.target import parse_url
 from payonce.kit.http.transport import Outgoing
-from payonce.queues.cloudtasks.server.service import Service
-from payonce.queues.cloudtasks.server.surface import handlers_of
-from payonce.queues.cloudtasks.server.wire import Replied
+from payonce.taskserver.service import Service
+from payonce.taskserver.surface import handlers_of
+from payonce.taskserver.wire import Replied
 
 ANSWER_MAX_BYTES: Final = 64 * 1024
 INSTALLATION: Final = "explored"

@@ -11,7 +11,7 @@ import msgspec
 from payonce.kit.http import HttpClient
 from payonce.kit.outcomes import NotSent, Unknown
 from payonce.kit.webhooks import Secret, signed_headers
-from payonce.kit.webhooks.signing import ID, SIGNATURE, TIMESTAMP
+from payonce.kit.webhooks.signatures import ID, SIGNATURE, TIMESTAMP
 
 AGAIN_AFTER_S: Final = (5, 60, 300, 1_800, 7_200, 36_000, 86_400)
 """After each try that was not answered with a 2xx; then the gateway gives up."""

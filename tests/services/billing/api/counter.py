@@ -8,10 +8,10 @@ from typing import Any, Final, Self
 
 from starlette.types import ASGIApp
 
-from payonce.app import App
-from payonce.engine.apikeys import make_key
-from payonce.services.billing.subscriptions.accounts import AccountVersions
-from payonce.services.billing.subscriptions.terms import Terms
+from payonce.app.process import App
+from payonce.engine.operators.api_keys import make_key
+from payonce.services.billing.subscriptions.domain.config import Terms
+from payonce.services.billing.subscriptions.store.accounts import AccountVersions
 from payonce.services.billing.tokens import Claims, Tokens
 from tests.services.billing.billing_stage import PAYS, Customer, Door, House
 from tests.services.billing.billing_stage import SECRET as SHARED

@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
-from payonce.engine.people import passwords
-from payonce.routes import attempts
+from payonce.engine.operators import passwords
+from payonce.http.kit import attempts
 from payonce.services.billing import callers, tokens
-from payonce.services.billing.subscriptions import accounts, logins
+from payonce.services.billing.subscriptions.store import accounts
+from payonce.services.billing.subscriptions.store import refresh_tokens as logins
 from tests.ablations import Ablations, cases, given, missed, patched
 from tests.services.billing.api import test_auth, test_callers
 from tests.services.billing.api.conftest import OpenCounter

@@ -12,12 +12,12 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from fastapi import FastAPI, Response
 from pydantic import BaseModel
 
-from payonce.app import scope_catalogue
-from payonce.engine.transaction import Tx
+from payonce.app.registry import scope_catalogue
+from payonce.engine.messages.transaction import Tx
+from payonce.http.kit import attempts
+from payonce.http.kit.attempts import FAILURES_MAX
+from payonce.http.kit.idempotency import Once
 from payonce.kit.outcomes import Invalid
-from payonce.routes import attempts
-from payonce.routes.attempts import FAILURES_MAX
-from payonce.routes.once import Once
 from payonce.services.billing.callers import NOT_HERE, Who, customer, either, moving, operator, who_of
 from payonce.services.billing.scopes import CHARGE, NO_TENANTS, OPERATE, READ, SCOPES
 from payonce.services.billing.tokens import ACCESS_S, AUDIENCE, SKEW_S, Claims, Expired, Tokens

@@ -10,13 +10,13 @@ from typing import Any, Final
 
 import pytest
 
-from payonce.app import App
+from payonce.app.process import App
 from payonce.embedded.redis import RedisServer
+from payonce.http.application import build_web
 from payonce.services.billing import card_numbers
 from payonce.services.billing.subscriptions.model import State
 from payonce.settings import Settings
 from payonce.testing import OpenStage, ScratchDatabase
-from payonce.web import build_web
 from tests.ablations import patched
 from tests.redis.terminal import Terminal
 from tests.services.billing.api.conftest import OpenShop

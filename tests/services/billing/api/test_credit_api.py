@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import pytest
 
-from payonce.engine.brakes import set_threshold
+from payonce.engine.controls import set_threshold
 from payonce.services.billing.scopes import CHARGE, OPERATE, READ
 from tests.services.billing.api.conftest import OpenShop
 from tests.services.billing.api.counter import Shop

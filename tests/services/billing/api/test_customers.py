@@ -8,11 +8,11 @@ import pytest
 
 from payonce.engine.audit import Severity
 from payonce.services.billing.scopes import CHARGE, OPERATE, READ
-from payonce.services.billing.subscriptions import document
 from payonce.services.billing.subscriptions.api import invoices
-from payonce.services.billing.subscriptions.customers import EXTERNAL_ID_MAX_CHARS
-from payonce.services.billing.subscriptions.document import Party, Printable
-from payonce.services.billing.subscriptions.glyphs import Fonts
+from payonce.services.billing.subscriptions.pdf import render as document
+from payonce.services.billing.subscriptions.pdf.glyphs import Fonts
+from payonce.services.billing.subscriptions.pdf.render import Party, Printable
+from payonce.services.billing.subscriptions.store.customers import EXTERNAL_ID_MAX_CHARS
 from tests.services.billing.api.conftest import OpenCounter, OpenShop
 from tests.services.billing.api.counter import Counter
 from tests.services.billing.billing_stage import PAYS

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from payonce.engine.transaction import Tx
-from payonce.services.billing.subscriptions import customers, password_tokens
+from payonce.engine.messages.transaction import Tx
 from payonce.services.billing.subscriptions.model import Account
+from payonce.services.billing.subscriptions.store import customers, password_tokens
 from tests.ablations import Ablations, cases, given, missed, patched
 from tests.services.billing.api import test_customers as of_customers
 from tests.services.billing.api import test_password_tokens as of_passwords

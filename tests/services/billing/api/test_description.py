@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from schemathesis import GenerationMode
 
-from payonce.engine.people import guesses
-from payonce.routes import attempts
-from payonce.services.billing.payments import waiting
-from payonce.web import listening
+from payonce.engine.operators import login_limits as guesses
+from payonce.http.kit import attempts
+from payonce.http.server import listening
+from payonce.services.billing.payments.api import payment_end as waiting
 from tests.services.billing.api.conftest import OpenShop
 from tests.services.billing.api.counter import PASSWORD
 from tests.services.billing.api.test_ownership import things_of

@@ -10,16 +10,17 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 
-from payonce.engine.people import Role, add_person, log_in, passwords
-from payonce.engine.people.guesses import WINDOW_S
+from payonce.engine.operators import Role, add_person, log_in, passwords
+from payonce.engine.operators.login_limits import WINDOW_S
+from payonce.http.kit.auth import address_of
+from payonce.http.server import bound, served
 from payonce.kit.http import HttpClient
-from payonce.routes.callers import address_of
 from payonce.services.billing import callers
-from payonce.services.billing.subscriptions import accounts, logins
+from payonce.services.billing.subscriptions.resources import subscribing
+from payonce.services.billing.subscriptions.store import accounts
+from payonce.services.billing.subscriptions.store import refresh_tokens as logins
 from payonce.settings import load_settings
-from payonce.subscribing import subscribing
 from payonce.testing import Clock
-from payonce.web.server import bound, served
 from tests.ablations import Ablations, cases, given, missed, patched
 from tests.services.billing.api.conftest import OpenCounter, OpenShop
 from tests.services.billing.api.counter import PASSWORD, Counter

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from payonce.console.door import FORWARDED
-from payonce.engine.upkeep import Task, entry_of, write_upkeep
+from payonce.console.auth import FORWARDED
+from payonce.engine.messages.maintenance import Task, entry_of, write_upkeep
+from payonce.http.application import build_web
 from payonce.services.billing import QUEUES
-from payonce.web import build_web
-from payonce.web.billing_ops import OURS
+from payonce.services.billing.api.operations import OURS
 from tests.services.billing.api.conftest import OpenCounter, OpenShop
 from tests.services.billing.api.counter import PASSWORD, Counter
 

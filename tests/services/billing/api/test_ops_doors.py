@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from payonce.engine.people import passwords
-from payonce.routes.scopes import HOUSE_SCOPES, TENANT_SCOPES
+from payonce.engine.operators import passwords
+from payonce.http.kit.scopes import HOUSE_SCOPES, TENANT_SCOPES
 from payonce.services.billing import SCOPES, callers
 from payonce.services.billing.callers import WANTED
 from payonce.services.billing.scopes import CHARGE, OPERATE, READ

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from payonce.services.billing import SCOPES, callers
-from payonce.services.billing.payments import waiting
+from payonce.services.billing.payments.api import payment_end as waiting
 from payonce.services.billing.subscriptions.api import subscriptions
 from tests.ablations import patched
 from tests.services.billing.api.conftest import OpenShop

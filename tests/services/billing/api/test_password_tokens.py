@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 
-from payonce.engine.people import guesses, passwords
+from payonce.engine.operators import login_limits as guesses
+from payonce.engine.operators import passwords
 from payonce.services.billing.scopes import OPERATE, READ
-from payonce.services.billing.subscriptions.password_tokens import LIFETIME_HOURS
+from payonce.services.billing.subscriptions.store.password_tokens import LIFETIME_HOURS
 from payonce.testing import Clock
 from tests.services.billing.api.conftest import OpenCounter
 from tests.services.billing.api.counter import PASSWORD, Counter

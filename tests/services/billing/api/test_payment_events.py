@@ -11,8 +11,8 @@ from standardwebhooks import Webhook
 
 from payonce.engine.webhooks import Receiver
 from payonce.kit.webhooks import Secret, signed_headers
-from payonce.services.billing.subscriptions import applying
-from payonce.services.billing.subscriptions.terms import Terms
+from payonce.services.billing.subscriptions.domain.config import Terms
+from payonce.services.billing.subscriptions.handlers import payment_events as applying
 from tests.ablations import patched
 from tests.services.billing.api.conftest import OpenShop
 from tests.services.billing.api.counter import Shop

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from payonce.engine.people import passwords
-from payonce.engine.process import Worker
+from payonce.engine.messages.process import Worker
+from payonce.engine.operators import passwords
 from payonce.engine.webhooks import DELIVERIES, Sender, deliver, registry, webhook_client
 from payonce.kit.http import HttpClient
-from payonce.testing.serving import serving
+from payonce.testing.server import serving
 from tests.ablations import patched
 from tests.engine.test_webhooks_targets import NOT_PUBLIC, NOT_SENT, Names, guarded
 from tests.engine.webhooks_stage import Say

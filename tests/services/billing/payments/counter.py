@@ -9,20 +9,20 @@ from typing import Any, Final
 
 from fastapi import FastAPI
 
-from payonce.engine.apikeys import make_key
-from payonce.engine.brakes import Actions
-from payonce.engine.database import Database
-from payonce.engine.queue import Admin
-from payonce.engine.transaction import Reader, Tx, begin
+from payonce.engine.controls import Actions
+from payonce.engine.database.connections import Database
+from payonce.engine.messages.ports import Admin
+from payonce.engine.messages.transaction import Reader, Tx, begin
+from payonce.engine.operators.api_keys import make_key
+from payonce.http.guard import Guard
+from payonce.http.kit.attempts import attempts_by_kind
+from payonce.http.kit.problems import exception_handlers
 from payonce.kit.webhooks import Secret
-from payonce.routes.attempts import attempts_by_kind
-from payonce.routes.problems import exception_handlers
-from payonce.services.billing.payments.api import build_routes
+from payonce.services.billing.payments.api.gateway_events import GatewayDoor
+from payonce.services.billing.payments.api.routes import build_routes
 from payonce.services.billing.payments.decisions import ACTION, giving_back
-from payonce.services.billing.payments.gateway_events import GatewayDoor
 from payonce.services.billing.tokens import Claims, Tokens
 from payonce.testing import OpenStage
-from payonce.web.guard import Guard
 from tests.services.billing.payments.till import Till, open_till
 from tests.web.asking import Answer, asked
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from payonce.engine.brakes import set_threshold
+from payonce.engine.controls import set_threshold
 from payonce.kit.money import Amount
 from payonce.kit.webhooks import signed_headers
-from payonce.services.billing.payments import store
-from payonce.services.billing.payments.books import CAPTURED, CLEARING, ONE_OFF
+from payonce.services.billing.payments.ledger import CAPTURED, CLEARING, ONE_OFF
 from payonce.services.billing.payments.model import State
+from payonce.services.billing.payments.store import transactions as store
 from payonce.services.billing.scopes import CHARGE, OPERATE, READ
 from payonce.testing import OpenStage
 from tests.services.billing.payments.counter import GATEWAY_SECRET, Counter, open_counter
@@ -308,7 +308,7 @@ async def test_only_the_gateway_is_heard(stage: OpenStage) -> None:
 
 
 async def test_no_more_than_so_many_requests_wait(stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
-    from payonce.services.billing.payments import waiting
+    from payonce.services.billing.payments.api import payment_end as waiting
 
     monkeypatch.setattr(waiting, "WAITING_MAX", 0)
     monkeypatch.setattr(waiting, "WAIT_S", 50.0)

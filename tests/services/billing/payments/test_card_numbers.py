@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from payonce.http.kit.problems import Problem
 from payonce.kit.redact import Luhn, could_be_card
-from payonce.routes.problems import Problem
 from payonce.services.billing.card_numbers import TEXT_MAX_CHARS, _is_suspect, refuse_in
 from payonce.testing import OpenStage
 from tests.ablations import patched

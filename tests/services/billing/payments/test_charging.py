@@ -5,10 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from payonce.engine.transaction import Tx
-from payonce.services.billing.payments import store
-from payonce.services.billing.payments.books import CAPTURED, CLEARING
+from payonce.engine.messages.transaction import Tx
+from payonce.services.billing.payments.ledger import CAPTURED, CLEARING
 from payonce.services.billing.payments.model import State
+from payonce.services.billing.payments.store import transactions as store
 from payonce.services.billing.policies import CHARGE_INITIATION
 from payonce.services.billing.wire import Action
 from payonce.testing import OpenStage

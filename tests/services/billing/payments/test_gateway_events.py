@@ -9,7 +9,7 @@ import pytest
 
 from payonce.kit.http import HttpClient
 from payonce.kit.webhooks import Refusal, signed_headers
-from payonce.services.billing.payments.gateway_events import GatewayDoor
+from payonce.services.billing.payments.api.gateway_events import GatewayDoor
 from payonce.services.billing.payments.model import State
 from payonce.testing import OpenStage
 from payonce.testing.faults import Fault, Script

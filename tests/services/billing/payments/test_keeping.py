@@ -1,6 +1,7 @@
 """What a person purges is put back, once; what is old is forgotten."""
 
-from payonce.services.billing.payments import keeping, refunding
+from payonce.services.billing.payments import schedules as keeping
+from payonce.services.billing.payments.handlers import refunds as refunding
 from payonce.services.billing.payments.model import State
 from payonce.services.billing.policies import PAYMENTS_CLOCK
 from payonce.testing import OpenStage

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from payonce.kit.outcomes import Invalid, Retry, Stale
-from payonce.services.billing.payments import methods, store
+from payonce.services.billing.payments.store import payment_methods as methods
+from payonce.services.billing.payments.store import transactions as store
 from payonce.testing import OpenStage, eventually
 from payonce.testing.faults import Fault, Script
 from tests.locks import waits_for_a_lock

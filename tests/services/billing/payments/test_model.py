@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from payonce.services.billing.payments.looking import Charged
 from payonce.services.billing.payments.model import State, Transaction
+from payonce.services.billing.payments.store.queries import Charged
 from payonce.services.billing.wire import Action
 from tests.services.billing.billing_stage import aed
 

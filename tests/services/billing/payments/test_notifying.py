@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 import pytest
 from standardwebhooks import Webhook
 
-from payonce.engine.queue import Filter
+from payonce.engine.messages.ports import Filter
 from payonce.kit.outcomes import Invalid
 from payonce.kit.webhooks import Scheme, Secret, Verified, new_secret, verify
-from payonce.kit.webhooks.signing import signed_headers
-from payonce.services.billing.payments import notifying
+from payonce.kit.webhooks.signatures import signed_headers
+from payonce.services.billing.payments.handlers import notifications as notifying
+from payonce.services.billing.payments.handlers.notifications import Notifier
 from payonce.services.billing.payments.model import State
-from payonce.services.billing.payments.notifying import Notifier
 from payonce.services.billing.policies import SUBSCRIPTION_UPDATE
 from payonce.testing import OpenStage, eventually
 from tests.services.billing.payments.till import AT, SECRET, Till, open_till

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from payonce.app import App
-from payonce.billing_outside import open_payments, tell_where
-from payonce.services.billing.payments.gateway_events import GatewayDoor
-from payonce.services.billing.payments.notifying import Notifier
-from payonce.services.billing.payments.statements import statements
-from payonce.services.billing.subscriptions.accounts import AccountVersions
-from payonce.services.billing.subscriptions.terms import Terms
+from payonce.app.process import App
+from payonce.services.billing.payments.api.gateway_events import GatewayDoor
+from payonce.services.billing.payments.handlers.notifications import Notifier
+from payonce.services.billing.payments.reconciliation import statements
+from payonce.services.billing.resources import open_payments, tell_where
+from payonce.services.billing.subscriptions.domain.config import Terms
+from payonce.services.billing.subscriptions.store.accounts import AccountVersions
 from payonce.services.billing.tokens import Tokens
 from payonce.settings import Settings, load_settings
 from payonce.testing import OpenStage, ScratchDatabase

@@ -8,15 +8,21 @@ import asyncpg
 import pytest
 
 from payonce.engine.effects import Happened
-from payonce.engine.transaction import Tx
-from payonce.engine.work import Work
+from payonce.engine.messages.transaction import Tx
+from payonce.engine.messages.work import Work
 from payonce.kit.webhooks import Secret, signed_headers
 from payonce.services.billing import card_numbers
-from payonce.services.billing.payments import charging, effects, methods, notifying, refunding, store, telling
-from payonce.services.billing.payments.books import captured
+from payonce.services.billing.payments import effects
 from payonce.services.billing.payments.effects import Made
+from payonce.services.billing.payments.handlers import charges as charging
+from payonce.services.billing.payments.handlers import notifications as notifying
+from payonce.services.billing.payments.handlers import refunds as refunding
+from payonce.services.billing.payments.handlers.notifications import Due, Notifier
+from payonce.services.billing.payments.ledger import captured
 from payonce.services.billing.payments.model import State, Transaction
-from payonce.services.billing.payments.notifying import Due, Notifier
+from payonce.services.billing.payments.store import notifications as telling
+from payonce.services.billing.payments.store import payment_methods as methods
+from payonce.services.billing.payments.store import transactions as store
 from payonce.services.billing.wire import Charge
 from payonce.testing import OpenStage
 from tests.ablations import Ablations, cases, given, missed, patched

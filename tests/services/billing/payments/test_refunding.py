@@ -7,9 +7,10 @@ import pytest
 
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Invalid
-from payonce.services.billing.payments import refund_store, refunding
-from payonce.services.billing.payments.books import CAPTURED, CLEARING
+from payonce.services.billing.payments.handlers import refunds as refunding
+from payonce.services.billing.payments.ledger import CAPTURED, CLEARING
 from payonce.services.billing.payments.model import Refund, RefundState, State
+from payonce.services.billing.payments.store import refunds as refund_store
 from payonce.services.billing.policies import REFUND_INITIATION
 from payonce.testing import OpenStage, eventually
 from payonce.testing.faults import Fault, Script

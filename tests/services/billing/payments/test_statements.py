@@ -9,7 +9,7 @@ from payonce.engine.reconcile import Run, reconcile, unmatched
 from payonce.services.billing.payments import REFERENCES, statements
 from payonce.services.billing.payments.effects import reference_of, sent_as
 from payonce.services.billing.payments.model import State
-from payonce.services.billing.payments.statements import GatewayStatement
+from payonce.services.billing.payments.reconciliation import GatewayStatement
 from payonce.testing import OpenStage
 from payonce.testing.faults import Fault, Script
 from payonce.vendors.gateway import port

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from payonce.engine.people.guesses import WINDOW_S
+from payonce.engine.operators.login_limits import WINDOW_S
 from payonce.services.billing import callers
 from payonce.testing import OpenStage
 from tests.ablations import Ablations, cases, missed, patched

@@ -10,15 +10,18 @@ from typing import Any, Final
 
 from payonce.engine.audit import Severity, notes
 from payonce.engine.ledger import Account, Posting, Reference, balance, moved
-from payonce.engine.process import Worker
+from payonce.engine.messages.process import Worker
 from payonce.engine.webhooks import Received, Receiver
 from payonce.kit.http import HttpClient
 from payonce.kit.money import Amount, well_known
 from payonce.kit.webhooks import Scheme, Secret
-from payonce.services.billing.payments import HANDLERS, SHARED_INVARIANTS, books, methods, store
+from payonce.services.billing.payments import HANDLERS, SHARED_INVARIANTS
+from payonce.services.billing.payments import ledger as books
+from payonce.services.billing.payments.handlers.notifications import Notifier, open_notifier
 from payonce.services.billing.payments.invariants import INVARIANTS as OWN_INVARIANTS
 from payonce.services.billing.payments.model import PaymentMethod, Transaction
-from payonce.services.billing.payments.notifying import Notifier, open_notifier
+from payonce.services.billing.payments.store import payment_methods as methods
+from payonce.services.billing.payments.store import transactions as store
 from payonce.services.billing.policies import CHARGE_INITIATION, QUEUES
 from payonce.services.billing.wire import Action, Charge
 from payonce.testing import OpenStage, Stage

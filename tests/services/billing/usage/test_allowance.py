@@ -8,11 +8,13 @@ from hypothesis import strategies as st
 
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Invalid
-from payonce.services.billing.subscriptions import allowance, plans, usage, usage_sync
-from payonce.services.billing.subscriptions.calendar import Anchor, Interval, Unit, period, period_at
-from payonce.services.billing.subscriptions.changing import When
-from payonce.services.billing.subscriptions.plans import Offer
-from payonce.services.billing.subscriptions.usage import NotCounted, Why
+from payonce.services.billing.subscriptions.domain import allowance
+from payonce.services.billing.subscriptions.domain.calendar import Anchor, Interval, Unit, period, period_at
+from payonce.services.billing.subscriptions.handlers import usage_sync
+from payonce.services.billing.subscriptions.handlers.plan_changes import When
+from payonce.services.billing.subscriptions.store import plans, usage
+from payonce.services.billing.subscriptions.store.plans import Offer
+from payonce.services.billing.subscriptions.store.usage import NotCounted, Why
 from payonce.testing import OpenStage
 from tests.services.billing.billing_stage import AED, BEGIN, Customer, House, open_house
 from tests.services.billing.usage.usage_stage import CALLS, broken

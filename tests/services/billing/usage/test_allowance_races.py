@@ -14,13 +14,15 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from payonce.kit.money import Amount
-from payonce.services.billing.subscriptions import changing, plans, usage, usage_sync
-from payonce.services.billing.subscriptions.calendar import Interval, Unit
-from payonce.services.billing.subscriptions.changing import When
+from payonce.services.billing.subscriptions.domain.calendar import Interval, Unit
+from payonce.services.billing.subscriptions.domain.refusals import Conflict
+from payonce.services.billing.subscriptions.handlers import plan_changes as changing
+from payonce.services.billing.subscriptions.handlers import usage_sync
+from payonce.services.billing.subscriptions.handlers.plan_changes import When
 from payonce.services.billing.subscriptions.model import Subscription
-from payonce.services.billing.subscriptions.plans import Offer
-from payonce.services.billing.subscriptions.refusals import Conflict
-from payonce.services.billing.subscriptions.usage import Counted, NotCounted
+from payonce.services.billing.subscriptions.store import plans, usage
+from payonce.services.billing.subscriptions.store.plans import Offer
+from payonce.services.billing.subscriptions.store.usage import Counted, NotCounted
 from payonce.testing import OpenStage
 from payonce.testing.servers import ScratchServer
 from payonce.testing.stage import open_stage

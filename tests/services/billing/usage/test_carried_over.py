@@ -6,9 +6,11 @@ from fractions import Fraction
 
 import pytest
 
-from payonce.services.billing.subscriptions import settling, store, usage
-from payonce.services.billing.subscriptions.changing import When
-from payonce.services.billing.subscriptions.usage import NotCounted
+from payonce.services.billing.subscriptions.handlers import settlement as settling
+from payonce.services.billing.subscriptions.handlers.plan_changes import When
+from payonce.services.billing.subscriptions.store import subscriptions as store
+from payonce.services.billing.subscriptions.store import usage
+from payonce.services.billing.subscriptions.store.usage import NotCounted
 from payonce.testing import OpenStage, eventually
 from tests.locks import apart, waits_for_a_lock
 from tests.services.billing.billing_stage import Customer, House, open_house

@@ -7,9 +7,10 @@ import pytest
 
 from payonce.engine.audit import notes
 from payonce.services.billing.policies import BILLING_CLOCK
-from payonce.services.billing.subscriptions import keeping, usage
+from payonce.services.billing.subscriptions import schedules as keeping
 from payonce.services.billing.subscriptions.model import Subscription
-from payonce.services.billing.subscriptions.usage import NotCounted
+from payonce.services.billing.subscriptions.store import usage
+from payonce.services.billing.subscriptions.store.usage import NotCounted
 from payonce.testing import OpenStage
 from tests.services.billing.billing_stage import House, open_house
 from tests.services.billing.usage.usage_stage import CALLS

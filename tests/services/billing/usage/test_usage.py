@@ -8,7 +8,7 @@ import pytest
 
 from payonce.engine.audit import notes
 from payonce.services.billing.subscriptions.model import State
-from payonce.services.billing.subscriptions.usage import (
+from payonce.services.billing.subscriptions.store.usage import (
     Counted,
     NotCounted,
     Why,

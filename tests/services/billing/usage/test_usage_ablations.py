@@ -7,7 +7,7 @@ from typing import Final
 import asyncpg
 import pytest
 
-from payonce.services.billing.subscriptions.usage import NotCounted
+from payonce.services.billing.subscriptions.store.usage import NotCounted
 from payonce.testing import OpenStage, Stage
 from tests.ablations import Ablations, Check, cases, missed
 from tests.conformance.wire import without

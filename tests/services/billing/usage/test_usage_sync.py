@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from payonce.engine.transaction import Tx
+from payonce.engine.messages.transaction import Tx
 from payonce.services.billing.policies import USAGE_SYNC
-from payonce.services.billing.subscriptions import usage_sync
-from payonce.services.billing.subscriptions.usage import PeriodTotal, totals, use
-from payonce.services.billing.subscriptions.usage_sync import (
+from payonce.services.billing.subscriptions.handlers import usage_sync
+from payonce.services.billing.subscriptions.handlers.usage_sync import (
     KEPT_DAYS,
     USAGE_SCHEDULES,
     process_usage_sync,
     prune,
     roll,
 )
+from payonce.services.billing.subscriptions.store.usage import PeriodTotal, totals, use
 from payonce.testing import OpenStage, Stage
 from tests.services.billing.usage.usage_stage import (
     CALLS,

@@ -6,9 +6,9 @@ from typing import Any
 import asyncpg
 import pytest
 
-from payonce.services.billing.subscriptions import usage_together
-from payonce.services.billing.subscriptions.usage import Counted, NotCounted, Why
-from payonce.services.billing.subscriptions.usage_together import BATCH_MAX, CALLS_MAX, Together
+from payonce.services.billing.subscriptions.api import usage_batch as usage_together
+from payonce.services.billing.subscriptions.api.usage_batch import BATCH_MAX, CALLS_MAX, Together
+from payonce.services.billing.subscriptions.store.usage import Counted, NotCounted, Why
 from payonce.testing import OpenStage, Stage, eventually
 from tests.locks import waiting_for_locks, waits_for_a_lock
 from tests.services.billing.usage.usage_stage import CALLS, PROJECTS, broken, counter, subscribe

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from payonce.services.billing.subscriptions.usage_sync import USAGE_INVARIANTS
+from payonce.services.billing.subscriptions.handlers.usage_sync import USAGE_INVARIANTS
 from payonce.testing import Stage
 
 FIRST: Final = datetime(2026, 1, 31, tzinfo=UTC)

@@ -7,10 +7,10 @@ from payonce.bench.journal import Journal
 from payonce.bench.peers import command
 from payonce.bench.peers.ours import POLICY, SLOTS, WORK_CONNECTIONS, WORKER, handlers, install_schema, message
 from payonce.bench.peers.port import Address, Job, Payload, Traits, Way
-from payonce.engine.bell import Bell
-from payonce.engine.database import Database
-from payonce.engine.policy import Policy
-from payonce.engine.process import Worker
+from payonce.engine.database.connections import Database
+from payonce.engine.database.notifier import Bell
+from payonce.engine.messages.policy import Policy
+from payonce.engine.messages.process import Worker
 from payonce.queues.postgres import PostgresFeed, PostgresQueue
 
 

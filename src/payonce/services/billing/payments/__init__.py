@@ -1,20 +1,20 @@
 """The payment service: cards, charges and refunds at the gateway, and what subscriptions are told of them."""
 
-from payonce.services.billing.payments.charging import process_charge_initiation
-from payonce.services.billing.payments.credit_holds import (
+from payonce.services.billing.payments.handlers.charges import process_charge_initiation
+from payonce.services.billing.payments.handlers.credit_holds import (
     process_credit_confirmation,
     process_credit_hold,
     process_credit_release,
 )
+from payonce.services.billing.payments.handlers.notifications import Notifier, process_webhook_processing
+from payonce.services.billing.payments.handlers.refunds import process_refund_initiation
 from payonce.services.billing.payments.invariants import APART_INVARIANTS, INVARIANTS, SHARED_INVARIANTS
-from payonce.services.billing.payments.keeping import SCHEDULES, clean_up_payments, put_back_payments
-from payonce.services.billing.payments.looking import is_used
-from payonce.services.billing.payments.lookup import find_payments
-from payonce.services.billing.payments.notifying import Notifier, process_webhook_processing
-from payonce.services.billing.payments.observing import observe_payments
-from payonce.services.billing.payments.refunding import process_refund_initiation
-from payonce.services.billing.payments.statements import statements
-from payonce.services.billing.payments.store import NAMES, REFERENCES
+from payonce.services.billing.payments.metrics import observe_payments
+from payonce.services.billing.payments.reconciliation import statements
+from payonce.services.billing.payments.schedules import SCHEDULES, clean_up_payments, put_back_payments
+from payonce.services.billing.payments.store.lookup import find_payments
+from payonce.services.billing.payments.store.queries import is_used
+from payonce.services.billing.payments.store.transactions import NAMES, REFERENCES
 
 HANDLERS = (
     process_charge_initiation, process_webhook_processing, process_refund_initiation, process_credit_hold,

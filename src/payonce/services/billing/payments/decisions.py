@@ -6,13 +6,14 @@ from typing import Any, Final
 import msgspec
 
 from payonce.engine.audit import note
-from payonce.engine.brakes import Action, Weighed
-from payonce.engine.queue import Admin
-from payonce.engine.transaction import Tx
+from payonce.engine.controls import Action, Weighed
+from payonce.engine.messages.ports import Admin
+from payonce.engine.messages.transaction import Tx
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Invalid, Stale
-from payonce.services.billing.payments import refunding, store
+from payonce.services.billing.payments.handlers import refunds as refunding
 from payonce.services.billing.payments.model import Transaction
+from payonce.services.billing.payments.store import transactions as store
 from payonce.services.billing.policies import SUBSCRIPTION_UPDATE
 
 ACTION: Final = "refund charge"

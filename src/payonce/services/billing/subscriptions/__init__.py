@@ -1,21 +1,25 @@
 """The subscription service: plans, subscriptions, invoices, and what falls due by the customer's clock."""
 
-from payonce.services.billing.subscriptions.changing import process_plan_change
-from payonce.services.billing.subscriptions.clocks import move_clock
-from payonce.services.billing.subscriptions.credit_invariants import CREDIT_INVARIANTS
-from payonce.services.billing.subscriptions.figures_kept import FIGURES_SCHEDULES, keep_figures
-from payonce.services.billing.subscriptions.invariants import APART_INVARIANTS
-from payonce.services.billing.subscriptions.invariants import INVARIANTS as LIFE_INVARIANTS
-from payonce.services.billing.subscriptions.keeping import SCHEDULES as LIFE_SCHEDULES
-from payonce.services.billing.subscriptions.keeping import clean_up, earn_revenue, put_back_billing, renew_due
-from payonce.services.billing.subscriptions.looking import is_used
-from payonce.services.billing.subscriptions.lookup import find_subscriptions
-from payonce.services.billing.subscriptions.observing import observe_subscriptions
-from payonce.services.billing.subscriptions.plan_migrations import migrate_plan
-from payonce.services.billing.subscriptions.renewing import expire_incomplete, process_payment_initiation
-from payonce.services.billing.subscriptions.starting import process_trial_payment
-from payonce.services.billing.subscriptions.store import APART_REFERENCES, NAMES, REFERENCES
-from payonce.services.billing.subscriptions.usage_sync import USAGE_INVARIANTS, USAGE_SCHEDULES, process_usage_sync
+from payonce.services.billing.subscriptions.handlers.new_subscriptions import process_trial_payment
+from payonce.services.billing.subscriptions.handlers.plan_changes import process_plan_change
+from payonce.services.billing.subscriptions.handlers.plan_migrations import migrate_plan
+from payonce.services.billing.subscriptions.handlers.renewals import expire_incomplete, process_payment_initiation
+from payonce.services.billing.subscriptions.handlers.test_clocks import move_clock
+from payonce.services.billing.subscriptions.handlers.usage_sync import (
+    USAGE_INVARIANTS,
+    USAGE_SCHEDULES,
+    process_usage_sync,
+)
+from payonce.services.billing.subscriptions.invariants.credit import CREDIT_INVARIANTS
+from payonce.services.billing.subscriptions.invariants.subscriptions import APART_INVARIANTS
+from payonce.services.billing.subscriptions.invariants.subscriptions import INVARIANTS as LIFE_INVARIANTS
+from payonce.services.billing.subscriptions.metrics import observe_subscriptions
+from payonce.services.billing.subscriptions.schedules import SCHEDULES as LIFE_SCHEDULES
+from payonce.services.billing.subscriptions.schedules import clean_up, earn_revenue, put_back_billing, renew_due
+from payonce.services.billing.subscriptions.store.lookup import find_subscriptions
+from payonce.services.billing.subscriptions.store.monthly_figures import FIGURES_SCHEDULES, keep_figures
+from payonce.services.billing.subscriptions.store.queries import is_used
+from payonce.services.billing.subscriptions.store.subscriptions import APART_REFERENCES, NAMES, REFERENCES
 
 HANDLERS = (
     process_payment_initiation, process_trial_payment, process_plan_change, expire_incomplete, renew_due, earn_revenue,

@@ -5,10 +5,10 @@ from typing import Final
 
 import msgspec
 
-from payonce.engine.contract import Contract
-from payonce.engine.policy import Policy
-from payonce.engine.transaction import Tx
-from payonce.engine.work import Work, handles
+from payonce.engine.messages.contract import Contract
+from payonce.engine.messages.policy import Policy
+from payonce.engine.messages.transaction import Tx
+from payonce.engine.messages.work import Work, handles
 from payonce.kit.outcomes import Refused, Retry
 from payonce.testing.crash.scenarios import store
 from payonce.testing.crash.scenarios.client import BankEffect, Banks, Broadcast, Charge, Purchase, Quote, Receipt, Wire

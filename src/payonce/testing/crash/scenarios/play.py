@@ -7,16 +7,16 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from payonce.engine.contract import Contract
-from payonce.engine.database import Database
+from payonce.engine.database.connections import Database
 from payonce.engine.effects import Answer, Review, Stored
 from payonce.engine.janitors import PRUNE_EVERY_S, Janitor
 from payonce.engine.janitors.prune import Prune
 from payonce.engine.ledger.model import Reads
+from payonce.engine.messages.contract import Contract
+from payonce.engine.messages.policy import Fixed, Policy
+from payonce.engine.messages.transaction import RingingFeed, Tx
+from payonce.engine.messages.work import Handler
 from payonce.engine.outbox import Relay
-from payonce.engine.policy import Fixed, Policy
-from payonce.engine.transaction import RingingFeed, Tx
-from payonce.engine.work import Handler
 from payonce.testing.crash.scenario import Decision, Now, PlainScenario, Reach, Simulators, Twists
 from payonce.testing.crash.scenarios import store
 from payonce.testing.crash.scenarios.bank import Bank

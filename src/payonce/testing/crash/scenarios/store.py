@@ -7,7 +7,7 @@ import msgspec
 
 from payonce.engine.ledger import Posting, Reference, moved
 from payonce.engine.ledger.model import Reads
-from payonce.engine.transaction import Reader, Tx
+from payonce.engine.messages.transaction import Reader, Tx
 from payonce.kit.money import Amount, Asset
 from payonce.kit.outcomes import Stale
 

@@ -10,24 +10,25 @@ from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field, SecretStr
 from starlette.requests import Request
 
-from payonce.engine.people.guesses import TooMany
-from payonce.engine.people.passwords import Crowded
-from payonce.routes.callers import address_of
-from payonce.routes.desk import AtDesk, Desk, Trace
-from payonce.routes.problems import Problem, responses
-from payonce.routes.values import NO_CONTROLS, Asked
+from payonce.engine.operators.login_limits import TooMany
+from payonce.engine.operators.passwords import Crowded
+from payonce.http.kit.auth import address_of
+from payonce.http.kit.context import AtDesk, Desk, Trace
+from payonce.http.kit.problems import Problem, responses
+from payonce.http.kit.values import NO_CONTROLS, Asked
 from payonce.services.billing.callers import Who, customer, opened, too_many
-from payonce.services.billing.subscriptions import accounts, logins, password_tokens
-from payonce.services.billing.subscriptions.accounts import (
+from payonce.services.billing.subscriptions.domain.config import Terms
+from payonce.services.billing.subscriptions.model import Account
+from payonce.services.billing.subscriptions.store import accounts, password_tokens
+from payonce.services.billing.subscriptions.store import refresh_tokens as logins
+from payonce.services.billing.subscriptions.store.accounts import (
     AccountVersions,
     NotAdmitted,
     RegistrationClosed,
     Taken,
     Wanted,
 )
-from payonce.services.billing.subscriptions.logins import TOKEN_MAX_CHARS, Refreshing
-from payonce.services.billing.subscriptions.model import Account
-from payonce.services.billing.subscriptions.terms import Terms
+from payonce.services.billing.subscriptions.store.refresh_tokens import TOKEN_MAX_CHARS, Refreshing
 from payonce.services.billing.tokens import Claims, Tokens
 
 PREFIX: Final = "/v1/auth"

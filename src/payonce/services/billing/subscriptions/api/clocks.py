@@ -6,15 +6,15 @@ from typing import Annotated, Final
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
-from payonce.routes.desk import AtDesk, Desk, Trace
-from payonce.routes.problems import not_found
-from payonce.routes.values import Asked, Moment, Name
+from payonce.http.kit.context import AtDesk, Desk, Trace
+from payonce.http.kit.problems import not_found
+from payonce.http.kit.values import Asked, Moment, Name
 from payonce.services.billing.callers import Who, account_of, either, opened
 from payonce.services.billing.scopes import OPERATE
-from payonce.services.billing.subscriptions import clocks
-from payonce.services.billing.subscriptions.api.answering import CHANGES, READS, ForAccount, Id, refusals
-from payonce.services.billing.subscriptions.clocks import TestClock
-from payonce.services.billing.subscriptions.terms import Terms
+from payonce.services.billing.subscriptions.api.common_routes import CHANGES, READS, ForAccount, Id, refusals
+from payonce.services.billing.subscriptions.domain.config import Terms
+from payonce.services.billing.subscriptions.handlers import test_clocks as clocks
+from payonce.services.billing.subscriptions.handlers.test_clocks import TestClock
 
 PREFIX: Final = "/v1/test-clocks"
 

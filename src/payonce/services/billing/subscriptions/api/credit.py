@@ -7,18 +7,17 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, Field, StringConstraints
 
-from payonce.engine.brakes import Done, ask
-from payonce.engine.transaction import Tx
+from payonce.engine.controls import Done, ask
+from payonce.engine.messages.transaction import Tx
+from payonce.http.kit.context import AtDesk, Desk
+from payonce.http.kit.idempotency import Once
+from payonce.http.kit.problems import Problem, not_found
+from payonce.http.kit.values import NO_CONTROLS, NUMBER_MAX, PAGE_DEFAULT, Asked, Limit, Money
 from payonce.kit.money import Amount, Asset, asset_of
 from payonce.kit.outcomes import Invalid
-from payonce.routes.desk import AtDesk, Desk
-from payonce.routes.once import Once
-from payonce.routes.problems import Problem, not_found
-from payonce.routes.values import NO_CONTROLS, NUMBER_MAX, PAGE_DEFAULT, Asked, Limit, Money
 from payonce.services.billing.callers import Who, account_of, moving, opened
 from payonce.services.billing.scopes import CHARGE
-from payonce.services.billing.subscriptions import credit_payouts, credit_store
-from payonce.services.billing.subscriptions.api.answering import (
+from payonce.services.billing.subscriptions.api.common_routes import (
     CHANGES,
     READS,
     Cursor,
@@ -28,8 +27,8 @@ from payonce.services.billing.subscriptions.api.answering import (
     Viewer,
     refusing,
 )
-from payonce.services.billing.subscriptions.credit_decisions import ACTION, CreditChange, CreditVerdict
-from payonce.services.billing.subscriptions.credit_store import Balance
+from payonce.services.billing.subscriptions.decisions.credit import ACTION, CreditChange, CreditVerdict
+from payonce.services.billing.subscriptions.domain.config import Terms
 from payonce.services.billing.subscriptions.model import (
     CreditEntry,
     CreditPayout,
@@ -37,7 +36,9 @@ from payonce.services.billing.subscriptions.model import (
     PayoutState,
     PayoutWay,
 )
-from payonce.services.billing.subscriptions.terms import Terms
+from payonce.services.billing.subscriptions.store import credit as credit_store
+from payonce.services.billing.subscriptions.store import credit_payouts
+from payonce.services.billing.subscriptions.store.credit import Balance
 
 PREFIX: Final = "/v1/credit"
 

@@ -7,15 +7,15 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, Field, StringConstraints
 
-from payonce.engine.transaction import Tx
-from payonce.routes.desk import AtDesk, Trace
-from payonce.routes.once import Once
-from payonce.routes.problems import not_found
-from payonce.routes.values import NO_CONTROLS, PAGE_DEFAULT, Asked, Limit
+from payonce.engine.messages.transaction import Tx
+from payonce.http.kit.context import AtDesk, Trace
+from payonce.http.kit.idempotency import Once
+from payonce.http.kit.problems import not_found
+from payonce.http.kit.values import NO_CONTROLS, PAGE_DEFAULT, Asked, Limit
 from payonce.services.billing.callers import Who, moving, opened, operator
 from payonce.services.billing.scopes import OPERATE, READ
-from payonce.services.billing.subscriptions import customers, password_tokens
-from payonce.services.billing.subscriptions.api.answering import (
+from payonce.services.billing.subscriptions.api.auth import Email, Locale, PersonName, TimeZone
+from payonce.services.billing.subscriptions.api.common_routes import (
     CHANGES,
     READS,
     Cursor,
@@ -24,14 +24,14 @@ from payonce.services.billing.subscriptions.api.answering import (
     refusals,
     refusing,
 )
-from payonce.services.billing.subscriptions.api.auth import Email, Locale, PersonName, TimeZone
-from payonce.services.billing.subscriptions.customers import (
+from payonce.services.billing.subscriptions.domain.config import Terms
+from payonce.services.billing.subscriptions.model import Account
+from payonce.services.billing.subscriptions.store import customers, password_tokens
+from payonce.services.billing.subscriptions.store.customers import (
     EDITABLE,
     EXTERNAL_ID_MAX_CHARS,
     NewCustomer,
 )
-from payonce.services.billing.subscriptions.model import Account
-from payonce.services.billing.subscriptions.terms import Terms
 
 PREFIX: Final = "/v1/customers"
 REVISION_MAX: Final = 2**31 - 1

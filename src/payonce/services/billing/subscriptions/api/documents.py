@@ -5,9 +5,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, Field
 
-from payonce.routes.values import Money
-from payonce.services.billing.subscriptions import plans
-from payonce.services.billing.subscriptions.invoice_store import CreditNote
+from payonce.http.kit.values import Money
 from payonce.services.billing.subscriptions.model import (
     AfterDunning,
     ChangeState,
@@ -21,6 +19,8 @@ from payonce.services.billing.subscriptions.model import (
     Subscription,
     When,
 )
+from payonce.services.billing.subscriptions.store import plans
+from payonce.services.billing.subscriptions.store.invoices import CreditNote
 from payonce.services.billing.wire import Action
 
 OTHER_NAMES: Final = {State.INCOMPLETE: "pending", State.TRIALING: "trial", State.UNPAID: "revoked"}

@@ -6,14 +6,14 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Path
 from pydantic import BaseModel, Field
 
-from payonce.routes.desk import AtDesk
-from payonce.routes.values import NO_CONTROLS
+from payonce.http.kit.context import AtDesk
+from payonce.http.kit.values import NO_CONTROLS
 from payonce.services.billing.callers import account_of, opened
-from payonce.services.billing.subscriptions import usage
-from payonce.services.billing.subscriptions.api.answering import READS, OfAccount, Viewer
+from payonce.services.billing.subscriptions.api.common_routes import READS, OfAccount, Viewer
+from payonce.services.billing.subscriptions.domain.config import Terms
 from payonce.services.billing.subscriptions.model import State
-from payonce.services.billing.subscriptions.terms import Terms
-from payonce.services.billing.subscriptions.usage import FEATURE_MAX_LENGTH, Why
+from payonce.services.billing.subscriptions.store import usage
+from payonce.services.billing.subscriptions.store.usage import FEATURE_MAX_LENGTH, Why
 
 PREFIX: Final = "/v1/entitlements"
 Feature = Annotated[str, Path(min_length=1, max_length=FEATURE_MAX_LENGTH, pattern=NO_CONTROLS)]

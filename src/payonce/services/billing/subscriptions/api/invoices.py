@@ -5,15 +5,14 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Response
 
-from payonce.engine.transaction import Tx
-from payonce.routes.desk import AtDesk, Desk
-from payonce.routes.once import Once
-from payonce.routes.problems import not_found
-from payonce.routes.values import PAGE_DEFAULT, Limit
+from payonce.engine.messages.transaction import Tx
+from payonce.http.kit.context import AtDesk, Desk
+from payonce.http.kit.idempotency import Once
+from payonce.http.kit.problems import not_found
+from payonce.http.kit.values import PAGE_DEFAULT, Limit
 from payonce.services.billing.callers import Who, account_of, moving, opened, take_try, who_of
 from payonce.services.billing.scopes import OPERATE
-from payonce.services.billing.subscriptions import collecting, customers, invoice_store, listing, printing, store
-from payonce.services.billing.subscriptions.api.answering import (
+from payonce.services.billing.subscriptions.api.common_routes import (
     CHANGES,
     ID,
     READS,
@@ -26,10 +25,16 @@ from payonce.services.billing.subscriptions.api.answering import (
     refusing,
 )
 from payonce.services.billing.subscriptions.api.documents import InvoiceDocument, InvoicePage, InvoiceStory
-from payonce.services.billing.subscriptions.document import Printable, to_pdf
-from payonce.services.billing.subscriptions.invoice_store import CreditNote
+from payonce.services.billing.subscriptions.domain.config import Terms
+from payonce.services.billing.subscriptions.handlers import dunning as collecting
 from payonce.services.billing.subscriptions.model import Account, Invoice, InvoiceState
-from payonce.services.billing.subscriptions.terms import Terms
+from payonce.services.billing.subscriptions.pdf import content as printing
+from payonce.services.billing.subscriptions.pdf.render import Printable, to_pdf
+from payonce.services.billing.subscriptions.store import customers
+from payonce.services.billing.subscriptions.store import invoices as invoice_store
+from payonce.services.billing.subscriptions.store import pages as listing
+from payonce.services.billing.subscriptions.store import subscriptions as store
+from payonce.services.billing.subscriptions.store.invoices import CreditNote
 
 PREFIX: Final = "/v1/invoices"
 PDF: Final = "application/pdf"

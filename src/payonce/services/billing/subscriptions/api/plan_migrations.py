@@ -6,15 +6,14 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, Field
 
-from payonce.engine.transaction import Tx
-from payonce.routes.desk import AtDesk
-from payonce.routes.once import Once
-from payonce.routes.problems import not_found
-from payonce.routes.values import PAGE_DEFAULT, Asked, Limit, Money, Note
+from payonce.engine.messages.transaction import Tx
+from payonce.http.kit.context import AtDesk
+from payonce.http.kit.idempotency import Once
+from payonce.http.kit.problems import not_found
+from payonce.http.kit.values import PAGE_DEFAULT, Asked, Limit, Money, Note
 from payonce.services.billing.callers import Who, moving, opened, operator, who_of
 from payonce.services.billing.scopes import OPERATE
-from payonce.services.billing.subscriptions import plan_migrations, plan_moves, plans
-from payonce.services.billing.subscriptions.api.answering import (
+from payonce.services.billing.subscriptions.api.common_routes import (
     CHANGES,
     ID,
     READS,
@@ -23,10 +22,12 @@ from payonce.services.billing.subscriptions.api.answering import (
     refusals,
     refusing,
 )
+from payonce.services.billing.subscriptions.domain.config import Terms
+from payonce.services.billing.subscriptions.handlers import plan_migrations, plan_moves
+from payonce.services.billing.subscriptions.handlers.plan_migrations import NOTICE_DAYS, NOTICE_DAYS_MAX, Preview
+from payonce.services.billing.subscriptions.handlers.plan_moves import MigrationState, PlanMigration
 from payonce.services.billing.subscriptions.model import Plan, State
-from payonce.services.billing.subscriptions.plan_migrations import NOTICE_DAYS, NOTICE_DAYS_MAX, Preview
-from payonce.services.billing.subscriptions.plan_moves import MigrationState, PlanMigration
-from payonce.services.billing.subscriptions.terms import Terms
+from payonce.services.billing.subscriptions.store import plans
 
 PREFIX: Final = "/v1/plan-migrations"
 

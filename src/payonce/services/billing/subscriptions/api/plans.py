@@ -6,22 +6,22 @@ from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
 from payonce.engine.audit import note
-from payonce.engine.transaction import Tx
+from payonce.engine.messages.transaction import Tx
+from payonce.http.kit.context import AtDesk, Trace
+from payonce.http.kit.idempotency import Once
+from payonce.http.kit.problems import not_found, responses
+from payonce.http.kit.values import NO_CONTROLS, Asked
 from payonce.kit.money import Amount, asset_of
 from payonce.kit.outcomes import Invalid
-from payonce.routes.desk import AtDesk, Trace
-from payonce.routes.once import Once
-from payonce.routes.problems import not_found, responses
-from payonce.routes.values import NO_CONTROLS, Asked
 from payonce.services.billing.callers import Who, moving, opened, operator, who_of
 from payonce.services.billing.scopes import OPERATE
-from payonce.services.billing.subscriptions import plans
-from payonce.services.billing.subscriptions.api.answering import CHANGES, Id, refusals, refusing
+from payonce.services.billing.subscriptions.api.common_routes import CHANGES, Id, refusals, refusing
 from payonce.services.billing.subscriptions.api.documents import PlanDocument
-from payonce.services.billing.subscriptions.calendar import Interval, Unit
+from payonce.services.billing.subscriptions.domain.calendar import Interval, Unit
+from payonce.services.billing.subscriptions.domain.config import Terms
 from payonce.services.billing.subscriptions.model import AfterDunning
-from payonce.services.billing.subscriptions.plans import Offer
-from payonce.services.billing.subscriptions.terms import Terms
+from payonce.services.billing.subscriptions.store import plans
+from payonce.services.billing.subscriptions.store.plans import Offer
 
 PREFIX: Final = "/v1/plans"
 LIMIT_MAX: Final = 10**15

@@ -7,15 +7,14 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Query, Response
 from pydantic import Field
 
-from payonce.engine.transaction import Reader, Tx
-from payonce.routes.desk import AtDesk
-from payonce.routes.once import Once
-from payonce.routes.problems import not_found
-from payonce.routes.values import NUMBER_MAX, PAGE_DEFAULT, Asked, Limit, Note
+from payonce.engine.messages.transaction import Reader, Tx
+from payonce.http.kit.context import AtDesk
+from payonce.http.kit.idempotency import Once
+from payonce.http.kit.problems import not_found
+from payonce.http.kit.values import NUMBER_MAX, PAGE_DEFAULT, Asked, Limit, Note
 from payonce.services.billing.callers import account_of, moving, opened, who_of
 from payonce.services.billing.scopes import OPERATE
-from payonce.services.billing.subscriptions import changing, listing, plan_changes, starting, store
-from payonce.services.billing.subscriptions.api.answering import (
+from payonce.services.billing.subscriptions.api.common_routes import (
     CHANGES,
     READS,
     Cursor,
@@ -36,9 +35,14 @@ from payonce.services.billing.subscriptions.api.documents import (
     SubscriptionDocument,
     SubscriptionPage,
 )
-from payonce.services.billing.subscriptions.changing import When
+from payonce.services.billing.subscriptions.domain.config import Terms
+from payonce.services.billing.subscriptions.handlers import new_subscriptions as starting
+from payonce.services.billing.subscriptions.handlers import plan_changes as changing
+from payonce.services.billing.subscriptions.handlers.plan_changes import When
 from payonce.services.billing.subscriptions.model import ChangeState, State, Subscription
-from payonce.services.billing.subscriptions.terms import Terms
+from payonce.services.billing.subscriptions.store import pages as listing
+from payonce.services.billing.subscriptions.store import plan_changes
+from payonce.services.billing.subscriptions.store import subscriptions as store
 
 PREFIX: Final = "/v1/subscriptions"
 ABOUT_CHANGES: Final = (

@@ -13,17 +13,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from payonce.engine.transaction import Tx
-from payonce.routes.bodies import refuse_repeated
-from payonce.routes.desk import AtDesk, desk_of, trace_of
-from payonce.routes.once import REPLAYED, Once
-from payonce.routes.problems import MEDIA_TYPE, Problem, not_found, responses
-from payonce.routes.values import NO_CONTROLS, Asked, Limit, Note
+from payonce.engine.messages.transaction import Tx
+from payonce.http.kit.context import AtDesk, desk_of, trace_of
+from payonce.http.kit.idempotency import REPLAYED, Once
+from payonce.http.kit.json_bodies import refuse_repeated
+from payonce.http.kit.problems import MEDIA_TYPE, Problem, not_found, responses
+from payonce.http.kit.values import NO_CONTROLS, Asked, Limit, Note
 from payonce.services.billing.callers import Who, account_of, either, identify, moving, opened
 from payonce.services.billing.card_numbers import refuse_in
 from payonce.services.billing.scopes import OPERATE
-from payonce.services.billing.subscriptions import usage
-from payonce.services.billing.subscriptions.api.answering import (
+from payonce.services.billing.subscriptions.api.common_routes import (
     CHANGES,
     ID,
     READS,
@@ -32,9 +31,11 @@ from payonce.services.billing.subscriptions.api.answering import (
     OfAccount,
     Viewer,
 )
+from payonce.services.billing.subscriptions.api.usage_batch import Together
+from payonce.services.billing.subscriptions.domain.config import Terms
 from payonce.services.billing.subscriptions.model import State
-from payonce.services.billing.subscriptions.terms import Terms
-from payonce.services.billing.subscriptions.usage import (
+from payonce.services.billing.subscriptions.store import usage
+from payonce.services.billing.subscriptions.store.usage import (
     DELTA_MAX,
     EVENT_ID_MAX_LENGTH,
     FEATURE_MAX_LENGTH,
@@ -42,7 +43,6 @@ from payonce.services.billing.subscriptions.usage import (
     NotCounted,
     Why,
 )
-from payonce.services.billing.subscriptions.usage_together import Together
 
 PREFIX: Final = "/v1/usage"
 LIMIT_REACHED: Final = "urn:payonce:problem:usage-limit-reached"

@@ -13,18 +13,18 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from payonce.engine.webhooks import Receiver
+from payonce.http.kit.context import AtDesk, desk_of, trace_of
+from payonce.http.kit.json_bodies import refuse_repeated
+from payonce.http.kit.problems import Problem, not_found
 from payonce.kit.outcomes import Invalid
 from payonce.kit.webhooks import Refusal, Scheme
-from payonce.routes.bodies import refuse_repeated
-from payonce.routes.desk import AtDesk, desk_of, trace_of
-from payonce.routes.problems import Problem, not_found
 from payonce.services.billing.callers import Who, opened, operator
 from payonce.services.billing.scopes import READ
 from payonce.services.billing.signed_requests import TOKEN_VERSION_PATH, SharedSecrets, read_signed
-from payonce.services.billing.subscriptions import applying
-from payonce.services.billing.subscriptions.accounts import token_version
-from payonce.services.billing.subscriptions.api.answering import READS
-from payonce.services.billing.subscriptions.terms import Terms
+from payonce.services.billing.subscriptions.api.common_routes import READS
+from payonce.services.billing.subscriptions.domain.config import Terms
+from payonce.services.billing.subscriptions.handlers import payment_events as applying
+from payonce.services.billing.subscriptions.store.accounts import token_version
 from payonce.services.billing.wire import Notification, TokenVersion, TokenVersionQuery, read_notification
 
 PREFIX: Final = "/v1/webhooks"

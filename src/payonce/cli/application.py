@@ -1,0 +1,151 @@
+"""The command line: one file per group of commands.
+
+Modules here import only what is light at the top: `payonce --help` must not wait for a database driver.
+"""
+
+import re
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+import typer
+
+from payonce import __version__
+from payonce.cli import (
+    approvals,
+    audit,
+    bench,
+    cloudtasks,
+    console,
+    crash,
+    db,
+    effects,
+    freeze,
+    keys,
+    limits,
+    outbox,
+    quarantine,
+    queues,
+    reconcile,
+    serve,
+    simulators,
+    trace,
+    users,
+    webhooks,
+)
+from payonce.cli.demo import command as demo
+from payonce.cli.errors import EXIT_INTERRUPTED, EXIT_INVALID, explained, say_error
+from payonce.cli.output import note
+from payonce.services.billing.cli import commands as billing
+
+# The mark \b keeps the lines of a paragraph as they are.
+HELP: Final = """Money moves once: durable queues and recorded effects on PostgreSQL.
+
+Without DATABASE_URL a private PostgreSQL is started and migrated by itself.
+
+\b
+Examples:
+  payonce demo              watch money survive killed workers and lying banks
+  payonce up                run every role in this process, with HTTP on port 8080
+  payonce console           the link under which the console opens, once more
+  payonce run tally.worker  run one role; start as many of these as you like
+  payonce queues list       what waits where
+  payonce trace ID          follow one message or payment
+  payonce audit run         check the books, the effects and every promise
+  payonce effects list      what was sent to vendors and is not known to have ended
+  payonce freeze add …      stop sends at once
+  payonce keys add …        let somebody call over HTTP
+  payonce billing credit …  what customers have as credit, adjusted and paid out
+  payonce billing plans …   customers moved to a newer version of their plan
+  payonce webhooks …        who is told of what happens, and what became of it
+  payonce cloudtasks        a Cloud Tasks server for Google's own clients
+  payonce simulators        the simulated exchange, chain and card gateway, for several processes
+"""
+
+app = typer.Typer(
+    name="payonce",
+    help=HELP,
+    no_args_is_help=True,
+    # Plain help comes in half the time, and keeps the examples' lines.
+    rich_markup_mode=None,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(f"payonce {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _about(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None: ...
+
+
+app.command("up")(serve.up)
+app.command("run")(serve.run)
+app.command("console")(console.console)
+app.command("demo")(demo.demo)
+app.add_typer(queues.commands, name="queues")
+app.add_typer(outbox.commands, name="outbox")
+app.command("trace")(trace.trace)
+app.add_typer(audit.commands, name="audit")
+app.add_typer(effects.commands, name="effects")
+app.add_typer(freeze.commands, name="freeze")
+app.add_typer(limits.commands, name="limits")
+app.add_typer(approvals.commands, name="approvals")
+app.add_typer(users.commands, name="users")
+app.add_typer(keys.commands, name="keys")
+db.commands.add_typer(quarantine.commands, name="quarantine")
+app.add_typer(db.commands, name="db")
+app.add_typer(reconcile.commands, name="reconcile")
+app.add_typer(webhooks.commands, name="webhooks")
+app.add_typer(billing.commands, name="billing")
+app.add_typer(bench.commands, name="bench")
+app.command("crash")(crash.crash)
+app.command("cloudtasks")(cloudtasks.cloudtasks)
+app.command("simulators")(simulators.simulators)
+
+
+def main() -> None:
+    sys.exit(run_command(sys.argv[1:]))
+
+
+def run_command(arguments: Sequence[str]) -> int:
+    """The exit code. What a person can act on is one sentence on stderr; a traceback means a bug of ours."""
+    try:
+        code = app(args=list(arguments), prog_name="payonce", standalone_mode=False)
+    except (KeyboardInterrupt, typer.Abort):
+        return EXIT_INTERRUPTED
+    except Exception as error:
+        if format_usage_error := getattr(error, "format_message", None):
+            said = _meant(str(format_usage_error()), arguments)
+            if said.startswith("Usage:"):
+                # A group without a command answers with its help.
+                note(said)
+            else:
+                say_error(f"{said} (see: {_command_of(error)} --help)")
+            return EXIT_INVALID
+        if (known := explained(error)) is None:
+            raise
+        say_error(known.sentence)
+        return known.exit_code
+    return code if isinstance(code, int) else 0
+
+
+def _meant(said: str, arguments: Sequence[str]) -> str:
+    """What begins with a dash is an option to the parser; a number that does was meant as a number."""
+    negative = next((each for each in arguments if re.fullmatch(r"-\.?[0-9][0-9.,_eE]*", each)), None)
+    if negative is not None and said.startswith("No such option"):
+        return f"{negative!r} is below zero; amounts and numbers are written without a sign"
+    return said
+
+
+def _command_of(error: Exception) -> str:
+    context = getattr(error, "ctx", None)
+    return "payonce" if context is None else str(context.command_path)

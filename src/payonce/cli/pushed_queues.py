@@ -1,0 +1,91 @@
+"""`queues sync` and `queues tune`: what an operator does to queues that a task service brings."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from payonce.cli.arguments import ByOption, somebody
+from payonce.cli.output import JsonOption, opened, run_async, show, table
+from payonce.kit.outcomes import Invalid
+
+if TYPE_CHECKING:
+    from payonce.app.process import App
+    from payonce.queues.cloudtasks.assembly import CloudTasks
+
+
+def sync(
+    to: Annotated[str, typer.Option("--to", help="cloudtasks.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what differs.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Make the queues at the task service as the policies here say: rate, concurrency, attempts, backoff.
+
+    Example: payonce queues sync --to cloudtasks --dry-run
+    """
+    if to != "cloudtasks":
+        raise Invalid(f"there is no task service {to[:40]!r}; there is: cloudtasks")
+
+    async def act() -> None:
+        from payonce.queues.cloudtasks.sync import differences, refuse_foreign
+        from payonce.queues.cloudtasks.sync import sync as put_right
+
+        async with opened() as app:
+            pushes = _pushes(app)
+            queues = list(pushes.pushed.values())
+            await refuse_foreign(app.database, pushes.service)
+            found = await (differences if dry_run else put_right)(pushes.service, queues)
+        rows = [(each.queue, each.field, "missing" if each.there is None else f"{each.there:g}", f"{each.here:g}")
+                for each in found]  # fmt: skip
+        title = "Differs" if dry_run else "Put right"
+        shown = table(title, ("queue", "field", "there", "here"), rows) if rows else "nothing differs"
+        show({"changed": not dry_run, "differences": [asdict(each) for each in found]}, as_json, shown)
+
+    run_async(act())
+
+
+def tune(
+    queue: Annotated[str | None, typer.Argument(metavar="QUEUE", help="Unset, every pushed queue.")] = None,
+    vendor_rate: Annotated[
+        float | None,
+        typer.Option(help="What the vendor behind it allows, a second.", show_default="CHANGENOW_REQUESTS_PER_S"),
+    ] = None,
+    apply: Annotated[bool, typer.Option("--apply", help="Keep the numbers; they then stand for the policy's.")] = False,
+    by: ByOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Rate and concurrency from the measured duration of runs: 80 % of the vendor's rate, and slots for 1.5 times what
+    runs at that rate fill when they take as long as the slowest twentieth.
+
+    The vendor's rate is CHANGENOW_REQUESTS_PER_S, as the services read it, unless it is given.
+
+    Example: payonce queues tune --apply
+    """
+
+    async def act() -> None:
+        from payonce.queues.cloudtasks.tune import apply as keep
+        from payonce.queues.cloudtasks.tune import tuned
+
+        async with opened() as app:
+            names = sorted(_pushes(app).pushed)
+            if queue is not None and queue not in names:
+                raise Invalid(f"queue {queue[:60]!r} is not pushed; pushed are: {', '.join(names)}")
+            rate = app.settings.payouts.changenow_per_s if vendor_rate is None else vendor_rate
+            found = [await tuned(app.database, name, rate) for name in names if queue in (None, name)]
+            if apply:
+                for each in found:
+                    await keep(app.database, each, somebody(by))
+        rows = [(each.queue, each.runs, "not measured" if each.p95_s is None else f"{each.p95_s:.3f}",
+                 f"{each.rate:g}", each.concurrency) for each in found]  # fmt: skip
+        columns = ("queue", "runs", "p95 s", "rate", "concurrency")
+        shown = table("Kept" if apply else "Would be", columns, rows, right=columns[1:])
+        after = "start the processes anew, then: payonce queues sync --to cloudtasks"
+        show({"applied": apply, "queues": [asdict(each) for each in found]}, as_json, shown, after if apply else "")
+
+    run_async(act())
+
+
+def _pushes(app: "App") -> "CloudTasks":
+    if app.backend.pushes is None:
+        raise Invalid("no service here has a queue that a task service brings; there is nothing to put right")
+    return app.backend.pushes

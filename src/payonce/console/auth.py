@@ -1,0 +1,218 @@
+"""Who may come in: names of this machine, its ticket, logins, forms that are ours, and a role for each route."""
+
+import hmac
+import ipaddress
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from starlette.datastructures import FormData
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from payonce.console.cache import Board
+from payonce.console.context import Desk
+from payonce.console.cookies import TICKET, VISIT, Cookies
+from payonce.console.links import ROOT, link
+from payonce.console.page import Page, PageRoute, Visit
+from payonce.console.ticket import PARAMETER, TICKET_KEPT_S, Ticket
+from payonce.engine.operators import LOCAL_OPERATOR, Person, standing
+
+FORM_MAX_BYTES: Final = 256 * 1024
+FORM_MAX_FIELDS: Final = 1_000
+FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
+"""What proxies add. Behind one, whoever is in front of it would come in as the one who sits at the machine."""
+
+_VISIT: Final = "console_visit"
+"""The name under which a request carries its visit, for the page of an error."""
+
+HEADERS: Final[Mapping[str, str]] = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches what listens there."""
+    name = host.strip("[]").lower()
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
+
+
+class Door:
+    """Stands before every route of every page."""
+
+    def __init__(self, desk: Desk, host: str, pages: tuple[Page, ...], keep_s: float, ticket: Ticket) -> None:
+        self._desk = desk
+        self._board = Board(desk, keep_s)
+        self._loopback = is_loopback(host)
+        self._pages = pages
+        self._ticket = ticket
+
+    def guarding(self, routes: Mapping[str, PageRoute]) -> Callable[[Request], "object"]:
+        """One endpoint for the methods of one path."""
+
+        async def endpoint(request: Request) -> Response:
+            route = routes.get("GET" if request.method == "HEAD" else request.method)
+            if route is not None and route.method == "GET" and PARAMETER in request.query_params:
+                return await self._take_ticket(request)
+            visit = await self.visit(request)
+            if visit is None:
+                return _to_login(request)
+            if route is None:
+                # Behind the door: reloading the page that refused a form must not lose the navigation.
+                raise HTTPException(405, f"{request.method} is not known here", {"Allow": ", ".join(routes)})
+            if not visit.may(route.role):
+                raise HTTPException(
+                    403, f"{visit.person.name} is {visit.person.role} and this needs an {route.role}; "
+                    f"an administrator changes that with: payonce users role {visit.person.name} {route.role}"
+                )  # fmt: skip
+            _check_readable(visit)
+            response = await route.handler(visit)
+            if route.method == "POST":
+                self._board.forget()
+            return greeted(visit.cookies, response)
+
+        return endpoint
+
+    async def visit(self, request: Request) -> Visit | None:
+        """None when a login is needed first."""
+        cookies = Cookies.of(request)
+        known = await standing(self._desk.read, cookies.session, active=not _by_itself(request))
+        person: Person | None = None if known.session is None else known.session.person
+        local = person is None and not known.anybody and self._loopback
+        if local:
+            _check_at_this_machine(request)
+            if not self._ticket.admits(cookies.ticket):
+                raise _without_ticket()
+            person = LOCAL_OPERATOR
+        if person is None:
+            return None
+        csrf = cookies.csrf(logged_in=not local)
+        glance = await self._board.glance()
+        visit = Visit(
+            self._desk, request, person, known.now, csrf, cookies, local, glance, self._board, FormData(), self._pages
+        )  # fmt: skip
+        # Before anything of the request is judged: the page that refuses it has the navigation then.
+        setattr(request.state, _VISIT, visit)
+        if request.method in ("GET", "HEAD"):
+            return visit
+        return replace(visit, form=await checked_form(request, csrf))
+
+    async def _take_ticket(self, request: Request) -> Response:
+        """To the same page without the token, which stays in no address, history or list of links."""
+        cookies = Cookies.of(request)
+        rest = {name: value for name, value in request.query_params.items() if name != PARAMETER}
+        path = unquote(request.url.path).removeprefix(ROOT).removesuffix("/")
+        response = RedirectResponse(link(path, **rest), status_code=303)
+        known = await standing(self._desk.read, cookies.session)
+        if self._loopback and not known.anybody:
+            _check_at_this_machine(request)
+            if not self._ticket.opens(request.query_params[PARAMETER]):
+                raise _without_ticket()
+            cookies.set(response, TICKET, self._ticket.cookie, TICKET_KEPT_S, "strict")
+        return greeted(cookies, response)
+
+
+def visit_of(request: Request) -> Visit | None:
+    """Who made this request; None when nobody was let in."""
+    found: Visit | None = getattr(request.state, _VISIT, None)
+    return found
+
+
+async def checked_form(request: Request, csrf: str) -> FormData:
+    """The form, if a page of ours made it. Judged before anything of it is used."""
+    check_origin(request)
+    length = request.headers.get("content-length", "0")
+    if not length.isdecimal() or int(length) > FORM_MAX_BYTES or "transfer-encoding" in request.headers:
+        raise HTTPException(413, f"a form has at most {FORM_MAX_BYTES:,} bytes, and says how many")
+    form = await request.form(max_files=0, max_fields=FORM_MAX_FIELDS, max_part_size=FORM_MAX_BYTES)
+    given = form.get("csrf")
+    if not isinstance(given, str) or not hmac.compare_digest(given.encode("utf-8", "replace"), csrf.encode()):
+        raise HTTPException(403, "this form is not of your session; go back, load the page again, and repeat it")
+    return form
+
+
+def check_origin(request: Request) -> None:
+    """A form of another site, or of another port of this machine, is refused, whatever it carries."""
+    origin = request.headers.get("origin")
+    if origin is not None:
+        parts = urlsplit(origin)
+        if parts.netloc.lower() != request.headers.get("host", "").lower() or parts.scheme not in ("http", "https"):
+            raise HTTPException(
+                403, f"this form comes from {origin[:200]}, which is not this console; "
+                "a proxy in front of it must pass the Host header on"
+            )  # fmt: skip
+    elif request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        raise HTTPException(403, "this form comes from another site")
+
+
+def greeted(cookies: Cookies, response: Response) -> Response:
+    if cookies.new_visit:
+        cookies.set(response, VISIT, cookies.visit)
+    for name, value in HEADERS.items():
+        response.headers.setdefault(name, value)
+    return response
+
+
+def _check_at_this_machine(request: Request) -> None:
+    """Against names that were made to point here (DNS rebinding), and against proxies: without a login both would
+    let strangers in. A proxy may pass neither its own name nor a trace of itself; then the ticket keeps them out."""
+    host = request.headers.get("host", "")
+    name = urlsplit(f"//{host}").hostname or ""
+    if not is_loopback(name):
+        raise HTTPException(
+            421, f"without a login this console answers only as localhost, not as {host[:200]!r}; "
+            "give people a login with: payonce users add NAME"
+        )  # fmt: skip
+    for header in FORWARDED:
+        if header in request.headers:
+            raise HTTPException(
+                403, f"this request came through a proxy ({header}), and nobody has a login yet; "
+                "add the first person with: payonce users add NAME --role approver"
+            )  # fmt: skip
+
+
+def _without_ticket() -> HTTPException:
+    return HTTPException(
+        403, "nobody has a login yet, so only the console's link leads in; `payonce console` prints it on the machine "
+        "that runs this, as `payonce up` does when it starts at a terminal"
+    )  # fmt: skip
+
+
+def _check_readable(visit: Visit) -> None:
+    """NUL is text to a browser and none to the store: no page has a use for it. Nor is a blank the name of anything."""
+    if not all(str(value).strip() for value in visit.path.values()):
+        raise HTTPException(404, "the address has a blank where a name or an id belongs; copy one from a list")
+    given = (*visit.path.values(), *visit.asked.values(), *visit.form.values())
+    if any(isinstance(value, str) and "\x00" in value for value in given):
+        raise HTTPException(400, "the address or the form has a NUL in it, which no name, id or reason has")
+
+
+def _by_itself(request: Request) -> bool:
+    """A page that is open renews itself, with nobody's doing."""
+    return "hx-request" in request.headers or request.url.path == f"{ROOT}/live"
+
+
+def _to_login(request: Request) -> Response:
+    wanted = str(request.url.replace(scheme="", netloc="")) if request.method == "GET" else ""
+    if _by_itself(request):
+        # A fragment or a stream cannot show a form; the page it belongs to is loaded anew.
+        return Response(status_code=401, headers={"HX-Refresh": "true"})
+    return RedirectResponse(link("/login", next=wanted if wanted.startswith(ROOT) else None), status_code=303)

@@ -1,0 +1,49 @@
+"""What many pages show and many people look at: loaded for all of them, at most so often."""
+
+from collections.abc import Mapping, Sequence
+
+from payonce.console.context import Desk
+from payonce.console.shared_loads import Fresh
+from payonce.console.summary import Glance, glance
+from payonce.console.waiting_causes import leading_causes
+from payonce.engine.effects.meter import Moved, moved
+from payonce.engine.monitoring.attention import Attention
+
+METER_TIMES = 15
+"""The meter adds up a day of effects, so it is kept so many times longer than the rest."""
+CAUSES_TIMES = 5
+"""Causes read some hundred messages."""
+
+
+class Board:
+    def __init__(self, desk: Desk, keep_s: float) -> None:
+        self._desk = desk
+        self._glance: Fresh[Glance] = Fresh(lambda: glance(desk), keep_s)
+        self._attention: Fresh[Sequence[Attention]] = Fresh(self._load_attention, keep_s)
+        self._causes: Fresh[Mapping[str, str]] = Fresh(self._load_causes, keep_s * CAUSES_TIMES)
+        self._meter: Fresh[list[Moved]] = Fresh(lambda: moved(desk.read), keep_s * METER_TIMES)
+
+    async def glance(self) -> Glance:
+        return await self._glance.get()
+
+    async def attention(self) -> Sequence[Attention]:
+        """What the services' own objects need of a person."""
+        return await self._attention.get()
+
+    async def causes(self) -> Mapping[str, str]:
+        """Why most of what is parked, in review or unknown is so."""
+        return await self._causes.get()
+
+    async def meter(self) -> Sequence[Moved]:
+        return await self._meter.get()
+
+    def forget(self) -> None:
+        """After a change, whoever made it sees it."""
+        for each in (self._glance, self._attention, self._causes):
+            each.forget()
+
+    async def _load_attention(self) -> Sequence[Attention]:
+        return [found for attentive in self._desk.attention for found in await attentive(self._desk.read)]
+
+    async def _load_causes(self) -> Mapping[str, str]:
+        return await leading_causes(self._desk, (await self._glance.get()).depths)

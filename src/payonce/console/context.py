@@ -1,0 +1,59 @@
+"""What the console needs of the process that serves it."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+from payonce.engine.controls import Actions
+from payonce.engine.database.connections import Database
+from payonce.engine.database.notifier import Bell
+from payonce.engine.messages.ports import Admin
+from payonce.engine.messages.transaction import Reader, Tx
+from payonce.engine.monitoring.attention import Attentive
+from payonce.engine.monitoring.lookup import Lookup
+
+
+class Desk(Protocol):
+    """`App` is one; a test makes its own from a stage."""
+
+    @property
+    def database(self) -> Database: ...
+
+    @property
+    def bell(self) -> Bell: ...
+
+    @property
+    def admin(self) -> Admin: ...
+
+    @property
+    def read(self) -> Reader: ...
+
+    @property
+    def actions(self) -> Actions: ...
+
+    @property
+    def resources(self) -> Sequence[object]:
+        """What the services' roles of this process opened; empty in one that runs none."""
+        ...
+
+    @property
+    def lookups(self) -> Sequence[Lookup]:
+        """Of every service, whichever roles run here."""
+        ...
+
+    @property
+    def attention(self) -> Sequence[Attentive]:
+        """Of every service, whichever roles run here."""
+        ...
+
+    def holds(self, role: str) -> bool:
+        """Whether the database has the tables of this role's service, whichever roles run here."""
+        ...
+
+    @property
+    def closing(self) -> asyncio.Event:
+        """Set when the process stops listening: streams end then."""
+        ...
+
+    def begin(self, trace_id: str | None = None) -> AbstractAsyncContextManager[Tx]: ...

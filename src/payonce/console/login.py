@@ -1,0 +1,86 @@
+"""Login, logout and the choice of colours: what is open to whoever is not known yet."""
+
+from urllib.parse import urlsplit
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from payonce.console.auth import checked_form, greeted
+from payonce.console.context import Desk
+from payonce.console.cookies import SESSION, THEME, THEMES, Cookies
+from payonce.console.forms import text_of
+from payonce.console.links import ROOT, link
+from payonce.console.templating import ENVIRONMENT
+from payonce.engine.operators import NotAdmitted, log_in, log_out, standing
+
+THEME_KEPT_S = 365 * 86_400
+
+
+def routes(desk: Desk, loopback: bool) -> list[Route]:
+    async def login(request: Request) -> Response:
+        cookies = Cookies.of(request)
+        known = await standing(desk.read, cookies.session)
+        if known.session is not None or (loopback and not known.anybody):
+            return RedirectResponse(link(""), status_code=303)
+        wanted = _within(request.query_params.get("next", ""))
+        if request.method == "POST":
+            return await _admit(desk, request, cookies)
+        return _form(cookies, wanted, known.anybody)
+
+    async def logout(request: Request) -> Response:
+        cookies = Cookies.of(request)
+        await checked_form(request, cookies.csrf(logged_in=True))
+        if cookies.session is not None:
+            await log_out(desk.database, cookies.session)
+        response = RedirectResponse(link("/login"), status_code=303)
+        response.delete_cookie(SESSION, path=ROOT)
+        return greeted(cookies, response)
+
+    async def theme(request: Request) -> Response:
+        cookies = Cookies.of(request)
+        known = await standing(desk.read, cookies.session)
+        form = await checked_form(request, cookies.csrf(logged_in=known.session is not None))
+        chosen = text_of(form, "theme")
+        if chosen not in THEMES:
+            raise HTTPException(400, f"there are no colours {chosen[:40]!r}; choose {', '.join(THEMES)}")
+        response = RedirectResponse(_within(text_of(form, "next")), status_code=303)
+        cookies.set(response, THEME, chosen, max_age_s=THEME_KEPT_S)
+        return greeted(cookies, response)
+
+    return [
+        Route("/login", login, methods=["GET", "POST"]),
+        Route("/logout", logout, methods=["POST"]),
+        Route("/theme", theme, methods=["POST"]),
+    ]
+
+
+async def _admit(desk: Desk, request: Request, cookies: Cookies) -> Response:
+    form = await checked_form(request, cookies.csrf(logged_in=False))
+    wanted = _within(text_of(form, "next"))
+    address = request.client.host if request.client is not None else "an unknown address"
+    try:
+        token = await log_in(desk.database, text_of(form, "name"), text_of(form, "password"), address)
+    except NotAdmitted as refused:
+        return _form(cookies, wanted, True, str(refused), text_of(form, "name"), 429 if refused.too_many else 403)
+    response = RedirectResponse(wanted, status_code=303)
+    cookies.set(response, SESSION, token)
+    return greeted(cookies, response)
+
+
+def _form(
+    cookies: Cookies, wanted: str, anybody: bool, refused: str = "", name: str = "", status: int = 200
+) -> Response:  # fmt: skip
+    text = ENVIRONMENT.get_template("login.html").render(
+        title="Log in", theme=cookies.theme, csrf=cookies.csrf(logged_in=False), wanted=wanted, anybody=anybody,
+        refused=refused, name=name,
+    )  # fmt: skip
+    return greeted(cookies, HTMLResponse(text, status_code=status))
+
+
+def _within(wanted: str) -> str:
+    """Only to pages of this site: a login must not lead to somebody else's."""
+    parts = urlsplit(wanted)
+    inside = not parts.scheme and not parts.netloc and (parts.path == ROOT or parts.path.startswith(f"{ROOT}/"))
+    return wanted if inside and "\\" not in wanted and wanted.isprintable() else link("")

@@ -1,0 +1,42 @@
+"""How a process serves the console, also where its extra is not installed."""
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any, Final
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp
+
+from payonce.console.context import Desk
+from payonce.console.links import ROOT as CONSOLE
+
+__all__ = ["CONSOLE", "console", "ways_in"]
+
+NEEDED: Final = ("jinja2", "python_multipart")
+
+
+def console(desk: Desk, host: str, token: Callable[[], str], **options: Any) -> ASGIApp:
+    """To be mounted at CONSOLE. `host` is where the process listens; `token` is what its link carries while nobody has
+    a login."""
+    if any(find_spec(name) is None for name in NEEDED):
+        return Starlette(routes=[Route("/{rest:path}", _missing)])
+    from payonce.console.site import build_console
+
+    return build_console(desk, host, token, **options)
+
+
+def ways_in() -> list[BaseRoute]:
+    """From the bare address, and from the console's own without its last slash."""
+    return [Route("/", _enter), Route(CONSOLE, _enter)]
+
+
+async def _enter(request: Request) -> Response:
+    query = f"?{request.url.query}" if request.url.query else ""
+    return RedirectResponse(f"{CONSOLE}/{query}", status_code=307)
+
+
+async def _missing(request: Request) -> Response:
+    return PlainTextResponse("the console is not installed here; install payonce[console]\n", status_code=503)

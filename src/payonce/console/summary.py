@@ -1,0 +1,47 @@
+"""What every page shows beside its own: how deep the queues are, and what waits for a person."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from payonce.console.context import Desk
+from payonce.engine.messages.ports import Admin, Depth
+from payonce.engine.monitoring.alerts import Alerts, alerts
+from payonce.kit.outcomes import Invalid, QueueAway
+
+AT_ONCE: Final = 4
+"""Queues that are asked at once: the engine's own connections are few, and workers need them more."""
+
+
+@dataclass(frozen=True)
+class Glance:
+    depths: Sequence[Depth]
+    alerts: Alerts
+
+
+async def glance(desk: Desk) -> Glance:
+    deep, away = await depths(desk.admin)
+    return Glance(deep, await alerts(desk.read, deep, away))
+
+
+async def depths(admin: Admin) -> tuple[list[Depth], str | None]:
+    """Of every queue, by name; and why some are missing when the server of the queues does not answer."""
+    turns, away = asyncio.Semaphore(AT_ONCE), list[str]()
+
+    async def one(queue: str) -> Depth | None:
+        async with turns:
+            if away:
+                # Each further question might wait for as long as the first.
+                return None
+            try:
+                return await admin.depth(queue)
+            except QueueAway as error:
+                away.append(str(error))
+            except Invalid:
+                # It went between the list and the look.
+                pass
+            return None
+
+    found = await asyncio.gather(*(one(queue) for queue in await admin.queues()))
+    return [depth for depth in found if depth is not None], away[0] if away else None

@@ -1,9 +1,0 @@
-"""What is asked in the intent transaction of every effect, before anything is sent."""
-
-from typing import Final
-
-from payonce.engine import brakes
-from payonce.engine.quarantine import refuse_in_quarantine
-
-SEND_CHECKS: Final = (refuse_in_quarantine, *brakes.CHECKS)
-"""One list for the worker and for the crash explorer: what is explored is what runs."""

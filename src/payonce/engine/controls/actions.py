@@ -1,0 +1,281 @@
+"""The actions that may need a second person: answering a review, redriving many messages, writing money off, and
+letting more happen without one."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from payonce.engine.controls.approvals import Action, Weighed
+from payonce.engine.controls.thresholds import locked_threshold, remove_threshold, set_threshold, thresholds
+from payonce.engine.effects.review import Answer, answer_review
+from payonce.engine.effects.wakeup import wake_message
+from payonce.engine.messages import bulk
+from payonce.engine.messages.fingerprint import fingerprint
+from payonce.engine.messages.model import State
+from payonce.engine.messages.ports import Admin, Filter
+from payonce.engine.messages.transaction import Reader, Tx
+from payonce.engine.reconcile.suspense import describe, item_of, write_off
+from payonce.kit.money import Amount, Asset
+from payonce.kit.outcomes import Invalid, Stale
+
+
+class ReviewAnswer(msgspec.Struct, frozen=True):
+    """A person's answer to what they saw of an effect at `revision`."""
+
+    effect_id: UUID
+    revision: int
+    answer: Answer
+    note: str
+    outcome: Any = None
+    vendor_ref: str | None = None
+
+
+class Chosen(msgspec.Struct, frozen=True):
+    """The messages of a queue that matched when somebody looked: so many, and exactly these. Of parked ones the filter
+    ends at that moment, so what is parked later changes nothing."""
+
+    queue: str
+    which: Filter
+    count: int
+    fingerprint: str
+    in_batches: bool = False
+    """More than one transaction changes: an operation (payonce.engine.messages.bulk) does it. Which messages
+    they are is then said by the filter alone; of those that match, some may have gone on by then."""
+
+
+class Redrive(Chosen, frozen=True):
+    """These start over."""
+
+
+class WriteOff(msgspec.Struct, frozen=True):
+    """An item in suspense, and the account of the loss or gain that it becomes. An item never changes its amount."""
+
+    item_id: UUID
+    account: str
+    note: str
+
+
+class ThresholdChange(msgspec.Struct, frozen=True):
+    """A threshold as it was when it was asked for, and as it shall be; amounts in minor units, None where there is
+    none."""
+
+    asset: str
+    exponent: int
+    was_minor: str | None
+    above_minor: str | None
+
+
+def answering(_: Admin) -> Action[ReviewAnswer]:
+    async def execute(tx: Tx, given: ReviewAnswer, by: str) -> dict[str, Any]:
+        answered = await answer_review(
+            tx, given.effect_id, given.answer, by, given.note, revision=given.revision, outcome=given.outcome,
+            vendor_ref=given.vendor_ref,
+        )  # fmt: skip
+        # In the same commit: a message that is parked, or waits for its next attempt, goes on with the answer.
+        if (woken := await wake_message(tx.connection, answered.message_id)) is not None:
+            tx.sent_to.add(woken)
+        lives = "select exists (select from payonce.live_messages where id = $1)"
+        return {"effect": answered.effect_id, "state": answered.state, "message": answered.message_id,
+                "redriven": woken is not None, "gone": not await tx.fetchval(lives, answered.message_id)}  # fmt: skip
+
+    return Action("answer review", ReviewAnswer, _weigh_answer, execute)
+
+
+def what_follows(answered: Mapping[str, Any]) -> str:
+    """What becomes of the message of an effect that was answered, in a person's words."""
+    if answered["redriven"]:
+        return "its message goes on"
+    if answered["gone"]:
+        return "its message is gone and no message follows it; put one, or see: payonce audit run"
+    return "its message is due or in work, and goes on by itself"
+
+
+def redriving(admin: Admin) -> Action[Redrive]:
+    async def weigh(tx: Tx, asked: Redrive) -> Weighed:
+        if asked.in_batches:
+            return await _weigh_in_batches(tx, asked)
+        ids = await ids_of(tx, admin, asked)
+        amounts, unknown = await amounts_of(tx, ids), await unknown_of(tx, ids)
+        text = f"redrive {asked.count:,} parked messages of {asked.queue}{_listed(amounts)}"
+        text += f", what {unknown:,} of them move is not known" if unknown else ""
+        waiting = await in_review_of(tx, ids)
+        text += f", {waiting:,} of them go straight back to waiting for the answer to a review" if waiting else ""
+        # One message alone is a person's daily work; of many nobody looks at each, and where a second person is asked
+        # at all, what is not known may be above any threshold.
+        many = asked.count > 1 and unknown and await thresholds(tx)
+        because = f"what {unknown:,} of {asked.count:,} messages may move is not known" if many else ""
+        return Weighed(f"{asked.queue} {asked.fingerprint[:16]}", text, amounts, unknown, because)
+
+    async def execute(tx: Tx, asked: Redrive, by: str) -> dict[str, Any]:
+        if asked.in_batches:
+            why = f"redrive of {asked.count:,} parked messages"
+            begun = await bulk.start(
+                tx, bulk.Kind.REDRIVE, asked.queue, State.PARKED, asked.which, asked.count, by, why
+            )  # fmt: skip
+            return {"queue": asked.queue, "redriven": 0, "operation": begun.id}
+        ids = await ids_of(tx, admin, asked)
+        redriven = await admin.redrive(asked.queue, Filter(ids=ids), within=tx.connection) if ids else 0
+        if redriven != asked.count:
+            raise Stale(f"{asked.count - redriven} of the {asked.count} messages are being changed by somebody else")
+        tx.sent_to.add(asked.queue)
+        return {"queue": asked.queue, "redriven": redriven}
+
+    return Action("redrive", Redrive, weigh, execute)
+
+
+async def _weigh_in_batches(tx: Tx, asked: Redrive) -> Weighed:
+    """What so many move is not added up: where a second person is asked at all, one is asked here."""
+    text = f"redrive {asked.count:,} parked messages of {asked.queue} in batches; what they move is not added up"
+    because = f"{asked.count:,} messages are more than anybody looks at" if await thresholds(tx) else ""
+    return Weighed(f"{asked.queue} in batches", text, [], asked.count, because)
+
+
+def writing_off(_: Admin) -> Action[WriteOff]:
+    async def execute(tx: Tx, given: WriteOff, by: str) -> dict[str, Any]:
+        item = await write_off(tx, given.item_id, given.account, by, given.note)
+        return {"written_off": item.id, "amount": str(item.amount), "account": given.account}
+
+    return Action("write off", WriteOff, _weigh_write_off, execute)
+
+
+def bounding(_: Admin) -> Action[ThresholdChange]:
+    async def execute(tx: Tx, asked: ThresholdChange, by: str) -> dict[str, Any]:
+        asset = Asset(asked.asset, asked.exponent)
+        was, above = _amount(asked.was_minor, asset), _amount(asked.above_minor, asset)
+        if (now := await locked_threshold(tx, asset)) != was:
+            raise Stale(f"the threshold was {_or_none(was)} and is {_or_none(now)} by now; look again")
+        if above is None:
+            await remove_threshold(tx, asset, by)
+        else:
+            await set_threshold(tx, above, by)
+        return {"asset": asset.code, "above": None if above is None else str(above)}
+
+    return Action("change threshold", ThresholdChange, _weigh_threshold, execute)
+
+
+async def threshold_change_of(tx: Tx, asset: Asset, above: Amount | None) -> ThresholdChange:
+    """What setting it, or with None removing it, would be now; to be previewed and asked for."""
+    was = await locked_threshold(tx, asset)
+    minor = [None if each is None else each.to_minor_text() for each in (was, above)]
+    return ThresholdChange(asset.code, asset.exponent, *minor)
+
+
+async def redrive_of(tx: Tx, admin: Admin, queue: str, which: Filter) -> Redrive:
+    """What a redrive of these messages would be now, to be previewed and asked for."""
+    found = await chosen_of(tx, admin, queue, State.PARKED, which)
+    return Redrive(found.queue, found.which, found.count, found.fingerprint, found.in_batches)
+
+
+async def chosen_of(tx: Tx, admin: Admin, queue: str, state: State, which: Filter) -> Chosen:
+    """What a change of these messages would touch now."""
+    if state is State.PARKED:
+        now: datetime = await tx.fetchval("select payonce.due_now()")
+        end = now + timedelta(microseconds=1)
+        which = replace(which, parked_before=end if which.parked_before is None else min(which.parked_before, end))
+    ids = await admin.choose(queue, state, which, bulk.BULK_MAX + 1, within=tx.connection)
+    if len(ids) > bulk.BULK_MAX:
+        found = await admin.preview(queue, state, which)
+        return Chosen(queue, which, found.count - found.unreadable, fingerprint([]), in_batches=True)
+    return Chosen(queue, which, len(ids), fingerprint(ids))
+
+
+async def ids_of(tx: Tx, admin: Admin, asked: Chosen, state: State = State.PARKED) -> list[UUID]:
+    """Exactly those that were shown, or Stale."""
+    ids = await admin.choose(asked.queue, state, asked.which, bulk.BULK_MAX + 1, within=tx.connection)
+    if fingerprint(ids) != asked.fingerprint:
+        raise Stale(f"the {state} messages of {asked.queue} are not those of {asked.count:,} any more; look again")
+    return ids
+
+
+async def amounts_of(read: Reader | Tx, message_ids: Sequence[UUID]) -> list[Amount]:
+    """What runs of these messages may move, by asset: their open effects, or of one that has none its latest."""
+    rows = await read.fetch(
+        """
+        select e.asset, e.exponent, sum(e.amount_minor) as minor
+        from unnest($1::uuid[]) as m (id) cross join lateral (
+            select asset, exponent, amount_minor, state in ('intended', 'unknown', 'review') as open,
+                bool_or(state in ('intended', 'unknown', 'review')) over () as any_open,
+                row_number() over (order by id desc) as newest
+            from payonce.effects where message_id = m.id and amount_minor is not null
+        ) e
+        where e.open or (not e.any_open and e.newest = 1)
+        group by e.asset, e.exponent order by e.asset, e.exponent
+        """,
+        list(message_ids),
+    )
+    return [Amount(int(row["minor"]), Asset(row["asset"], row["exponent"])) for row in rows]
+
+
+async def unknown_of(read: Reader | Tx, message_ids: Sequence[UUID]) -> int:
+    """How many of these have never been about to move anything, so that nobody can tell what they will."""
+    count: int = await read.fetchval(
+        """
+        select count(*) from unnest($1::uuid[]) as m (id)
+        where not exists (select from payonce.effects e where e.message_id = m.id and e.amount_minor is not null)
+        """,
+        list(message_ids),
+    )
+    return count
+
+
+async def in_review_of(read: Reader | Tx, message_ids: Sequence[UUID]) -> int:
+    """How many of these would run into an effect that waits for a person, and go straight back to waiting."""
+    count: int = await read.fetchval(
+        "select count(distinct message_id) from payonce.effects where message_id = any($1) and state = 'review'",
+        list(message_ids),
+    )
+    return count
+
+
+async def _weigh_answer(tx: Tx, given: ReviewAnswer) -> Weighed:
+    row = await tx.fetchrow(
+        """
+        select kind, key, generation, asset, exponent, amount_minor,
+            safety = 'keyed' and key_valid_until <= payonce.due_now() as can_only_be_asked
+        from payonce.effects where id = $1
+        """,
+        given.effect_id,
+    )
+    if row is None:
+        raise Invalid(f"there is no effect {given.effect_id}; see: payonce effects list")
+    amounts = []
+    # To look again may end in a send: a key that lives is replayed, what the vendor does not show is fenced and sent.
+    # Only of an expired key the record tells that nothing but a question, and then another review, can follow.
+    moves = given.answer is not Answer.LOOK_AGAIN or not row["can_only_be_asked"]
+    if row["amount_minor"] is not None and moves:
+        amounts = [Amount(int(row["amount_minor"]), Asset(row["asset"], row["exponent"]))]
+    label = f"{row['kind']} {row['key']}:{row['generation']}"
+    return Weighed(str(given.effect_id), f"answer {given.answer} for {label}{_listed(amounts)}", amounts)
+
+
+async def _weigh_write_off(tx: Tx, given: WriteOff) -> Weighed:
+    item = await item_of(tx, given.item_id)
+    # A gain is weighed as a loss is: either way the books are made to agree by a person's word.
+    return Weighed(str(item.id), f"write off {describe(item)} to {given.account}", [abs(item.amount)])
+
+
+async def _weigh_threshold(_: Tx, asked: ThresholdChange) -> Weighed:
+    """Whoever could raise or remove it alone could do alone whatever it is there to stop, and then put it back."""
+    asset = Asset(asked.asset, asked.exponent)
+    was, above = _amount(asked.was_minor, asset), _amount(asked.above_minor, asset)
+    subject = f"{asset.code} of {asset.exponent} decimals"
+    if above is None:
+        return Weighed(subject, f"remove the threshold of {_or_none(was)}", because="it removes a threshold")
+    text = f"set the threshold of {asset.code} from {_or_none(was)} to {above}"
+    return Weighed(subject, text, because="it raises a threshold" if was is not None and above > was else "")
+
+
+def _amount(minor: str | None, asset: Asset) -> Amount | None:
+    return None if minor is None else Amount.from_minor(minor, asset)
+
+
+def _or_none(amount: Amount | None) -> str:
+    return "none" if amount is None else str(amount)
+
+
+def _listed(amounts: Sequence[Amount]) -> str:
+    return f" ({', '.join(map(str, amounts))})" if amounts else ""

@@ -1,0 +1,339 @@
+"""Maker and checker: what moves more than a threshold is asked by one person and done when a second one agrees.
+
+An action is declared once (`Action`) and registered with one line in app.py. Its argument is fixed when it is asked and
+is carried out in the transaction that decides, or not at all.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+
+from payonce.engine.audit import Severity, note
+from payonce.engine.controls import texts as words
+from payonce.engine.controls.thresholds import above_threshold
+from payonce.engine.effects.declaration import decode, encode
+from payonce.engine.messages.transaction import Reader, Tx
+from payonce.kit.money import Amount, Asset
+from payonce.kit.outcomes import Invalid, Refused, Stale
+from payonce.kit.redact import redact
+
+LIFETIME_DEFAULT_S: Final = 86_400.0
+LIFETIME_MAX_S: Final = 31 * 86_400.0
+LISTED_MAX: Final = 500
+
+_GRANTED_BY: Final = ", granted by "
+
+Argument = TypeVar("Argument")
+
+
+class Verdict(StrEnum):
+    WAITING = "waiting"
+    GRANTED = "granted"
+    DENIED = "denied"
+    """By a person, or because it could no longer be carried out as it was asked."""
+    EXPIRED = "expired"
+    """Nobody decided in time, or something else is asked instead."""
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """What an action is about, for the one who decides."""
+
+    subject: str
+    """The same for the same thing: of one action only one may wait per subject."""
+    text: str
+    amounts: Sequence[Amount] = ()
+    """One per asset, held against the thresholds."""
+    unknown: int = 0
+    """Messages of which nobody can tell yet what they move."""
+    because: str = ""
+    """Why a second person is needed whatever the thresholds say; empty: only they decide."""
+
+
+@dataclass(frozen=True)
+class Action(Generic[Argument]):
+    name: str
+    argument_type: type[Argument]
+    weigh: Callable[[Tx, Argument], Awaitable[Weighed]]
+    execute: Callable[[Tx, Argument, str], Awaitable[Any]]
+    """Does it, in the name of whoever asked and agreed; what it answers is kept as JSON. Raises Stale or Invalid when
+    what it was asked for is no longer so."""
+
+
+def asker_of(by: str) -> str:
+    """The first of those in whose name an action was carried out."""
+    return by.partition(_GRANTED_BY)[0]
+
+
+Actions = Mapping[str, Action[Any]]
+
+
+@dataclass(frozen=True)
+class Approval:
+    id: int
+    action: str
+    subject: str
+    argument: str
+    text: str
+    amounts: Sequence[Amount]
+    why: str
+    asked_by: str
+    asked_at: datetime
+    expires_at: datetime
+    state: Verdict
+    decided_by: str | None
+    decided_at: datetime | None
+    decided_why: str | None
+    result: Any
+
+
+@dataclass(frozen=True)
+class Done:
+    """It was below the thresholds, and is done."""
+
+    result: Any
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What asking would come to."""
+
+    weighed: Weighed
+    because: str
+    """Why a second person is needed; empty: it would be done at once."""
+
+
+async def preview(tx: Tx, action: Action[Argument], argument: Argument, by: str) -> Preview:
+    """Tries it and takes it back: whoever is about to ask hears what could not be carried out."""
+    weighed = await action.weigh(tx, argument)
+    await _try_and_take_back(tx, action, argument, words.name(by, "by"))
+    return Preview(weighed, await needs_second_person(tx, weighed))
+
+
+async def needs_second_person(read: Reader | Tx, weighed: Weighed) -> str:
+    """Why, as the first half of a sentence; empty when nobody else is needed."""
+    if weighed.because:
+        return weighed.because
+    too_much = await above_threshold(read, weighed.amounts)
+    return "" if too_much is None else f"{too_much} is above the threshold"
+
+
+async def ask(
+    tx: Tx, action: Action[Argument], argument: Argument, by: str, why: str, *, lifetime_s: float = LIFETIME_DEFAULT_S
+) -> Done | Approval:
+    """Does it at once, or leaves it to a second person. Asking the same again answers with what waits already."""
+    by, why = words.name(by, "by"), words.reason(why, "the note")
+    weighed = await action.weigh(tx, argument)
+    if not (because := await needs_second_person(tx, weighed)):
+        result = await action.execute(tx, argument, by)
+        await note(tx.connection, f"brakes.{action.name}", weighed.subject, f"{weighed.text}: {why}", actor=by)
+        return Done(_plain(result))
+    document = encode(argument, action.argument_type, f"the argument of {action.name}")
+    await _try_and_take_back(tx, action, argument, by)
+    row = await _insert(tx, action.name, weighed, document, by, why, lifetime_s)
+    if row is None:
+        return await _waiting_already(tx, action.name, weighed.subject, document)
+    text = f"asked to {weighed.text}, which needs a second person ({because}): {why}"
+    await note(tx.connection, f"brakes.{action.name}", weighed.subject, text, actor=by, severity=Severity.WARNING)
+    return _as_approval(row)
+
+
+async def grant(tx: Tx, actions: Actions, approval_id: int, by: str, why: str = "agreed") -> Approval:
+    """Agrees, and carries it out in this transaction. Granting twice does it once.
+
+    What can no longer be carried out as it was asked is denied with the reason as its result, and nothing is done.
+    """
+    by, why = words.name(by, "by"), words.reason(why, "the note")
+    approval = await _locked(tx, approval_id)
+    if approval.state is Verdict.GRANTED:
+        return approval
+    _check_decidable(approval, by)
+    if (action := actions.get(approval.action)) is None:
+        raise Invalid(f"this payonce does not know how to {approval.action}; known are: {', '.join(sorted(actions))}")
+    try:
+        async with tx.connection.transaction():
+            argument = decode(approval.argument, action.argument_type, f"the argument of approval {approval.id}")
+            result = await action.execute(tx, argument, f"{approval.asked_by}{_GRANTED_BY}{by}")
+    except (Stale, Invalid, Refused) as error:
+        return await _decide(tx, approval, Verdict.DENIED, by, why, f"not done: {redact(str(error))}")
+    return await _decide(tx, approval, Verdict.GRANTED, by, why, _plain(result))
+
+
+async def deny(tx: Tx, approval_id: int, by: str, why: str) -> Approval:
+    """Refuses for good; it may be asked anew. Denying twice changes nothing."""
+    by, why = words.name(by, "by"), words.reason(why)
+    approval = await _locked(tx, approval_id)
+    if approval.state is Verdict.DENIED:
+        return approval
+    _check_decidable(approval, by)
+    return await _decide(tx, approval, Verdict.DENIED, by, why, None)
+
+
+async def withdraw(tx: Tx, action: str, subjects: Sequence[str], by: str, why: str) -> None:
+    """Ends what waits about these, because something else is asked instead: nobody can grant it any more."""
+    rows = await tx.fetch(
+        """
+        update payonce.approvals set state = 'expired', decided_why = $3
+        where action = $1 and subject = any($2::text[]) and state = 'waiting' returning id, subject, text
+        """,
+        action, subjects, words.reason(why),
+    )  # fmt: skip
+    for row in rows:
+        text = f"withdrew approval {row['id']} to {row['text']}: {why}"
+        await note(tx.connection, f"brakes.{action}", row["subject"], text, actor=by)
+
+
+async def approvals(
+    read: Reader | Tx, state: Verdict | None = Verdict.WAITING, *, limit: int = 100, before: int | None = None
+) -> list[Approval]:
+    """The newest first; `before` is the last id of the previous page."""
+    rows = await read.fetch(
+        f"""
+        select * from (select {_COLUMNS} from payonce.approvals) a
+        where ($1::text is null or state = $1) and ($2::bigint is null or id < $2) order by id desc limit $3
+        """,
+        state, before, min(limit, LISTED_MAX),
+    )  # fmt: skip
+    return [_as_approval(row) for row in rows]
+
+
+async def approval_of(read: Reader | Tx, approval_id: int) -> Approval:
+    """Decided or not."""
+    row = await read.fetchrow(f"select {_COLUMNS} from payonce.approvals where id = $1", approval_id)
+    if row is None:
+        raise _no_such_approval(approval_id)
+    return _as_approval(row)
+
+
+async def waiting_about(read: Reader | Tx, action: str, subject: str) -> Approval | None:
+    """The one question about this subject that a second person has still to decide."""
+    row = await read.fetchrow(
+        f"""
+        select {_COLUMNS} from payonce.approvals
+        where action = $1 and subject = $2 and state = 'waiting' and expires_at > payonce.due_now()
+        """,
+        action, subject,
+    )  # fmt: skip
+    return None if row is None else _as_approval(row)
+
+
+# What nobody decided in time reads as expired, marked or not.
+_COLUMNS: Final = """id, action, subject, argument, text, amounts, why, asked_by, asked_at, expires_at, decided_by,
+    decided_at, decided_why, result,
+    case when state = 'waiting' and expires_at <= payonce.due_now() then 'expired' else state end as state"""
+
+
+class _TakenBack(Exception):
+    """Ends the savepoint of a trial."""
+
+
+async def _try_and_take_back(tx: Tx, action: Action[Argument], argument: Argument, by: str) -> None:
+    """Whoever asks hears at once what could not be carried out anyway."""
+    try:
+        async with tx.connection.transaction():
+            await action.execute(tx, argument, by)
+            raise _TakenBack
+    except _TakenBack:
+        pass
+
+
+async def _insert(
+    tx: Tx, action: str, weighed: Weighed, document: str, by: str, why: str, lifetime_s: float
+) -> Any:  # fmt: skip
+    """None when one waits already."""
+    if not 0 < lifetime_s <= LIFETIME_MAX_S:
+        raise Invalid(f"an approval waits for {lifetime_s:g} s; it must be above 0 and at most {LIFETIME_MAX_S:,.0f}")
+    await tx.execute(
+        """
+        update payonce.approvals set state = 'expired'
+        where action = $1 and subject = $2 and state = 'waiting' and expires_at <= payonce.due_now()
+        """,
+        action, weighed.subject,
+    )  # fmt: skip
+    return await tx.fetchrow(
+        f"""
+        insert into payonce.approvals (action, subject, argument, text, amounts, why, asked_by, expires_at)
+        values ($1, $2, $3::text::json, $4, $5::text::json, $6, $7,
+                payonce.due_now() + make_interval(secs => $8::float8))
+        on conflict (action, subject) where state = 'waiting' do nothing
+        returning {_COLUMNS}
+        """,
+        action, weighed.subject, document, weighed.text, _encoded_amounts(weighed.amounts), why, by, lifetime_s,
+    )  # fmt: skip
+
+
+async def _waiting_already(tx: Tx, action: str, subject: str, document: str) -> Approval:
+    row = await tx.fetchrow(
+        f"select {_COLUMNS} from payonce.approvals where action = $1 and subject = $2 and state = 'waiting'",
+        action, subject,
+    )  # fmt: skip
+    if row is None:
+        raise Stale(f"the approval of {subject} was decided this moment; look again")
+    waiting = _as_approval(row)
+    if waiting.argument != document:
+        raise Invalid(
+            f"approval {waiting.id} of {waiting.asked_by} about {subject} waits already, and says something else; "
+            f"see: payonce approvals list"
+        )
+    return waiting
+
+
+async def _locked(tx: Tx, approval_id: int) -> Approval:
+    row = await tx.fetchrow(f"select {_COLUMNS} from payonce.approvals where id = $1 for update", approval_id)
+    if row is None:
+        raise _no_such_approval(approval_id)
+    return _as_approval(row)
+
+
+def _no_such_approval(approval_id: int) -> Invalid:
+    return Invalid(f"there is no approval {approval_id}; see: payonce approvals list")
+
+
+def _check_decidable(approval: Approval, by: str) -> None:
+    if approval.state is Verdict.EXPIRED and approval.decided_why is not None:
+        raise Invalid(f"approval {approval.id} was withdrawn: {approval.decided_why}; see: payonce approvals list")
+    if approval.state is Verdict.EXPIRED:
+        raise Invalid(f"approval {approval.id} expired at {approval.expires_at.isoformat()}; ask again")
+    if approval.state is not Verdict.WAITING:
+        raise Invalid(f"approval {approval.id} was {approval.state} by {approval.decided_by} already")
+    if words.same_person(by, approval.asked_by):
+        raise Invalid(f"approval {approval.id} was asked by {approval.asked_by}; a second person must decide")
+
+
+async def _decide(tx: Tx, approval: Approval, verdict: Verdict, by: str, why: str, result: Any) -> Approval:
+    row = await tx.fetchrow(
+        f"""
+        update payonce.approvals
+        set state = $2, decided_by = $3, decided_at = payonce.due_now(), decided_why = $4, result = $5::text::json
+        where id = $1
+        returning {_COLUMNS}
+        """,
+        approval.id, verdict, by, why, None if result is None else msgspec.json.encode(result).decode(),
+    )  # fmt: skip
+    text = f"{verdict} approval {approval.id} of {approval.asked_by} to {approval.text}: {why}"
+    text += f" ({result})" if verdict is Verdict.DENIED and result else ""
+    await note(tx.connection, f"brakes.{approval.action}", approval.subject, text, actor=by, severity=Severity.WARNING)
+    return _as_approval(row)
+
+
+def _plain(result: Any) -> Any:
+    return msgspec.to_builtins(result)
+
+
+def _encoded_amounts(amounts: Sequence[Amount]) -> str:
+    plain = [[amount.asset.code, amount.asset.exponent, amount.to_minor_text()] for amount in amounts]
+    return msgspec.json.encode(plain).decode()
+
+
+def _as_approval(row: Any) -> Approval:
+    fields = {name: row[name] for name in Approval.__dataclass_fields__}
+    fields["state"] = Verdict(row["state"])
+    fields["result"] = None if row["result"] is None else msgspec.json.decode(row["result"])
+    fields["amounts"] = tuple(
+        Amount.from_minor(minor, Asset(code, exponent)) for code, exponent, minor in msgspec.json.decode(row["amounts"])
+    )
+    return Approval(**fields)

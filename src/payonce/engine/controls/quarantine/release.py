@@ -1,0 +1,127 @@
+"""The end of a quarantine: when every vendor's statement was held against our effects, or a person takes it on."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from payonce.engine.controls.quarantine.state import Quarantine, as_quarantine, open_quarantine
+from payonce.engine.effects.declaration import SEND_MAX_S
+from payonce.engine.ledger.model import Reads
+from payonce.engine.messages.model import clean_text
+from payonce.engine.messages.transaction import Tx
+from payonce.kit.outcomes import Invalid, Stale
+from payonce.kit.redact import redact
+
+
+@dataclass(frozen=True)
+class Blocker:
+    """Why the quarantine cannot be released yet, and what to do."""
+
+    vendor: str
+    reason: str
+    way_out: str
+
+
+async def blockers(read: Reads, quarantine: Quarantine) -> list[Blocker]:
+    """Empty when everything that may be lost was looked for, and what was found is explained."""
+    sources = await read.fetch(
+        """
+        select s.vendor, s.lag_s + $3 as settled_s,
+            exists (
+                select from payonce.reconcile_runs r
+                where r.vendor = s.vendor and r.state = 'finished' and r.begun_at >= $1 and r.since <= $2
+                  and r.until >= $1::timestamptz + make_interval(secs => s.lag_s + $3)) as reconciled,
+            (select count(*) from payonce.unmatched u
+             where u.vendor = s.vendor and u.state = 'open' and u.explanation is null and u.at >= $2) as unexplained
+        from payonce.statement_sources s order by s.vendor
+        """,
+        quarantine.began_at, quarantine.lost_since, SEND_MAX_S,
+    )  # fmt: skip
+    found = [each for row in sources for each in _of_source(row, quarantine)]
+    return found + [_of_kinds(row) for row in await _unlisted(read)]
+
+
+async def release(tx: Tx, by: str, *, revision: int, accept_unreconciled: str | None = None) -> Quarantine:
+    """Lets effects be sent again. Stale when the quarantine has changed since `revision`; Invalid while something
+    stands in the way, unless a person accepts that with a reason."""
+    if not by.strip() or (accept_unreconciled is not None and not accept_unreconciled.strip()):
+        raise Invalid("a quarantine is released by somebody, and what was not reconciled is accepted for a reason")
+    quarantine = await open_quarantine(tx)
+    if quarantine is None:
+        raise Invalid("the database is not in quarantine; there is nothing to release")
+    standing = await blockers(tx, quarantine)
+    if standing and accept_unreconciled is None:
+        raise Invalid(f"the quarantine cannot be released: {_told(standing)}; or say why with --accept-unreconciled")
+    accepted = None if accept_unreconciled is None else clean_text(redact(accept_unreconciled))
+    row = await tx.fetchrow(
+        "select * from payonce.release_quarantine($1, $2, $3, $4, $5)",
+        quarantine.id, revision, clean_text(by), accepted, clean_text(redact(_told(standing))) if standing else None,
+    )  # fmt: skip
+    if row is None:
+        raise Stale("the quarantine has changed since it was shown; look again")
+    return as_quarantine(row)
+
+
+def _of_source(row: Any, quarantine: Quarantine) -> list[Blocker]:
+    found, vendor = [], row["vendor"]
+    if not row["reconciled"]:
+        asked_from = quarantine.began_at + timedelta(seconds=row["settled_s"])
+        since = quarantine.lost_since.isoformat()
+        found.append(
+            Blocker(
+                vendor,
+                f"{vendor} was not reconciled from {since} on, at or after {asked_from.isoformat()}",
+                f"run: payonce reconcile run {vendor}",
+            )
+        )
+    if row["unexplained"]:
+        found.append(
+            Blocker(
+                vendor,
+                f"{row['unexplained']:,} unmatched items of {vendor} since then are unexplained",
+                "see: payonce reconcile list; then assign, explain or write-off",
+            )
+        )
+    return found
+
+
+async def _unlisted(read: Reads) -> Sequence[Any]:
+    """Vendors with effects that no statement shows, and of which kinds. A vendor that has a statement need not show on
+    it what moves nothing."""
+    return await read.fetch(
+        """
+        with recursive kinds as (
+            (select kind, vendor from payonce.effects order by kind limit 1)
+            union all
+            select next.kind, next.vendor
+            from kinds k
+            cross join lateral (
+                select e.kind, e.vendor from payonce.effects e where e.kind > k.kind order by e.kind limit 1) next
+        )
+        select k.vendor, s.vendor is not null as has_statement, string_agg(k.kind, ', ' order by k.kind) as kinds
+        from kinds k left join payonce.statement_sources s using (vendor)
+        where s.vendor is null or (not k.kind = any(s.kinds)
+            and exists (select from payonce.effects e where e.kind = k.kind and e.amount_minor > 0))
+        group by k.vendor, s.vendor order by k.vendor
+        """
+    )
+
+
+def _of_kinds(row: Any) -> Blocker:
+    vendor = row["vendor"]
+    if row["has_statement"]:
+        return Blocker(
+            vendor,
+            f"{row['kinds']} moved money and is not looked for on the statement of {vendor}",
+            "add it to the statement's kinds, or look at the vendor's own pages, and accept it",
+        )
+    return Blocker(
+        vendor,
+        f"{vendor} has effects and no statement to look for them on",
+        "look at the vendor's own pages, and accept it",
+    )
+
+
+def _told(standing: Sequence[Blocker]) -> str:
+    return "; ".join(f"{blocker.reason} ({blocker.way_out})" for blocker in standing)

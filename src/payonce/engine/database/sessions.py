@@ -1,0 +1,298 @@
+"""Sessions with PostgreSQL: one function opens them, sets them up after connecting and reads the settings back.
+
+Settings are not start-up parameters: PgBouncer refuses those, or is configured to drop them without a word.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from types import SimpleNamespace
+from typing import Any, Final, Self, cast
+from urllib.parse import urlsplit
+
+import asyncpg
+from asyncpg.pool import PoolConnectionProxy
+
+from payonce.engine.database.hosts import connect_to_any
+from payonce.engine.database.migrate import SERVICE_ROLE, check_server
+from payonce.engine.database.pipeline import PipeliningConnection
+from payonce.kit.ids import new_id
+from payonce.kit.outcomes import Unavailable
+from payonce.kit.postgres_hosts import hosts_of
+
+CONNECT_TIMEOUT_S: Final = 10.0
+COMMAND_TIMEOUT_S: Final = 60.0
+LOCK_TIMEOUT_S: Final = 10.0
+PROBE_ROUNDS: Final = 4
+
+DURABLE: Final = {"synchronous_commit": "on"}
+"""Of every session, whatever the role, the database or the server have as their default."""
+DURABLE_VALUES: Final = ("on", "remote_apply")
+"""`local` and `remote_write` acknowledge commits that a promoted standby may not have."""
+
+_BACKEND: Final = "pg_backend_pid(), (select backend_start from pg_stat_get_activity(pg_backend_pid()))"
+TOKEN_SETTING: Final = "payonce.session"  # noqa: S105 - no secret: it tells sessions apart
+_SET_TOKEN: Final = f"current_setting('{TOKEN_SETTING}', true), set_config('{TOKEN_SETTING}', {{token}}, false)"
+_WHICH_SESSION: Final = f"select pg_backend_pid(), current_setting('{TOKEN_SETTING}', true)"
+_MILLISECONDS: Final = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+FIRST_OID_OF_USERS: Final = 16_384
+"""PostgreSQL numbers what it brings along below, the same way in every database of a major version."""
+_built_in_types: dict[tuple[int, int], asyncpg.Record] = {}
+"""By major version and number."""
+_NO_STATEMENT: Final = SimpleNamespace(name="none was needed")
+"""What the driver asks the statement of its question: only whether that took the place of a nameless one."""
+
+CONNECT_ERRORS: Final = (
+    OSError,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    TimeoutError,
+    ValueError,
+)
+_STATEMENT_LOST: Final = (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError)
+
+
+Connection = asyncpg.Connection | PoolConnectionProxy
+
+
+class PlainConnection(PipeliningConnection):
+    """Leaves nothing behind in a session, so needs no resetting round trip when it goes back to its pool."""
+
+    backend_pid: int
+    """Of the server process; through a pooler another one than the driver was told."""
+    backend_started_at: datetime
+    session_token: str
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether a pooler stands between: it tells its clients a process id of its own making."""
+        return self.backend_pid != self.get_server_pid()
+
+    def get_reset_query(self) -> str:
+        return ""
+
+    async def begin_session(self, settings: Mapping[str, str]) -> None:
+        """Applies the settings and refuses the session if they are not in effect, or if it was handed on unreset."""
+        names = list(settings)
+        values = ", ".join(f"set_config({_quoted(name)}, {_wanted(name, settings[name])}, false)" for name in names)
+        token = _SET_TOKEN.format(token=_quoted(new_id().hex))
+        # The parent's method: subclasses count what goes to the store, and this is not the caller's.
+        found = await super().fetchrow(f"select {_BACKEND}, {token}, {values}", timeout=CONNECT_TIMEOUT_S)
+        assert found is not None
+        self.backend_pid, self.backend_started_at, left_behind, self.session_token, *in_effect = found
+        if left_behind:
+            raise shared_session("a new connection found another session's settings")
+        for name, value in zip(names, in_effect, strict=True):
+            if not _is_in_effect(name, settings[name], value):
+                raise Unavailable(
+                    f"{name} of a new session is {value!r} although it was set to {settings[name]!r}; "
+                    "point DATABASE_URL at PostgreSQL itself, or at a pooler that passes SET on"
+                )
+
+    def itself(self) -> Self:
+        """Behind the proxy of a pool, which lets go of a connection that was lost."""
+        return self
+
+    async def _introspect_types(self, typeoids: Iterable[int], timeout: float | None) -> tuple[Any, Any]:  # noqa: ASYNC109
+        """The driver asks on every connection anew what arrays of built-in types are: 8 to 14 ms of the server's time
+        each, measured. Once per process is enough."""
+        major = self.get_server_version().major
+        if all((major, oid) in _built_in_types for oid in typeoids):
+            return [_built_in_types[major, oid] for oid in typeoids], _NO_STATEMENT
+        driver: Any = super()
+        types, statement = await driver._introspect_types(typeoids, timeout)
+        _built_in_types.update({(major, row["oid"]): row for row in types if row["oid"] < FIRST_OID_OF_USERS})
+        return types, statement
+
+
+def plain(connection: Connection) -> PlainConnection:
+    """The connection behind the proxy of a pool."""
+    return cast(PlainConnection, connection).itself()
+
+
+async def open_session(
+    url: str,
+    settings: Mapping[str, str] | None = None,
+    *,
+    timeout: float = CONNECT_TIMEOUT_S,  # noqa: ASYNC109 - the driver's own
+    command_timeout: float = COMMAND_TIMEOUT_S,
+    connection_class: type[PlainConnection] = PlainConnection,
+    **options: Any,
+) -> PlainConnection:
+    """A connection whose settings are in effect. Raises what the driver raises; for a sentence, see `connect`."""
+    connection = cast(
+        PlainConnection,
+        await connect_to_any(
+            url, timeout=timeout, command_timeout=command_timeout, connection_class=connection_class, **options
+        ),
+    )
+    try:
+        await connection.begin_session({**DURABLE, **(settings or {})})
+    except _STATEMENT_LOST as error:
+        connection.terminate()
+        raise shared_session("a prepared statement was gone in the next round trip") from error
+    except TimeoutError as error:
+        connection.terminate()
+        raise Unavailable(
+            f"{described(url)} accepted a connection and did not answer on it within {CONNECT_TIMEOUT_S:g} s; if it "
+            "is a pooler, its pool is exhausted: make its pool_size as large as the sessions of all processes"
+        ) from error
+    except BaseException:
+        connection.terminate()
+        raise
+    return connection
+
+
+async def connect(url: str, settings: Mapping[str, str] | None = None) -> PlainConnection:
+    """A connection of its own, outside any pool; Unavailable, with what to do, if there is none to be had."""
+    try:
+        return await open_session(url, settings)
+    except CONNECT_ERRORS as error:
+        raise unreachable(url, error) from error
+
+
+async def session_settings(url: str, shortest_lease_s: float, application_name: str) -> dict[str, str]:
+    """The settings of every session, after a look at the server, at what the role may do, and at a pooler between."""
+    settings = {
+        "application_name": application_name,
+        "timezone": "UTC",
+        "lock_timeout": f"{int(min(LOCK_TIMEOUT_S, shortest_lease_s / 2) * 1000)}",
+        # A process that is stopped inside a transaction must let go before its leases end.
+        "idle_in_transaction_session_timeout": f"{int(shortest_lease_s / 2 * 1000)}",
+        # Of the server's own connection: through a pooler that is the pooler's, whose clients it must watch itself.
+        "tcp_keepalives_idle": "10",
+        "tcp_keepalives_interval": "5",
+        "tcp_keepalives_count": "3",
+        # The statements here are short and alike; compiling them costs more than it saves.
+        "jit": "off",
+    }
+    connection = await connect(url)
+    try:
+        await check_server(connection)
+        if connection.is_pooled:
+            await _refuse_shared_sessions(url, connection)
+        if await connection.fetchval(MAY_DO_TOO_MUCH) and await connection.fetchval(_HAS_SERVICE_ROLE, SERVICE_ROLE):
+            settings["role"] = SERVICE_ROLE
+    finally:
+        await connection.close()
+    return settings
+
+
+async def _refuse_shared_sessions(url: str, first: PlainConnection) -> None:
+    """Raises unless the pooler keeps one server connection per client.
+
+    Two clients take turns. A pooler that hands connections on after a transaction gives the second client the one that
+    the first just left, or, if it rotates them, gives the first another one in its next turn.
+    """
+    second = await connect(url)
+    try:
+        if second.backend_pid == first.backend_pid:
+            raise shared_session(f"two connections have the server process {first.backend_pid}")
+        for _ in range(PROBE_ROUNDS):
+            await _check_same_session(first)
+            async with second.transaction():
+                await _check_same_session(second)
+                async with first.transaction():
+                    await _check_same_session(first)
+            await _check_same_session(second)
+    except _STATEMENT_LOST as error:
+        raise shared_session("a prepared statement was gone in the next transaction") from error
+    except TimeoutError as error:
+        raise shared_session("an open connection had to wait for a server connection") from error
+    except asyncpg.ProtocolViolationError as error:
+        # In statement mode PgBouncer refuses BEGIN.
+        raise shared_session(f"it said {_short(error)!r}") from error
+    finally:
+        second.terminate()
+
+
+async def _check_same_session(connection: PlainConnection) -> None:
+    row = await connection.fetchrow(_WHICH_SESSION, timeout=CONNECT_TIMEOUT_S)
+    assert row is not None
+    if tuple(row) != (connection.backend_pid, connection.session_token):
+        raise shared_session(f"a session of server process {connection.backend_pid} went on in {row[0]}, or was reset")
+
+
+def shared_session(evidence: str) -> Unavailable:
+    return Unavailable(
+        f"the pooler in front of PostgreSQL shares server connections between sessions ({evidence}), so settings, "
+        "LISTEN and prepared statements are lost; set pool_mode = session and server_reset_query = DISCARD ALL in it, "
+        "or point DATABASE_URL at PostgreSQL itself"
+    )
+
+
+MAY_DO_TOO_MUCH: Final = """
+    select (select rolsuper from pg_roles where rolname = current_user)
+        or exists (select from pg_namespace where nspname = 'payonce' and nspowner = current_user::regrole)
+"""
+_HAS_SERVICE_ROLE: Final = (
+    "select exists (select from pg_roles where rolname = $1 and pg_has_role(current_user, oid, 'member'))"
+)
+
+
+def unreachable(url: str, error: BaseException) -> Unavailable:
+    return Unavailable(f"cannot connect to {described(url)}: {_short(error)}; {_way_out(error)}")
+
+
+def described(url: str) -> str:
+    """A URL as it may be shown: without its password."""
+    parts = urlsplit(url)
+    if "@" in parts.path:
+        return "PostgreSQL at an unreadable address"
+    if not parts.hostname:
+        where = "a local socket" if parts.scheme.startswith("postgres") else "an unreadable address"
+        return f"PostgreSQL at {where}{parts.path}"
+    return f"PostgreSQL at {_hosts(url)}{parts.path}"
+
+
+def _wanted(name: str, value: str) -> str:
+    """As SQL. An operator who chose the one stronger value keeps it."""
+    if name == "synchronous_commit" and value == "on":
+        return "case current_setting('synchronous_commit') when 'remote_apply' then 'remote_apply' else 'on' end"
+    return _quoted(value)
+
+
+def _is_in_effect(name: str, wanted: str, found: str) -> bool:
+    if name.startswith("tcp_keepalives_"):
+        # Over a Unix socket they do not apply, and the server shows 0.
+        return True
+    if name == "synchronous_commit" and wanted == "on":
+        return found in DURABLE_VALUES
+    return found == wanted or (wanted.isdigit() and _in_milliseconds(found) == int(wanted))
+
+
+def _in_milliseconds(shown: str) -> int | None:
+    """The server shows durations in the largest unit that fits."""
+    number = shown.rstrip("mshind")
+    scale = _MILLISECONDS.get(shown[len(number) :])
+    return int(number) * scale if number.isdigit() and scale else None
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _short(error: BaseException) -> str:
+    if isinstance(error, ValueError):
+        # The driver quotes the part that it could not read, which may be the password.
+        return "its address cannot be read"
+    text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return text[:200]
+
+
+def _way_out(error: BaseException) -> str:
+    if isinstance(error, (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError)):
+        return "check the user, password and database name in DATABASE_URL"
+    if isinstance(error, (ValueError, asyncpg.InterfaceError)):
+        return "DATABASE_URL has the form postgresql://user@host:5432/database"
+    return "is the server running, and does DATABASE_URL name it?"
+
+
+def _hosts(url: str) -> str:
+    try:
+        hosts = hosts_of(url)
+    except ValueError:
+        return urlsplit(url).hostname or ""
+    # One is shown as it was written: with its port where that was named.
+    return ",".join(map(str, hosts)) if len(hosts) > 1 or urlsplit(url).port else hosts[0].name

@@ -1,0 +1,136 @@
+"""Effects as people look at them: lists by state, and one with everything that is known of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+from payonce.engine.effects import store
+from payonce.engine.effects.model import OPEN, State, Stored
+from payonce.engine.effects.review import Answer, Evidence, allowed_answers, evidence_of, question
+from payonce.engine.messages.transaction import Reader, Tx
+from payonce.kit.money import Amount, Asset
+from payonce.kit.outcomes import Invalid
+
+LISTED_MAX: Final = 500
+
+
+@dataclass(frozen=True)
+class Listed:
+    effect: Stored
+    amount: Amount | None
+    vendor: str
+    service: str | None
+    tenant: str | None
+    created_at: datetime
+    updated_at: datetime
+
+    @property
+    def age_s(self) -> float:
+        return (self.effect.now - self.created_at).total_seconds()
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One effect, its story, and, where a person must decide, the question and only the safe answers."""
+
+    listed: Listed
+    evidence: Sequence[Evidence]
+    question: str | None
+    allowed: frozenset[Answer]
+    example_outcome: str | None
+    """Of another effect of its kind: an outcome that a person states should look like it."""
+    queue: str | None
+    """Where its message is; None when it is gone."""
+    message_state: str | None
+
+
+@dataclass(frozen=True)
+class OpenCount:
+    count: int
+    amounts: Sequence[Amount]
+    """One per asset."""
+    oldest_s: float
+
+
+async def effects(
+    read: Reader | Tx, states: Sequence[State] = tuple(OPEN), *, vendor: str | None = None, asset: str | None = None,
+    queue: str | None = None, limit: int = 100, after: UUID | None = None, newest_first: bool = False,
+) -> list[Listed]:  # fmt: skip
+    """The oldest first, or the newest; `after` is the last id of the previous page. Of a queue: those whose messages
+    are there now."""
+    behind, direction = ("<", "desc") if newest_first else (">", "asc")
+    rows = await read.fetch(
+        f"""
+        select *, payonce.due_now() as now from payonce.effects
+        where state = any($1) and ($2::text is null or vendor = $2) and ($3::text is null or asset = $3)
+          and ($4::uuid is null or id {behind} $4)
+          and ($6::text is null or exists (
+              select from payonce.live_messages m where m.id = effects.message_id and m.queue = $6))
+        order by id {direction} limit $5
+        """,
+        list(states), vendor, asset, after, min(limit, LISTED_MAX), queue,
+    )  # fmt: skip
+    return [_as_listed(row) for row in rows]
+
+
+async def open_counts(read: Reader | Tx) -> dict[State, OpenCount]:
+    """How many effects are intended, unknown and in review, what they move, and since when the oldest is open."""
+    rows = await read.fetch(
+        """
+        select state, asset, exponent, count(*) as count, sum(amount_minor) as minor,
+            greatest(0, extract(epoch from payonce.due_now() - min(created_at)))::float8 as oldest_s
+        from payonce.effects where state in ('intended', 'unknown', 'review')
+        group by state, asset, exponent order by asset, exponent
+        """
+    )
+    found = {}
+    for state in OPEN:
+        mine = [row for row in rows if row["state"] == state]
+        amounts = [Amount(int(row["minor"]), Asset(row["asset"], row["exponent"])) for row in mine if row["asset"]]
+        oldest_s = max((row["oldest_s"] for row in mine), default=0.0)
+        found[state] = OpenCount(sum(row["count"] for row in mine), amounts, oldest_s)
+    return found
+
+
+async def shown(read: Reader | Tx, effect_id: UUID) -> Shown:
+    row = await read.fetchrow("select *, payonce.due_now() as now from payonce.effects where id = $1", effect_id)
+    if row is None:
+        raise Invalid(f"there is no effect {effect_id}; see: payonce effects list")
+    listed = _as_listed(row)
+    effect = listed.effect
+    in_review = effect.state is State.REVIEW
+    lines = await evidence_of(read, [effect_id])
+    message = await read.fetchrow(
+        "select queue, state from payonce.live_messages where id = $1 limit 1", effect.message_id
+    )
+    return Shown(
+        listed,
+        lines.get(effect_id, ()),
+        question(effect) if in_review else None,
+        allowed_answers(effect) if in_review else frozenset(),
+        await _example(read, listed) if in_review else None,
+        None if message is None else message["queue"],
+        None if message is None else message["state"],
+    )
+
+
+async def _example(read: Reader | Tx, listed: Listed) -> str | None:
+    found: str | None = await read.fetchval(
+        """
+        select outcome from payonce.effects where vendor = $1 and kind = $2 and state = 'performed'
+        order by created_at desc limit 1
+        """,
+        listed.vendor, listed.effect.kind,
+    )  # fmt: skip
+    return found
+
+
+def _as_listed(row: Any) -> Listed:
+    amount = None
+    if row["amount_minor"] is not None:
+        amount = Amount(int(row["amount_minor"]), Asset(row["asset"], row["exponent"]))
+    return Listed(
+        store.as_stored(row), amount, row["vendor"], row["service"], row["tenant"], row["created_at"], row["updated_at"]
+    )

@@ -1,0 +1,1 @@
+"""Messages: model, policies, queue ports, handlers, workers, transactions and the job log."""

@@ -1,0 +1,95 @@
+"""What a queue takes: its actions, and the payload of each. What does not fit is parked with the reason.
+
+A queue without a contract takes every object, and its handlers see to the rest.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from payonce.engine.messages.model import Message, clean_text
+from payonce.kit.outcomes import Invalid
+
+Payload = type[msgspec.Struct]
+ACTION_SHOWN: Final = 60
+
+
+class NoPayload(msgspec.Struct, frozen=True):
+    """The message says everything with its action and its correlation id; fields are ignored."""
+
+
+def read_payload(kind: Payload, payload: Mapping[str, Any]) -> Any:
+    """The payload as its type. Raises Invalid, which names the field and never its value. Unknown fields are ignored:
+    a newer release may add some."""
+    try:
+        return msgspec.convert(payload, kind)
+    except msgspec.ValidationError as error:
+        raise Invalid(f"the payload is no {kind.__name__}: {error}") from None
+
+
+@dataclass(frozen=True)
+class Contract:
+    """By action, the types that its payload may have; the first that fits counts. The action of a message that says
+    none is empty."""
+
+    payloads: Mapping[str, Payload | tuple[Payload, ...]]
+    read_as: Callable[[Any, Mapping[str, Any]], Any] = read_payload
+    """Raises Invalid for a payload that is none of that type."""
+
+    def __post_init__(self) -> None:
+        if not self.payloads or not all(self.types_of(action) for action in self.payloads):
+            raise Invalid("a contract names at least one action, and at least one payload type for each")
+
+    @property
+    def actions(self) -> list[str]:
+        return sorted(self.payloads)
+
+    def types_of(self, action: str) -> tuple[Payload, ...]:
+        found = self.payloads[action]
+        return found if isinstance(found, tuple) else (found,)
+
+    def read(self, message: Message) -> Any:
+        """The payload of a message whose action is in the contract. Raises Invalid with what is wrong, for each of the
+        types that it could have had."""
+        refusals = []
+        for kind in self.types_of(message.action):
+            try:
+                return self.read_as(kind, message.payload)
+            except Invalid as no:
+                refusals.append(str(no))
+        raise Invalid(f"the message does not fit {_where(message)}: {'; and '.join(refusals)}; {_WAY_OUT}")
+
+    def unknown_action(self, message: Message) -> str:
+        """Why a message whose action no release has declared is parked."""
+        known = ", ".join(map(_named, self.actions))
+        return f"{message.queue} takes no {_named(message.action)}; it takes: {known}; {_WAY_OUT}"
+
+
+class Fetches(Protocol):
+    async def fetchval(self, sql: str, /, *arguments: Any) -> Any: ...
+
+
+async def is_known_elsewhere(read: Fetches, message: Message) -> bool:
+    """Whether any release, newer or older than this one, has declared the action for the queue."""
+    if clean_text(message.action) != message.action:
+        # The store cannot hold such a name.
+        return False
+    known: bool | None = await read.fetchval(
+        "select $2 = any(actions) from payonce.queues where name = $1", message.queue, message.action
+    )
+    return bool(known)
+
+
+_WAY_OUT: Final = "send it anew as docs/messages.md says, and purge this one"
+
+
+def _where(message: Message) -> str:
+    return f"action {message.action!r} of {message.queue}" if message.action else message.queue
+
+
+def _named(action: str) -> str:
+    if not action:
+        return "message without an action"
+    return f"action {action[:ACTION_SHOWN]!r}"

@@ -1,0 +1,81 @@
+"""Queues as their services declared them, and whether they are paused: what PostgreSQL says of it holds, wherever a
+queue's messages lie."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import asyncpg
+import msgspec
+
+from payonce.engine.audit import Severity, note
+from payonce.engine.database.connections import Connection
+from payonce.engine.ledger.model import Reads
+from payonce.engine.messages.model import clean_text
+from payonce.engine.messages.policy import Policy, policy_as_described
+from payonce.kit.log import get_logger
+from payonce.kit.outcomes import Invalid
+
+log = get_logger(__name__)
+
+
+class UnknownQueue(Invalid):
+    """No service has declared a queue with this name."""
+
+
+@dataclass(frozen=True)
+class Declared:
+    policy: Policy | None
+    """None when it was declared by a payonce whose words this one does not know."""
+    on_give_up: str
+    paused_reason: str | None
+
+
+async def declared(read: Reads, queue: str) -> Declared | None:
+    """None when no service has declared the queue in this database."""
+    row = await read.fetchrow("select policy, paused_reason from payonce.queues where name = $1", queue)
+    if row is None:
+        return None
+    said: dict[str, Any] = msgspec.json.decode(row["policy"])
+    try:
+        policy = policy_as_described(said)
+    except (Invalid, TypeError):
+        policy = None
+    return Declared(policy, str(said.get("on_give_up", "park")), row["paused_reason"])
+
+
+async def queue_names(source: asyncpg.Pool | Connection) -> list[str]:
+    return [row["name"] for row in await source.fetch("select name from payonce.queues order by name")]
+
+
+async def check_known(source: asyncpg.Pool | Connection, queue: str) -> None:
+    if not await source.fetchval("select exists (select from payonce.queues where name = $1)", queue):
+        raise await unknown_queue(source, queue)
+
+
+async def unknown_queue(source: asyncpg.Pool | Connection, queue: str) -> UnknownQueue:
+    names = await queue_names(source)
+    listed = f"known are: {', '.join(names)}" if names else "none is declared yet: start a service first"
+    return UnknownQueue(f"there is no queue {queue!r}; {listed}")
+
+
+async def set_paused(
+    connection: Connection, queue: str, reason: str | None, by: str, severity: Severity = Severity.INFO
+) -> None:
+    """In the caller's transaction, until whose end nobody else changes or declares the queue. None: not paused."""
+    await check_known(connection, queue)
+    await connection.execute(
+        "update payonce.queues set paused = $2, paused_reason = $3 where name = $1", queue, reason is not None, reason
+    )
+    said = "resumed" if reason is None else f"paused: {reason}"
+    await note(connection, "queues.pause", queue, said, actor=by, severity=severity)
+
+
+async def pause_loudly(connection: Connection, queue: str, reason: str, by: str) -> bool:
+    """What a service does that cannot go on without a person. False when it is paused already: whoever was first has
+    said why."""
+    if await connection.fetchval("select paused from payonce.queues where name = $1 for no key update", queue):
+        return False
+    why = f"{reason}; when it is repaired: payonce queues resume {queue}"
+    await set_paused(connection, queue, clean_text(why), by, Severity.ERROR)
+    log.error("queue_paused", queue=queue, reason=reason, by=by)
+    return True

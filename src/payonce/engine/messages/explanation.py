@@ -1,0 +1,120 @@
+"""Why a message is where it is, and why its next attempt is when it is, in words made from the policy and the log."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from payonce.engine.messages.job_log import Entry, Status
+from payonce.engine.messages.model import State
+from payonce.engine.messages.policy import Exponential, Policy, planned_delay_s
+from payonce.engine.messages.ports import Stored
+from payonce.kit.words import counted
+
+ROUNDING_S: Final = 2.0
+"""A run's end is written down a moment after its delay was counted."""
+
+
+def why_next(
+    stored: Stored, policy: Policy | None, runs: Sequence[Entry], now: datetime, paused_reason: str | None = None
+) -> list[str]:
+    """Sentences, the most important first. `runs` are the ended runs of the message in time order."""
+    match stored.state:
+        case State.PARKED:
+            said = ["It is parked: nothing runs it again until somebody redrives it."]
+            if stored.last_error:
+                said.append("The last error tells why; repair that first, then redrive.")
+        case State.LEASED:
+            said = [_leased(stored, policy)]
+        case State.ALONE:
+            said = [f"Its workers died {_times(stored.crashes)} while it ran, so it runs next with nothing beside it."]
+            said.append("If a worker dies again, it is parked.")
+        case State.READY:
+            said = [_due(stored, now)]
+            if stored.message.attempts:
+                said.append(_delay(stored, policy, runs))
+    if stored.state is not State.PARKED:
+        if paused_reason is not None:
+            said.insert(0, f"The queue is paused ({paused_reason}), so nothing starts until it is resumed.")
+        if policy is not None:
+            said.append(_limits(stored, policy, runs))
+        if stored.state is not State.ALONE and stored.crashes:
+            said.append(f"Its workers died {_times(stored.crashes)}; that does not count as an attempt.")
+    return said
+
+
+def _leased(stored: Stored, policy: Policy | None) -> str:
+    who = stored.worker or "a worker"
+    limit = f" A run is broken off after {_duration(policy.run_limit_s)}." if policy is not None else ""
+    return f"{who} works on it now. If that worker dies, another takes over when the lease ends.{limit}"
+
+
+def _due(stored: Stored, now: datetime) -> str:
+    if not stored.due_known:
+        return "It was pushed by hand, so since when it is due is not known yet. It waits for a worker that has room."
+    wait_s = (stored.ready_at - now).total_seconds()
+    if wait_s > 0:
+        return (
+            f"It is tried again in {_duration(wait_s)}, at {_moment(stored.ready_at)}."
+            if (stored.message.attempts)
+            else f"It was put for later: it falls due in {_duration(wait_s)}, at {_moment(stored.ready_at)}."
+        )
+    return f"It has been due for {_duration(-wait_s)}, and waits for a worker that has room."
+
+
+def _delay(stored: Stored, policy: Policy | None, runs: Sequence[Entry]) -> str:
+    """Whether the policy chose the delay, or the handler or vendor asked for another one."""
+    last = next((run for run in reversed(runs) if run.status is Status.RETRY and run.next_retry_at), None)
+    if last is None or last.next_retry_at is None or policy is None:
+        return "The log of its last run is gone, so what chose the delay cannot be told any more."
+    chosen_s = (last.next_retry_at - last.created_at).total_seconds()
+    run = stored.message.attempts
+    planned_s = planned_delay_s(policy, stored.message.id, run)
+    if abs(chosen_s - planned_s) > ROUNDING_S:
+        return (
+            f"Run {run} asked for {_duration(chosen_s)} itself, or a brake held it; "
+            f"the policy alone would have waited {_duration(planned_s)}."
+        )
+    return f"After run {run} the policy waits {_formula(policy.backoff, run)} = {_duration(planned_s)}."
+
+
+def _formula(backoff: Exponential, run: int) -> str:
+    if backoff.backoff_multiplier == 1 or run == 1:
+        words = f"{backoff.base_delay_seconds:g} s"
+    elif backoff.max_doublings is not None:
+        words = f"{backoff.base_delay_seconds:g} s, doubled up to {backoff.max_doublings} times"
+    else:
+        words = f"{backoff.base_delay_seconds:g} s · {backoff.backoff_multiplier:g}^{run - 1}"
+    words += f", at most {_duration(backoff.max_delay_seconds)}" if backoff.backoff_multiplier > 1 else ""
+    return words + (f", plus up to {backoff.jitter_seconds:g} s of jitter" if backoff.jitter_seconds else "")
+
+
+def _limits(stored: Stored, policy: Policy, runs: Sequence[Entry]) -> str:
+    limit = stored.message.max_attempts or policy.max_attempts
+    done = stored.message.attempts
+    first = next((run.started_at for run in runs if run.started_at is not None), None)
+    ends = []
+    if limit is not None:
+        ends.append(f"after {counted(limit, 'run', 'runs')}, of which {done} {'has' if done == 1 else 'have'} ended")
+    if policy.give_up_after_s is not None:
+        age = f" ({_moment(first + timedelta(seconds=policy.give_up_after_s))})" if first is not None else ""
+        ends.append(f"{_duration(policy.give_up_after_s)} after the first attempt{age}")
+    return f"It is given up {', or '.join(ends)}." if ends else "It is tried for ever: its policy has no limit."
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def _moment(value: datetime) -> str:
+    return value.strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s".replace(".0 s", " s")
+    left, parts = round(seconds), []
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")):
+        count, left = divmod(left, size)
+        if count:
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2])

@@ -1,0 +1,175 @@
+"""Idempotency keys: taken with a message, found when it is gone, forgotten when their time is over.
+
+Off the hot path: a settle does not touch the key of its message. A key that is found late lives longer, never shorter.
+The walk goes by the primary key: an index of unexpired keys cost the database a quarter more in a bulk put, measured.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Final
+from uuid import UUID
+
+from payonce.engine.database.connections import Connection, Database
+from payonce.engine.messages.model import Message
+
+RETENTION_DEFAULT_S: Final = 86_400.0
+"""For keys of a queue that nobody declares any more."""
+SLICE_KEYS: Final = 10_000
+"""Keys looked at by one statement: 70 to 160 ms among a million whose messages live, measured."""
+SLICES_MAX: Final = 20
+"""Slices in a row while there is much to find: 200,000 keys took 6 to 8 s, measured: 10,000 a second with rests."""
+SLICE_WORTHWHILE: Final = SLICE_KEYS // 100
+"""A slice with fewer finds ends the tick, so that a million waiting messages cost one slice at a time."""
+FORGET_KEYS: Final = 5_000
+FORGET_BATCHES_MAX: Final = 40
+
+
+def keyed(messages: Sequence[Message]) -> list[tuple[str, str, UUID]]:
+    """Keys in order, so that two bulk puts with the same keys wait for each other instead of deadlocking.
+    Messages of one key stay in the order they came: the first counts."""
+    rows = [
+        (message.queue, message.idempotency_key, message.id)
+        for message in messages
+        if message.idempotency_key is not None
+    ]
+    rows.sort(key=itemgetter(0, 1))
+    return rows
+
+
+# The first of a key stands for the rest, in the store and in this very batch.
+# A key whose time is over is taken as if it were new.
+TAKE_KEYS: Final = """
+    insert into payonce.idempotency_keys as known (queue, key, message_id)
+    select distinct on (queue, key) queue, key, message_id from {keyed}
+    order by queue, key, position
+    on conflict (queue, key) do update set message_id = excluded.message_id, expires_at = null
+        where known.expires_at <= payonce.due_now()
+    returning message_id"""
+"""`{keyed}` are the columns queue, key, message_id and position."""
+
+
+async def take_keys(connection: Connection, messages: Sequence[Message]) -> set[UUID]:
+    """Those of the messages with a key whose key was free, and is now theirs if the caller's transaction commits."""
+    rows = keyed(messages)
+    if not rows:
+        return set()
+    source = "unnest($1::text[], $2::text[], $3::uuid[]) with ordinality as keyed (queue, key, message_id, position)"
+    taken = await connection.fetch(TAKE_KEYS.format(keyed=source), *map(list, zip(*rows, strict=True)))
+    return {row["message_id"] for row in taken}
+
+
+async def first_ids(connection: Connection, messages: Sequence[Message], inserted: set[UUID]) -> list[UUID]:
+    """The ids under which repeated keys were first accepted. A repeated id without a key answers with itself."""
+    repeated = [message for message in messages if message.id not in inserted and message.idempotency_key is not None]
+    found = await connection.fetch(
+        """
+        select known.queue, known.key, known.message_id
+        from unnest($1::text[], $2::text[]) as asked (queue, key)
+        join payonce.idempotency_keys known using (queue, key)
+        """,
+        [message.queue for message in repeated],
+        [message.idempotency_key for message in repeated],
+    )
+    # By name: a row of an answer to several runs has a column more.
+    first = {(row["queue"], row["key"]): row["message_id"] for row in found}
+    return [
+        message.id if message.id in inserted else first.get((message.queue, message.idempotency_key), message.id)
+        for message in messages
+    ]
+
+
+@dataclass
+class Walk:
+    """Where the next slice begins; empty at the beginning of a round.
+
+    Lost with the process, which costs one more round over keys already looked at.
+    """
+
+    queue: str = ""
+    key: str = ""
+
+
+async def expire_keys(database: Database, walk: Walk | None = None) -> int:
+    """Sets the end of keys whose message is gone, from where the walk stands. Answers how many it found."""
+    walk = Walk() if walk is None else walk
+    found = 0
+    for _ in range(SLICES_MAX):
+        expired = await _expire_slice(database, walk)
+        found += expired
+        if expired < SLICE_WORTHWHILE or walk == Walk():
+            break
+    return found
+
+
+async def forget_keys(database: Database) -> int:
+    """Deletes keys whose time is over. Answers how many."""
+    forgotten = 0
+    for _ in range(FORGET_BATCHES_MAX):
+        count = await _forget_batch(database)
+        forgotten += count
+        if count < FORGET_KEYS:
+            break
+    return forgotten
+
+
+async def _expire_slice(database: Database, walk: Walk) -> int:
+    # A key and its message are inserted in one transaction and so become visible together: to the one snapshot of this
+    # statement a key without a message is one whose message was settled or purged, never one about to appear.
+    # A put may meanwhile give an expired key to a new message: locking looks at the newest row, and there the
+    # message is another. SKIP LOCKED: a put that is looking at the key is not waited for, so nothing can deadlock.
+    row = await database.engine.fetchrow(
+        """
+        with slice as (
+            select queue, key, message_id, expires_at from payonce.idempotency_keys
+            where (queue, key) > ($1, $2)
+            order by queue, key limit $3
+        ), gone as (
+            select queue, key, message_id from slice
+            where expires_at is null and not exists (select from payonce.messages m where m.id = slice.message_id)
+              and not exists (
+                  select from payonce.relays r join payonce.outbox o on o.relay = r.name and o.id = slice.message_id)
+        ), mine as (
+            select known.queue, known.key from gone
+            join payonce.idempotency_keys known on known.queue = gone.queue and known.key = gone.key
+                and known.message_id = gone.message_id and known.expires_at is null
+            for no key update of known skip locked
+        ), expired as (
+            update payonce.idempotency_keys known
+            set expires_at = payonce.due_now() + make_interval(secs => coalesce(
+                (select key_retention_s from payonce.queues where name = known.queue), $4))
+            from mine where known.queue = mine.queue and known.key = mine.key
+            returning true
+        )
+        select (select count(*) from expired) as expired, (select count(*) from slice) as seen, last.queue, last.key
+        from (values (true)) as always left join (
+            select queue, key from slice order by queue desc, key desc limit 1
+        ) last on true
+        """,
+        walk.queue, walk.key, SLICE_KEYS, RETENTION_DEFAULT_S,
+    )  # fmt: skip
+    assert row is not None
+    at_end = row["seen"] < SLICE_KEYS
+    walk.queue, walk.key = ("", "") if at_end else (row["queue"], row["key"])
+    return int(row["expired"])
+
+
+async def _forget_batch(database: Database) -> int:
+    # A put that takes an expired key over holds its row: skipped here, or seen as unexpired once it has committed.
+    # A put that meets a key deleted here inserts it anew.
+    forgotten = await database.engine.fetchval(
+        """
+        with over as (
+            select queue, key from payonce.idempotency_keys
+            where expires_at <= payonce.due_now()
+            order by expires_at limit $1 for update skip locked
+        ), forgotten as (
+            delete from payonce.idempotency_keys known using over
+            where known.queue = over.queue and known.key = over.key
+            returning true
+        )
+        select count(*) from forgotten
+        """,
+        FORGET_KEYS,
+    )
+    return int(forgotten)

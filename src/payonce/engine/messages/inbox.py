@@ -1,0 +1,67 @@
+"""What came from elsewhere, taken in once: its id is written in the consumer's own transaction.
+
+A sender repeats what it is not sure was delivered. The second time the id is there, and nothing else is to be done.
+"""
+
+from typing import Final
+from uuid import UUID
+
+from payonce.engine.database.connections import Connection, Database
+from payonce.engine.messages.model import NAME_MAX_LENGTH
+from payonce.engine.messages.transaction import Tx
+from payonce.engine.outbox.model import ON_ITS_WAY_MAX_S, REPEAT_FOR_S
+from payonce.kit.outcomes import Invalid
+
+KEEP_S: Final = REPEAT_FOR_S + ON_ITS_WAY_MAX_S
+"""How long an id is remembered at least: as long as a sender repeats, and as what it sent may be on its way."""
+FORGET_IDS: Final = 5_000
+FORGET_BATCHES_MAX: Final = 40
+
+
+async def accept(tx: Tx | Connection, consumer: str, id: UUID | str) -> bool:  # noqa: A002 - what senders call it
+    """True the first time; False when this consumer has taken it in before: then leave everything as it is.
+
+    Waits for a transaction that is taking the same id in, and answers by how that ended.
+    """
+    text = str(id)
+    for what, name in (("consumer", consumer), ("id", text)):
+        if not 1 <= len(name) <= NAME_MAX_LENGTH or "\x00" in name:
+            raise Invalid(f"inbox {what} {name[:40]!r} must have 1 to {NAME_MAX_LENGTH} characters and no NUL")
+    taken = await tx.fetchval(
+        "insert into payonce.inbox (consumer, id) values ($1, $2) on conflict do nothing returning true", consumer, text
+    )
+    return taken is not None
+
+
+async def forget_accepted(database: Database, keep_s: float = KEEP_S) -> int:
+    """Forgets ids that no sender repeats any more. Answers how many."""
+    if keep_s < KEEP_S:
+        raise Invalid(
+            f"keep_s is {keep_s:g}; senders repeat for {REPEAT_FOR_S:g} s, so keep ids {KEEP_S:g} s or longer"
+        )
+    forgotten = 0
+    for _ in range(FORGET_BATCHES_MAX):
+        count = await _forget_batch(database, keep_s)
+        forgotten += count
+        if count < FORGET_IDS:
+            break
+    return forgotten
+
+
+async def _forget_batch(database: Database, keep_s: float) -> int:
+    count = await database.engine.fetchval(
+        """
+        with over as (
+            select consumer, id from payonce.inbox
+            where accepted_at <= payonce.due_now() - make_interval(secs => $1::float8)
+            order by accepted_at limit $2
+        ), forgotten as (
+            delete from payonce.inbox known using over
+            where known.consumer = over.consumer and known.id = over.id
+            returning true
+        )
+        select count(*) from forgotten
+        """,
+        keep_s, FORGET_IDS,
+    )  # fmt: skip
+    return int(count)

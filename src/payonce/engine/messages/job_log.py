@@ -1,0 +1,260 @@
+"""What happened to messages: ended runs from the job log, and what is under way from the live rows beside it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final, Protocol
+from uuid import UUID
+
+from payonce.engine.messages.model import NAME_MAX_LENGTH, clean_text
+from payonce.kit.outcomes import Invalid
+
+RECENT_DEFAULT: Final = 100
+RECENT_MAX: Final = 1_000
+RUNS_MAX: Final = 1_000
+"""Of one message or one trace, the newest: a message that is retried for months has more than anybody reads."""
+TRACES_MAX: Final = 20
+"""Traces behind one correlation id or key; the newest."""
+INFO_MAX_LENGTH: Final = 500
+"""A sentence or two; the table refuses more."""
+
+
+class Status(StrEnum):
+    """The first two are derived from live rows; the others end a run and are also shown while the message waits."""
+
+    RECEIVED = "received"
+    PROCESSING = "processing"
+    SUCCESS = "success"
+    RETRY = "retry"
+    FAILED = "failed"
+    PARKED = "parked"
+
+
+LOGGED: Final = (Status.SUCCESS, Status.RETRY, Status.FAILED, Status.PARKED)
+ERRORS: Final = (Status.FAILED, Status.PARKED)
+"""Runs that ended badly for good."""
+
+
+class Readable(Protocol):
+    """A pool, a connection or a Reader."""
+
+    async def fetch(self, query: str, /, *args: Any) -> list[Any]: ...
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One ended run, or one message as it is now."""
+
+    id: int | None
+    """Place in the log; None for a live message."""
+    at: datetime
+    """Place in time: the end of a run, or when a message was put, claimed or parked, or will be tried again."""
+    queue: str
+    message_id: UUID
+    trace_id: str
+    status: Status
+    attempts: int
+    action: str
+    correlation_id: str | None
+    idempotency_key: str | None
+    last_error: str | None
+    info: str | None
+    """What the run has to say that is no error."""
+    next_retry_at: datetime | None
+    worker: str | None
+    started_at: datetime | None
+    created_at: datetime
+    updated_at: datetime
+
+    @property
+    def live(self) -> bool:
+        return self.id is None
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Everything that belongs to what was asked for, in time order."""
+
+    trace_ids: tuple[str, ...]
+    entries: tuple[Entry, ...]
+    truncated: bool
+    """True when older entries, or further traces, were left out."""
+
+
+async def recent(
+    reader: Readable,
+    *,
+    queue: str | None = None,
+    queues: Sequence[str] | None = None,
+    status: Status | str | Sequence[Status] | None = None,
+    action: str | None = None,
+    correlation_id: str | None = None,
+    idempotency_key: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    limit: int = RECENT_DEFAULT,
+    before_id: int | None = None,
+) -> list[Entry]:
+    """Ended runs, newest first, of one queue or of some. The next page comes `before_id` the last one's id."""
+    if not 1 <= limit <= RECENT_MAX:
+        raise Invalid(f"limit is {limit}; it must be between 1 and {RECENT_MAX}")
+    if before_id is not None and not 0 < before_id < 2**63:
+        raise Invalid(f"before_id is {before_id}; give the id of the last entry of the page before")
+    _check_moments(since, until)
+    texts = {"queue": queue, "action": action, "correlation_id": correlation_id, "idempotency_key": idempotency_key}
+    conditions: list[str] = []
+    arguments: list[object] = [limit]
+    # Only what was asked for is in the statement: a condition that may be absent would keep the planner from the index.
+    for name, text in texts.items():
+        if text is not None:
+            arguments.append(_checked_text(name, text))
+            conditions.append(f"{name} = ${len(arguments)}")
+    if queues is not None:
+        arguments.append(list(queues))
+        conditions.append(f"queue = any(${len(arguments)}::text[])")
+    for comparison, value in (("created_at >=", since), ("created_at <", until), ("id <", before_id)):
+        if value is not None:
+            arguments.append(value)
+            conditions.append(f"{comparison} ${len(arguments)}")
+    if status is not None:
+        wanted = [status] if isinstance(status, str) else status
+        # Written out, because the index of failures is chosen only when the planner sees that this is one.
+        conditions.append(f"status in ({', '.join(repr(_logged_status(each).value) for each in wanted)})")
+    where = "where " + " and ".join(conditions) if conditions else ""
+    rows = await reader.fetch(
+        f"select {_LOG_COLUMNS} from payonce.job_logs {where} order by id desc limit $1", *arguments
+    )
+    return [_entry(row) for row in rows]
+
+
+async def of_message(reader: Readable, message_id: UUID) -> list[Entry]:
+    """The life of one message in time order: its ended runs, and the message itself while it lives."""
+    rows = await reader.fetch(
+        f"select {_LOG_COLUMNS} from payonce.job_logs where message_id = $1 order by id desc limit {RUNS_MAX}",
+        message_id,
+    )
+    rows += await reader.fetch(f"select {_LIVE_COLUMNS} from payonce.live_messages where id = $1", message_id)
+    return _in_time_order(rows)
+
+
+async def trace(reader: Readable, what: str) -> Trace:
+    """Everything behind a trace id, message id, correlation id or idempotency key; empty when nothing is known."""
+    what = _checked_text("id", what)
+    trace_ids = await _traces_behind(reader, what)
+    shown = trace_ids[:TRACES_MAX]
+    message_ids = [parsed for parsed in map(_parsed_id, shown) if parsed is not None]
+    # One more than is shown tells whether there is more.
+    rows = await reader.fetch(
+        f"""
+        select {_LOG_COLUMNS} from payonce.job_logs
+        where trace_id = any($1::text[]) or (message_id = any($2::uuid[]) and trace_id is null)
+        order by created_at desc, id desc limit {RUNS_MAX + 1}
+        """,
+        shown, message_ids,
+    )  # fmt: skip
+    live = await reader.fetch(
+        f"""
+        select {_LIVE_COLUMNS} from payonce.live_messages
+        where trace_id = any($1::text[]) or (id = any($2::uuid[]) and trace_id is null)
+        order by created_at desc, id desc limit {RUNS_MAX + 1}
+        """,
+        shown, message_ids,
+    )  # fmt: skip
+    truncated = len(trace_ids) > TRACES_MAX or len(rows) > RUNS_MAX or len(live) > RUNS_MAX
+    return Trace(tuple(shown), tuple(_in_time_order(rows[:RUNS_MAX] + live[:RUNS_MAX])), truncated)
+
+
+async def _traces_behind(reader: Readable, what: str) -> list[str]:
+    """A trace id stands for itself; the other ids lead to the traces of their messages. Newest first."""
+    rows = await reader.fetch(
+        # A message without a trace id began its own trace, which has the message's id.
+        # Live messages have no index by key; the keys' own table leads to them, also when successes are not logged.
+        f"""
+        select trace, max(seen_at) as seen_at from (
+            (select trace_id as trace, created_at as seen_at from payonce.job_logs
+             where trace_id = $1 order by created_at desc limit 1)
+            union all
+            (select trace_id, created_at from payonce.live_messages where trace_id = $1 limit 1)
+            union all
+            (select coalesce(trace_id, message_id::text), created_at from payonce.job_logs
+             where message_id = $2 order by created_at desc limit 1)
+            union all
+            select coalesce(trace_id, id::text), created_at from payonce.live_messages where id = $2
+            union all
+            (select coalesce(trace_id, message_id::text), max(created_at) from payonce.job_logs
+             where correlation_id = $1 group by 1 order by 2 desc limit {TRACES_MAX + 1})
+            union all
+            (select coalesce(trace_id, id::text), max(created_at) from payonce.live_messages
+             where correlation_id = $1 group by 1 order by 2 desc limit {TRACES_MAX + 1})
+            union all
+            (select coalesce(trace_id, message_id::text), max(created_at) from payonce.job_logs
+             where idempotency_key = $1 group by 1 order by 2 desc limit {TRACES_MAX + 1})
+            union all
+            select coalesce(m.trace_id, m.id::text), m.created_at from payonce.queues q
+            join payonce.idempotency_keys known on known.queue = q.name and known.key = $1
+            join payonce.live_messages m on m.id = known.message_id
+        ) found group by trace order by seen_at desc, trace limit {TRACES_MAX + 1}
+        """,
+        what, _parsed_id(what),
+    )  # fmt: skip
+    return [row["trace"] for row in rows]
+
+
+# Before there was a column for it, what a success had to say stood in place of its error. Such rows are read until they
+# are pruned, and written until the last worker of that version is gone.
+_LOG_COLUMNS: Final = """id, created_at as at, queue, message_id, coalesce(trace_id, message_id::text) as trace_id,
+    status, attempts, action, correlation_id, idempotency_key,
+    case when status <> 'success' then last_error end as last_error,
+    case when status = 'success' then coalesce(info, last_error) else info end as info,
+    next_retry_at, worker, started_at, created_at, updated_at"""
+
+# A crash is not an attempt, but a message that has crashed has run. What is released or redriven starts over.
+_LIVE_COLUMNS: Final = """null::bigint as id,
+    case when state = 'leased' then claimed_at when state = 'parked' or attempts + crashes > 0 then ready_at
+         else created_at end as at,
+    queue, id as message_id, coalesce(trace_id, id::text) as trace_id,
+    case when state = 'leased' then 'processing' when state = 'parked' then 'parked'
+         when attempts + crashes > 0 then 'retry' else 'received' end as status,
+    attempts, action, correlation_id, idempotency_key, last_error, null::text as info,
+    case when state in ('ready', 'alone') then ready_at end as next_retry_at,
+    case when state = 'leased' then worker end as worker,
+    case when state = 'leased' then claimed_at end as started_at,
+    created_at, coalesce(claimed_at, created_at) as updated_at"""
+
+
+def _entry(row: Mapping[str, Any]) -> Entry:
+    return Entry(**{**dict(row), "status": Status(row["status"])})
+
+
+def _in_time_order(rows: Sequence[Mapping[str, Any]]) -> list[Entry]:
+    """Of what happened at one moment the live row is the newest."""
+    entries = [_entry(row) for row in rows]
+    return sorted(entries, key=lambda entry: (entry.at, entry.live, entry.id or 0, entry.message_id))
+
+
+def _parsed_id(text: str) -> UUID | None:
+    try:
+        return UUID(text)
+    except ValueError:
+        return None
+
+
+def _logged_status(status: Status | str) -> Status:
+    if status not in list(LOGGED):
+        raise Invalid(f"status {status!r} is not in the job log; it has: {', '.join(LOGGED)}")
+    return Status(status)
+
+
+def _checked_text(name: str, text: str) -> str:
+    if len(text) > NAME_MAX_LENGTH or text != clean_text(text):
+        raise Invalid(f"{name} {text[:40]!r} must be at most {NAME_MAX_LENGTH} characters of valid text without NUL")
+    return text
+
+
+def _check_moments(since: datetime | None, until: datetime | None) -> None:
+    for name, moment in (("since", since), ("until", until)):
+        if moment is not None and moment.tzinfo is None:
+            raise Invalid(f"{name} {moment.isoformat()} has no time zone; give one, such as +00:00")
+    if since is not None and until is not None and since >= until:
+        raise Invalid(f"since {since.isoformat()} is not before until {until.isoformat()}; nothing could be between")

@@ -1,0 +1,27 @@
+"""Looking for one message by its id, where queues lie: not every store is one that can be asked in SQL."""
+
+from uuid import UUID
+
+from payonce.engine.messages.model import State
+from payonce.engine.messages.ports import Admin, Filter, Stored
+
+
+async def find(admin: Admin, queue: str, message_id: UUID) -> Stored | None:
+    """Wherever it lies. It may move while it is looked for, so what was looked at first is looked at once more."""
+    for state in (*State, State.READY, State.LEASED):
+        preview = await admin.preview(queue, state, Filter(ids=[message_id]))
+        if preview.samples:
+            return preview.samples[0]
+    return None
+
+
+async def find_anywhere(admin: Admin, what: str) -> Stored | None:
+    """The message with this id, in whichever queue; None also for what is no id."""
+    try:
+        message_id = UUID(what)
+    except ValueError:
+        return None
+    for queue in await admin.queues():
+        if (found := await find(admin, queue, message_id)) is not None:
+            return found
+    return None

@@ -1,0 +1,1 @@
+"""What operators and machines read of a running installation: metrics, alerts, timelines, vendor health."""

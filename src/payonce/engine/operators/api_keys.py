@@ -1,0 +1,187 @@
+"""API keys: shown once, stored as a digest, with a holder, scopes and perhaps a tenant; expired or revoked for good.
+
+sk_ · 8 characters that may be shown · _ · 43 characters, 256 random bits in base64url
+"""
+
+import base64
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from payonce.engine.audit import Severity, note
+from payonce.engine.controls import texts as words
+from payonce.engine.database.connections import Database
+from payonce.engine.messages.transaction import Reader, Tx
+from payonce.kit.crypto import to_base64url
+from payonce.kit.ids import new_id
+from payonce.kit.outcomes import Invalid
+
+SECRET_BYTES: Final = 32
+LIFETIME_MAX_S: Final = 10 * 366 * 86_400.0
+SCOPES_MAX: Final = 50
+LISTED_MAX: Final = 1_000
+USED_TO_THE_S: Final = 3_600.0
+"""How coarse the time of the last use is: at most one write in this time."""
+
+_KEY: Final = re.compile(r"sk_(?P<prefix>[a-z2-7]{8})_[A-Za-z0-9_-]{43}", re.ASCII)
+_SCOPE: Final = re.compile(r"[a-z][a-z0-9-]{0,40}:[a-z][a-z0-9-]{0,40}", re.ASCII)
+_NOBODY: Final = bytes(32)
+"""Compared where there is no key, so that finding none takes as long as finding another."""
+
+
+@dataclass(frozen=True)
+class ApiKey:
+    prefix: str
+    holder: str
+    tenant: str | None
+    scopes: frozenset[str]
+    made_by: str
+    made_at: datetime
+    expires_at: datetime | None
+    last_used_at: datetime | None
+    revoked_by: str | None
+    revoked_at: datetime | None
+    revoked_why: str | None
+    expired: bool
+
+    @property
+    def live(self) -> bool:
+        return self.revoked_at is None and not self.expired
+
+
+@dataclass(frozen=True)
+class Made:
+    key: ApiKey
+    secret: str
+    """The only time that anybody sees it."""
+
+
+def digest_of(text: str) -> bytes:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+async def make_key(
+    tx: Tx, holder: str, scopes: Sequence[str], by: str, *, tenant: str | None = None, lifetime_s: float | None = None
+) -> Made:
+    holder, by = words.name(holder, "the holder"), words.name(by, "by")
+    tenant = None if tenant is None else words.name(tenant, "the tenant")
+    wanted = _checked_scopes(scopes)
+    if lifetime_s is not None and not 0 < lifetime_s <= LIFETIME_MAX_S:
+        raise Invalid(f"a key lives for {lifetime_s:g} s; it must be above 0 and at most {LIFETIME_MAX_S:,.0f}")
+    prefix = base64.b32encode(secrets.token_bytes(5)).decode().lower()
+    secret = f"sk_{prefix}_{to_base64url(secrets.token_bytes(SECRET_BYTES))}"
+    row = await tx.fetchrow(
+        f"""
+        insert into payonce.api_keys (id, prefix, digest, holder, tenant, scopes, made_by, expires_at)
+        values ($1, $2, $3, $4, $5, $6, $7, payonce.due_now() + make_interval(secs => $8::float8))
+        returning {_COLUMNS}
+        """,
+        new_id(), prefix, digest_of(secret), holder, tenant, wanted, by, lifetime_s,
+    )  # fmt: skip
+    whose = holder if tenant is None else f"{holder} of tenant {tenant}"
+    text = f"made key {prefix} for {whose}: {', '.join(wanted)}"
+    await note(tx.connection, "keys.add", prefix, text, actor=by, severity=Severity.WARNING)
+    return Made(_as_key(row), secret)
+
+
+async def revoke_key(tx: Tx, prefix: str, by: str, why: str) -> ApiKey:
+    """From this commit on it opens nothing. Revoking twice changes nothing."""
+    by, why = words.name(by, "by"), words.reason(why)
+    row = await tx.fetchrow(f"select {_COLUMNS} from payonce.api_keys where prefix = $1 for update", _shown(prefix))
+    if row is None:
+        raise Invalid(f"there is no key {prefix[:40]!r}; see: payonce keys list")
+    known = _as_key(row)
+    if known.revoked_at is not None:
+        return known
+    row = await tx.fetchrow(
+        f"""
+        update payonce.api_keys set revoked_by = $2, revoked_at = payonce.due_now(), revoked_why = $3
+        where prefix = $1 returning {_COLUMNS}
+        """,
+        known.prefix, by, why,
+    )  # fmt: skip
+    text = f"revoked key {known.prefix} of {known.holder}: {why}"
+    await note(tx.connection, "keys.revoke", known.prefix, text, actor=by, severity=Severity.WARNING)
+    return _as_key(row)
+
+
+async def keys(read: Reader | Tx, *, holder: str | None = None, also_ended: bool = False) -> list[ApiKey]:
+    """The newest first."""
+    rows = await read.fetch(
+        f"""
+        select {_COLUMNS} from payonce.api_keys
+        where ($1::text is null or holder = $1)
+          and ($2 or (revoked_at is null and (expires_at is null or expires_at > payonce.due_now())))
+        order by id desc limit $3
+        """,
+        holder, also_ended, LISTED_MAX,
+    )  # fmt: skip
+    return [_as_key(row) for row in rows]
+
+
+async def recognised(database: Database, text: str) -> ApiKey | None:
+    """The live key that this text is. Unknown, expired, revoked and malformed ones are told apart by nothing: one
+    question to the store and one comparison whatever it is."""
+    match = _KEY.fullmatch(text)
+    row = await database.work.fetchrow(
+        f"""
+        select {_COLUMNS}, digest,
+            coalesce(last_used_at < payonce.due_now() - make_interval(secs => $2::float8), true) as use_is_news
+        from payonce.api_keys where prefix = $1
+        """,
+        match["prefix"] if match else "", USED_TO_THE_S,
+    )  # fmt: skip
+    same = hmac.compare_digest(_NOBODY if row is None else row["digest"], digest_of(text))
+    if row is None or not same:
+        return None
+    known = _as_key(row)
+    if not known.live:
+        return None
+    if row["use_is_news"]:
+        await _note_use(database, known.prefix)
+    return known
+
+
+async def _note_use(database: Database, prefix: str) -> None:
+    # Whoever comes second at the same moment leaves the row alone.
+    await database.work.execute(
+        """
+        update payonce.api_keys set last_used_at = payonce.due_now()
+        where prefix = (
+            select prefix from payonce.api_keys
+            where prefix = $1
+              and coalesce(last_used_at < payonce.due_now() - make_interval(secs => $2::float8), true)
+            for no key update skip locked)
+        """,
+        prefix, USED_TO_THE_S,
+    )  # fmt: skip
+
+
+_COLUMNS: Final = """prefix, holder, tenant, scopes, made_by, made_at, expires_at, last_used_at, revoked_by, revoked_at,
+    revoked_why, coalesce(expires_at <= payonce.due_now(), false) as expired"""
+
+
+def _as_key(row: Any) -> ApiKey:
+    fields = {name: row[name] for name in ApiKey.__dataclass_fields__}
+    return ApiKey(**{**fields, "scopes": frozenset(row["scopes"])})
+
+
+def _checked_scopes(scopes: Sequence[str]) -> list[str]:
+    wanted = sorted(set(scopes))
+    if not 1 <= len(wanted) <= SCOPES_MAX:
+        raise Invalid(f"a key has 1 to {SCOPES_MAX} scopes, not {len(wanted)}; see: payonce keys scopes")
+    for scope in wanted:
+        if not _SCOPE.fullmatch(scope):
+            raise Invalid(f"{scope[:60]!r} is no scope; one reads like queues:read, see: payonce keys scopes")
+    return wanted
+
+
+def _shown(text: str) -> str:
+    """Whoever pastes a whole key means its visible part; the rest goes nowhere."""
+    match = _KEY.fullmatch(text.strip())
+    return match["prefix"] if match else text.strip().removeprefix("sk_")

@@ -1,0 +1,99 @@
+"""Passwords: hashed with scrypt in a thread, a few at a time, and compared in constant time.
+
+Each login endpoint has threads and a queue of its own: a crowd of customers does not keep operators out of the console.
+"""
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import os
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
+from typing import Final
+
+from payonce.engine.operators.login_limits import CONSOLE
+from payonce.kit.outcomes import Invalid, PayonceError
+
+LEAST_LENGTH: Final = 12
+MOST_LENGTH: Final = 1_000
+COST, BLOCK, LANES = 2**15, 8, 1
+"""32 MiB and about 0.1 s for one; OWASP's second choice for scrypt takes as long and less memory."""
+MEMORY_MAX_BYTES: Final = 64 * 1024 * 1024
+AT_ONCE: Final = 2
+"""Hashes in the works per endpoint: a crowd at the door must not take the workers' processor and memory."""
+WAITING_MAX: Final = 40
+"""Hashes of an endpoint that wait for their turn: two seconds' work. Whoever comes then is sent away at once, not kept
+for longer."""
+CROWD_WAIT_S: Final = 5
+
+_SALT_BYTES, _HASH_BYTES = 16, 32
+
+
+class Crowded(PayonceError):
+    """The password was not looked at."""
+
+    def __init__(self) -> None:
+        super().__init__(f"too many passwords are being checked; wait {CROWD_WAIT_S} seconds")
+        self.wait_s = CROWD_WAIT_S
+
+
+def check_password(password: str) -> None:
+    if not LEAST_LENGTH <= len(password) <= MOST_LENGTH:
+        raise Invalid(
+            f"the password has {len(password):,} characters; give it {LEAST_LENGTH} to {MOST_LENGTH:,}, "
+            "a few words are easier than signs"
+        )
+
+
+class _Crowd:
+    """The hashes of one endpoint."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix=f"passwords-{endpoint}")
+        self.under_way: set[Future[bytes]] = set()
+
+
+_crowd_of = cache(_Crowd)
+
+
+async def hash_password(password: str, endpoint: str = CONSOLE) -> str:
+    """`scrypt$cost$block$lanes$salt$hash`, so that a later choice of cost leaves older hashes readable."""
+    salt = os.urandom(_SALT_BYTES)
+    digest = await _digest(endpoint, password, salt, COST, BLOCK, LANES)
+    return "$".join(("scrypt", str(COST), str(BLOCK), str(LANES), _text(salt), _text(digest)))
+
+
+async def is_password(password: str, stored: str | None, endpoint: str = CONSOLE) -> bool:
+    """Takes as long for a name that nobody has: the time must not tell which names exist."""
+    if stored is None:
+        await _digest(endpoint, password[:MOST_LENGTH], bytes(_SALT_BYTES), COST, BLOCK, LANES)
+        return False
+    _, cost, block, lanes, salt, digest = stored.split("$")
+    found = await _digest(endpoint, password[:MOST_LENGTH], _bytes(salt), int(cost), int(block), int(lanes))
+    return hmac.compare_digest(found, _bytes(digest)) and len(password) <= MOST_LENGTH
+
+
+async def _digest(endpoint: str, password: str, salt: bytes, cost: int, block: int, lanes: int) -> bytes:
+    def compute() -> bytes:
+        return hashlib.scrypt(
+            password.encode("utf-8", "surrogatepass"), salt=salt, n=cost, r=block, p=lanes, maxmem=MEMORY_MAX_BYTES,
+            dklen=_HASH_BYTES,
+        )  # fmt: skip
+
+    crowd = _crowd_of(endpoint)
+    if len(crowd.under_way) >= AT_ONCE + WAITING_MAX:
+        raise Crowded
+    hashing = crowd.threads.submit(compute)
+    crowd.under_way.add(hashing)
+    # When the hash ends, and not when its caller goes away: a thread that has begun it ends it.
+    hashing.add_done_callback(crowd.under_way.discard)
+    return await asyncio.wrap_future(hashing)
+
+
+def _text(raw: bytes) -> str:
+    return base64.b64encode(raw).decode()
+
+
+def _bytes(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)

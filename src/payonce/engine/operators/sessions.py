@@ -1,0 +1,127 @@
+"""Sessions: opened by a password, stored by the hash of their token, ended by logout, rest or age."""
+
+import hashlib
+import secrets
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from payonce.engine.audit import Severity, note
+from payonce.engine.database.connections import Database
+from payonce.engine.messages.model import NAME_MAX_LENGTH, clean_text
+from payonce.engine.messages.transaction import Reader
+from payonce.engine.operators.login_limits import TooMany, count_attempt, remember_network, take_back
+from payonce.engine.operators.model import Person, Role
+from payonce.engine.operators.passwords import Crowded, is_password
+from payonce.kit.outcomes import PayonceError
+
+IDLE_S: Final = 2 * 3_600
+ABSOLUTE_S: Final = 12 * 3_600
+"""A working day: whoever comes back the next morning logs in again."""
+SEEN_EVERY_S: Final = 60
+"""How exact the time of rest is; a write with every request would cost more than it tells."""
+TOKEN_BYTES: Final = 32
+
+
+class NotAdmitted(PayonceError):
+    """A login that was refused. The sentence does not tell whether the name exists."""
+
+    def __init__(self, sentence: str, *, too_many: bool = False) -> None:
+        super().__init__(sentence)
+        self.too_many = too_many
+
+
+@dataclass(frozen=True)
+class Session:
+    person: Person
+    ends_at: datetime
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What the door needs to know, read at once."""
+
+    now: datetime
+    session: Session | None
+    anybody: bool
+    """Whether anyone was given a password."""
+
+
+async def log_in(database: Database, name: str, password: str, address: str) -> str:
+    """The token of a new session. Guesses are counted before they are judged."""
+    name, address = clean_text(name.strip().lower())[:NAME_MAX_LENGTH], clean_text(address)[:NAME_MAX_LENGTH]
+    attempt = await _count_attempt(database, name, address)
+    stored = await database.work.fetchval("select password from payonce.people where name = $1", name)
+    try:
+        right = await is_password(password, stored)
+    except Crowded as error:
+        await take_back(database.work, attempt)
+        raise NotAdmitted(str(error), too_many=True) from None
+    if not right:
+        # A name that nobody has may be a password that was typed a field too early: it is kept nowhere.
+        reference, actor = ("unknown name", "nobody") if stored is None else (name, name)
+        async with database.transaction() as connection:
+            await note(connection, "console.login", reference, f"a login from {address} failed", actor=actor,
+                       severity=Severity.WARNING)  # fmt: skip
+        raise NotAdmitted("the name or the password is wrong")
+    token = secrets.token_urlsafe(TOKEN_BYTES)
+    async with database.transaction() as connection:
+        await take_back(connection, attempt)
+        await remember_network(connection, name, address)
+        await connection.execute(
+            """
+            delete from payonce.sessions where person = $1 and (
+                ends_at <= payonce.due_now() or seen_at <= payonce.due_now() - make_interval(secs => $2))
+            """,
+            name, IDLE_S,
+        )  # fmt: skip
+        opened = await connection.fetchval(
+            """
+            insert into payonce.sessions (token_hash, person, ends_at)
+            select $1, name, payonce.due_now() + make_interval(secs => $3) from payonce.people
+            where name = $2 and password = $4
+            returning true
+            """,
+            _hash(token), name, ABSOLUTE_S, stored,
+        )  # fmt: skip
+        if opened is None:
+            raise NotAdmitted("the name or the password is wrong")
+        await note(connection, "console.login", name, f"logged in from {address}", actor=name)
+    return token
+
+
+async def log_out(database: Database, token: str) -> None:
+    await database.work.execute("delete from payonce.sessions where token_hash = $1", _hash(token))
+
+
+async def standing(read: Reader, token: str | None, *, active: bool = True) -> Standing:
+    """Unless `active`, a page renewed itself: that nobody sits before it must be able to end the session."""
+    row = await read.fetchrow(
+        """
+        select payonce.due_now() as now, exists (select from payonce.people) as anybody,
+            p.name, p.role, s.ends_at, s.seen_at
+        from (values (1)) one
+        left join payonce.sessions s on s.token_hash = $1 and s.ends_at > payonce.due_now()
+            and s.seen_at > payonce.due_now() - make_interval(secs => $2)
+        left join payonce.people p on p.name = s.person
+        """,
+        None if token is None else _hash(token), IDLE_S,
+    )  # fmt: skip
+    if row["name"] is None:
+        return Standing(row["now"], None, row["anybody"])
+    assert token is not None
+    if active and (row["now"] - row["seen_at"]).total_seconds() > SEEN_EVERY_S:
+        await read.fetch("update payonce.sessions set seen_at = payonce.due_now() where token_hash = $1", _hash(token))
+    return Standing(row["now"], Session(Person(row["name"], Role(row["role"])), row["ends_at"]), row["anybody"])
+
+
+async def _count_attempt(database: Database, name: str, address: str) -> int:
+    try:
+        return await count_attempt(database, name, address)
+    except TooMany as error:
+        way = "log in from another one" if error.of_address else "set a new password with: payonce users passwd NAME"
+        raise NotAdmitted(f"{error}, or {way}", too_many=True) from None
+
+
+def _hash(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "replace")).digest()

@@ -1,0 +1,270 @@
+"""One attempt to deliver: signed afresh, sent once, and on record with what came of it.
+
+A worker that dies between the send and the record leaves no trace of the attempt, and the next run sends again: the
+same event id and the same bytes, so that the receiver can tell.
+"""
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+import msgspec
+
+from payonce.engine.audit import Severity, note
+from payonce.engine.database.connections import Connection, Database
+from payonce.engine.messages.contract import Contract
+from payonce.engine.messages.model import clean_text
+from payonce.engine.messages.policy import Policy, Steps
+from payonce.engine.messages.transaction import Reader, Tx
+from payonce.engine.messages.work import Work, handles
+from payonce.engine.monitoring import metrics
+from payonce.engine.webhooks.model import DeliveryState, EndpointState, place_of
+from payonce.engine.webhooks.registry import LOCATION, secrets_in_force
+from payonce.kit.log import get_logger
+from payonce.kit.outcomes import Held, NotSent, Retry, Unknown, Unprocessable
+from payonce.kit.redact import redact
+
+if TYPE_CHECKING:
+    from payonce.kit.crypto import Keyring
+    from payonce.kit.http import HttpClient, Response
+    from payonce.kit.webhooks import Secret
+
+SCHEDULE_S: Final = (5, 5 * 60, 30 * 60, 2 * 3_600, 5 * 3_600, 10 * 3_600, 10 * 3_600)
+"""What Standard Webhooks recommends after the first attempt, which is immediate."""
+JITTER_S: Final = 5.0
+RETRY_AFTER_MAX_S: Final = 12 * 3_600
+"""A receiver that asks for more patience than this is not obeyed for more."""
+DISABLE_AFTER_S: Final = 5 * 86_400
+"""An endpoint that has done nothing but fail for this long is disabled."""
+TIMEOUT_S: Final = 15.0
+CONNECT_TIMEOUT_S: Final = 5.0
+ANSWER_MAX_BYTES: Final = 64 * 1024
+NO_KEYS_LOOK_S: Final = 60.0
+"""How often a delivery that this process cannot sign looks for one that can."""
+ACTOR: Final = "payonce"
+
+log = get_logger(__name__)
+
+
+async def give_up(work: Work) -> None:
+    """The delivery ends as failed, where it can be replayed; there is no money in it that a person must look for."""
+    async with work.commit(rejected="given up") as tx:
+        await _end(tx, work.message.id, DeliveryState.FAILED, f"given up after {work.message.attempts + 1} attempts")
+
+
+class Delivery(msgspec.Struct, frozen=True, kw_only=True):
+    """Deliver an event to an endpoint: the delivery that is on record under the message's id."""
+
+    event: str
+    type: str
+    endpoint: str
+
+
+DELIVERIES: Final = Policy(
+    "webhook-deliveries",
+    max_attempts=1 + len(SCHEDULE_S),
+    backoff=Steps(*SCHEDULE_S, jitter_s=JITTER_S),
+    lease_s=30.0,
+    run_limit_s=60.0,
+    lanes=True,
+    on_give_up=give_up,
+    contract=Contract({"deliver": Delivery}),
+)
+
+
+class Sender:
+    """What deliveries are sent with. Without keys nothing can be signed: deliveries wait for a process with them."""
+
+    def __init__(
+        self, http: "HttpClient", database: Database, keys: "Keyring | None", policy: Policy = DELIVERIES
+    ) -> None:
+        """`policy` as the environment has changed it: a Retry-After delays what it says, and never hastens it."""
+        self.http = http
+        self.database = database
+        self.keys = keys
+        self.policy = policy
+
+
+def webhook_client(*, allow_private: bool) -> "HttpClient":
+    """No redirects, one look-up per connection, bounded answers; to private addresses only where it is allowed."""
+    # Not at the top: commands that deliver nothing need no HTTP client, which takes a while to load.
+    from payonce.kit.http import HttpClient
+
+    return HttpClient(
+        "webhooks",
+        None,
+        timeout_s=TIMEOUT_S,
+        connect_timeout_s=CONNECT_TIMEOUT_S,
+        max_body_bytes=ANSWER_MAX_BYTES,
+        allow_private=allow_private,
+    )
+
+
+@dataclass(frozen=True)
+class Came:
+    """What came of one attempt."""
+
+    status: int | None
+    latency_s: float
+    error: str | None = None
+    excerpt: str | None = None
+    retry_after_s: int | None = None
+
+    @property
+    def outcome(self) -> str:
+        if self.error is None:
+            return "delivered"
+        return "unanswered" if self.status is None else "refused"
+
+
+@handles(DELIVERIES)
+async def deliver(work: Work, sender: Sender) -> None:
+    """Sends the event once. Running twice is foreseen: receivers tell by the id."""
+    due = await _due(work.read, work.message.id)
+    if due is None:
+        raise Unprocessable(f"there is no delivery {work.message.id}; replay the event instead")
+    if due["state"] != DeliveryState.PENDING:
+        return
+    if due["endpoint_state"] != EndpointState.ENABLED:
+        reason = f"the endpoint is {due['endpoint_state']}: {due['endpoint_reason']}"
+        async with work.commit(rejected=reason) as tx:
+            await _end(tx, work.message.id, DeliveryState.SKIPPED, reason)
+        return
+    came = await _attempt(sender, work.read, due)
+    metrics.WEBHOOK_DELIVERY_SECONDS.labels(came.outcome).observe(came.latency_s)
+    if came.error is None:
+        async with work.commit() as tx:
+            await _record(tx.connection, work, due, came)
+            await _end(tx, work.message.id, DeliveryState.DELIVERED, None)
+        return
+    if came.status == 410:
+        async with work.commit(rejected="the receiver is gone") as tx:
+            await _record(tx.connection, work, due, came)
+            await _end(tx, work.message.id, DeliveryState.FAILED, came.error)
+            await _disable(tx.connection, due["endpoint_id"], "gone", "it answered 410 Gone", fails_for_s=0)
+        return
+    async with sender.database.transaction() as connection:
+        await _record(connection, work, due, came)
+        reason = f"nothing but failures for {DISABLE_AFTER_S // 86_400} days, the last: {came.error}"
+        await _disable(connection, due["endpoint_id"], "failing", reason, fails_for_s=DISABLE_AFTER_S)
+    raise Retry(came.error, _after_s(sender.policy, work, came))
+
+
+def _after_s(policy: Policy, work: Work, came: Came) -> float | None:
+    """By the policy; later when the receiver asks for it, within a bound."""
+    if came.retry_after_s is None:
+        return None
+    planned_s = policy.backoff.delay_s(work.message.attempts + 1, 0.0)
+    return max(planned_s, float(min(came.retry_after_s, RETRY_AFTER_MAX_S)))
+
+
+async def _attempt(sender: Sender, read: Reader, due: Any) -> Came:
+    from payonce.kit.http import BodyTooLarge, NotPublic
+    from payonce.kit.webhooks import signed_headers
+
+    body: bytes = due["body"]
+    signatures = signed_headers(await _secrets(sender, read, due["endpoint_id"]), due["event_id"], due["now"], body)
+    started = time.monotonic()
+    try:
+        answer = await sender.http.request(
+            "POST", due["url"], body=body, headers={"Content-Type": "application/json", **signatures}
+        )
+    except BodyTooLarge as long:
+        return _judged(long.status, time.monotonic() - started, f"an answer over {ANSWER_MAX_BYTES} bytes", None)
+    except NotPublic as private:
+        # A tenant who may choose the name must not learn from us what is where in our network.
+        log.warning("webhook_not_public", endpoint=str(due["endpoint_id"]), reason=private.reason)
+        return Came(None, time.monotonic() - started, "not sent: the host is not at a public address")
+    except (NotSent, Unknown) as failed:
+        return Came(None, time.monotonic() - started, redact(failed.reason))
+    return _judged(answer.status, answer.elapsed_s, answer.excerpt(), _patience_s(answer))
+
+
+async def _secrets(sender: Sender, read: Reader, endpoint_id: UUID) -> "list[Secret]":
+    """A process that cannot sign leaves the delivery to one that can; no attempt is used up."""
+    from payonce.kit.crypto import Unopenable
+
+    if sender.keys is None:
+        raise Held("this process has no PAYONCE_KEYS to sign webhooks with", NO_KEYS_LOOK_S)
+    try:
+        return await secrets_in_force(read, sender.keys, endpoint_id)
+    except Unopenable as problem:
+        raise Held(f"the secrets of endpoint {endpoint_id} cannot be read: {problem}", NO_KEYS_LOOK_S) from None
+
+
+def _judged(status: int, latency_s: float, excerpt: str, retry_after_s: int | None) -> Came:
+    """2xx is done, everything else is not; a redirect is not followed, for it may lead where nothing may be sent."""
+    if 200 <= status < 300:
+        return Came(status, latency_s, None, excerpt)
+    remark = ", and redirects are not followed" if 300 <= status < 400 else ""
+    return Came(status, latency_s, f"answered {status}{remark}", excerpt, retry_after_s)
+
+
+def _patience_s(answer: "Response") -> int | None:
+    return answer.retry_after_s if answer.status in (429, 503) else None
+
+
+async def _due(read: Reader, delivery_id: UUID) -> Any:
+    return await read.fetchrow(
+        """
+        select d.state, d.event_id, d.endpoint_id, v.body, e.url, e.state as endpoint_state,
+            e.reason as endpoint_reason, payonce.due_now() as now
+        from payonce.webhook_deliveries d
+        join payonce.webhook_events v on v.id = d.event_id
+        join payonce.webhook_endpoints e on e.id = d.endpoint_id
+        where d.id = $1
+        """,
+        delivery_id,
+    )
+
+
+async def _record(connection: Connection, work: Work, due: Any, came: Came) -> None:
+    await connection.execute(
+        """
+        insert into payonce.webhook_attempts (delivery_id, number, at, status, latency_ms, error, excerpt)
+        values ($1, $2, $3, $4, $5, $6, $7)
+        """,
+        work.message.id, work.message.attempts + 1, due["now"], came.status, round(came.latency_s * 1_000), came.error,
+        None if came.excerpt is None else clean_text(came.excerpt),
+    )  # fmt: skip
+    await connection.execute(
+        "update payonce.webhook_deliveries set attempts = attempts + 1, last_status = $2 where id = $1",
+        work.message.id, came.status,
+    )  # fmt: skip
+    # Written when it changes, so that a busy endpoint's row is not rewritten by every delivery.
+    await connection.execute(
+        """
+        update payonce.webhook_endpoints set failing_since = case when $2 then null else payonce.due_now() end
+        where id = $1 and (failing_since is null) <> $2
+        """,
+        due["endpoint_id"], came.error is None,
+    )  # fmt: skip
+
+
+async def _end(tx: Tx, delivery_id: UUID, state: DeliveryState, reason: str | None) -> None:
+    await tx.execute(
+        """
+        update payonce.webhook_deliveries set state = $2, reason = $3, ended_at = payonce.due_now()
+        where id = $1 and state = 'pending'
+        """,
+        delivery_id, state, reason,
+    )  # fmt: skip
+
+
+async def _disable(connection: Connection, endpoint_id: UUID, why: str, reason: str, *, fails_for_s: float) -> None:
+    url = await connection.fetchval(
+        """
+        update payonce.webhook_endpoints
+        set state = 'disabled', reason = $2, changed_at = payonce.due_now(), failing_since = null
+        where id = $1 and state = 'enabled' and failing_since <= payonce.due_now() - make_interval(secs => $3)
+        returning url
+        """,
+        endpoint_id, reason, float(fails_for_s),
+    )  # fmt: skip
+    if url is None:
+        return
+    metrics.WEBHOOK_ENDPOINTS_DISABLED.labels(why).inc()
+    text = f"{place_of(url)} disabled: {reason}"
+    log.warning("webhook_endpoint_disabled", endpoint=str(endpoint_id), place=place_of(url), reason=reason)
+    await note(connection, LOCATION, f"endpoint {endpoint_id}", text, actor=ACTOR, severity=Severity.WARNING)

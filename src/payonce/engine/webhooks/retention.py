@@ -1,0 +1,35 @@
+"""Old events leave with their deliveries and attempts; those that are still to be delivered stay."""
+
+from typing import Final
+
+from payonce.engine.database.connections import Database
+
+FORGET_EVENTS: Final = 500
+FORGET_BATCHES_MAX: Final = 20
+
+
+async def forget_events(database: Database, keep_days: int) -> int:
+    """Answers how many."""
+    forgotten = 0
+    for _ in range(FORGET_BATCHES_MAX):
+        count = await database.engine.fetchval(
+            """
+            with over as (
+                select id from payonce.webhook_events v
+                where created_at < payonce.due_now() - make_interval(days => $1)
+                  and not exists (
+                      select from payonce.webhook_deliveries d where d.event_id = v.id
+                        and (d.state = 'pending' or d.created_at >= payonce.due_now() - make_interval(days => $1))
+                  )
+                order by created_at limit $2
+            ), forgotten as (
+                delete from payonce.webhook_events v using over where v.id = over.id returning true
+            )
+            select count(*) from forgotten
+            """,
+            keep_days, FORGET_EVENTS,
+        )  # fmt: skip
+        forgotten += count
+        if count < FORGET_EVENTS:
+            break
+    return forgotten

@@ -1,0 +1,126 @@
+"""The application behind the port: routes of the house and of the services, and the pages mounted beside them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Final
+
+from fastapi import APIRouter, Depends, FastAPI
+from fastapi.routing import APIRoute
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from payonce.app.process import App
+from payonce.console.mount import CONSOLE, console, ways_in
+from payonce.http.approvals import approval_routes
+from payonce.http.body import refuse_repeated_names
+from payonce.http.effects import effect_routes
+from payonce.http.guard import Guard
+from payonce.http.health import health_routes
+from payonce.http.hosts import Hosts
+from payonce.http.jobs import job_routes
+from payonce.http.kit.attempts import attempts_by_kind
+from payonce.http.kit.problems import exception_handlers
+from payonce.http.openapi import describe
+from payonce.http.query import refuse_unknown_query
+from payonce.http.queues import queue_routes
+from payonce.http.webhooks import webhook_routes
+from payonce.services.billing.api.operations import account_role_routes, billing_ops_routes
+from payonce.services.billing.api.simulated_cards import PLACE, simulated_cards
+
+MOUNTS: Final[Mapping[str, Callable[[App], ASGIApp]]] = {
+    CONSOLE: lambda app: console(app, app.settings.host, app.console_token),
+    PLACE: simulated_cards,
+}
+"""Applications with pages of their own, by the path under which they answer. They do their own logins; bodies, times
+and trace ids are guarded here."""
+
+
+GUARD_MARGIN_S: Final = 5.0
+"""Beyond the patience of a door, which answers for itself when a run does not end."""
+
+
+BILLING, SUBSCRIPTIONS = "billing", "subscriptions"
+FOR_ALL: Final = (Depends(refuse_unknown_query), Depends(refuse_repeated_names))
+
+
+class _Web(FastAPI):
+    """With doors that are found by their path alone: the layers before the routes cost more than what a door does."""
+
+    doors: Mapping[str, ASGIApp] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        door = self.doors.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
+        if door is not None:
+            await door(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
+
+
+def build_web(app: App) -> FastAPI:
+    web = _Web(
+        title="payonce",
+        # Ours keeps its bytes; a page of documents would load its scripts from elsewhere.
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        exception_handlers=exception_handlers(),
+        dependencies=FOR_ALL,
+        generate_unique_id_function=_id_of,
+    )
+    pushes = app.backend.pushes
+    doors = [] if pushes is None else pushes.doors()
+    slow = {path: pushed.answers_within_s + GUARD_MARGIN_S for pushed, _ in doors for path in pushed.paths}
+    proxies_named = app.settings.trusted_proxies is not None
+    hosts = Hosts(app.settings.host, app.settings.access.allowed_hosts)
+    web.add_middleware(Guard, answer_limits_s=slow, proxies_named=proxies_named, hosts=hosts)
+    web.doors = {
+        path: Guard(door, answer_limits_s=slow, hosts=hosts, many_values=True)
+        for pushed, door in doors
+        for path in pushed.paths
+    }
+    web.state.desk = app
+    web.state.attempts = attempts_by_kind()
+    web.include_router(health_routes(app))
+    web.include_router(webhook_routes(app))
+    for build in _builders(app):
+        web.router.routes.extend(_built(build))
+    for path, mounted in MOUNTS.items():
+        web.mount(path, mounted(app))
+    web.router.routes.extend(ways_in())
+    web.router.routes[:0] = [
+        route
+        for service in app.services
+        if service.short_routes is not None and app.answers(service)
+        for route in service.short_routes()
+    ]
+    # First: a process of one role answers under the bare paths, whatever else answers there in a process of all. What
+    # is posted does not come to these routes, but whatever else is asked of a door is told that it takes posts.
+    web.router.routes[:0] = [
+        Route(path, door, methods=["POST"], include_in_schema=False) for pushed, door in doors for path in pushed.paths
+    ]
+    describe(web)
+    return web
+
+
+def _builders(app: App) -> list[Callable[[], APIRouter]]:
+    """The platform's routes, and those of the services that this process answers for."""
+    answered = [service for service in app.services if app.answers(service)]
+    operated = {role for service in answered for role in service.roles if service.name == BILLING}
+    builders = [queue_routes, job_routes, effect_routes, approval_routes]
+    builders += [billing_ops_routes] if operated else []
+    builders += [account_role_routes] if SUBSCRIPTIONS in operated else []
+    return [*builders, *(service.routes for service in answered if service.routes is not None)]
+
+
+@cache
+def _built(build: Callable[[], APIRouter]) -> Sequence[BaseRoute]:
+    """Routes that find their application in the request. Reading their signatures takes half a second, so a process
+    that opens many applications, as tests do, does it once."""
+    house = APIRouter(dependencies=FOR_ALL, generate_unique_id_function=_id_of)
+    house.include_router(build())
+    return house.routes
+
+
+def _id_of(route: APIRoute) -> str:
+    return route.name

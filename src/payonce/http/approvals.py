@@ -1,0 +1,102 @@
+"""What waits for a second person, and their decision, over HTTP."""
+
+from datetime import datetime
+from typing import Annotated, Final, Literal
+
+from fastapi import APIRouter, Path, Query, Response
+from pydantic import BaseModel, Field
+
+from payonce.engine.controls import Approval, Verdict, approvals, deny, grant
+from payonce.engine.messages.transaction import Tx
+from payonce.http.kit.auth import Caller, require
+from payonce.http.kit.context import AtDesk
+from payonce.http.kit.idempotency import Once, moves_money
+from payonce.http.kit.problems import not_found, responses
+from payonce.http.kit.scopes import APPROVALS_DECIDE, APPROVALS_READ
+from payonce.http.kit.values import PAGE_DEFAULT, Asked, Document, Limit, Money, Note, Number
+
+READ: Final = responses(400, 401, 403, 422, 429, 503)
+DECIDE: Final = responses(400, 401, 403, 404, 409, 413, 422, 429, 503)
+
+Listed = Literal["waiting", "granted", "denied", "expired", "all"]
+Reader = Annotated[Caller, require(APPROVALS_READ)]
+Id = Annotated[Number, Path(description="As GET /v1/approvals lists them.")]
+
+
+class ApprovalDocument(BaseModel):
+    id: int
+    action: str
+    subject: str
+    text: str
+    amounts: list[Money]
+    why: str
+    asked_by: str
+    asked_at: datetime
+    expires_at: datetime
+    state: Verdict
+    decided_by: str | None
+    decided_at: datetime | None
+    decided_why: str | None
+    result: Document
+
+
+class ApprovalPage(BaseModel):
+    approvals: list[ApprovalDocument]
+    next_before: int | None = Field(description="Give it as `before` for the next page; null on the last one.")
+
+
+class Decision(Asked):
+    note: Note = Field(description="What you looked at, or why not.")
+
+
+def approval_routes() -> APIRouter:
+    routes = APIRouter(prefix="/v1/approvals", tags=["approvals"])
+
+    @routes.get("", summary="What waits for a second person, the newest first", responses=READ)
+    async def list_approvals(
+        desk: AtDesk,
+        caller: Reader,
+        state: Listed = "waiting",
+        limit: Limit = PAGE_DEFAULT,
+        before: Annotated[Number | None, Query(description="The last id of the page before.")] = None,
+    ) -> ApprovalPage:
+        wanted = None if state == "all" else Verdict(state)
+        found = await approvals(desk.read, wanted, limit=limit, before=before)
+        following = found[-1].id if len(found) == limit else None
+        return ApprovalPage(approvals=[_document(each) for each in found], next_before=following)
+
+    @routes.post("/{approval_id}/grant", summary="Agree: it is done in the same moment",
+                 response_model=ApprovalDocument, responses=DECIDE)  # fmt: skip
+    async def grant_approval(
+        approval_id: Id, body: Decision, desk: AtDesk, once: Annotated[Once, moves_money(APPROVALS_DECIDE)]
+    ) -> Response:
+        async def act(tx: Tx) -> ApprovalDocument:
+            await _known(tx, approval_id)
+            return _document(await grant(tx, desk.actions, approval_id, once.caller.holder, body.note))
+
+        return await once.answer(act)
+
+    @routes.post("/{approval_id}/deny", summary="Refuse; it may be asked anew", response_model=ApprovalDocument,
+                 responses=DECIDE)  # fmt: skip
+    async def deny_approval(
+        approval_id: Id, body: Decision, desk: AtDesk, once: Annotated[Once, moves_money(APPROVALS_DECIDE)]
+    ) -> Response:
+        async def act(tx: Tx) -> ApprovalDocument:
+            await _known(tx, approval_id)
+            return _document(await deny(tx, approval_id, once.caller.holder, body.note))
+
+        return await once.answer(act)
+
+    return routes
+
+
+async def _known(tx: Tx, approval_id: int) -> None:
+    if not await tx.fetchval("select exists (select from payonce.approvals where id = $1)", approval_id):
+        raise not_found(f"approval {approval_id}")
+
+
+def _document(approval: Approval) -> ApprovalDocument:
+    names = [name for name in ApprovalDocument.model_fields if name != "amounts"]
+    return ApprovalDocument(
+        **{name: getattr(approval, name) for name in names}, amounts=[Money.of(each) for each in approval.amounts]
+    )

@@ -1,0 +1,179 @@
+"""Effects over HTTP: what was sent to vendors, and the answers that only a person can give."""
+
+from datetime import datetime
+from typing import Annotated, Any, Final
+from uuid import UUID
+
+from fastapi import APIRouter, Path, Query, Response
+from pydantic import BaseModel, Field
+
+from payonce.app.logging import without_secrets
+from payonce.engine.controls import Done, ReviewAnswer, ask
+from payonce.engine.effects.model import OPEN, Event, State
+from payonce.engine.effects.queries import Listed, effects, shown
+from payonce.engine.effects.review import Answer
+from payonce.engine.messages.transaction import Reader, Tx
+from payonce.http.kit.auth import Caller, require
+from payonce.http.kit.context import AtDesk
+from payonce.http.kit.idempotency import Once, moves_money
+from payonce.http.kit.problems import not_found, responses
+from payonce.http.kit.scopes import EFFECTS_ANSWER, EFFECTS_READ
+from payonce.http.kit.values import PAGE_DEFAULT, Asked, Document, Limit, Money, Name, Note
+from payonce.kit.money import loads_exact
+
+READ: Final = responses(400, 401, 403, 422, 429, 503)
+READ_ONE: Final = responses(400, 401, 403, 404, 422, 429, 503)
+ANSWER: Final = responses(400, 401, 403, 404, 409, 413, 422, 429, 503)
+
+Viewer = Annotated[Caller, require(EFFECTS_READ)]
+
+
+class EffectSummary(BaseModel):
+    id: UUID
+    kind: str
+    key: str
+    generation: int
+    state: State
+    safety: str
+    revision: int = Field(description="Say it with an answer: it is an answer to what you saw.")
+    attempt: int
+    scope: str | None
+    vendor: str
+    vendor_ref: str | None
+    review_cause: str | None
+    reason: str | None
+    amount: Money | None
+    service: str | None
+    tenant: str | None
+    message_id: UUID
+    trace_id: str | None
+    age_s: float
+    created_at: datetime
+    updated_at: datetime
+
+
+class EffectPage(BaseModel):
+    effects: list[EffectSummary]
+    next_after: UUID | None = Field(description="Give it as `after` for the next page; null on the last one.")
+
+
+class Try(BaseModel):
+    at: datetime
+    attempt: int
+    event: Event
+    detail: str | None
+    outcome: Document
+    vendor_ref: str | None
+
+
+class EffectStory(EffectSummary):
+    request: Document
+    outcome: Document
+    tries: list[Try]
+    question: str | None = Field(description="What a person has to decide; null when nothing is to be decided.")
+    answers: list[Answer] = Field(description="Only the safe ones.")
+    example_outcome: Document
+    queue: str | None
+    message_state: str | None
+
+
+class EffectAnswer(Asked):
+    answer: Answer
+    revision: int = Field(ge=0, le=2**31 - 1, description="As GET showed it.")
+    note: Note = Field(description="How you know; it is kept with the effect.")
+    outcome: Annotated[Any, Field(description="With happened: the vendor's answer.")] = None
+    vendor_ref: Name | None = Field(None, description="With happened: the vendor's own name for it.")
+
+
+class Answered(BaseModel):
+    """Done, or, above the asset's threshold, waiting for a second person to grant `approval`."""
+
+    effect: UUID
+    done: bool
+    state: State | None = None
+    redriven: bool | None = None
+    approval: int | None = None
+    expires_at: datetime | None = None
+
+
+def effect_routes() -> APIRouter:
+    routes = APIRouter(prefix="/v1/effects", tags=["effects"])
+
+    @routes.get("", summary="The oldest first; unless told otherwise those whose end is open", responses=READ)
+    async def list_effects(
+        desk: AtDesk,
+        caller: Viewer,
+        state: Annotated[list[State] | None, Query(max_length=len(State))] = None,
+        vendor: Name | None = None,
+        asset: Name | None = None,
+        queue: Annotated[Name | None, Query(description="Only those whose messages are in this queue now.")] = None,
+        limit: Limit = PAGE_DEFAULT,
+        after: Annotated[UUID | None, Query(description="The last effect of the page before.")] = None,
+    ) -> EffectPage:
+        states = tuple(state or OPEN)
+        found = await effects(desk.read, states, vendor=vendor, asset=asset, queue=queue, limit=limit, after=after)
+        following = found[-1].effect.id if len(found) == limit else None
+        return EffectPage(effects=[EffectSummary(**_summed_up(each)) for each in found], next_after=following)
+
+    @routes.get("/{effect_id}", summary="Its request, every try, and the question with its safe answers",
+                responses=READ_ONE)  # fmt: skip
+    async def show_effect(effect_id: Annotated[UUID, Path()], desk: AtDesk, caller: Viewer) -> EffectStory:
+        await _known(desk.read, effect_id)
+        found = await shown(desk.read, effect_id)
+        effect = found.listed.effect
+        tries = [
+            Try(at=line.at, attempt=line.attempt, event=line.event, detail=without_secrets(line.detail),
+                outcome=_document(line.outcome), vendor_ref=line.vendor_ref)
+            for line in found.evidence
+        ]  # fmt: skip
+        return EffectStory(
+            **_summed_up(found.listed), request=_document(effect.request), outcome=_document(effect.outcome),
+            tries=tries, question=found.question, answers=sorted(found.allowed),
+            example_outcome=_document(found.example_outcome), queue=found.queue, message_state=found.message_state,
+        )  # fmt: skip
+
+    @routes.post("/{effect_id}/answer", summary="Answer what only a person can", response_model=Answered,
+                 responses=ANSWER)  # fmt: skip
+    async def answer_effect(
+        effect_id: Annotated[UUID, Path()],
+        body: EffectAnswer,
+        desk: AtDesk,
+        once: Annotated[Once, moves_money(EFFECTS_ANSWER)],
+    ) -> Response:
+        async def act(tx: Tx) -> Answered:
+            await _known(tx, effect_id)
+            given = ReviewAnswer(effect_id, body.revision, body.answer, body.note, body.outcome, body.vendor_ref)
+            end = await ask(tx, desk.actions["answer review"], given, once.caller.holder, body.note)
+            if isinstance(end, Done):
+                return Answered(effect=effect_id, done=True, state=end.result["state"], redriven=end.result["redriven"])
+            return Answered(effect=effect_id, done=False, approval=end.id, expires_at=end.expires_at)
+
+        return await once.answer(act)
+
+    return routes
+
+
+async def _known(read: Reader | Tx, effect_id: UUID) -> None:
+    if not await read.fetchval("select exists (select from payonce.effects where id = $1)", effect_id):
+        raise not_found(f"effect {effect_id}")
+
+
+def _summed_up(listed: Listed) -> dict[str, Any]:
+    effect = listed.effect
+    same = ("id", "kind", "key", "generation", "state", "safety", "revision", "attempt", "scope", "vendor_ref",
+            "review_cause", "message_id", "trace_id")  # fmt: skip
+    return {
+        **{name: getattr(effect, name) for name in same},
+        "reason": without_secrets(effect.reason),
+        "amount": None if listed.amount is None else Money.of(listed.amount),
+        "vendor": listed.vendor,
+        "service": listed.service,
+        "tenant": listed.tenant,
+        "age_s": listed.age_s,
+        "created_at": listed.created_at,
+        "updated_at": listed.updated_at,
+    }
+
+
+def _document(text: str | None) -> Any:
+    return None if text is None else without_secrets(loads_exact(text))

@@ -1,0 +1,192 @@
+"""What stands around every request: a bounded body, a bounded time, a trace id, and an answer whatever happens."""
+
+import asyncio
+import re
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Final
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from payonce.engine.monitoring.metrics import HTTP_REQUESTS
+from payonce.http.body import refuse_many_values
+from payonce.http.held_bodies import OF_THIS_PROCESS, HeldBodies, HeldBody
+from payonce.http.hosts import Hosts
+from payonce.http.kit.problems import Problem, bug, document
+from payonce.kit.ids import new_id
+from payonce.kit.log import get_logger
+
+BODY_MAX_BYTES: Final = 1024 * 1024
+"""Four times what a message may carry, so that its own refusal can name the real limit."""
+BODY_LIMIT_S: Final = 10.0
+"""For a body to arrive: whoever sends a byte now and then holds nothing up for longer."""
+ANSWER_LIMIT_S: Final = 30.0
+"""Until an answer begins; what it streams after that may take its time."""
+
+FORWARDED_FOR: Final = (b"x-forwarded-for", b"forwarded")
+TRACE_HEADER: Final = b"trace-id"
+REQUEST_HEADER: Final = b"x-request-id"
+CACHE_HEADER: Final = b"cache-control"
+_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
+_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+log = get_logger(__name__)
+
+
+class Guard:
+    """Around the router, inside nothing of ours: what it does not catch would be a bare line of the server."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        body_max_bytes: int = BODY_MAX_BYTES,
+        body_limit_s: float = BODY_LIMIT_S,
+        answer_limit_s: float = ANSWER_LIMIT_S,
+        answer_limits_s: Mapping[str, float] | None = None,
+        proxies_named: bool = True,
+        hosts: Hosts | None = None,
+        many_values: bool = False,
+        bodies: HeldBodies = OF_THIS_PROCESS,
+    ) -> None:
+        self._app = app
+        self._body_max_bytes = body_max_bytes
+        self._body_limit_s = body_limit_s
+        self._answer_limit_s = answer_limit_s
+        self._answer_limits_s = answer_limits_s or {}
+        """By path, where an answer is the end of a run."""
+        self._warn_of_proxy = not proxies_named
+        self._hosts = hosts
+        self._bodies = bodies
+        self._many_values = many_values
+        """Whether a JSON body may have any number of values: messages of tasks do."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        answer = _Answer(scope, send)
+        if self._warn_of_proxy:
+            self._notice_proxy(scope)
+        try:
+            headers = dict(scope["headers"])
+            if self._hosts is not None:
+                self._hosts.check(headers.get(b"host"))
+            with HeldBody(self._bodies) as held:
+                body = await self._read_body(scope, receive, held)
+                if not self._many_values:
+                    refuse_many_values(headers.get(b"content-type", b"").decode("latin-1"), body)
+                limit_s = self._answer_limits_s.get(scope["path"], self._answer_limit_s)
+                async with asyncio.timeout(limit_s) as limit:
+                    answer.limit = limit
+                    await self._app(scope, _replayed(body, receive), answer.send)
+        except _Gone:
+            return
+        except Exception as error:
+            if answer.begun:
+                # Half an answer is out: the server breaks the connection off, so that nobody takes it for a whole one.
+                raise
+            answer.limit = None
+            await document(scope["path"], _told(error, scope), answer.trace_id)(scope, receive, answer.send)
+
+    def _notice_proxy(self, scope: Scope) -> None:
+        """Says once that a proxy is in front which the settings do not name."""
+        if any(name in FORWARDED_FOR for name, _ in scope["headers"]):
+            self._warn_of_proxy = False
+            address = (scope.get("client") or ("unknown",))[0]
+            log.warning(
+                "proxy_not_trusted", address=address, name_it_in="PAYONCE_TRUSTED_PROXIES",
+                until_then="limits on logins, API keys and connections count all its clients as one address",
+            )  # fmt: skip
+
+    async def _read_body(self, scope: Scope, receive: Receive, held: HeldBody) -> bytes:
+        """The whole body, or a Problem: routes see it at once, or not at all."""
+        length = dict(scope["headers"]).get(b"content-length", b"0")
+        if length.isdigit() and int(length) > self._body_max_bytes:
+            raise self._too_large()
+        parts = bytearray()
+        try:
+            async with asyncio.timeout(self._body_limit_s):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise _Gone
+                    parts += message.get("body", b"")
+                    if len(parts) > self._body_max_bytes:
+                        raise self._too_large()
+                    held.grow(len(parts))
+                    if not message.get("more_body", False):
+                        return bytes(parts)
+        except TimeoutError:
+            raise Problem(
+                HTTPStatus.REQUEST_TIMEOUT, f"the body did not arrive within {self._body_limit_s:g} s", headers=CLOSE
+            ) from None
+
+    def _too_large(self) -> Problem:
+        # What is left of the body would be read as the next request.
+        return Problem(
+            HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has at most {self._body_max_bytes:,} bytes", headers=CLOSE
+        )
+
+
+CLOSE: Final = {"Connection": "close"}
+
+
+class _Gone(Exception):
+    """The client went away before its request was whole."""
+
+
+class _Answer:
+    """Passes an answer on, with the headers that every answer has."""
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        self._scope = scope
+        self._send = send
+        self.begun = False
+        self.limit: asyncio.Timeout | None = None
+        # Always ours: a stranger must not write into the trace of somebody else's payment.
+        self.trace_id = str(new_id())
+        given = dict(scope["headers"]).get(REQUEST_HEADER, b"")
+        self._request_id = given if _REQUEST_ID.fullmatch(given) else None
+        scope.setdefault("state", {})["trace_id"] = self.trace_id
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.begun = True
+            if self.limit is not None:
+                self.limit.reschedule(None)
+            headers = [*message.get("headers", []), (TRACE_HEADER, self.trace_id.encode())]
+            if self._request_id is not None:
+                headers.append((REQUEST_HEADER, self._request_id))
+            if not any(name.lower() == CACHE_HEADER for name, _ in headers):
+                # Keys, tokens, amounts, people: what says nothing else is kept by no browser and no proxy.
+                headers.append((CACHE_HEADER, b"no-store"))
+            message = {**message, "headers": headers}
+            self._count(message["status"])
+        await self._send(message)
+
+    def _count(self, status: int) -> None:
+        method = self._scope["method"]
+        route = getattr(self._scope.get("route"), "path", "other")
+        HTTP_REQUESTS.labels(method if method in _METHODS else "other", route, str(status)).inc()
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    told = False
+
+    async def replay() -> Message:
+        nonlocal told
+        if told:
+            return await receive()
+        told = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replay
+
+
+def _told(error: Exception, scope: Scope) -> Problem:
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, TimeoutError):
+        return Problem(HTTPStatus.SERVICE_UNAVAILABLE, "the answer took too long; it may have been carried out")
+    log.error("http_bug", path=scope["path"], method=scope["method"], trace=scope["state"]["trace_id"], exc_info=error)
+    return bug()

@@ -1,0 +1,54 @@
+"""How much of requests' bodies this process holds at once.
+
+A body is read before the key is looked at, so anybody can send one, on every connection that there may be.
+"""
+
+from http import HTTPStatus
+from types import TracebackType
+from typing import Final, Self
+
+from payonce.http.kit.problems import RETRY_AFTER_S, Problem
+
+HELD_MAX_BYTES: Final = 64 * 1024 * 1024
+"""Of all bodies that arrive or are worked on."""
+SMALL_BYTES: Final = 16 * 1024
+"""The beginning of a body that does not count: large ones that fill the bound must not keep out ordinary requests. The
+limit on connections bounds these beginnings."""
+
+
+class HeldBodies:
+    def __init__(self, most_bytes: int = HELD_MAX_BYTES, small_bytes: int = SMALL_BYTES) -> None:
+        self.most_bytes = most_bytes
+        self.small_bytes = small_bytes
+        self.bytes = 0
+
+
+class HeldBody:
+    """One of them, from its first byte until its request is answered."""
+
+    def __init__(self, bodies: HeldBodies) -> None:
+        self._bodies = bodies
+        self._bytes = 0
+
+    def grow(self, length: int) -> None:
+        """It has this length now. Raises a Problem where the process holds too much; the rest must not be read."""
+        more = max(0, length - self._bodies.small_bytes) - self._bytes
+        if more > 0 and self._bodies.bytes + more > self._bodies.most_bytes:
+            raise Problem(
+                HTTPStatus.SERVICE_UNAVAILABLE, "too many large bodies arrive at once; try again",
+                headers={"Retry-After": str(RETRY_AFTER_S), "Connection": "close"},
+            )  # fmt: skip
+        self._bodies.bytes += more
+        self._bytes += more
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._bodies.bytes -= self._bytes
+        self._bytes = 0
+
+
+OF_THIS_PROCESS: Final = HeldBodies()

@@ -1,0 +1,141 @@
+"""The job log, traces and the audit log over HTTP."""
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from datetime import datetime
+from typing import Annotated, Final, Literal
+from uuid import UUID
+
+from fastapi import APIRouter, Path, Query
+from pydantic import BaseModel, Field
+
+from payonce.app.logging import without_secrets
+from payonce.engine.audit import Severity, notes
+from payonce.engine.messages import job_log as joblog
+from payonce.http.kit.auth import Caller, require
+from payonce.http.kit.context import AtDesk
+from payonce.http.kit.problems import not_found, responses
+from payonce.http.kit.scopes import AUDIT_READ, JOBS_READ
+from payonce.http.kit.values import PAGE_DEFAULT, Limit, Moment, Name, Number
+
+READ: Final = responses(400, 401, 403, 422, 429, 503)
+READ_ONE: Final = responses(400, 401, 403, 404, 422, 429, 503)
+
+Ended = Literal["success", "retry", "failed", "parked"]
+Reader = Annotated[Caller, require(JOBS_READ)]
+Auditor = Annotated[Caller, require(AUDIT_READ)]
+
+
+class Job(BaseModel):
+    """One ended run, or, in a trace, one message as it is now."""
+
+    id: int | None = Field(description="Place in the log; null for a live message.")
+    at: datetime
+    queue: str
+    message_id: UUID
+    trace_id: str
+    status: joblog.Status
+    attempts: int
+    action: str
+    correlation_id: str | None
+    idempotency_key: str | None
+    last_error: str | None
+    info: str | None = Field(description="What the run has to say that is no error.")
+    next_retry_at: datetime | None
+    worker: str | None
+    started_at: datetime | None
+    created_at: datetime
+    updated_at: datetime
+
+
+class JobPage(BaseModel):
+    jobs: list[Job]
+    next_before: int | None = Field(description="Give it as `before` for the next page; null on the last one.")
+
+
+class TraceDocument(BaseModel):
+    what: str
+    trace_ids: list[str]
+    entries: list[Job]
+    truncated: bool = Field(description="True when older entries, or further traces, were left out.")
+
+
+class AuditNote(BaseModel):
+    id: int
+    at: datetime
+    severity: Severity
+    location: str
+    reference: str
+    text: str
+    actor: str
+    seal: int | None = Field(description="The seal that covers it; null for the newest ones.")
+
+
+class AuditPage(BaseModel):
+    notes: list[AuditNote]
+    next_before: int | None
+
+
+def job_routes() -> APIRouter:
+    routes = APIRouter(tags=["logs"])
+
+    @routes.get("/v1/jobs", summary="Ended runs, the newest first", responses=READ)
+    async def list_jobs(
+        desk: AtDesk,
+        caller: Reader,
+        queue: Name | None = None,
+        status: Ended | None = None,
+        action: Name | None = None,
+        correlation_id: Name | None = None,
+        idempotency_key: Name | None = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        limit: Limit = PAGE_DEFAULT,
+        before: Annotated[Number | None, Query(description="The last id of the page before.")] = None,
+    ) -> JobPage:
+        found = await joblog.recent(
+            desk.read, queue=queue, status=status, action=action, correlation_id=correlation_id,
+            idempotency_key=idempotency_key, since=since, until=until, limit=limit, before_id=before,
+        )  # fmt: skip
+        return JobPage(jobs=shown_jobs(found), next_before=found[-1].id if len(found) == limit else None)
+
+    @routes.get("/v1/traces/{what}", summary="One payment across queues and runs, in time order", responses=READ_ONE)
+    async def trace(
+        what: Annotated[Name, Path(description="A trace, message or correlation id, or an idempotency key.")],
+        desk: AtDesk,
+        caller: Reader,
+    ) -> TraceDocument:
+        found = await joblog.trace(desk.read, what)
+        if not found.entries:
+            raise not_found(f"trace of {what!r} in this database, or it is older than the job log")
+        return TraceDocument(
+            what=what, trace_ids=list(found.trace_ids), entries=shown_jobs(found.entries), truncated=found.truncated
+        )
+
+    @routes.get("/v1/audit", summary="Who did what, the newest first", responses=READ)
+    async def list_audit_notes(
+        desk: AtDesk,
+        caller: Auditor,
+        reference: Name | None = None,
+        severity: Severity | None = None,
+        actor: Name | None = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        limit: Limit = PAGE_DEFAULT,
+        before: Annotated[Number | None, Query(description="The last id of the page before.")] = None,
+    ) -> AuditPage:
+        found = await notes(
+            desk.read, reference=reference, severity=severity, actor=actor, since=since, until=until, before=before,
+            limit=limit,
+        )  # fmt: skip
+        shown = [AuditNote(**asdict(each)) for each in found]
+        return AuditPage(notes=shown, next_before=found[-1].id if len(found) == limit else None)
+
+    return routes
+
+
+def shown_jobs(entries: Iterable[joblog.Entry]) -> list[Job]:
+    return [
+        Job(**{**asdict(entry), "last_error": without_secrets(entry.last_error), "info": without_secrets(entry.info)})
+        for entry in entries
+    ]

@@ -1,0 +1,354 @@
+"""HTTP/1.1 on one connection: bounds on heads and bodies, one request at a time, and no endless wait."""
+
+import asyncio
+import time
+from functools import partial
+from http import HTTPStatus
+from typing import Any, Final
+
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from payonce.engine.monitoring.metrics import HTTP_REQUESTS
+from payonce.http.connections import Connections
+from payonce.http.framing import check_framing
+from payonce.http.kit.problems import Problem, document
+from payonce.http.turns import Turns
+from payonce.kit.log import get_logger
+from payonce.kit.networks import network_of
+
+HEAD_LIMIT_S: Final = 10.0
+"""For the head of a request to arrive, from the connection or the first byte: silence must not hold a connection."""
+HELD_LOOK_S: Final = 1.0
+HEAD_MAX_BYTES: Final = 64 * 1024
+"""All that comes before the body, and after it as a trailer: it is held in memory before anybody is asked for a key."""
+URL_MAX_BYTES: Final = 8 * 1024
+HEADERS_MAX: Final = 200
+HEAD_PART_BYTES: Final = 512
+"""Parsed at once: at most some twenty requests, mostly one. What comes behind them waits until they are answered."""
+BODY_PART_BYTES: Final = 64 * 1024
+"""Parsed at once of a body whose length is known, and never beyond its end: further requests may follow there."""
+CHUNKS_PART_BYTES: Final = 4 * 1024
+"""Parsed in one turn of a body that comes in chunks: each chunk, however small, is a call."""
+CHUNKS_FIRST_BYTES: Final = 16 * 1024
+"""Of such a body in turn with requests; the rest when no other request waits, as with pipelined ones."""
+HEAD_END: Final = b"\r\n\r\n"
+
+log = get_logger(__name__)
+
+
+class _Flow(FlowControl):
+    """Reads on when neither the server nor we have a reason to wait."""
+
+    _server_waits = False
+    holding = False
+    """Whether data that arrived wait to be parsed."""
+
+    def pause_reading(self) -> None:
+        self._server_waits = True
+        self._apply()
+
+    def resume_reading(self) -> None:
+        self._server_waits = False
+        self._apply()
+
+    def hold(self, holding: bool) -> None:
+        self.holding = holding
+        self._apply()
+
+    def _apply(self) -> None:
+        if self.holding or self._server_waits:
+            super().pause_reading()
+        else:
+            super().resume_reading()
+
+
+class PunctualProtocol(HttpToolsProtocol):
+    """Closes a connection on which the head of a request does not arrive in time or does not end; the server itself
+    would wait, and would keep it all. Requests start in turn with those of other connections."""
+
+    head_limit_s: float = HEAD_LIMIT_S
+    idle_since: float | None = None
+    drains: int = 0
+    _address = ""
+    _head_due: asyncio.TimerHandle | None = None
+    _in_head = False
+    _heads_begun = 0
+    _received_bytes = 0
+    """Of a head that is still coming, without the data that it began in: those may hold a whole body before it."""
+    _read_bytes = 0
+    """Of the head as far as it was read."""
+    _refusal: Problem | None = None
+    _held = b""
+    """What arrived and is not parsed yet."""
+    _in_body = False
+    _body_begun = False
+    _body_left_bytes: int | None = None
+    """None where the body comes in chunks: only its parser knows where it ends."""
+    _chunks_bytes = 0
+    """Of such a body, as far as it is parsed."""
+    _refused = False
+    """Nothing more is parsed; requests that came before are answered."""
+    _queued = False
+    """Whether this connection waits for its turn."""
+    _current: RequestResponseCycle | None = None
+    _continuing = False
+    """While an answer ends and the next request of the connection follows."""
+
+    def __init__(self, *, limits: Connections, turns: Turns, **server: Any) -> None:
+        super().__init__(**server)
+        self._limits = limits
+        self._turns = turns
+
+    @property
+    def unsent_bytes(self) -> int:
+        return self.transport.get_write_buffer_size()
+
+    @property
+    def stalled(self) -> bool:
+        return self.flow.write_paused or (self.transport.is_closing() and self.unsent_bytes > 0)
+
+    def abort(self) -> None:
+        self._disconnect()
+        self.transport.abort()
+
+    def resume_writing(self) -> None:
+        self.drains += 1
+        super().resume_writing()
+
+    def _disconnect(self) -> None:
+        """Tells the request in progress; the server itself tells the last one that it has parsed."""
+        if self._current is not None and not self._current.response_complete:
+            self._current.disconnected = True
+            self._current.message_event.set()
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
+        self._held += data
+        if self._in_body and self._body_left_bytes is None:
+            self._queue_chunks()
+        elif self._in_body:
+            self._parse_held()
+        elif self._is_answering:
+            self._flow.hold(True)
+        else:
+            # Whoever waits for an answer before the next request comes first.
+            self._queue(pipelined=self._held.count(HEAD_END, 0, BODY_PART_BYTES) > 1)
+
+    @property
+    def _is_answering(self) -> bool:
+        """Whether a whole request is here: what comes behind it waits unparsed."""
+        return bool(self.pipeline) or (self.cycle is not None and not self.cycle.response_complete)
+
+    def _answering_earlier(self) -> RequestResponseCycle | None:
+        """The request in progress, if it is not the one that is being parsed."""
+        current = self._current
+        if current is None or current.response_complete or (self.cycle is current and not self._in_head):
+            return None
+        return current
+
+    def _queue(self, *, pipelined: bool) -> None:
+        """What arrived is parsed, and its request begun, when it is this connection's turn."""
+        self._flow.hold(True)
+        if not self._queued:
+            self._queued = True
+            self._turns.request(self._address, self._take_turn, pipelined=pipelined)
+
+    def _queue_chunks(self) -> None:
+        self._queue(pipelined=self._chunks_bytes >= CHUNKS_FIRST_BYTES)
+
+    def _take_turn(self) -> None:
+        self._queued = False
+        if not self.transport.is_closing():
+            self._parse_held()
+
+    def _parse_held(self) -> None:
+        """In small parts and only up to the next whole request: one piece of data can hold thousands. Of chunks, only
+        what may be parsed in one turn."""
+        data, at, chunks_left = self._held, 0, CHUNKS_PART_BYTES
+        while at < len(data) and not (self.transport.is_closing() or self._refused):
+            if self._in_body:
+                left = self._body_left_bytes
+                if left is None:
+                    if chunks_left <= 0:
+                        break
+                    chunks_left -= HEAD_PART_BYTES
+                    self._chunks_bytes += HEAD_PART_BYTES
+                size = HEAD_PART_BYTES if left is None else max(1, min(left, BODY_PART_BYTES))
+            elif self._is_answering:
+                break
+            else:
+                size = HEAD_PART_BYTES
+            self._parse(data[at : at + size])
+            at += size
+        self._held = b"" if self.transport.is_closing() or self._refused else data[at:]
+        self._flow.hold(bool(self._held) or self._refused)
+        if self._held and self._in_body:
+            self._queue_chunks()
+
+    def _parse(self, data: bytes) -> None:
+        waiting_for = self._heads_begun if self._head_due is not None else 0
+        super().data_received(data)
+        if waiting_for and self._head_due is not None and self._heads_begun == waiting_for:
+            self._received_bytes += len(data)
+            if self._received_bytes > HEAD_MAX_BYTES:
+                self._refusal = _HEAD_TOO_LONG
+                self.send_400_response("")
+
+    def on_response_complete(self) -> None:
+        self._continuing = True
+        super().on_response_complete()
+        self._continuing = False
+        if self._is_answering or self.transport.is_closing():
+            return
+        self.idle_since = time.monotonic()
+        if self._held:
+            self._queue(pipelined=True)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        # While its body comes, nothing of it is carried out yet.
+        self.idle_since = time.monotonic() if self._in_body and cycle is self.cycle else None
+        self._current = cycle
+        if not self._continuing:
+            # It is this connection's turn.
+            super()._start_asgi_task(cycle, app)
+            return
+
+        def start() -> None:
+            if not self.transport.is_closing():
+                HttpToolsProtocol._start_asgi_task(self, cycle, app)
+
+        self._turns.request(self._address, start, pipelined=True)
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        if len(self.url) > URL_MAX_BYTES:
+            self._refuse(_URL_TOO_LONG)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._read_bytes += len(name) + len(value) + len(b": \r\n")
+        if self._read_bytes + len(self.url) > HEAD_MAX_BYTES:
+            self._refuse(_HEAD_TOO_LONG)
+        if self._in_body:
+            # A trailer. Among the headers it would pass by whoever set or removed those on the way.
+            return
+        if len(self.headers) == HEADERS_MAX:
+            self._refuse(_TOO_MANY_HEADERS)
+        super().on_header(name, value)
+
+    def _refuse(self, problem: Problem) -> None:
+        """The parser stops at an exception and reports it as a request that cannot be read."""
+        self._refusal = problem
+        raise problem
+
+    def send_400_response(self, msg: str) -> None:
+        """Where the server refuses what it cannot read."""
+        if self.transport.is_closing() or self._refused:
+            return
+        if (earlier := self._answering_earlier()) is not None:
+            # The refusal would be taken for the answer to that one.
+            self._refused = True
+            earlier.keep_alive = False
+            return
+        problem = self._refusal or _UNREADABLE
+        HTTP_REQUESTS.labels("other", "other", str(int(problem.status))).inc()
+        answer = document("", problem)
+        lines = [f"HTTP/1.1 {problem.status.value} {problem.status.phrase}".encode()]
+        lines += [name + b": " + value for name, value in answer.raw_headers]
+        self.transport.write(b"\r\n".join([*lines, b"", bytes(answer.body)]))
+        self.transport.close()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.flow = self._flow = _Flow(transport)
+        self.idle_since = time.monotonic()
+        host = self.client[0] if self.client is not None else ""
+        self._address = network_of(host)
+        if self._limits.admit(self, host):
+            self._await_head()
+        else:
+            self._refusal = _TOO_MANY
+            self.send_400_response("")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head = True
+        self._heads_begun += 1
+        self._received_bytes = self._read_bytes = 0
+        self._await_head()
+
+    def on_headers_complete(self) -> None:
+        self._head_came()
+        try:
+            length = check_framing(self.parser.get_http_version(), self.url, self.headers)
+        except Problem as problem:
+            self._refuse(problem)
+        self._in_head, self._in_body, self._body_begun = False, True, False
+        self._body_left_bytes, self._chunks_bytes = length, 0
+        super().on_headers_complete()
+        if self.parser.should_upgrade():
+            # Nothing is upgraded, and the parser reads no further request of this connection.
+            self.cycle.keep_alive = False
+
+    def on_body(self, body: bytes) -> None:
+        self._body_begun = True
+        if self._body_left_bytes is not None:
+            self._body_left_bytes -= len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._in_body = False
+        if self.cycle is self._current and not self.cycle.response_complete:
+            self.idle_since = None
+        if not self._body_begun or self.cycle is not self._current:
+            super().on_message_complete()
+            return
+        # The request has begun; what is done with its body is done in turn with other requests.
+        self._turns.request(self._address, partial(_end_body, self.cycle), pipelined=False)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._limits.leave(self)
+        self._disconnect()
+        self._head_came()
+        super().connection_lost(exc)
+
+    def _await_head(self) -> None:
+        if self._head_due is None:
+            self._head_due = self.loop.call_later(self.head_limit_s, self._head_is_late)
+
+    def _head_is_late(self) -> None:
+        if self._flow.holding:
+            # The rest of it may be among what arrived and waits for its turn.
+            self._head_due = self.loop.call_later(HELD_LOOK_S, self._head_is_late)
+        else:
+            self.transport.close()
+
+    def _head_came(self) -> None:
+        if self._head_due is not None:
+            self._head_due.cancel()
+            self._head_due = None
+
+
+def _end_body(cycle: RequestResponseCycle) -> None:
+    if not cycle.response_complete:
+        cycle.more_body = False
+        cycle.message_event.set()
+
+
+_CLOSE: Final = {"Connection": "close"}
+_UNREADABLE: Final = Problem(HTTPStatus.BAD_REQUEST, "this is no HTTP request that can be read", headers=_CLOSE)
+_URL_TOO_LONG: Final = Problem(
+    HTTPStatus.REQUEST_URI_TOO_LONG, f"a URL has at most {URL_MAX_BYTES:,} bytes", headers=_CLOSE
+)
+_HEAD_TOO_LONG: Final = Problem(
+    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"the head of a request has at most {HEAD_MAX_BYTES:,} bytes",
+    headers=_CLOSE,
+)  # fmt: skip
+_TOO_MANY_HEADERS: Final = Problem(
+    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"a request has at most {HEADERS_MAX} headers", headers=_CLOSE
+)
+_TOO_MANY: Final = Problem(
+    HTTPStatus.SERVICE_UNAVAILABLE, "too many connections are open, in all or from this address; try again later",
+    headers=_CLOSE | {"Retry-After": "5"},
+)  # fmt: skip

@@ -1,0 +1,303 @@
+"""Queues over HTTP: look into them, pause, resume, and let parked messages start over."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import datetime
+from typing import Annotated, Any, Final, Literal, Self
+from uuid import UUID
+
+from fastapi import APIRouter, Path, Query, Response
+from pydantic import BaseModel, Field, model_validator
+
+from payonce.app.logging import without_secrets
+from payonce.engine.controls import Done, amounts_of, ask, in_review_of, needs_second_person, redrive_of
+from payonce.engine.messages import bulk
+from payonce.engine.messages.model import State
+from payonce.engine.messages.ports import Filter, Stored
+from payonce.engine.messages.transaction import Tx
+from payonce.http.health import Depths, QueueDepth
+from payonce.http.kit.auth import Caller, require
+from payonce.http.kit.context import AtDesk, Desk
+from payonce.http.kit.idempotency import Once, moves_money
+from payonce.http.kit.problems import not_found, responses
+from payonce.http.kit.scopes import QUEUES_READ, QUEUES_STEER
+from payonce.http.kit.values import NUMBER_MAX, PAGE_DEFAULT, Asked, Document, Limit, Moment, Money, Name, Note
+from payonce.kit.outcomes import Stale
+
+IDS_MAX: Final = 1_000
+"""Messages that one redrive names one by one."""
+READ: Final = responses(400, 401, 403, 404, 422, 429, 503)
+STEER: Final = responses(400, 401, 403, 404, 409, 413, 422, 429, 503)
+
+OperationId = Annotated[int, Path(ge=1, le=2**63 - 1)]
+QueueName = Annotated[Name, Path(description="As GET /v1/queues lists them.")]
+Reader = Annotated[Caller, require(QUEUES_READ)]
+Steerer = Annotated[Caller, require(QUEUES_STEER)]
+
+
+class StoredMessage(BaseModel):
+    """A message as it lies in the store; secrets in its payload are hidden."""
+
+    id: UUID
+    queue: str
+    action: str
+    state: str
+    correlation_id: str | None
+    idempotency_key: str | None
+    trace_id: str
+    lane: str | None
+    created_at: datetime | None
+    ready_at: datetime | None = Field(
+        description="When it falls due; of a parked one, since when it is. Null while it is not known."
+    )
+    attempts: int
+    max_attempts: int | None
+    crashes: int
+    lease_until: datetime | None
+    worker: str | None
+    last_error: str | None
+    payload: Document
+
+
+class MessagePage(BaseModel):
+    queue: str
+    state: str
+    messages: list[StoredMessage]
+    next_after: UUID | None = Field(description="Give it as `after` for the next page; null on the last one.")
+
+
+class Pause(Asked):
+    reason: Note = Field(description="Shown to whoever asks why.")
+
+
+class Paused(BaseModel):
+    queue: str
+    paused: bool
+
+
+class Redriven(BaseModel):
+    """Above the thresholds of what they move a second person must agree: then `approval` is the one to grant. More than
+    50,000 messages are redriven in batches: then `operation` is the one to follow."""
+
+    queue: str
+    matching: int
+    redriven: int
+    in_review: int = Field(0, description="Of the redriven, those that wait again, for the answer to a review.")
+    amounts: list[Money] = Field(description="What they may move; of an operation it is not added up.")
+    approval: int | None = None
+    operation: int | None = None
+
+
+class QueueOperation(BaseModel):
+    """A redrive or purge in batches, and how far it has come."""
+
+    id: int
+    kind: bulk.Kind
+    queue: str
+    state: State
+    status: bulk.Status
+    total: int = Field(description="Matching messages when it began; counting stops at a million.")
+    changed: int
+    kept: int = Field(description="Left by a purge, because money may be under way.")
+    error: str | None
+    asked_by: str
+    why: str
+    created_at: datetime
+    updated_at: datetime
+
+
+class QueueOperations(BaseModel):
+    queue: str
+    operations: list[QueueOperation]
+
+
+class Choice(Asked):
+    """Which parked messages are meant: those that match every field given, or with `all` every one of the queue."""
+
+    ids: list[UUID] | None = Field(None, min_length=1, max_length=IDS_MAX)
+    action: Name | None = None
+    correlation_id: Name | None = None
+    error_contains: Name | None = None
+    parked_after: Moment | None = None
+    parked_before: Moment | None = None
+    all: Literal[True] | None = Field(None, description="In place of any other choice.")
+
+    @model_validator(mode="after")
+    def _chooses(self) -> Self:
+        """An empty choice is more often a script's mistake than a wish for everything."""
+        if self.all and self.choice():
+            raise ValueError("either all, or which ones; not both")
+        if not self.all and not self.choice():
+            raise ValueError('say which messages: ids, action, correlation_id, …; or "all": true for every one')
+        return self
+
+    def choice(self) -> dict[str, Any]:
+        return self.model_dump(exclude={"all", "expected", "why"}, exclude_none=True)
+
+
+class RedriveRequest(Choice):
+    """The messages that start over."""
+
+    expected: int | None = Field(None, ge=0, le=NUMBER_MAX, description="If another number matches, nothing is done.")
+    why: Note = Field(description="For the audit log and the second person.")
+
+
+class RedrivePreview(BaseModel):
+    """What a redrive would do now."""
+
+    queue: str
+    matching: int
+    in_review: int = Field(
+        description="Of these an effect waits for a person: they would go straight back to waiting. Answer it instead "
+        "(GET /v1/effects?state=review&queue=…); the answer wakes its message."
+    )
+    unreadable: int = Field(description="These are no messages and stay; they can only be purged.")
+    amounts: list[Money]
+    unknown_amounts: int = Field(description="Messages of which nobody can tell what they will move.")
+    second_person: str | None = Field(description="Why a second person must agree; null when nobody has to.")
+    messages: list[StoredMessage] = Field(description="The first of them.")
+
+
+def queue_routes() -> APIRouter:
+    routes = APIRouter(prefix="/v1/queues", tags=["queues"])
+
+    @routes.get("", summary="All queues: messages by state, age of the oldest, paused or not", responses=READ)
+    async def list_queues(desk: AtDesk, caller: Reader) -> Depths:
+        depths = [await desk.admin.depth(name) for name in await desk.admin.queues()]
+        return Depths(queues=[QueueDepth(**asdict(depth)) for depth in depths])
+
+    @routes.get("/{queue}", summary="One queue", responses=READ)
+    async def show_queue(queue: QueueName, desk: AtDesk, caller: Reader) -> QueueDepth:
+        await _known(desk, queue)
+        return QueueDepth(**asdict(await desk.admin.depth(queue)))
+
+    @routes.get("/{queue}/messages", summary="Messages in the order they fall due", responses=READ)
+    async def list_messages(
+        queue: QueueName,
+        desk: AtDesk,
+        caller: Reader,
+        state: State = State.READY,
+        limit: Limit = PAGE_DEFAULT,
+        after: Annotated[UUID | None, Query(description="The last message of the page before.")] = None,
+    ) -> MessagePage:
+        await _known(desk, queue)
+        found = await desk.admin.peek(queue, state, limit, after)
+        following = found[-1].message.id if len(found) == limit else None
+        return MessagePage(queue=queue, state=state, messages=_shown(found), next_after=following)
+
+    @routes.post("/{queue}/pause", summary="Stop claims at once; nothing is lost", responses=STEER)
+    async def pause_queue(queue: QueueName, body: Pause, desk: AtDesk, caller: Steerer) -> Paused:
+        await _known(desk, queue)
+        await desk.admin.pause(queue, body.reason, caller.holder)
+        return Paused(queue=queue, paused=True)
+
+    @routes.post("/{queue}/resume", summary="Let a paused queue be worked on again", responses=STEER)
+    async def resume_queue(queue: QueueName, desk: AtDesk, caller: Steerer) -> Paused:
+        await _known(desk, queue)
+        await desk.admin.resume(queue, caller.holder)
+        return Paused(queue=queue, paused=False)
+
+    @routes.post("/{queue}/redrive/preview", summary="What a redrive would do now; nothing is changed", responses=STEER)
+    async def preview_redrive(queue: QueueName, body: Choice, desk: AtDesk, caller: Reader) -> RedrivePreview:
+        await _known(desk, queue)
+        return await _previewed(desk, queue, Filter(**body.choice()))
+
+    @routes.post(
+        "/{queue}/redrive", summary="Let parked messages start over: attempts, crashes and age from zero",
+        response_model=Redriven, responses=STEER,
+    )  # fmt: skip
+    async def redrive(
+        queue: QueueName, body: RedriveRequest, desk: AtDesk, once: Annotated[Once, moves_money(QUEUES_STEER)]
+    ) -> Response:
+        async def act(tx: Tx) -> Redriven:
+            await _known(desk, queue)
+            return await redrive_parked(tx, desk, queue, body, once.caller.holder)
+
+        return await once.answer(act)
+
+    _add_operations(routes)
+    return routes
+
+
+def _add_operations(routes: APIRouter) -> None:
+    @routes.get("/{queue}/operations", summary="Redrives and purges in batches, the newest first", responses=READ)
+    async def list_operations(
+        queue: QueueName, desk: AtDesk, caller: Reader, limit: Limit = PAGE_DEFAULT
+    ) -> QueueOperations:
+        await _known(desk, queue)
+        found = await bulk.operations(desk.read, queue, limit)
+        return QueueOperations(queue=queue, operations=[_operation(each) for each in found])
+
+    @routes.get("/{queue}/operations/{operation}", summary="One of them, with its progress", responses=READ)
+    async def show_operation(queue: QueueName, operation: OperationId, desk: AtDesk, caller: Reader) -> QueueOperation:
+        return _operation(await _operation_of(desk, queue, operation))
+
+    @routes.post("/{queue}/operations/{operation}/stop", summary="Stop it; what is changed stays so", responses=STEER)
+    async def stop_operation(queue: QueueName, operation: OperationId, desk: AtDesk, caller: Steerer) -> QueueOperation:
+        await _operation_of(desk, queue, operation)
+        async with desk.begin() as tx:
+            return _operation(await bulk.stop(tx, operation, caller.holder))
+
+
+async def _operation_of(desk: Desk, queue: str, operation_id: int) -> bulk.Operation:
+    await _known(desk, queue)
+    found = await bulk.operation_of(desk.read, operation_id)
+    if found is None or found.queue != queue:
+        raise not_found(f"operation {operation_id} of {queue}")
+    return found
+
+
+def _operation(found: bulk.Operation) -> QueueOperation:
+    return QueueOperation(**{name: getattr(found, name) for name in QueueOperation.model_fields})
+
+
+async def redrive_parked(tx: Tx, desk: Desk, queue: str, body: RedriveRequest, by: str) -> Redriven:
+    asked = await redrive_of(tx, desk.admin, queue, Filter(**body.choice()))
+    if body.expected is not None and asked.count != body.expected:
+        raise Stale(f"{asked.count:,} parked messages of {queue} match, and not {body.expected:,}; look again")
+    ids: Sequence[UUID] = ()
+    if asked.count and not asked.in_batches:
+        ids = await desk.admin.choose(queue, State.PARKED, asked.which, asked.count, within=tx.connection)
+    amounts = [Money.of(amount) for amount in await amounts_of(tx, ids)]
+    told: dict[str, Any] = {
+        "queue": queue, "matching": asked.count, "amounts": amounts, "in_review": await in_review_of(tx, ids),
+    }  # fmt: skip
+    if not asked.count:
+        return Redriven(**told, redriven=0)
+    end = await ask(tx, desk.actions["redrive"], asked, by, body.why)
+    if isinstance(end, Done):
+        return Redriven(**told, redriven=end.result["redriven"], operation=end.result.get("operation"))
+    return Redriven(**told, redriven=0, approval=end.id)
+
+
+async def _previewed(desk: Desk, queue: str, which: Filter) -> RedrivePreview:
+    preview = await desk.admin.preview(queue, State.PARKED, which)
+    async with desk.begin() as tx:
+        asked = await redrive_of(tx, desk.admin, queue, which)
+        weighed = await desk.actions["redrive"].weigh(tx, asked)
+        because = await needs_second_person(tx, weighed)
+    return RedrivePreview(
+        queue=queue, matching=asked.count, in_review=preview.in_review, unreadable=preview.unreadable,
+        amounts=[Money.of(amount) for amount in weighed.amounts], unknown_amounts=weighed.unknown,
+        second_person=because or None, messages=_shown([each for each in preview.samples if each.readable]),
+    )  # fmt: skip
+
+
+async def _known(desk: Desk, queue: str) -> None:
+    if queue not in await desk.admin.queues():
+        raise not_found(f"queue {queue!r}")
+
+
+def _shown(found: Sequence[Stored]) -> list[StoredMessage]:
+    same = ("id", "queue", "action", "correlation_id", "idempotency_key", "lane", "created_at", "attempts",
+            "max_attempts")  # fmt: skip
+    return [
+        StoredMessage(
+            **{name: getattr(stored.message, name) for name in same},
+            state=stored.state, trace_id=stored.message.trace, ready_at=stored.ready_at if stored.due_known else None,
+            crashes=stored.crashes,
+            lease_until=stored.lease_until, worker=stored.worker, last_error=without_secrets(stored.last_error),
+            payload=without_secrets(stored.message.payload),
+        )
+        for stored in found
+    ]  # fmt: skip

@@ -1,0 +1,105 @@
+"""The listening server: in the process' own loop, with a bound on silent connections."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
+from typing import Any, Final, cast
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from payonce.app.process import App
+from payonce.http.application import build_web
+from payonce.http.connections import Connections
+from payonce.http.protocol import PunctualProtocol
+from payonce.http.turns import Turns
+from payonce.kit.log import get_logger
+from payonce.kit.outcomes import Unavailable
+
+SHUTDOWN_LIMIT_S: Final = 5
+KEEP_ALIVE_S: Final = 15
+SEND_BUFFER_BYTES: Final = 64 * 1024
+"""In the kernel, per connection. Its own limit is some megabytes, which thousands of unread answers fit into."""
+
+log = get_logger(__name__)
+
+
+@asynccontextmanager
+async def listening(app: App, host: str, port: int) -> AsyncIterator[int]:
+    """Serves in this very loop until the block ends; answers with the port, which the system chose if it was 0."""
+    listener = bound(host, port)
+    access, proxies = app.settings.access, app.settings.trusted_proxies
+    connections = Connections(access.http_connections, access.http_connections_per_address, proxies)
+    async with served(build_web(app), listener, proxies, connections) as (chosen, task):
+        app.loops["web"] = task
+        log.info("listening", url=f"http://{host}:{chosen}")
+        if app.backend.pushes is not None:
+            app.backend.pushes.address = _reached_at(host, chosen)
+        try:
+            yield chosen
+        finally:
+            del app.loops["web"]
+            app.closing.set()
+
+
+@asynccontextmanager
+async def served(
+    web: ASGIApp, listener: socket.socket, proxies: str | None = None, connections: Connections | None = None
+) -> AsyncIterator[tuple[int, "asyncio.Task[None]"]]:
+    """Any application, until the block ends: the port, and what serves it."""
+    limits = Connections(proxies=proxies) if connections is None else connections
+    config = uvicorn.Config(
+        web,
+        # Called as the class would be.
+        http=cast(Any, partial(PunctualProtocol, limits=limits, turns=Turns())),
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        server_header=False,
+        # Whoever may name the client's address is said in the settings; by default nobody.
+        proxy_headers=proxies is not None,
+        forwarded_allow_ips=proxies,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=SHUTDOWN_LIMIT_S,
+    )
+    server = _Server(config)
+    task = asyncio.create_task(server.serve(sockets=[listener]), name="web")
+    try:
+        yield int(listener.getsockname()[1]), task
+    finally:
+        server.should_exit = True
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+class _Server(uvicorn.Server):
+    """Signals belong to the process, which drains its work first."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _reached_at(host: str, port: int) -> str:
+    """From this machine: who listens everywhere listens on the loopback, too."""
+    near = {
+        "0.0.0.0": "127.0.0.1",  # noqa: S104 - compared, not bound
+        "::": "::1",
+    }.get(host, host)
+    return f"http://[{near}]:{port}" if ":" in near else f"http://{near}:{port}"
+
+
+def bound(host: str, port: int, otherwise: str = "PAYONCE_HOST and PAYONCE_PORT") -> socket.socket:
+    """`otherwise` says by what another place is chosen."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listener = socket.create_server((host, port), family=family)
+        # Inherited by what is accepted.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        return listener
+    except (OSError, OverflowError) as error:
+        reason: Any = getattr(error, "strerror", None) or error
+        raise Unavailable(f"cannot listen on {host} port {port}: {reason}; choose another with {otherwise}") from error

@@ -1,0 +1,82 @@
+"""How PostgreSQL learns of a queue, wherever its messages lie: its policy and its limit."""
+
+from collections.abc import Sequence
+
+import asyncpg
+import msgspec
+
+from payonce.engine.database.connections import Connection
+from payonce.engine.messages.policy import Policy
+from payonce.kit.log import get_logger
+from payonce.kit.outcomes import Invalid
+
+log = get_logger(__name__)
+
+
+def check_limits(policies: Sequence[Policy]) -> None:
+    """Queues that share a limit must agree on its numbers; which of two should hold cannot be guessed."""
+    stated: dict[str, Policy] = {}
+    for policy in policies:
+        if policy.limit_name is None or (policy.concurrency is None and policy.rate is None):
+            continue
+        other = stated.setdefault(policy.limit_name, policy)
+        if (other.concurrency, other.rate, other.burst) != (policy.concurrency, policy.rate, policy.burst):
+            raise Invalid(
+                f"queues {other.queue} and {policy.queue} share the limit {policy.limit_name} and state different "
+                "numbers for it; state them once, or the same in both"
+            )
+
+
+async def declare_queues(connection: Connection, policies: Sequence[Policy], backend: str) -> set[str]:
+    """What an operator set (paused) stays, and so do the actions that other releases have declared. The queues' rows
+    are locked until the caller's transaction ends. Answers the names of the limits that were not known before."""
+    # Limits before queues and each by name, so that two processes that start together cannot deadlock.
+    new_limits: set[str] = set()
+    for policy in sorted(policies, key=lambda policy: policy.limit_name or ""):
+        if policy.limit_name is not None and await _declare_limit(connection, policy):
+            new_limits.add(policy.limit_name)
+    await connection.executemany(
+        """
+        insert into payonce.queues as known (name, limit_name, lease_s, key_retention_s, log, policy, backend, actions)
+        values ($1, $2, $3, $4, $5, $6::json, $7, $8)
+        on conflict (name) do update set limit_name = excluded.limit_name, lease_s = excluded.lease_s,
+            key_retention_s = excluded.key_retention_s, log = excluded.log, policy = excluded.policy,
+            backend = excluded.backend,
+            actions = array(select distinct unnest(known.actions || excluded.actions) order by 1)
+        """,
+        [
+            (
+                policy.queue, policy.limit_name, policy.lease_s, policy.key_retention_s, policy.log,
+                msgspec.json.encode(policy.described()).decode(), backend,
+                [] if policy.contract is None else policy.contract.actions,
+            )
+            for policy in sorted(policies, key=lambda policy: policy.queue)
+        ],
+    )  # fmt: skip
+    return new_limits
+
+
+async def _declare_limit(connection: Connection, policy: Policy) -> bool:
+    """Whether the limit is new."""
+    changed: bool | None = await connection.fetchval(
+        """
+        insert into payonce.limits as known (name, concurrency, rate, burst) values ($1, $2, $3, $4)
+        on conflict (name) do update
+            set concurrency = excluded.concurrency, rate = excluded.rate, burst = excluded.burst
+            where (known.concurrency, known.rate, known.burst) is distinct from ($2, $3, $4)
+                and ($2::integer is not null or $3::float8 is not null)
+        returning xmax <> 0
+        """,
+        policy.limit_name, policy.concurrency, policy.rate, policy.burst,
+    )  # fmt: skip
+    if changed:
+        # Meant after a change of settings; told, because another process may still state the old numbers.
+        log.warning("limit_changed", limit=policy.limit_name, queue=policy.queue,
+                    concurrency=policy.concurrency, rate=policy.rate, burst=policy.burst)  # fmt: skip
+    return changed is False
+
+
+async def claimed_queues(source: asyncpg.Pool | Connection) -> list[str]:
+    """Those that workers take from; the others are brought by a task service, and lie nowhere else."""
+    rows = await source.fetch("select name from payonce.queues where backend <> 'cloudtasks' order by name")
+    return [row["name"] for row in rows]

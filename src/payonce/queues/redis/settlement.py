@@ -1,0 +1,138 @@
+"""What a run's end is in the words of the scripts, and what they say of claims whose worker died."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final
+from uuid import UUID
+
+import msgspec
+
+from payonce.engine.messages.model import Ending, Message, Settlement, State, clean_text
+from payonce.engine.messages.rows import UNREADABLE
+from payonce.kit.outcomes import Invalid
+from payonce.queues.redis.codec import decode_any, encode_bodies
+from payonce.queues.redis.durable_copy import KEPT, MAYBE_KEPT, Death
+from payonce.queues.redis.job_log import EndedRun, as_json, line
+
+US: Final = 1_000_000
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+SUSPICIOUS: Final = 2
+RECORD_FIELDS: Final = 6
+
+Words = tuple[str | bytes | int, ...]
+
+
+def success_words(settlement: Settlement, *, logged: bool) -> Words:
+    """Id, token, idempotency key, line of the log."""
+    claim, message = settlement.claim, settlement.claim.message
+    told = line(message, "success", message.attempts + 1) if logged else ""
+    return str(message.id), claim.token, message.idempotency_key or "", told
+
+
+def other_words(settlement: Settlement) -> Words:
+    """Id, token, ending, new body, delay, reason, idempotency key, line of the log."""
+    claim, message, ending = settlement.claim, settlement.claim.message, settlement.ending
+    reason = "" if settlement.reason is None else clean_text(settlement.reason)
+    body: str | bytes = ""
+    if ending in (Ending.RETRY, Ending.PARKED):
+        try:
+            [body] = encode_bodies([msgspec.structs.replace(message, attempts=message.attempts + 1)])
+        except Invalid as no:
+            # Its handler has changed the payload. One such message must not keep the others from being settled.
+            reason = clean_text(f"{reason}; it cannot be written again: {no}")
+            told = line(message, "parked", message.attempts + 1, reason)
+            return parking_words(str(message.id), claim.token, reason, told)
+    elif ending is Ending.RELEASED and message.attempts:
+        # A release leaves the body as it is; that it was tried before decides about its age.
+        body = "+"
+    told = "" if ending is Ending.RELEASED else line(message, ending.value, message.attempts + 1, reason or None)
+    return (str(message.id), claim.token, ending.value, body, round(settlement.delay_s * US), reason,
+            message.idempotency_key or "", told)  # fmt: skip
+
+
+def silently_gone(message_id: UUID | str, token: int) -> Words:
+    """Redis' copy goes; what became of the message is PostgreSQL's to tell."""
+    return str(message_id), token, Ending.FAILED.value, "", 0, "", "", ""
+
+
+def parking_words(name: str, token: int, reason: str, told: str) -> Words:
+    """Of what cannot be read: its body stays as it is."""
+    return name, token, Ending.PARKED.value, "", 0, reason, "", told
+
+
+def run_of(settlement: Settlement, now: datetime, worker: str) -> EndedRun | None:
+    """A release is no run."""
+    if settlement.ending is Ending.RELEASED:
+        return None
+    claim, retried = settlement.claim, settlement.ending is Ending.RETRY
+    return EndedRun(
+        claim.message,
+        settlement.ending.value,
+        claim.message.attempts + 1,
+        None if settlement.reason is None else clean_text(settlement.reason),
+        now + timedelta(seconds=settlement.delay_s) if retried else None,
+        worker,
+        claim.claimed_at,
+    )
+
+
+class DeadClaim:
+    """A claim whose lease ended, and what is to become of its message."""
+
+    def __init__(
+        self, queue: str, now: datetime, message_id: bytes, fields: Sequence[str], body: bytes, kind: str
+    ) -> None:
+        token, claimed, _, crashes, alone, worker = fields
+        self.name = message_id
+        """As Redis has it: what somebody wrote there need not be an id, nor text."""
+        self.id, self.worker = message_id.decode("utf-8", "replace"), worker
+        self.crashes = int(crashes) + 1
+        self.alone = alone == "1"
+        self.state = State.PARKED if self.alone else State.ALONE if self.crashes >= SUSPICIOUS else State.READY
+        reason = f"worker {worker or '?'} died or stopped: its lease ended"
+        self.reason = f"{reason} while this message ran alone" if self.alone else reason
+        status = "parked" if self.alone else "retry"
+        try:
+            message = decode_any(queue, body)
+        except UNREADABLE:
+            message = Message(queue=queue)
+            told = line(message, status, 0, self.reason).replace(str(message.id), as_json(self.id))
+            self.run: EndedRun | None = None
+        else:
+            told = line(message, status, message.attempts, self.reason)
+            self.run = EndedRun(
+                message, status, message.attempts, self.reason, None if self.alone else now, worker, moment(claimed)
+            )
+        self.arguments = (message_id, token, self.reason, told)
+        self.uuid = as_uuid(self.id)
+        self.kept = kind in (KEPT, MAYBE_KEPT) and self.uuid is not None
+        self.kind, self.token = kind, int(token)
+
+    @property
+    def death(self) -> Death:
+        assert self.uuid is not None
+        return Death(self.uuid, self.token, self.reason, self.run)
+
+
+def dead_claim(queue: str, now: datetime, message_id: bytes, record: bytes, meta: bytes) -> DeadClaim | None:
+    """None when the record was written by somebody else and says nothing."""
+    head, _, body = record.partition(b"\n")
+    fields = head.decode("utf-8", "replace").split(" ")
+    if len(fields) != RECORD_FIELDS or not meta or not all(field.isdecimal() for field in fields[:-1]):
+        return None
+    return DeadClaim(queue, now, message_id, fields, body, meta[:1].decode("ascii", "replace"))
+
+
+def as_uuid(text: str) -> UUID | None:
+    try:
+        return UUID(text)
+    except ValueError:
+        return None
+
+
+def us_of(at: datetime) -> int:
+    return (at - EPOCH) // timedelta(microseconds=1)
+
+
+def moment(since_1970_us: bytes | str | float) -> datetime:
+    return EPOCH + timedelta(microseconds=int(since_1970_us))

@@ -1,0 +1,1 @@
+"""Routes that concern both services of billing."""

@@ -1,0 +1,136 @@
+"""What operators of billing see and steer over HTTP: its queues, its job log, and who is an operator."""
+
+from dataclasses import asdict
+from typing import Annotated, Final, Literal
+
+from fastapi import APIRouter, Depends, Path, Query, Response
+
+from payonce.engine.messages import job_log as joblog
+from payonce.engine.messages.transaction import Tx
+from payonce.http.health import Depths, QueueDepth
+from payonce.http.jobs import Ended, JobPage, shown_jobs
+from payonce.http.kit.context import AtDesk, Desk, Trace
+from payonce.http.kit.idempotency import Once
+from payonce.http.kit.problems import Problem, not_found, responses
+from payonce.http.kit.values import PAGE_DEFAULT, Asked, Limit, Moment, Name, Number
+from payonce.http.queues import Pause, Paused, Redriven, RedriveRequest, redrive_parked
+from payonce.services.billing import QUEUES
+from payonce.services.billing.callers import Who, moving, opened, operator, who_of
+from payonce.services.billing.card_numbers import refuse_card_numbers
+from payonce.services.billing.scopes import OPERATE, READ
+from payonce.services.billing.subscriptions.api.auth import AccountDocument, account_document
+from payonce.services.billing.subscriptions.api.common_routes import Id
+from payonce.services.billing.subscriptions.domain.refusals import NotFound
+from payonce.services.billing.subscriptions.store import accounts
+from payonce.services.billing.subscriptions.store.accounts import AccountVersions
+from payonce.services.billing.tokens import Tokens
+
+PREFIX: Final = "/v1/ops"
+LOOK: Final = responses(400, 401, 403, 404, 422, 429, 503)
+STEER: Final = responses(400, 401, 403, 404, 409, 413, 422, 429, 503)
+OURS: Final = tuple(policy.queue for policy in QUEUES)
+
+QueueName = Annotated[Name, Path(description="As GET /v1/ops/queues lists them.")]
+Viewer = Annotated[Who, operator(READ)]
+Steerer = Annotated[Who, operator(OPERATE)]
+
+
+class RoleAsked(Asked):
+    role: Literal["customer", "operator"]
+
+
+def billing_ops_routes() -> APIRouter:
+    routes = APIRouter(prefix=PREFIX, tags=["billing ops"], dependencies=[Depends(refuse_card_numbers)])
+    _add_looking(routes)
+    _add_steering(routes)
+    return routes
+
+
+def account_role_routes() -> APIRouter:
+    """Of the service that keeps the accounts."""
+    routes = APIRouter(prefix=PREFIX, tags=["billing ops"], dependencies=[Depends(refuse_card_numbers)])
+
+    @routes.post("/accounts/{account_id}/role", summary="Make an account an operator's, or a customer's again",
+                 responses=STEER)  # fmt: skip
+    async def set_role(account_id: Id, body: RoleAsked, desk: AtDesk, trace: Trace, who: Steerer) -> AccountDocument:
+        versions = opened(desk, AccountVersions)
+        try:
+            async with desk.begin(trace) as tx:
+                changed = await accounts.set_role(tx, account_id, body.role, who.holder)
+        except NotFound as no:
+            raise Problem(404, str(no)) from no
+        versions.forget(account_id)
+        return account_document(changed)
+
+    return routes
+
+
+def _add_looking(routes: APIRouter) -> None:
+    @routes.get("/job-logs", summary="Ended runs of billing's queues, the newest first", responses=LOOK)
+    async def list_job_logs(
+        desk: AtDesk,
+        who: Viewer,
+        queue: Name | None = None,
+        status: Ended | None = None,
+        action: Name | None = None,
+        correlation_id: Name | None = None,
+        idempotency_key: Name | None = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        limit: Limit = PAGE_DEFAULT,
+        before: Annotated[Number | None, Query(description="The last id of the page before.")] = None,
+    ) -> JobPage:
+        opened(desk, Tokens)
+        if queue is not None:
+            _check_ours(queue)
+        found = await joblog.recent(
+            desk.read, queues=OURS if queue is None else (queue,), status=status, action=action,
+            correlation_id=correlation_id, idempotency_key=idempotency_key, since=since, until=until, limit=limit,
+            before_id=before,
+        )  # fmt: skip
+        return JobPage(jobs=shown_jobs(found), next_before=found[-1].id if len(found) == limit else None)
+
+    @routes.get("/queues", summary="Billing's queues: messages by state, paused or not", responses=LOOK)
+    async def list_billing_queues(desk: AtDesk, who: Viewer) -> Depths:
+        opened(desk, Tokens)
+        known = [name for name in await desk.admin.queues() if name in OURS]
+        return Depths(queues=[QueueDepth(**asdict(await desk.admin.depth(name))) for name in known])
+
+
+def _add_steering(routes: APIRouter) -> None:
+    @routes.post("/queues/{queue}/pause", summary="Stop claims at once; nothing is lost", responses=STEER)
+    async def pause_billing_queue(queue: QueueName, body: Pause, desk: AtDesk, who: Steerer) -> Paused:
+        await _check(desk, queue)
+        await desk.admin.pause(queue, body.reason, who.holder)
+        return Paused(queue=queue, paused=True)
+
+    @routes.post("/queues/{queue}/resume", summary="Let a paused queue be worked on again", responses=STEER)
+    async def resume_billing_queue(queue: QueueName, desk: AtDesk, who: Steerer) -> Paused:
+        await _check(desk, queue)
+        await desk.admin.resume(queue, who.holder)
+        return Paused(queue=queue, paused=False)
+
+    @routes.post("/queues/{queue}/redrive", summary="Let parked messages start over", response_model=Redriven,
+                 responses=STEER)  # fmt: skip
+    async def redrive_billing_queue(
+        queue: QueueName, body: RedriveRequest, desk: AtDesk, once: Annotated[Once, moving(OPERATE, operators=True)]
+    ) -> Response:
+        await _check(desk, queue)
+
+        async def act(tx: Tx) -> Redriven:
+            return await redrive_parked(tx, desk, queue, body, who_of(once).holder)
+
+        return await once.answer(act)
+
+
+async def _check(desk: Desk, queue: str) -> None:
+    opened(desk, Tokens)
+    _check_ours(queue)
+    if queue not in await desk.admin.queues():
+        raise not_found(f"queue {queue!r}")
+
+
+def _check_ours(queue: str) -> None:
+    """An operator of billing steers billing."""
+    if queue not in OURS:
+        raise not_found(f"queue {queue!r} of billing; there are: {', '.join(OURS)}")

@@ -1,0 +1,21 @@
+"""`billing`: what operators do about plans and credit."""
+
+from typing import Final
+
+import typer
+
+from payonce.services.billing.cli import credit as billing_credit
+from payonce.services.billing.cli import plans as billing_plans
+
+HELP: Final = """Look after the plans of billing and the credit of its customers.
+
+\b
+Examples:
+  payonce billing plans migrate basic-v1 --preview
+  payonce billing plans migrations
+  payonce billing credit show ada@example.com
+"""
+
+commands = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
+commands.add_typer(billing_plans.commands, name="plans")
+commands.add_typer(billing_credit.commands, name="credit")

@@ -1,0 +1,136 @@
+"""A customer's credit: balances, entries and payouts, and the form that adjusts it or pays it out."""
+
+from typing import Final
+
+from starlette.responses import Response
+
+from payonce.console.forms import PAGE_ROWS, number_of, reason_of, text_of
+from payonce.console.links import link
+from payonce.console.page import Visit
+from payonce.engine.controls import Done, ask, preview, waiting_about
+from payonce.kit.money import Amount, Asset, asset_of
+from payonce.kit.outcomes import Invalid, PayonceError, Retry, Stale
+from payonce.services.billing.console.queries import bounded, id_in, nothing_there
+from payonce.services.billing.subscriptions.decisions.credit import ACTION, CreditChange, CreditVerdict
+from payonce.services.billing.subscriptions.store import credit as credit_store
+from payonce.services.billing.subscriptions.store import credit_payouts
+from payonce.services.billing.subscriptions.store import queries as looking
+from payonce.services.billing.subscriptions.store.queries import Customer
+
+FIELDS: Final = ("verdict", "currency", "amount", "invoice", "why")
+PAYOUTS: Final = 24
+"""Of the newest."""
+CURRENCIES_MAX: Final = 20
+
+CHOICES: Final = {
+    CreditVerdict.PAY_OUT: (
+        "Pay it out to the card",
+        "The credit is taken now, and the money goes back through an earlier charge. If that fails, it is back.",
+    ),
+    CreditVerdict.PAID_BY_HAND: (
+        "Note it as paid out by hand",
+        "The customer has the money already, by bank or in cash. The credit is taken, and no money moves here.",
+    ),
+    CreditVerdict.ADD: ("Add credit", "The next invoices use it."),
+    CreditVerdict.REMOVE: ("Remove credit", "The customer loses it and gets no money for it."),
+    CreditVerdict.EXPIRE: ("Expire credit", "As removing it; the entry says that it expired."),
+}
+"""Each decision in a person's words, and what follows from it."""
+
+
+async def show_credit(visit: Visit) -> Response:
+    return await _page(visit, await _known(visit))
+
+
+async def change_credit(visit: Visit) -> Response:
+    """The first time it tells what would follow; with `sure` it is done, or asked of a second person."""
+    customer = await _known(visit)
+    try:
+        given = _given(visit, customer)
+        if text_of(visit.form, "sure") != "yes":
+            return await _check(visit, customer, given)
+        async with visit.desk.begin(None) as tx:
+            end = await ask(tx, visit.desk.actions[ACTION], given, visit.person.name, given.note)
+    except (Invalid, Stale) as error:
+        return await _page(visit, customer, error)
+    except Retry as error:
+        return await _page(visit, customer, Stale(error.reason))
+    if not isinstance(end, Done):
+        return visit.left_to_another(end.id)
+    left = f"{end.result['balance']} {end.result['currency']} of credit is left."
+    return visit.done(_path(customer), f"Done: {left}")
+
+
+def _given(visit: Visit, customer: Customer) -> CreditChange:
+    if ACTION not in visit.desk.actions:
+        raise Invalid("this process does not know billing; decide in the console of one that does")
+    said = text_of(visit.form, "verdict")
+    if said not in tuple(CreditVerdict):
+        raise Invalid(f"the decision is {said[:40]!r}; choose one of those that are offered")
+    asset = _asset(text_of(visit.form, "currency"))
+    amount = Amount.from_decimal(text_of(visit.form, "amount"), asset)
+    seen = number_of(visit.form, f"seen_{asset.code}")
+    return CreditChange(
+        account_id=customer.id, currency=asset.code, exponent=asset.exponent, seen=seen or 0,
+        verdict=CreditVerdict(said), amount_minor=amount.minor, invoice=text_of(visit.form, "invoice") or None,
+        note=reason_of(visit.form),
+    )  # fmt: skip
+
+
+def _asset(currency: str) -> Asset:
+    try:
+        return asset_of(currency.upper())
+    except Invalid:
+        raise Invalid(f"currency {currency[:10]!r} is not known here; use its ISO code, such as AED") from None
+
+
+async def _check(visit: Visit, customer: Customer, given: CreditChange) -> Response:
+    async with visit.desk.begin(None) as tx:
+        found = await preview(tx, visit.desk.actions[ACTION], given, visit.person.name)
+    label, consequence = CHOICES[given.verdict]
+    seen = f"seen_{given.currency}"
+    return visit.page(
+        "check_change.html", f"{label}?",
+        crumbs=[("Customers", "/billing/customers"), (customer.email, f"/billing/customers/{customer.id}"),
+                ("Credit", _path(customer))],
+        sentences=[f"{found.weighed.text[:1].upper()}{found.weighed.text[1:]}.", consequence],
+        amounts=found.weighed.amounts, because=found.because, document=None, note=given.note,
+        action=f"{_path(customer)}/decide", back=_path(customer),
+        button="Ask a second person" if found.because else label, danger=given.verdict is not CreditVerdict.ADD,
+        hidden={**{name: text_of(visit.form, name) for name in (*FIELDS, seen)}, "sure": "yes"},
+    )  # fmt: skip
+
+
+async def _known(visit: Visit) -> Customer:
+    given = id_in(visit, "customer")
+    found = await looking.customer(visit.desk.read, given)
+    if found is None:
+        raise nothing_there("customer", given)
+    return found
+
+
+async def _page(visit: Visit, customer: Customer, problem: PayonceError | None = None) -> Response:
+    before = number_of(visit.asked, "before")
+    async with bounded(visit) as read:
+        balances = await credit_store.balances(read, customer.id)
+        entries = await credit_store.entries(read, customer.id, before, PAGE_ROWS + 1)
+        payouts = await credit_payouts.of_account(read, customer.id, None, PAYOUTS)
+    found = [await waiting_about(visit.desk.read, ACTION, f"{customer.id}:{each.amount.asset.code}")
+             for each in balances[:CURRENCIES_MAX]]  # fmt: skip
+    waiting = [each for each in found if each]
+    rows = entries[:PAGE_ROWS]
+    status = 200 if problem is None else 409 if isinstance(problem, Stale) else 400
+    following = rows[-1].id if len(entries) > PAGE_ROWS else None
+    return visit.page(
+        "billing_credit.html", f"Credit of {customer.email}", status=status, customer=customer, balances=balances,
+        entries=rows, payouts=payouts, waiting=waiting,
+        choices=[(each, *CHOICES[each]) for each in CHOICES] if ACTION in visit.desk.actions and not waiting else [],
+        currency=text_of(visit.form, "currency") or (balances[0].amount.asset.code if balances else ""),
+        problem="" if problem is None else str(problem), typed={name: text_of(visit.form, name) for name in FIELDS},
+        first=link(_path(customer)) if before else None,
+        next=None if following is None else link(_path(customer), before=str(following)),
+    )  # fmt: skip
+
+
+def _path(customer: Customer) -> str:
+    return f"/billing/customers/{customer.id}/credit"

@@ -1,0 +1,60 @@
+"""Customers: the list by e-mail, state and plan, and one of them with all that is theirs."""
+
+from typing import Final
+
+from starlette.responses import Response
+
+from payonce.console.forms import PAGE_ROWS, choice_of, name_of, text_of
+from payonce.console.links import link
+from payonce.console.page import Visit
+from payonce.services.billing.console.queries import PAYMENTS, bounded, has, id_in, nothing_there
+from payonce.services.billing.payments.store import queries as at_payments
+from payonce.services.billing.subscriptions.model import State
+from payonce.services.billing.subscriptions.store import invoice_queries as looking_invoices
+from payonce.services.billing.subscriptions.store import queries as looking
+from payonce.services.billing.subscriptions.store.invoice_queries import WantedInvoices
+from payonce.services.billing.subscriptions.store.queries import Wanted
+
+FILTERS: Final = ("reference", "plan", "clock")
+LAST_ROWS: Final = 12
+"""Of a customer's invoices and charges on their page; the lists have all."""
+
+
+async def list_customers(visit: Visit) -> Response:
+    asked = visit.asked
+    state = choice_of(asked, "state", ("all", *State), "all")
+    wanted = Wanted(
+        state=None if state == "all" else State(state), plan=name_of(asked, "plan"),
+        reference=name_of(asked, "reference"), clock=name_of(asked, "clock"),
+    )  # fmt: skip
+    before = name_of(asked, "before")
+    async with bounded(visit) as read:
+        totals = await looking.totals(read, wanted)
+        found = await looking.customers(read, wanted, before, PAGE_ROWS + 1)
+        plans = await looking.plan_codes(read)
+    rows, typed = found[:PAGE_ROWS], {name: text_of(asked, name) for name in FILTERS}
+    here = "/billing/customers"
+    return visit.page(
+        "billing_customers.html", "Customers", rows=rows, typed=typed, chosen=state, totals=totals, plans=plans,
+        filtered=any(typed.values()), first=link(here, **typed, state=state) if before else None,
+        next=link(here, **typed, state=state, before=rows[-1].cursor) if len(found) > PAGE_ROWS else None,
+    )  # fmt: skip
+
+
+async def show_customer(visit: Visit) -> Response:
+    given = id_in(visit, "customer")
+    with_payments = await has(visit, PAYMENTS)
+    async with bounded(visit) as read:
+        customer = await looking.customer(read, given)
+        if customer is None:
+            raise nothing_there("customer", given)
+        subscriptions = await looking.subscriptions_of(read, customer.id)
+        invoices = await looking_invoices.listed(read, WantedInvoices(account_id=customer.id), None, LAST_ROWS + 1)
+        credit = await looking.credit(read, customer.id)
+        cards = await at_payments.cards(read, customer.id) if with_payments else []
+        charges = await at_payments.charges_of_account(read, customer.id, LAST_ROWS + 1) if with_payments else []
+    return visit.page(
+        "billing_customer.html", customer.email, customer=customer, subscriptions=subscriptions, credit=credit,
+        invoices=invoices[:LAST_ROWS], more_invoices=len(invoices) > LAST_ROWS, cards=cards,
+        charges=charges[:LAST_ROWS], more_charges=len(charges) > LAST_ROWS, with_payments=with_payments,
+    )  # fmt: skip

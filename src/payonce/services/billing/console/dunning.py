@@ -1,0 +1,27 @@
+"""Dunning: who has not paid, why, and when it is tried again."""
+
+from starlette.responses import Response
+
+from payonce.console.forms import PAGE_ROWS, choice_of, name_of
+from payonce.console.links import link
+from payonce.console.page import Visit
+from payonce.services.billing.console.queries import bounded
+from payonce.services.billing.subscriptions.model import State
+from payonce.services.billing.subscriptions.store import queries as looking
+from payonce.services.billing.subscriptions.store.queries import OVERDUE
+
+
+async def show_dunning(visit: Visit) -> Response:
+    chosen = choice_of(visit.asked, "state", ("all", *OVERDUE), "all")
+    after = name_of(visit.asked, "after")
+    state = None if chosen == "all" else State(chosen)
+    async with bounded(visit) as read:
+        totals = await looking.overdue_totals(read)
+        found = await looking.overdue(read, state, after, PAGE_ROWS + 1)
+        declines = await looking.overdue_declines(read, state)
+    rows, here = found[:PAGE_ROWS], "/billing/dunning"
+    return visit.page(
+        "billing_dunning.html", "Dunning", rows=rows, chosen=chosen, totals=totals,
+        everybody=sum(totals.values()), declines=declines, first=link(here, state=chosen) if after else None,
+        next=link(here, state=chosen, after=rows[-1].subscription.id) if len(found) > PAGE_ROWS else None,
+    )  # fmt: skip

@@ -1,0 +1,89 @@
+"""Invoices: the list by any filter, and one with its lines, credit notes and charges."""
+
+from typing import Final
+
+from starlette.responses import Response
+
+from payonce.console.forms import PAGE_ROWS, choice_of, moment_of, name_of, text_of
+from payonce.console.links import link
+from payonce.console.page import Visit
+from payonce.engine.controls import waiting_about
+from payonce.kit.outcomes import Invalid, PayonceError, Stale
+from payonce.services.billing.console.queries import PAYMENTS, bounded, has, id_in, nothing_there
+from payonce.services.billing.payments.decisions import ACTION as REFUND
+from payonce.services.billing.payments.store import queries as at_payments
+from payonce.services.billing.subscriptions.domain.config import Terms
+from payonce.services.billing.subscriptions.model import InvoiceState
+from payonce.services.billing.subscriptions.pdf.operator_copy import on_paper
+from payonce.services.billing.subscriptions.store import invoice_queries as looking_invoices
+from payonce.services.billing.subscriptions.store.invoice_queries import Bill, WantedInvoices
+from payonce.services.billing.wire import Action
+
+FILTERS: Final = ("reference", "action", "failed", "since", "until")
+ACTIONS: Final = (Action.INITIAL, Action.TRIAL, Action.RENEWAL, Action.UPGRADE, Action.DOWNGRADE)
+
+
+async def list_invoices(visit: Visit) -> Response:
+    asked = visit.asked
+    state = choice_of(asked, "state", ("all", *InvoiceState), "all")
+    action = choice_of(asked, "action", ("all", *ACTIONS), "all")
+    wanted = WantedInvoices(
+        state=None if state == "all" else InvoiceState(state), action=None if action == "all" else Action(action),
+        reference=name_of(asked, "reference"), failed=choice_of(asked, "failed", ("no", "yes"), "no") == "yes",
+        since=moment_of(asked, "since"), until=moment_of(asked, "until"),
+    )  # fmt: skip
+    before = name_of(asked, "before")
+    async with bounded(visit) as read:
+        sums = await looking_invoices.sums(read, wanted)
+        found = await looking_invoices.listed(read, wanted, before, PAGE_ROWS + 1)
+    rows, typed = found[:PAGE_ROWS], {name: text_of(asked, name) for name in FILTERS}
+    here = "/billing/invoices"
+    return visit.page(
+        "billing_invoices.html", "Invoices", rows=rows, typed=typed, chosen=state, sums=sums, actions=ACTIONS,
+        everything=sum(each.count for each in sums), filtered=any(typed.values()),
+        first=link(here, **typed, state=state) if before else None,
+        next=link(here, **typed, state=state, before=rows[-1].id) if len(found) > PAGE_ROWS else None,
+    )  # fmt: skip
+
+
+async def show_invoice(visit: Visit) -> Response:
+    return await invoice_page(visit, await known_invoice(visit))
+
+
+async def print_invoice(visit: Visit) -> Response:
+    """By a process that runs subscriptions: it knows who sells."""
+    bill = await known_invoice(visit)
+    terms = next((each for each in visit.desk.resources if isinstance(each, Terms)), None)
+    if terms is None:
+        raise Invalid(
+            "this process does not run billing.subscriptions; print the invoice in the console of one that does"
+        )
+    body = await on_paper(visit.desk.read, bill.id, terms)
+    assert body is not None
+    named = {"Content-Disposition": f'inline; filename="{bill.number}.pdf"'}
+    return Response(body, media_type="application/pdf", headers=named)
+
+
+async def known_invoice(visit: Visit) -> Bill:
+    """The one that the address names, by id or number."""
+    given = id_in(visit, "invoice")
+    found = await looking_invoices.invoice(visit.desk.read, given)
+    if found is None:
+        raise nothing_there("invoice", given)
+    return found
+
+
+async def invoice_page(visit: Visit, bill: Bill, problem: PayonceError | None = None) -> Response:
+    with_payments = await has(visit, PAYMENTS)
+    async with bounded(visit) as read:
+        notes = await looking_invoices.credit_notes(read, bill)
+        charges = await at_payments.charges_of_invoice(read, bill.id) if with_payments else []
+    waiting = [found for each in charges if (found := await waiting_about(visit.desk.read, REFUND, each.id))]
+    may_go_back = [each for each in charges if each.left.minor] if REFUND in visit.desk.actions and not waiting else []
+    status = 200 if problem is None else 409 if isinstance(problem, Stale) else 400
+    return visit.page(
+        "billing_invoice.html", f"Invoice {bill.number}", status=status, bill=bill, notes=notes, charges=charges,
+        waiting=waiting, may_go_back=may_go_back, with_payments=with_payments,
+        problem="" if problem is None else str(problem),
+        typed={name: text_of(visit.form, name) for name in ("amount", "why", "outside")},
+    )  # fmt: skip

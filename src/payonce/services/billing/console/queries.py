@@ -1,0 +1,52 @@
+"""How the pages of billing read: within a bound of time, and with a sentence where a service has no tables here."""
+
+from typing import Final
+
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from payonce.console.page import Handler, Visit
+from payonce.kit.outcomes import Invalid
+from payonce.services.billing.payments.store import queries as at_payments
+from payonce.services.billing.subscriptions.store import queries as looking
+from payonce.services.payouts.console.queries import bounded
+
+__all__ = ["PAYMENTS", "SUBSCRIPTIONS", "bounded", "has", "id_in", "nothing_there", "where_held"]
+
+ID_MAX_LENGTH: Final = 200
+SUBSCRIPTIONS, PAYMENTS = "billing.subscriptions", "billing.payments"
+INSTALLED: Final = {SUBSCRIPTIONS: looking.is_installed, PAYMENTS: at_payments.is_installed}
+ELSEWHERE: Final = "{role} has a database of its own; look in the console of a process that runs it"
+ABSENT: Final = "this database has no billing; the first process that runs it makes its tables"
+
+
+def where_held(title: str, handler: Handler, role: str = SUBSCRIPTIONS) -> Handler:
+    """A page of one of billing's services. Where its tables are in another database, or nowhere yet, the page says so,
+    and a form is refused."""
+
+    async def endpoint(visit: Visit) -> Response:
+        if await has(visit, role):
+            return await handler(visit)
+        held = visit.desk.holds(role)
+        if visit.request.method == "POST":
+            raise Invalid(ABSENT if held else ELSEWHERE.format(role=role))
+        return visit.page("billing_absent.html", title, elsewhere=None if held else role)
+
+    return endpoint
+
+
+async def has(visit: Visit, role: str) -> bool:
+    """For a page that shows something of the other service beside its own."""
+    return visit.desk.holds(role) and await INSTALLED[role](visit.desk.read)
+
+
+def id_in(visit: Visit, what: str) -> str:
+    """The id that the address names; one that nothing can have is not asked for."""
+    given = str(visit.path["id"])
+    if len(given) > ID_MAX_LENGTH or not given.isprintable():
+        raise nothing_there(what, given)
+    return given
+
+
+def nothing_there(what: str, given: str) -> HTTPException:
+    return HTTPException(404, f"there is no {what} {given[:ID_MAX_LENGTH]!r}; find it in the list")

@@ -1,0 +1,18 @@
+"""Billing in the crash explorer: trials, renewals with dunning, changes of plan, credit, and what meets them, from the
+first message to the end.
+
+scenarios   what is explored, judged by the gateway's books
+races       the same, where several things meet at one moment
+persons     what people ask for over HTTP, as messages
+door        the webhook's route in the struck process itself, so that it dies in the receiver as well as in the sender
+ablations   safeguards taken out, each of which must be missed
+
+Here and not beside the service's other rooms, as it needs the gateway's client and simulator, which no service sees.
+"""
+
+from payonce.services.billing.crash.races import RACES
+from payonce.services.billing.crash.scenarios import ALONE
+
+SCENARIOS = (*ALONE, *RACES)
+
+__all__ = ["SCENARIOS"]

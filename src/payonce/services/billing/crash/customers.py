@@ -1,0 +1,73 @@
+"""What people ask for over HTTP, as messages: the explorer strikes handlers.
+
+A request that is refused changes nothing, like the 409 or 422 that its caller gets.
+"""
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, Final, cast
+
+from payonce.engine.controls import ask
+from payonce.engine.messages.policy import Exponential, Policy
+from payonce.engine.messages.ports import Admin
+from payonce.engine.messages.transaction import Tx
+from payonce.engine.messages.work import Work, handles
+from payonce.kit.money import well_known
+from payonce.kit.outcomes import Invalid
+from payonce.services.billing.subscriptions.decisions.credit import CreditChange, CreditVerdict, changing_credit
+from payonce.services.billing.subscriptions.domain.refusals import Conflict
+from payonce.services.billing.subscriptions.handlers import plan_changes as changing
+from payonce.services.billing.subscriptions.handlers.plan_changes import When
+from payonce.services.billing.subscriptions.store import credit as credit_store
+
+PERSON: Final = Policy("billing-crash:person", max_attempts=6, backoff=Exponential(10.0, 2.0, 300.0, 5.0))
+PAY_OUT: Final = "pay_out"
+EXPIRE: Final = "expire"
+CHANGE: Final = "change"
+CANCEL: Final = "cancel"
+
+
+@handles(PERSON, PAY_OUT)
+async def pay_out(work: Work) -> None:
+    await _carry_out(work, lambda tx, asked: _decide(tx, CreditVerdict.PAY_OUT, asked["account_id"], asked["minor"]))
+
+
+@handles(PERSON, EXPIRE)
+async def expire(work: Work) -> None:
+    """All that is left."""
+    await _carry_out(work, lambda tx, asked: _decide(tx, CreditVerdict.EXPIRE, asked["account_id"], None))
+
+
+@handles(PERSON, CHANGE)
+async def change(work: Work) -> None:
+    """Of the plan, now."""
+    await _carry_out(
+        work, lambda tx, asked: changing.ask_for_plan(tx, None, asked["subscription_id"], asked["plan_id"], When.NOW)
+    )  # fmt: skip
+
+
+@handles(PERSON, CANCEL)
+async def cancel(work: Work) -> None:
+    """With the end of the period."""
+    await _carry_out(work, lambda tx, asked: changing.cancel(tx, None, asked["subscription_id"], When.PERIOD_END))
+
+
+CARRIED_OUT: Final = (pay_out, expire, change, cancel)
+
+
+async def _carry_out(work: Work, act: Callable[[Tx, Any], Awaitable[object]]) -> None:
+    async with work.commit() as tx:
+        with suppress(Conflict, Invalid):
+            async with tx.connection.transaction():
+                await act(tx, work.message.payload)
+
+
+async def _decide(tx: Tx, verdict: CreditVerdict, account_id: str, minor: int | None) -> None:
+    asset = well_known("AED")
+    has = await credit_store.opened(tx, account_id, asset)
+    asked = CreditChange(
+        account_id=account_id, currency=asset.code, exponent=asset.exponent, seen=has.revision, verdict=verdict,
+        amount_minor=has.amount.minor if minor is None else minor, note="they wrote to us",
+    )  # fmt: skip
+    # The action looks at no queue.
+    await ask(tx, changing_credit(cast(Admin, None)), asked, "an operator", asked.note)

@@ -1,0 +1,54 @@
+"""The route by which payments tell subscriptions, as it stands in production, over the connections of this process."""
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+from fastapi import FastAPI
+
+from payonce.engine.database.connections import Database
+from payonce.engine.messages.transaction import Reader, RingingFeed, Tx, begin
+from payonce.http.kit.problems import exception_handlers
+from payonce.kit.http import Application
+from payonce.kit.webhooks import Secret
+from payonce.services.billing.subscriptions.api.webhooks import short_webhook_routes
+from payonce.services.billing.subscriptions.domain.config import Terms
+
+SECRET: Final = Secret("the-secret-of-explored-notifications")
+
+
+@dataclass(frozen=True)
+class Desk:
+    """What the route needs of an application, which asks a forked process for more than it has."""
+
+    database: Database
+    feed: RingingFeed
+    resources: Sequence[object] = (Terms((SECRET,)),)
+
+    @property
+    def read(self) -> Reader:
+        return Reader(self.database)
+
+    def begin(self, trace_id: str | None = None) -> AbstractAsyncContextManager[Tx]:
+        return begin(self.database, self.feed, trace_id)
+
+
+def open_door(database: Database, feed: RingingFeed) -> Application:
+    desk = Desk(database, feed)
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        web = _built()
+        web.state.desk = desk
+        await web(scope, receive, send)
+
+    return answer
+
+
+@cache
+def _built() -> FastAPI:
+    """Made once, before processes are forked: it takes longer than a whole run."""
+    web = FastAPI(openapi_url=None, exception_handlers=exception_handlers())
+    web.router.routes.extend(short_webhook_routes())
+    return web

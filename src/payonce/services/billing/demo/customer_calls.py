@@ -1,0 +1,108 @@
+"""What customers of the demonstration `billing` do: over HTTP at both services, again until they are answered, and at
+the gateway."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+from payonce.kit.http import HttpClient, Response
+from payonce.kit.outcomes import NotSent, Unknown
+from payonce.services.billing.demo.customers import Act, Customer, Step
+from payonce.services.billing.demo.processes import PAYMENTS, SUBSCRIPTIONS
+from payonce.vendors.gateway.simulator import GatewaySimulator
+
+TRY_AGAIN_S: Final = 0.3
+TRIES_MAX: Final = 400
+AT_ONCE: Final = 12
+"""Calls under way; the services have their workers in the same processes."""
+LATER: Final = frozenset({408, 409, 429})
+"""Not now, and no refusal for good."""
+CONFLICTS_MAX: Final = 40
+
+
+@dataclass
+class Desk:
+    doors: Mapping[str, HttpClient]
+    key: str
+    gateway: GatewaySimulator
+    tokens: dict[str, str]
+    """By account, the card that is charged."""
+    cards: dict[str, set[str]]
+    """By account, every card that it ever had."""
+    subscriptions: dict[str, str] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+    """Answers that nobody should have got."""
+    repeated: int = 0
+    """Calls that were made again because nobody had answered."""
+    _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
+
+    async def take(self, customer: Customer, place: int, step: Step) -> None:
+        """One step of a customer's. An order that is sent again carries the same key, and happens once."""
+        account, order = customer.id, f"{customer.id}-step-{place}"
+        subscription = f"/v1/subscriptions/{self.subscriptions.get(account, '')}"
+        match step.act:
+            case Act.SUBSCRIBE | Act.TRY:
+                path = "/v1/subscriptions" + ("/trial" if step.act is Act.TRY else "")
+                asked = {} if step.act is Act.TRY else {"plan_id": step.what}
+                made = await self._asked(SUBSCRIPTIONS, path, {**asked, "account_id": account}, order)
+                self.subscriptions[account] = made.get("id", "")
+            case Act.CHANGE:
+                await self._asked(SUBSCRIPTIONS, f"{subscription}/change-plan", {"new_plan_id": step.what}, order)
+            case Act.CANCEL:
+                await self._asked(SUBSCRIPTIONS, f"{subscription}/cancel", {"at": step.what}, order)
+            case Act.PAUSE | Act.RESUME:
+                await self._asked(SUBSCRIPTIONS, f"{subscription}/{step.act}", None, order)
+            case Act.NEW_CARD:
+                await self._new_card(account, step.what)
+            case Act.CARD_WILL:
+                self.gateway.script(self.tokens[account], *step.what.split(","))
+            case Act.CARD_BECOMES:
+                self.gateway.replace_card(self.tokens[account], step.what)
+
+    async def advance(self, customer: Customer, to: datetime) -> None:
+        await self._asked(SUBSCRIPTIONS, f"/v1/test-clocks/{customer.id}/advance", {"to": to.isoformat()}, None)
+
+    async def _new_card(self, account: str, number: str) -> None:
+        token = self.tokens[account] = self.gateway.tokenise(number)
+        self.cards[account].add(token)
+        added = await self._asked(PAYMENTS, "/v1/payment-methods/", {"token": token, "account_id": account}, None)
+        chosen = f"/v1/payment-methods/{added.get('id', '')}/default"
+        await self._asked(PAYMENTS, chosen, None, None, query={"account_id": account})
+
+    async def _asked(
+        self, role: str, path: str, body: Any, order: str | None, query: Mapping[str, str] | None = None
+    ) -> Any:
+        """The answer; nothing, and a note of it, when it was refused for good."""
+        async with self._turns:
+            answer = await self._posted(self.doors[role], path, body, order, query)
+        if answer is None or not answer.is_success:
+            told = "nobody answered" if answer is None else f"{answer.status}: {answer.excerpt()}"
+            self.wrong.append(f"POST {path}: {told}")
+            return {}
+        return msgspec.json.decode(answer.body) if answer.body else {}
+
+    async def _posted(
+        self, door: HttpClient, path: str, body: Any, order: str | None, query: Mapping[str, str] | None
+    ) -> Response | None:
+        headers = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json"}
+        if order is not None:
+            headers["Idempotency-Key"] = order
+        encoded = None if body is None else msgspec.json.encode(body)
+        conflicts = 0
+        for _ in range(TRIES_MAX):
+            try:
+                answer = await door.request("POST", path, body=encoded, headers=headers, query=query)
+            except (NotSent, Unknown):
+                # Nobody listens, or died before it could say so.
+                answer = None
+            if answer is not None and answer.status in LATER:
+                conflicts += 1
+            if answer is not None and answer.status < 500 and (answer.status not in LATER or conflicts > CONFLICTS_MAX):
+                return answer
+            self.repeated += 1
+            await asyncio.sleep(TRY_AGAIN_S)
+        return None

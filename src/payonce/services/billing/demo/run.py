@@ -1,0 +1,232 @@
+"""The demonstration `billing`: two years of subscriptions on clocks that are moved, a gateway on a bad day, and both
+services killed again and again."""
+
+import random
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from payonce.cli.demo.disturb import Disturbed, environment_of, log_file, throw_away_app, too_few_kills
+from payonce.cli.output import table
+
+if TYPE_CHECKING:
+    from payonce.app.process import App
+    from payonce.app.simulators import GatewayStandIn
+    from payonce.engine.messages.transaction import Reader
+    from payonce.services.billing.demo.customers import Customer
+    from payonce.services.billing.demo.verdict import Verdict
+    from payonce.settings import Settings
+    from payonce.vendors.gateway.outbox import Outbox, Post
+
+CUSTOMERS, MONTHS = 500, 24
+FAULTS: Final = 0.15
+SLOTS: Final = 24
+NAMED_MAX: Final = 5
+CONSUMER: Final = "billing.gateway"
+WEBHOOKS: Final = "/v1/webhooks/gateway"
+TWICE, LATE, LATE_S = 0.1, 0.1, 15.0
+"""Shares of the gateway's webhooks, and how late: by then the customer's clock has gone on for months."""
+SCOPES: Final = ("billing:read", "billing:operate", "billing:charge")
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the gateway posted of its own accord, and what became of it."""
+
+    arrived: int = 0
+    twice: int = 0
+    late: int = 0
+    again: int = 0
+    """Posted once more because nobody had taken it."""
+    heeded: int = 0
+    """By our record: each event once, however often it came."""
+    events: int = 0
+    """By the gateway: those that it knows to have arrived. A process may die between its commit and its answer."""
+    disagreed: int = 0
+    """Put before people because it contradicts our record."""
+
+
+@dataclass(frozen=True)
+class Report:
+    seed: int
+    months: int
+    verdict: "Verdict"
+    faults: Mapping[str, int]
+    repeated: int
+    wrong: Sequence[str]
+    disturbed: Disturbed
+    told: Told = Told()
+
+    @property
+    def log_path(self) -> Path:
+        return self.disturbed.log_path
+
+    def figures(self) -> dict[str, Any]:
+        verdict = self.verdict
+        return {
+            "customers": verdict.customers,
+            "months": self.months,
+            "periods_invoiced": verdict.periods_invoiced,
+            "missed_periods": len(verdict.missed_periods),
+            "double_invoiced": len(verdict.double_invoiced),
+            "double_charged": len(verdict.double_charged),
+            "not_charged": len(verdict.unpaid),
+            "trial_refunds_missing": len(verdict.trial_refunds_missing),
+            "misplaced": len(verdict.misplaced),
+            "unexplained": {code: f"{amount.normalize():f}" for code, amount in verdict.unexplained.items()},
+            "endings": dict(sorted(verdict.endings.items())),
+            "calls_repeated": self.repeated,
+            "faults": dict(self.faults),
+            "gateway_webhooks": asdict(self.told),
+            "kills": self.disturbed.kills,
+            "restarts": self.disturbed.restarts,
+            "seconds": round(self.disturbed.seconds, 1),
+            "seed": self.seed,
+        }
+
+    def complaints(self) -> list[str]:
+        verdict = self.verdict
+        told = {
+            "periods were missed": verdict.missed_periods,
+            "invoices are too many": verdict.double_invoiced,
+            "paid more than they owe, by the gateway's books": verdict.double_charged,
+            "paid less than they owe, by the gateway's books": verdict.unpaid,
+            "trials were not given back once": verdict.trial_refunds_missing,
+            "subscriptions are not where they should be": verdict.misplaced,
+            "calls were answered wrongly": self.wrong,
+        }
+        found = [f"{len(cases)} {what}: {_named(cases)}" for what, cases in told.items() if cases]
+        found += [
+            f"{amount:f} {code} are unexplained: our books and the gateway's differ"
+            for code, amount in verdict.unexplained.items()
+            if amount
+        ]
+        found += [f"broken: {words}" for words in verdict.broken]
+        if self.told.disagreed:
+            found.append(f"{self.told.disagreed} webhooks of the gateway contradict our record")
+        if self.told.heeded < self.told.events:
+            found.append(f"of {self.told.events} events that the gateway told, {self.told.heeded} were heeded")
+        if not self.faults:
+            found.append("no call went wrong, so nothing was proven")
+        return found + too_few_kills(self.disturbed.kills)
+
+    def rendered(self) -> Any:
+        figures = self.figures()
+        figures["faults"] = sum(self.faults.values())
+        figures["gateway_webhooks"] = ", ".join(f"{count} {what}" for what, count in asdict(self.told).items())
+        figures["unexplained"] = ", ".join(f"{amount} {code}" for code, amount in figures["unexplained"].items())
+        figures["endings"] = ", ".join(f"{count} {state}" for state, count in figures["endings"].items())
+        rows = [(name, figure, MEANINGS[name]) for name, figure in figures.items()]
+        return table("Every period accounted for", ("figure", "", "meaning"), rows, right=("",))
+
+
+def _named(cases: Sequence[str]) -> str:
+    return "; ".join(cases[:NAMED_MAX]) + ("; …" if len(cases) > NAMED_MAX else "")
+
+
+MEANINGS: Final = {
+    "customers": "each with a test clock and a script of their own",
+    "months": "that pass for each of them",
+    "periods_invoiced": "invoices of periods",
+    "missed_periods": "wanted by a script, by plain calendar arithmetic, and not invoiced",
+    "double_invoiced": "wanted by no script, or invoiced twice",
+    "double_charged": "captured more than once, or more than a script costs, by the gateway's books",
+    "not_charged": "paid less than their script costs, by the gateway's books",
+    "trial_refunds_missing": "trials whose price the gateway did not give back exactly once",
+    "misplaced": "subscriptions that are not in the state to which their script leads",
+    "unexplained": "by which our books differ from the gateway's",
+    "endings": "where the subscriptions stand",
+    "calls_repeated": "made again by callers whom nobody had answered",
+    "faults": "calls to the gateway that went wrong, on purpose",
+    "gateway_webhooks": "posted by the gateway of its own accord: twice, late and out of order, or to a dead process",
+    "kills": "processes killed with SIGKILL in mid-work",
+    "restarts": "processes started again",
+    "seconds": "from the first process to the last clock",
+    "seed": "of the scripts, the faults and the kills",
+}
+
+
+async def demonstrate(settings: "Settings", seed: int, size: int | None, months: int = MONTHS) -> Report:
+    from payonce.app.simulators import open_gateway_stand_in
+    from payonce.kit.http import HttpClient
+    from payonce.services.billing.demo.customer_calls import Desk
+    from payonce.services.billing.demo.customers import seeded_customers
+    from payonce.services.billing.demo.processes import PAYMENTS, open_fleet
+    from payonce.services.billing.demo.verdict import judge
+    from payonce.services.billing.demo.work import Work
+    from payonce.testing import Clock
+    from payonce.vendors.gateway.outbox import Post
+
+    post = Post(seed, TWICE, LATE, LATE_S)
+    customers = seeded_customers(size or CUSTOMERS, months, seed)
+    async with (
+        throw_away_app(settings) as (app, addresses),
+        open_gateway_stand_in(seed, FAULTS, post=post) as gateway,
+        Clock.open(addresses.owner) as clock,
+    ):
+        key, tokens = await _set_up(app, gateway, customers)
+        environment = {**environment_of(addresses), **gateway.environment, "PAYONCE_SLOTS": str(SLOTS)}
+        started = time.monotonic()
+        with log_file() as log_path, open_fleet(environment, log_path) as fleet:
+            first, second = (HttpClient(role, url, allow_private=True) for role, url in fleet.urls.items())
+            async with first, second, gateway.telling(f"{fleet.urls[PAYMENTS]}{WEBHOOKS}"):
+                doors = dict(zip(fleet.urls, (first, second), strict=True))
+                cards = {account: {token} for account, token in tokens.items()}
+                desk = Desk(doors, key, gateway.simulator, tokens, cards)
+                await Work(app.read, clock, fleet, customers, desk, random.Random(seed)).through()
+            seconds = time.monotonic() - started
+        await gateway.deliver()
+        verdict = await judge(app.read, gateway.simulator.books, cards, customers)
+        told = await _told(app.read, gateway.simulator.outbox, post)
+        disturbed = Disturbed(fleet.kills, 0, fleet.restarts, seconds, log_path)
+        return Report(seed, months, verdict, gateway.faults(), desk.repeated, desk.wrong, disturbed, told)
+
+
+async def _told(read: "Reader", outbox: "Outbox", post: "Post") -> Told:
+    """By the gateway's own list, and by our record."""
+    arrived = [letter for letter in outbox.letters if letter.arrived]
+    events = {letter.event_id for letter in arrived}
+    heeded = await read.fetchval("select count(*) from payonce.inbox where consumer = $1", CONSUMER)
+    disagreed = await read.fetchval("select count(*) from payonce.audit_log where location = $1", CONSUMER)
+    late = sum(post.draw(letter.event_id, letter.due_at)[0] > letter.due_at for letter in arrived)
+    again = sum(max(0, letter.tries - 1) for letter in outbox.letters)
+    return Told(len(arrived), len(arrived) - len(events), late, again, heeded, len(events), disagreed)
+
+
+async def _set_up(
+    app: "App", gateway: "GatewayStandIn", customers: "Sequence[Customer]"
+) -> tuple[str, dict[str, str]]:  # fmt: skip
+    """Accounts on clocks of their own, each with a card; and the key of whoever acts for them."""
+    from payonce.engine.operators.api_keys import make_key
+    from payonce.services.billing.demo.customers import PAYS
+
+    tokens = {customer.id: gateway.simulator.tokenise(PAYS) for customer in customers}
+    ids = [customer.id for customer in customers]
+    async with app.begin() as tx:
+        made = await make_key(tx, "demo", SCOPES, "demo")
+        await tx.execute(
+            """
+            insert into subscriptions.test_clocks (id, name, now_at, target_at, made_by)
+            select id, 'demo', begins_at, begins_at, 'demo' from unnest($1::text[], $2::timestamptz[]) c(id, begins_at)
+            """,
+            ids, [customer.begins_at for customer in customers],
+        )  # fmt: skip
+        await tx.execute(
+            """
+            insert into subscriptions.accounts (id, email, password_hash, time_zone, test_clock_id)
+            select id, id || '@example.com', 'none', zone, id from unnest($1::text[], $2::text[]) c(id, zone)
+            """,
+            ids, [customer.zone for customer in customers],
+        )  # fmt: skip
+        await tx.execute(
+            """
+            insert into payments.payment_methods
+                (id, account_id, token, brand, last4, exp_month, exp_year, is_default)
+            select 'card-of-' || id, id, token, 'visa', '4242', 12, 2099, true
+            from unnest($1::text[], $2::text[]) c(id, token)
+            """,
+            ids, [tokens[each] for each in ids],
+        )  # fmt: skip
+    return made.secret, tokens

@@ -1,0 +1,145 @@
+"""Customers live their lives, each by their own clock, while the processes that serve them are killed."""
+
+import asyncio
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from payonce.cli.demo.disturb import KILLS_MIN, progress_bar
+from payonce.cli.demo.fleet import Fleet
+from payonce.engine.messages.transaction import Reader
+from payonce.services.billing.demo.customer_calls import Desk
+from payonce.services.billing.demo.customers import Customer
+from payonce.services.billing.demo.processes import LEASE_S
+from payonce.testing import Clock
+
+KILLS, FIRST_KILL, LAST_KILL = KILLS_MIN + 2, 0.02, 0.8
+"""How many, and at which shares of the time that passes."""
+TICK_S: Final = 0.4
+LIMIT_S, STALLED_S = 1_500.0, 150.0
+"""How long a run may take, and how long without a clock that goes on. What is missing then counts as missed."""
+_DAY: Final = timedelta(days=1)
+
+
+@dataclass
+class Watch:
+    """Looks at all clocks at once, for everybody who waits for theirs."""
+
+    read: Reader
+    clocks: dict[str, datetime] = field(default_factory=dict)
+    at_rest: set[str] = field(default_factory=set)
+    """Those that have arrived, with nothing under way."""
+    begun: int = 0
+    ended: int = 0
+    _looked: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    async def look(self) -> None:
+        self.begun += 1
+        rows = await self.read.fetch(CLOCKS)
+        self.clocks = {row["id"]: row["now_at"] for row in rows}
+        self.at_rest = {row["id"] for row in rows if row["at_rest"]}
+        async with self._looked:
+            self.ended = self.begun
+            self._looked.notify_all()
+
+    async def until_at(self, customer: Customer, moment: datetime) -> None:
+        """Until the customer's clock stands there and nothing of theirs is under way, seen from now on."""
+        wanted = self.begun + 1
+        async with self._looked:
+            while (
+                self.ended < wanted or customer.id not in self.at_rest or self.clocks[customer.id] != moment
+            ):  # fmt: skip
+                await self._looked.wait()
+
+
+@dataclass
+class Work:
+    read: Reader
+    clock: Clock
+    fleet: Fleet
+    customers: Sequence[Customer]
+    desk: Desk
+    chance: random.Random
+
+    async def through(self) -> None:
+        """Until every clock is at its end, or the time is over."""
+        watch, total = Watch(self.read), sum(map(_days, self.customers))
+        step = (LAST_KILL - FIRST_KILL) / (KILLS - 1)
+        kills = [FIRST_KILL + step * number for number in range(KILLS)]
+        lives = [asyncio.create_task(self._live(customer, watch)) for customer in self.customers]
+        began = moved = time.monotonic()
+        passed = -1
+        try:
+            with progress_bar(total) as show_progress:
+                while not all(life.done() for life in lives):
+                    await watch.look()
+                    days = sum(_gone(each, watch.clocks[each.id]) for each in self.customers)
+                    show_progress(days, self.fleet.kills)
+                    now = time.monotonic()
+                    passed, moved = (days, now) if days != passed else (passed, moved)
+                    if now - began > LIMIT_S or now - moved > STALLED_S:
+                        return
+                    await self._disturb(days / total, kills)
+                    self.fleet.revive()
+                    await asyncio.sleep(TICK_S)
+            await asyncio.gather(*lives)
+        finally:
+            for life in lives:
+                life.cancel()
+            await asyncio.gather(*lives, return_exceptions=True)
+
+    async def _live(self, customer: Customer, watch: Watch) -> None:
+        moment = customer.begins_at
+        for place, step in enumerate(customer.life.steps):
+            await watch.until_at(customer, moment)
+            if step.at > moment:
+                moment = step.at
+                await self.desk.advance(customer, moment)
+                await watch.until_at(customer, moment)
+            await self.desk.take(customer, place, step)
+        await watch.until_at(customer, moment)
+        await self.desk.advance(customer, customer.ends_at)
+        await watch.until_at(customer, customer.ends_at)
+
+    async def _disturb(self, progress: float, kills: list[float]) -> None:
+        if not kills or progress < kills[0] or await self.read.fetchval(ALONE):
+            return
+        if self.fleet.kill(await self._busy(), self.chance):
+            kills.pop(0)
+            await self.clock.advance_leases(LEASE_S + 1)
+
+    async def _busy(self) -> dict[int, int]:
+        """How many messages each process holds at the moment, by its process id."""
+        rows = await self.read.fetch(
+            "select worker, count(*) as held from payonce.messages where state = 'leased' group by worker"
+        )
+        return {int(row["worker"].split("-")[-2]): row["held"] for row in rows}
+
+
+def _days(customer: Customer) -> int:
+    return _gone(customer, customer.ends_at)
+
+
+def _gone(customer: Customer, moment: datetime) -> int:
+    return (moment - customer.begins_at) // _DAY
+
+
+CLOCKS: Final = """
+    with busy as (
+        select account_id from payments.notifications where delivered_at is null
+        union all select account_id from subscriptions.invoices where charging or refunding
+    )
+    select c.id, c.now_at,
+        c.now_at = c.target_at and not exists (select from busy b where b.account_id = c.id) as at_rest
+    from subscriptions.test_clocks c
+"""
+ALONE: Final = """
+    select exists (select from payonce.messages
+        where running_alone or (state = 'alone' and ready_at <= payonce.due_now())
+           or (state = 'leased' and (crashes >= 2 or (crashes = 1 and lease_until <= payonce.lease_now()))))
+"""
+"""What was under way at two kills runs alone, to show whether it is its own fault. A kill just then, which ends
+everybody's leases, would be taken for the proof, and a person would have the message; also when it is about to run."""

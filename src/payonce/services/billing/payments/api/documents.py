@@ -1,0 +1,181 @@
+"""What payments show over HTTP, and what they take."""
+
+from datetime import datetime
+from typing import Annotated, Final
+
+from pydantic import BaseModel, Field, StringConstraints
+
+from payonce.http.kit.values import NO_CONTROLS, Asked, Money
+from payonce.services.billing.payments.handlers.notifications import Delivery
+from payonce.services.billing.payments.model import PaymentMethod, Refund, RefundState, State, Transaction
+from payonce.services.billing.wire import Action
+
+ID: Final = r"^[0-9a-zA-Z_-]{1,100}$"
+AMOUNT: Final = r"^[0-9]{1,12}(\.[0-9]{1,4})?$"
+
+AccountId = Annotated[str, StringConstraints(pattern=ID)]
+AmountText = Annotated[str, StringConstraints(pattern=AMOUNT)]
+Words = Annotated[str, StringConstraints(min_length=1, max_length=500, pattern=NO_CONTROLS)]
+
+
+class PaymentOrder(Asked):
+    amount: AmountText = Field(description="In major units, a text: 29.00. Above zero.", examples=["29.00"])
+    currency: str = Field(pattern="^[A-Z]{3}$", examples=["AED"])
+    account_id: AccountId | None = Field(
+        None, description="Whose card. Customers leave it out; keys and operators say it."
+    )
+    payment_method_id: AccountId | None = Field(None, description="Left out: the account's default.")
+    description: Words | None = None
+
+
+class RefundOrder(Asked):
+    amount: AmountText | None = Field(
+        None, description="In major units; left out: all that is left of the charge and did not come back as credit."
+    )
+    beyond_credit: bool = Field(
+        False, json_schema_extra={"deprecated": True},
+        description="Refused: the customer would have both money and credit. Pay out the credit instead.",
+    )  # fmt: skip
+    outside: bool = Field(
+        False,
+        description="It went back by bank or by hand: it is put on record and in the books, and the gateway is not "
+        "asked. Refused while a refund of the charge is under way at the gateway.",
+    )
+    reason: Words
+
+
+class MethodOrder(Asked):
+    token: str = Field(
+        pattern=r"^[A-Za-z]+_[A-Za-z0-9_]{1,120}$", description="As the gateway gave it to the customer's browser.",
+        examples=["pm_1a2b3c"],
+    )  # fmt: skip
+    account_id: AccountId | None = Field(None, description="Whose. Customers leave it out; keys and operators say it.")
+
+
+class RefundDocument(BaseModel):
+    id: str
+    transaction_id: str
+    amount: Money
+    reason: str
+    state: RefundState
+    failure: str | None
+    outside: bool = Field(description="It went back by another way than the gateway.")
+    created_at: datetime
+    updated_at: datetime
+
+    @classmethod
+    def of(cls, refund: Refund) -> "RefundDocument":
+        return cls(
+            id=refund.id, transaction_id=refund.transaction_id, amount=Money.of(refund.amount), reason=refund.reason,
+            state=refund.state, failure=refund.failure, outside=refund.outside, created_at=refund.created_at,
+            updated_at=refund.updated_at,
+        )  # fmt: skip
+
+
+class RefundAnswer(BaseModel):
+    """Asked for at the gateway, or, above the threshold of its currency, waiting for a second person."""
+
+    refund: RefundDocument | None = None
+    approval: int | None = Field(default=None, description="What the second person grants.")
+    expires_at: datetime | None = None
+
+
+class TransactionDocument(BaseModel):
+    id: str
+    account_id: str
+    subscription_id: str | None
+    invoice_id: str | None
+    generation: int = Field(description="Which try of the invoice it is.")
+    action: Action
+    payment_method_id: str | None
+    amount: Money
+    refunded: Money
+    credited: Money = Field(description="What of it came back as credit when the plan changed.")
+    state: State
+    gateway_id: str | None
+    decline_code: str | None
+    hard: bool = Field(description="Another try with the same card is of no use.")
+    reason: str | None
+    description: str | None
+    trace_id: str | None
+    created_at: datetime
+    updated_at: datetime
+
+    @classmethod
+    def of(cls, transaction: Transaction) -> "TransactionDocument":
+        return cls(
+            id=transaction.id, account_id=transaction.account_id, subscription_id=transaction.subscription_id,
+            invoice_id=transaction.invoice_id, generation=transaction.generation, action=transaction.action,
+            payment_method_id=transaction.payment_method_id, amount=Money.of(transaction.amount),
+            refunded=Money.of(transaction.refunded), credited=Money.of(transaction.credited), state=transaction.state,
+            gateway_id=transaction.gateway_id,
+            decline_code=transaction.decline_code, hard=transaction.hard, reason=transaction.reason,
+            description=transaction.metadata.get("description"), trace_id=transaction.trace_id,
+            created_at=transaction.created_at, updated_at=transaction.updated_at,
+        )  # fmt: skip
+
+
+class TransactionStory(BaseModel):
+    transaction: TransactionDocument
+    refunds: list[RefundDocument]
+
+
+class TransactionPage(BaseModel):
+    transactions: list[TransactionDocument]
+    next_after: str | None = Field(description="Give it as `after` for the next page; null on the last one.")
+
+
+class MethodDocument(BaseModel):
+    id: str
+    account_id: str
+    brand: str
+    last4: str
+    exp_month: int
+    exp_year: int
+    is_default: bool
+    created_at: datetime
+
+    @classmethod
+    def of(cls, method: PaymentMethod) -> "MethodDocument":
+        return cls(
+            id=method.id, account_id=method.account_id, brand=method.brand, last4=method.last4,
+            exp_month=method.exp_month, exp_year=method.exp_year, is_default=method.is_default,
+            created_at=method.created_at,
+        )  # fmt: skip
+
+
+class Methods(BaseModel):
+    payment_methods: list[MethodDocument]
+
+
+class AttemptDocument(BaseModel):
+    way: str = Field(description="immediate or queued.")
+    response_code: int | None
+    response_body: str | None = Field(description="Its beginning, without secrets.")
+    error: str | None
+    elapsed_ms: int
+    created_at: datetime
+
+
+class DeliveryDocument(BaseModel):
+    event_id: str
+    action: Action
+    transaction_id: str | None
+    refund_id: str | None
+    delivered_at: datetime | None
+    created_at: datetime
+    attempts: list[AttemptDocument] = Field(description="The newest first, up to a hundred.")
+
+    @classmethod
+    def of(cls, found: Delivery) -> "DeliveryDocument":
+        return cls(
+            event_id=found.event_id, action=found.action, transaction_id=found.transaction_id,
+            refund_id=found.refund_id, delivered_at=found.delivered_at, created_at=found.created_at,
+            attempts=[AttemptDocument(**dict(each)) for each in found.attempts],
+        )  # fmt: skip
+
+
+class Taken(BaseModel):
+    """What the gateway hears."""
+
+    status: str

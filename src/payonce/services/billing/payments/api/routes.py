@@ -1,0 +1,322 @@
+"""Payments over HTTP: one-off payments, transactions and their refunds, cards, and what the gateway posts."""
+
+from http import HTTPStatus
+from typing import Annotated, Any, Final
+
+import msgspec
+from fastapi import APIRouter, Depends, Header, Path, Query, Response
+from starlette.requests import Request
+
+from payonce.engine.controls import Done, ask
+from payonce.engine.messages.transaction import Tx
+from payonce.http.kit.context import AtDesk, Desk, Trace
+from payonce.http.kit.idempotency import Once
+from payonce.http.kit.json_bodies import refuse_repeated
+from payonce.http.kit.problems import Problem, not_found, responses
+from payonce.http.kit.values import PAGE_DEFAULT, Limit
+from payonce.kit.ids import new_id
+from payonce.kit.money import Amount, Asset, asset_of
+from payonce.kit.outcomes import Invalid, NotSent, Retry
+from payonce.kit.webhooks import Refusal
+from payonce.services.billing.callers import Who, account_of, either, moving, opened, take_try, who_of
+from payonce.services.billing.card_numbers import refuse_card_numbers
+from payonce.services.billing.payments import decisions
+from payonce.services.billing.payments.api import gateway_events
+from payonce.services.billing.payments.api.documents import (
+    ID,
+    DeliveryDocument,
+    MethodDocument,
+    MethodOrder,
+    Methods,
+    PaymentOrder,
+    RefundAnswer,
+    RefundDocument,
+    RefundOrder,
+    Taken,
+    TransactionDocument,
+    TransactionPage,
+    TransactionStory,
+)
+from payonce.services.billing.payments.api.gateway_events import GatewayDoor
+from payonce.services.billing.payments.api.payment_end import Waiting, preferred_s
+from payonce.services.billing.payments.decisions import GiveBack
+from payonce.services.billing.payments.handlers import notifications as notifying
+from payonce.services.billing.payments.handlers.charges import NOT_YET
+from payonce.services.billing.payments.handlers.notifications import Notifier
+from payonce.services.billing.payments.model import State, Transaction
+from payonce.services.billing.payments.store import payment_methods as methods
+from payonce.services.billing.payments.store import refunds as refund_store
+from payonce.services.billing.payments.store import transactions as store
+from payonce.services.billing.policies import CHARGE_INITIATION
+from payonce.services.billing.scopes import CHARGE, OPERATE, READ
+from payonce.services.billing.wire import Action, charge_key
+from payonce.vendors.gateway.port import AMOUNT_MAX, Gateway
+
+TRANSACTIONS: Final = "/v1/transactions"
+METHODS: Final = "/v1/payment-methods"
+DECLINED: Final = "urn:payonce:problem:payment-failed:"
+"""Followed by the gateway's code."""
+READS: Final = responses(400, 401, 403, 404, 422, 429, 503)
+CHANGES: Final = responses(400, 401, 403, 404, 409, 413, 422, 429, 503)
+PAYS: Final = responses(400, 401, 402, 403, 404, 409, 413, 422, 429, 503)
+
+Id = Annotated[str, Path(pattern=ID)]
+OfAccount = Annotated[str | None, Query(pattern=ID, description="Whose; customers see their own alone.")]
+
+
+def build_routes() -> APIRouter:
+    routes = APIRouter(tags=["payments"], dependencies=[Depends(refuse_card_numbers)])
+    _add_paying(routes)
+    _add_transactions(routes)
+    _add_refunding(routes)
+    _add_methods(routes)
+    _add_deliveries(routes)
+    # What the gateway posts is signed, and read by nobody before its signature is.
+    signed = APIRouter(tags=["payments"])
+    _add_gateway(signed)
+    both = APIRouter()
+    both.include_router(routes)
+    both.include_router(signed)
+    return both
+
+
+def _add_paying(routes: APIRouter) -> None:
+    waiting = Waiting()
+
+    pending: dict[int | str, dict[str, Any]] = {202: {"model": TransactionDocument, "description": "Still under way."}}
+
+    @routes.post("/v1/payments/process", summary="Charge a card for no invoice", response_model=TransactionDocument,
+                 responses=pending | PAYS)  # fmt: skip
+    async def process_payment(
+        body: PaymentOrder,
+        desk: AtDesk,
+        once: Annotated[Once, moving(CHARGE)],
+        prefer: Annotated[
+            str | None, Header(description="`wait=3`: for how many seconds, up to 10; `respond-async`: not at all.")
+        ] = None,
+    ) -> Response:
+        who = who_of(once)
+
+        async def act(tx: Tx) -> TransactionDocument:
+            account_id = account_of(who, body.account_id)
+            await take_try(tx, who)
+            amount = _amount(body.amount, _asset(body.currency))
+            if body.payment_method_id is not None:
+                await methods.hold(tx, account_id, body.payment_method_id)
+            transaction = _one_off(account_id, amount, body, once.trace_id)
+            await store.open_pending(tx, transaction)
+            await tx.send(
+                CHARGE_INITIATION, {"transaction_id": transaction.id}, action=Action.PAYMENT.value,
+                key=transaction.charge_key, correlation_id=transaction.id,
+            )  # fmt: skip
+            found = await store.find(tx, transaction.id)
+            assert found is not None
+            return TransactionDocument.of(found)
+
+        # The order is what happens once; the answer says how it stands now, also to whoever asks again.
+        kept = await once.answer(
+            _refusing(act), status=HTTPStatus.ACCEPTED, location=lambda made: f"{TRANSACTIONS}/{made.id}"
+        )
+        if kept.status_code != HTTPStatus.ACCEPTED:
+            return kept
+        transaction_id = msgspec.json.decode(bytes(kept.body))["id"]
+        return _paid(kept, await waiting.ended(desk.read, transaction_id, preferred_s(prefer)))
+
+
+def _paid(kept: Response, transaction: Transaction | None) -> Response:
+    if transaction is None or transaction.state is State.PENDING:
+        return kept
+    if transaction.state is State.FAILED:
+        location = {"Location": f"{TRANSACTIONS}/{transaction.id}"}
+        text = f"{transaction.decline_code}: {transaction.reason}; transaction {transaction.id}"
+        raise Problem(HTTPStatus.PAYMENT_REQUIRED, text, kind=f"{DECLINED}{transaction.decline_code}", headers=location)
+    headers = {name: value for name, value in kept.headers.items() if name not in ("content-length", "content-type")}
+    shown = TransactionDocument.of(transaction).model_dump_json().encode()
+    return Response(shown, HTTPStatus.OK, media_type="application/json", headers=headers)
+
+
+def _add_transactions(routes: APIRouter) -> None:
+    @routes.get(TRANSACTIONS, summary="Transactions, the newest first", responses=READS)
+    async def list_transactions(
+        desk: AtDesk, who: Annotated[Who, either(READ)], account_id: OfAccount = None, state: State | None = None,
+        limit: Limit = PAGE_DEFAULT, after: Annotated[str | None, Query(pattern=ID)] = None,
+    ) -> TransactionPage:  # fmt: skip
+        whose = account_id if who.operator else account_of(who, account_id)
+        found = await store.listed(desk.read, whose, state, after, limit)
+        following = found[-1].id if len(found) == min(limit, store.LISTED_MAX) else None
+        return TransactionPage(transactions=[TransactionDocument.of(each) for each in found], next_after=following)
+
+    @routes.get(f"{TRANSACTIONS}/{{transaction_id}}", summary="One transaction, with its refunds", responses=READS)
+    async def show_transaction(transaction_id: Id, desk: AtDesk, who: Annotated[Who, either(READ)]) -> TransactionStory:
+        found = await store.find(desk.read, transaction_id)
+        if found is None or not who.may_see(found.account_id):
+            raise not_found(f"transaction {transaction_id!r}")
+        refunds = await refund_store.of_transaction(desk.read, transaction_id)
+        return TransactionStory(
+            transaction=TransactionDocument.of(found), refunds=[RefundDocument.of(each) for each in refunds]
+        )
+
+
+def _add_refunding(routes: APIRouter) -> None:
+    @routes.post(f"{TRANSACTIONS}/{{transaction_id}}/refund", status_code=202, summary="Give back a charge, or a part",
+                 response_model=RefundAnswer, responses=CHANGES)  # fmt: skip
+    async def refund_transaction(
+        transaction_id: Id, body: RefundOrder, desk: AtDesk, once: Annotated[Once, moving(CHARGE, operators=True)]
+    ) -> Response:
+        async def act(tx: Tx) -> RefundAnswer:
+            found = await store.find(tx, transaction_id)
+            if found is None:
+                raise not_found(f"transaction {transaction_id!r}")
+            amount = None if body.amount is None else _amount(body.amount, found.amount.asset)
+            return await _give_back(tx, desk, found, amount, body, once.caller.holder)
+
+        return await once.answer(
+            _refusing(act), status=HTTPStatus.ACCEPTED, location=lambda _: f"{TRANSACTIONS}/{transaction_id}"
+        )
+
+
+async def _give_back(
+    tx: Tx, desk: Desk, transaction: Transaction, amount: Amount | None, body: RefundOrder, by: str
+) -> RefundAnswer:
+    """As in the console: what needs a second person there needs one here."""
+    asked = GiveBack(
+        transaction_id=transaction.id, left_minor=transaction.left.minor,
+        amount_minor=None if amount is None else amount.minor, beyond_credit=body.beyond_credit, outside=body.outside,
+        note=body.reason,
+    )  # fmt: skip
+    end = await ask(tx, desk.actions[decisions.ACTION], asked, by, body.reason)
+    if not isinstance(end, Done):
+        return RefundAnswer(approval=end.id, expires_at=end.expires_at)
+    refund = await refund_store.find(tx, end.result["refund"])
+    assert refund is not None
+    return RefundAnswer(refund=RefundDocument.of(refund))
+
+
+def _add_methods(routes: APIRouter) -> None:
+    @routes.post(f"{METHODS}/", status_code=201, summary="Add a card by its token", responses=CHANGES)
+    async def add_payment_method(
+        body: MethodOrder, desk: AtDesk, trace: Trace, who: Annotated[Who, either(OPERATE)]
+    ) -> MethodDocument:
+        account_id = account_of(who, body.account_id)
+        gateway = opened(desk, Gateway)  # type: ignore[type-abstract]
+        async with desk.begin(trace) as tx:
+            await take_try(tx, who)
+        try:
+            card = await methods.described(gateway, body.token)
+        except (Retry, NotSent) as error:
+            raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "the gateway does not answer; try again") from error
+        except Invalid as no:
+            raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(no)) from no
+        async with desk.begin(trace) as tx:
+            attached = await _refused(methods.attach(tx, account_id, card))
+        return await _told(desk, attached)
+
+    @routes.get(f"{METHODS}/", summary="An account's cards, the newest first", responses=READS)
+    async def list_payment_methods(
+        desk: AtDesk, who: Annotated[Who, either(READ)], account_id: OfAccount = None
+    ) -> Methods:
+        found = await methods.of_account(desk.read, account_of(who, account_id))
+        return Methods(payment_methods=[MethodDocument.of(each) for each in found])
+
+    @routes.post(f"{METHODS}/{{method_id}}/default", summary="Charge this card from now on", responses=CHANGES)
+    async def choose_payment_method(
+        method_id: Id, desk: AtDesk, trace: Trace, who: Annotated[Who, either(OPERATE)], account_id: OfAccount = None
+    ) -> MethodDocument:
+        async with desk.begin(trace) as tx:
+            await take_try(tx, who)
+            attached = await _refused(methods.make_default(tx, account_of(who, account_id), method_id))
+        return await _told(desk, attached)
+
+    @routes.delete(f"{METHODS}/{{method_id}}", status_code=204, summary="Remove a card", responses=CHANGES)
+    async def remove_payment_method(
+        method_id: Id, desk: AtDesk, trace: Trace, who: Annotated[Who, either(OPERATE)], account_id: OfAccount = None
+    ) -> None:
+        async with desk.begin(trace) as tx:
+            await _refused(methods.remove(tx, account_of(who, account_id), method_id))
+
+
+def _add_deliveries(routes: APIRouter) -> None:
+    @routes.get(
+        "/v1/webhooks/delivery/{event_id}", summary="How telling subscriptions of an event went", responses=READS
+    )
+    async def show_notification_delivery(
+        event_id: Annotated[str, Path(pattern=r"^[0-9a-zA-Z_-]{1,200}$")], desk: AtDesk,
+        who: Annotated[Who, either(READ)],
+    ) -> DeliveryDocument:  # fmt: skip
+        found = await notifying.delivery(desk.read, event_id)
+        if found is None or not who.may_see(found.account_id):
+            raise not_found(f"notification {event_id!r}")
+        return DeliveryDocument.of(found)
+
+
+def _add_gateway(routes: APIRouter) -> None:
+    # Not in the description of what keys open: the gateway signs, and its contract is in the README.
+    @routes.post("/v1/webhooks/gateway", summary="The gateway's signed events", include_in_schema=False,
+                 responses=responses(400, 401, 404, 413, 503))  # fmt: skip
+    async def take_gateway_event(request: Request, desk: AtDesk, trace: Trace) -> Taken:
+        door = opened(desk, GatewayDoor)
+        body = await request.body()
+        received = await door.receive(desk.read, request.headers.items(), body)
+        if isinstance(received, Refusal):
+            raise Problem(received.status, received.detail)
+        refuse_repeated(body)
+        async with desk.begin(trace) as tx:
+            heard = await gateway_events.heed(tx, received)
+        return Taken(status=heard)
+
+
+def _asset(currency: str) -> Asset:
+    try:
+        return asset_of(currency)
+    except Invalid:
+        raise Problem(
+            HTTPStatus.UNPROCESSABLE_ENTITY, f"currency {currency} is not known here; use its ISO code"
+        ) from None
+
+
+def _amount(text: str, asset: Asset) -> Amount:
+    try:
+        amount = Amount.from_decimal(text, asset)
+    except Invalid as no:
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"amount: {no}") from no
+    if not 0 < amount.minor <= AMOUNT_MAX:
+        most = Amount(AMOUNT_MAX, asset).to_text()
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"amount {text} must be above zero and at most {most} {asset}")
+    return amount
+
+
+def _one_off(account_id: str, amount: Amount, body: PaymentOrder, trace_id: str | None) -> Transaction:
+    transaction_id, nothing = str(new_id()), Amount.zero(amount.asset)
+    return Transaction(
+        id=transaction_id, charge_key=charge_key(transaction_id, 1), account_id=account_id, subscription_id=None,
+        invoice_id=None, generation=1, action=Action.PAYMENT, payment_method_id=body.payment_method_id, amount=amount,
+        state=State.PENDING, gateway_id=None, decline_code=None, hard=False, reason=None, refunded=nothing,
+        refunding=nothing, metadata={} if body.description is None else {"description": body.description},
+        trace_id=trace_id, created_at=NOT_YET, updated_at=NOT_YET,
+    )  # fmt: skip
+
+
+def _refusing(act: Any) -> Any:
+    async def acting(tx: Tx) -> Any:
+        return await _refused(act(tx))
+
+    return acting
+
+
+async def _refused(doing: Any) -> Any:
+    """What the store refuses is the caller's to mend: 404 for what is not there, 422 for what cannot be."""
+    try:
+        return await doing
+    except methods.NotThere as no:
+        raise Problem(HTTPStatus.NOT_FOUND, str(no)) from no
+    except Invalid as no:
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(no)) from no
+
+
+async def _told(desk: Desk, attached: methods.Attached) -> MethodDocument:
+    """Subscriptions may hear of it at once; if not, the queue tells them."""
+    if attached.notice is not None:
+        for resource in desk.resources:
+            if isinstance(resource, Notifier):
+                await resource.at_once(attached.notice)
+    return MethodDocument.of(attached.method)

@@ -1,0 +1,143 @@
+"""Charges: what subscriptions ask for on their queue, and what is asked for here, each once at the gateway."""
+
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from payonce.engine.messages.work import Work, handles
+from payonce.kit.ids import new_id
+from payonce.kit.log import get_logger
+from payonce.kit.money import Amount, asset_of
+from payonce.kit.outcomes import Invalid, Refused, Unprocessable
+from payonce.services.billing.messages import ChargeAgain
+from payonce.services.billing.payments import ledger as books
+from payonce.services.billing.payments.effects import NO_CARD, ChargeCard, Made, No, read_no
+from payonce.services.billing.payments.handlers import refunds as refunding
+from payonce.services.billing.payments.handlers.notifications import Notifier
+from payonce.services.billing.payments.handlers.refused_key import or_pause
+from payonce.services.billing.payments.metrics import count_charge
+from payonce.services.billing.payments.model import State, Transaction
+from payonce.services.billing.payments.store import notifications as telling
+from payonce.services.billing.payments.store import transactions as store
+from payonce.services.billing.policies import CHARGE_INITIATION
+from payonce.services.billing.wire import Action, Charge
+from payonce.vendors.gateway.port import AMOUNT_MAX, Gateway
+
+ID_MAX_CHARS: Final = 100
+ASKED_FOR: Final = frozenset({Action.INITIAL, Action.TRIAL, Action.RENEWAL, Action.UPGRADE, Action.DOWNGRADE})
+ALREADY_PAID: Final = "already_paid"
+NOT_YET: Final = datetime.min.replace(tzinfo=UTC)
+"""When a transaction was made that is not on record."""
+TRIAL_REASON: Final = "the price of a trial is given back"
+
+log = get_logger(__name__)
+
+
+@handles(CHARGE_INITIATION)
+async def process_charge_initiation(work: Work, gateway: Gateway, notifier: Notifier) -> None:
+    """Charge the account's card. Running twice is harmless: the key is the invoice's and the try's."""
+    try:
+        wanted = await _wanted(work)
+        standing = await store.standing(work.read, wanted.charge_key, wanted.account_id, wanted.invoice_id)
+        known = standing.transaction
+        if known is not None and _order(known) != _order(wanted):
+            raise Invalid(f"charge {wanted.charge_key} is on record with another amount, account or purpose")
+    except Invalid as no:
+        # Nothing is charged for what cannot be a charge: a person sees it among what is parked.
+        raise Unprocessable(str(no)) from None
+    if known is not None and known.state is not State.PENDING:
+        return
+    wanted = known or wanted
+    if wanted.payment_method_id is None and standing.paid_by is not None:
+        log.error("invoice_charged_again", invoice=wanted.invoice_id, transaction=standing.paid_by)
+        why = f"transaction {standing.paid_by} has paid invoice {wanted.invoice_id} already"
+        await _fail(work, notifier, wanted, No(ALREADY_PAID, False, why), standing.now)
+        return
+    if standing.card is None:
+        await _fail(work, notifier, wanted, No(NO_CARD, True, "the account has no payment method"), standing.now)
+        return
+    card = standing.card
+    try:
+        async with or_pause(work):
+            made = await work.effect(
+                ChargeCard(gateway, wanted, card.token), key=wanted.charge_key, scope=_scope(wanted),
+                intent=lambda tx: store.begin(tx, wanted, card),
+            )  # fmt: skip
+    except Refused as refused:
+        await _fail(work, notifier, wanted, read_no(refused), standing.now)
+        return
+    await _succeed(work, notifier, wanted, made, card, standing.now)
+
+
+async def _succeed(
+    work: Work, notifier: Notifier, transaction: Transaction, made: Made, card: store.Card, now: datetime
+) -> None:
+    notice = telling.of_charge(transaction, None, now, {"card_brand": card.brand, "card_last4": card.last4})
+    async with work.commit() as tx:
+        await store.end(tx, transaction.id, State.SUCCEEDED, notice, gateway_id=made.id)
+        await tx.post(books.captured(transaction))
+        if notice is not None:
+            await telling.send(tx, notice)
+        if transaction.action is Action.TRIAL:
+            await refunding.ask(tx, transaction.id, None, TRIAL_REASON, f"trial:{transaction.id}")
+    count_charge(State.SUCCEEDED, None)
+    await notifier.at_once(notice)
+
+
+async def _fail(work: Work, notifier: Notifier, transaction: Transaction, no: No, now: datetime) -> None:
+    notice = telling.of_charge(transaction, no, now)
+    async with work.commit(rejected=f"{no.code}: {no.reason}") as tx:
+        await store.open_pending(tx, transaction)
+        await store.end(tx, transaction.id, State.FAILED, notice, gateway_id=no.charge_id, no=no)
+        if notice is not None:
+            await telling.send(tx, notice)
+    count_charge(State.FAILED, no.code)
+    await notifier.at_once(notice)
+
+
+async def _wanted(work: Work) -> Transaction:
+    """The transaction as the message wants it. Refused is what could never be charged."""
+    asked: Charge | ChargeAgain = work.payload
+    if isinstance(asked, ChargeAgain):
+        found = await store.find(work.read, asked.transaction_id)
+        if found is None:
+            raise Invalid(f"there is no transaction {asked.transaction_id[:ID_MAX_CHARS]!r} to charge")
+        return found
+    _check(asked)
+    return Transaction(
+        id=str(new_id()), charge_key=asked.key, account_id=asked.account_id, subscription_id=asked.subscription_id,
+        invoice_id=asked.invoice_id, generation=asked.generation, action=asked.action, payment_method_id=None,
+        amount=asked.amount, state=State.PENDING, gateway_id=None, decline_code=None, hard=False, reason=None,
+        refunded=Amount.zero(asked.amount.asset), refunding=Amount.zero(asked.amount.asset), metadata={},
+        trace_id=work.message.trace, created_at=NOT_YET, updated_at=NOT_YET,
+    )  # fmt: skip
+
+
+def _check(asked: Charge) -> None:
+    for name, text in (
+        ("invoice_id", asked.invoice_id), ("account_id", asked.account_id), ("subscription_id", asked.subscription_id)
+    ):  # fmt: skip
+        if not 1 <= len(text) <= ID_MAX_CHARS or not text.isascii() or not text.isprintable() or ":" in text:
+            raise Invalid(f"{name} {text[:40]!r} must have 1 to {ID_MAX_CHARS} printable characters and no colon")
+    if asked.action not in ASKED_FOR:
+        raise Invalid(f"action {asked.action} is no charge; it must be one of {', '.join(sorted(ASKED_FOR))}")
+    if not 0 < asked.amount_minor <= AMOUNT_MAX or asked.generation < 1:
+        raise Invalid(f"amount_minor {asked.amount_minor} and generation {asked.generation} must be above zero")
+    currency = asset_of(asked.currency)
+    if asked.amount.asset != currency:
+        # The gateway counts in minor units of its own: with other decimals another amount would be taken.
+        raise Invalid(f"{currency.code} has {currency.exponent} decimals, not {asked.exponent}")
+
+
+def _order(transaction: Transaction) -> tuple[Any, ...]:
+    """What must be the same under one key."""
+    return (
+        transaction.account_id, transaction.subscription_id, transaction.invoice_id, transaction.generation,
+        transaction.action, transaction.amount,
+    )  # fmt: skip
+
+
+def _scope(transaction: Transaction) -> str:
+    """Of one invoice no two charges are ever under way, not even of two tries."""
+    if transaction.invoice_id is None:
+        return f"billing_transaction:{transaction.id}"
+    return f"billing_invoice:{transaction.invoice_id}"

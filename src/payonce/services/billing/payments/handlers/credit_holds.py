@@ -1,0 +1,121 @@
+"""Credit of plan changes against refunds of the same charge: what comes back one way does not come back the other.
+
+Subscriptions reserve the credit before they issue a change. Whoever asks for a refund locks the same charge, so of a
+refund and a hold that meet the second sees the first.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+import msgspec
+
+from payonce.engine.audit import Severity, note
+from payonce.engine.messages.transaction import Tx
+from payonce.engine.messages.work import Work, handles
+from payonce.kit.money import Amount
+from payonce.kit.outcomes import Unprocessable
+from payonce.services.billing.messages import CONFIRM, HOLD, RELEASE
+from payonce.services.billing.payments.handlers.notifications import Notifier
+from payonce.services.billing.payments.store import notifications as telling
+from payonce.services.billing.payments.store import transactions as store
+from payonce.services.billing.policies import CREDIT_HOLD
+from payonce.services.billing.wire import CreditConfirmation, CreditHold, CreditRelease, HeldCredit, Status
+
+
+@handles(CREDIT_HOLD, HOLD)
+async def process_credit_hold(work: Work, notifier: Notifier) -> None:
+    """Hold the credit of a plan change, or answer what was refunded meanwhile."""
+    asked: CreditHold = work.payload
+    async with work.commit() as tx:
+        agreed, shares = await hold(tx, asked)
+        status = Status.SUCCESS if agreed else Status.FAILED
+        notice = telling.of_credit_hold(str(work.message.id), asked, status, shares, await store.now(tx))
+        await telling.record(tx, notice)
+        await telling.send(tx, notice)
+    await notifier.at_once(notice)
+
+
+@handles(CREDIT_HOLD, CONFIRM)
+async def process_credit_confirmation(work: Work) -> None:
+    """Make sure that the credit of a change that took effect is held."""
+    told: CreditConfirmation = work.payload
+    async with work.commit() as tx:
+        await locked_refunds(tx, told.credits)
+        now = await store.now(tx)
+        for share in told.credits:
+            both = await hold_share(tx, told.change_id, share, now)
+            charge = await store.find(tx, share.transaction_id) if both else None
+            if charge is not None and both:
+                # The change was issued by a version that held nothing, and a refund came in between.
+                twice = Amount(both, charge.amount.asset)
+                await note(
+                    tx.connection, "billing.refunds", charge.id,
+                    f"{twice} came back both in money and as credit; a person may take it back",
+                    actor="billing.payments", severity=Severity.ERROR,
+                )  # fmt: skip
+
+
+@handles(CREDIT_HOLD, RELEASE)
+async def process_credit_release(work: Work) -> None:
+    """Let refunds reach the credit of a change that did not happen."""
+    told: CreditRelease = work.payload
+    async with work.commit() as tx:
+        await tx.execute("select payments.release_credit($1)", told.change_id)
+
+
+async def hold(tx: Tx, asked: CreditHold) -> tuple[bool, list[HeldCredit]]:
+    """Whether the credit is held, and the request with what was refunded by now. It replaces what the change held
+    before, unless that was asked for later."""
+    refunded = await locked_refunds(tx, asked.credits)
+    known = [
+        msgspec.structs.replace(share, refunded_minor=refunded.get(share.transaction_id, share.refunded_minor))
+        for share in asked.credits
+    ]
+    if known != list(asked.credits) or await _is_outdated(tx, asked):
+        return False, known
+    await tx.execute("select payments.release_credit($1)", asked.change_id)
+    for share in asked.credits:
+        if share.minor > 0:
+            await hold_share(tx, asked.change_id, share, asked.asked_at)
+    return True, known
+
+
+async def locked_refunds(tx: Tx, shares: Sequence[HeldCredit]) -> Mapping[str, int]:
+    """What of each charge was refunded, or is being refunded, in minor units. Nobody asks for more of it until this
+    transaction ends. Raises Unprocessable for a charge that does not exist."""
+    rows = await tx.fetch(
+        "select transaction_id, minor from payments.going_back($1::text[])", [each.transaction_id for each in shares]
+    )
+    found = {row["transaction_id"]: row["minor"] for row in rows}
+    if missing := next((each.transaction_id for each in shares if each.transaction_id not in found), None):
+        raise Unprocessable(f"there is no transaction {missing[:100]!r} whose credit could be held")
+    return found
+
+
+async def hold_share(tx: Tx, change_id: str, share: HeldCredit, asked_at: datetime) -> int | None:
+    """What of the charge now comes back both ways, in minor units; None when the change holds credit of it already."""
+    both: int | None = await tx.fetchval(
+        """
+        with held as (
+            insert into payments.credits_held (change_id, transaction_id, minor, created_at)
+            select $1, t.id, least($3, t.amount_minor - t.credited_minor), $4
+            from payments.transactions t where t.id = $2
+            on conflict do nothing returning transaction_id, minor
+        )
+        update payments.transactions t
+        set credited_minor = t.credited_minor + h.minor, updated_at = payonce.due_now()
+        from held h where t.id = h.transaction_id
+        returning greatest(
+            t.refunded_minor + t.refunding_minor - t.paid_out_minor + t.credited_minor - t.amount_minor, 0)
+        """,
+        change_id, share.transaction_id, share.minor, asked_at,
+    )  # fmt: skip
+    return both
+
+
+async def _is_outdated(tx: Tx, asked: CreditHold) -> bool:
+    found: bool = await tx.fetchval(
+        "select exists (select from payments.credits_held where change_id = $1 and created_at > $2)",
+        asked.change_id, asked.asked_at,
+    )  # fmt: skip
+    return found

@@ -1,0 +1,251 @@
+"""Telling subscriptions: the kept bytes, signed afresh for each attempt; at once after the commit, and by the queue."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from payonce.engine.database.connections import Database
+from payonce.engine.messages.model import clean_text
+from payonce.engine.messages.transaction import Reader, Tx
+from payonce.engine.messages.work import Work, handles
+from payonce.engine.monitoring import metrics
+from payonce.kit.log import get_logger
+from payonce.kit.outcomes import Held, Invalid, NotSent, Retry, Unknown, Unprocessable
+from payonce.kit.redact import redact
+from payonce.kit.webhooks import Secret, signed_headers
+from payonce.services.billing.payments.metrics import count_delivery
+from payonce.services.billing.payments.store.notifications import Notice
+from payonce.services.billing.policies import SUBSCRIPTION_UPDATE
+from payonce.services.billing.wire import Action, Told
+
+if TYPE_CHECKING:
+    from payonce.kit.http import Application, HttpClient
+
+PATH: Final = "/v1/webhooks/payment"
+EVENT_ID: Final = "X-Webhook-Event-ID"
+AT_ONCE_MAX: Final = 32
+"""Immediate attempts under way in one process; what comes on top is left to the queue."""
+AT_ONCE_S: Final = 5.0
+QUEUED_S: Final = 30.0
+CLOSING_S: Final = 6.0
+IN_ORDER_S: Final = 15.0
+"""How soon one that waits for an earlier one of its transaction looks again; no attempt of its own is used up."""
+ANSWER_MAX_BYTES: Final = 64 * 1024
+ERROR_MAX_CHARS: Final = 500
+ATTEMPTS_MAX: Final = 100
+"""Shown of one notification."""
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Due:
+    """A notification that may be sent, and the store's time, by which it is signed."""
+
+    event_id: str
+    body: bytes
+    now: datetime
+    created_at: datetime
+    delivered: bool
+    waits: bool
+    """An earlier one about the same transaction has not arrived: the order is kept."""
+
+
+@dataclass(frozen=True)
+class Came:
+    """What came of one attempt."""
+
+    way: str
+    status: int | None
+    body: str | None
+    error: str | None
+    elapsed_s: float
+
+    @property
+    def delivered(self) -> bool:
+        return self.error is None
+
+
+class Notifier:
+    """What notifications are sent with: the door to the subscription service, and the secrets shared with it.
+
+    `secrets` are all in force: the first signs, and Standard Webhooks' header has a signature by each. With `aside`
+    the immediate attempt runs beside the worker; without, whoever commits waits for it, so that every step is known.
+    """
+
+    def __init__(
+        self, http: "HttpClient", url: str, secrets: Sequence[Secret], database: Database, *, aside: bool = True
+    ) -> None:
+        if not secrets:
+            raise Invalid("there is no secret to sign notifications with; set WEBHOOK_SIGNING_SECRET")
+        self._http = http
+        self.send_to(url)
+        self._secrets = tuple(secrets)
+        self._database = database
+        self._read = Reader(database)
+        self._aside = aside
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    def send_to(self, url: str) -> None:
+        """From now on: a process that listens for itself knows where only then."""
+        self._url = f"{url.rstrip('/')}{PATH}"
+
+    async def at_once(self, notice: Notice | None) -> None:
+        """Best effort, after the commit: whatever becomes of it, the queue sees to the notification."""
+        if notice is None:
+            return
+        if not self._aside:
+            await self._try_once(notice)
+        elif len(self._under_way) < AT_ONCE_MAX:
+            task = asyncio.create_task(self._try_once(notice))
+            self._under_way.add(task)
+            task.add_done_callback(self._under_way.discard)
+
+    async def _try_once(self, notice: Notice) -> None:
+        try:
+            due: Due | None = Due(notice.event_id, notice.body, notice.now, notice.now, delivered=False, waits=False)
+            if not notice.first:
+                due = await due_notice(self._read, notice.event_id)
+            if due is None or due.delivered or due.waits:
+                return
+            came = await self.post(due, "immediate", AT_ONCE_S)
+            await self.record(due, came)
+        except Exception as error:
+            log.warning("notification_not_sent_at_once", event_id=notice.event_id, error=redact(str(error)))
+
+    async def post(self, due: Due, way: str, limit_s: float) -> Came:
+        # Of several secrets the older header has room for one signature: by the last that is given here.
+        signatures = signed_headers(self._secrets[::-1], due.event_id, due.now, due.body)
+        headers = {"Content-Type": "application/json", EVENT_ID: due.event_id, **signatures}
+        begun = time.monotonic()
+        try:
+            answer = await self._http.request("POST", self._url, body=due.body, headers=headers, timeout_s=limit_s)
+        except (NotSent, Unknown) as failed:
+            return _came(Came(way, None, None, redact(failed.reason)[:ERROR_MAX_CHARS], time.monotonic() - begun))
+        error = None if answer.is_success else f"subscriptions answered {answer.status}: {answer.excerpt()}"
+        return _came(Came(way, answer.status, answer.excerpt(), error, answer.elapsed_s))
+
+    async def record(self, due: Due, came: Came, within: Tx | None = None) -> None:
+        """Every attempt is on record, and with the first that arrived the notification is delivered."""
+        await (within or self._database.work).execute(
+            """
+            with tried as (
+                insert into payments.webhook_outbound_requests
+                    (event_id, way, url, response_code, response_body, error, elapsed_ms)
+                values ($1, $2, $3, $4, $5, $6, $7)
+            )
+            update payments.notifications set delivered_at = payonce.due_now()
+            where event_id = $1 and delivered_at is null and $8
+            """,
+            due.event_id, came.way, redact(self._url), came.status,
+            None if came.body is None else clean_text(came.body),
+            None if came.error is None else clean_text(came.error), int(came.elapsed_s * 1_000), came.delivered,
+        )  # fmt: skip
+        if came.delivered:
+            count_delivery((due.now - due.created_at).total_seconds() + came.elapsed_s)
+
+    async def close(self) -> None:
+        """Lets what is under way end, within a bound."""
+        if self._under_way:
+            _, late = await asyncio.wait(set(self._under_way), timeout=CLOSING_S)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+
+@asynccontextmanager
+async def open_notifier(
+    url: str, secrets: Sequence[Secret], database: Database, *, transport: "Application | None" = None,
+    aside: bool = True,
+) -> AsyncIterator[Notifier]:  # fmt: skip
+    # Not at the top: commands that deliver nothing need no HTTP client, which takes a while to load.
+    from payonce.kit.http import HttpClient
+
+    # The operator wrote the address: it may well lie in their own network.
+    async with HttpClient(
+        "subscriptions", None, timeout_s=QUEUED_S, max_body_bytes=ANSWER_MAX_BYTES, allow_private=True,
+        transport=transport,
+    ) as http:  # fmt: skip
+        notifier = Notifier(http, url, secrets, database, aside=aside)
+        try:
+            yield notifier
+        finally:
+            await notifier.close()
+
+
+@handles(SUBSCRIPTION_UPDATE)
+async def process_webhook_processing(work: Work, notifier: Notifier) -> None:
+    """Deliver a notification, unless the immediate attempt has. Twice is foreseen: the receiver tells by the id."""
+    told: Told = work.payload
+    due = await due_notice(work.read, told.event_id)
+    if due is None:
+        raise Unprocessable(f"there is no notification {told.event_id[:100]!r}")
+    if due.delivered:
+        return
+    if due.waits:
+        raise Held(f"{due.event_id} waits for an earlier notification of its transaction", IN_ORDER_S)
+    came = await notifier.post(due, "queued", QUEUED_S)
+    if came.error is None:
+        async with work.commit() as tx:
+            await notifier.record(due, came, tx)
+        return
+    await notifier.record(due, came)
+    raise Retry(came.error)
+
+
+async def due_notice(read_from: Reader, event_id: str) -> Due | None:
+    row = await read_from.fetchrow(
+        """
+        select n.event_id, n.body, n.delivered_at is not null as delivered, payonce.due_now() as now, n.created_at,
+            exists (
+                select from payments.notifications e
+                where e.transaction_id = n.transaction_id and e.delivered_at is null
+                  and (e.created_at, e.event_id) < (n.created_at, n.event_id)) as waits
+        from payments.notifications n where n.event_id = $1
+        """,
+        event_id,
+    )
+    if row is None:
+        return None
+    return Due(row["event_id"], row["body"], row["now"], row["created_at"], row["delivered"], row["waits"])
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """How telling subscriptions of an event went, for people to look at."""
+
+    event_id: str
+    account_id: str
+    action: Action
+    transaction_id: str | None
+    refund_id: str | None
+    delivered_at: datetime | None
+    created_at: datetime
+    attempts: Sequence[Any]
+
+
+async def delivery(read_from: Reader, event_id: str) -> Delivery | None:
+    row = await read_from.fetchrow("select * from payments.notifications where event_id = $1", event_id)
+    if row is None:
+        return None
+    attempts = await read_from.fetch(
+        """
+        select way, response_code, response_body, error, elapsed_ms, created_at
+        from payments.webhook_outbound_requests where event_id = $1 order by id desc limit $2
+        """,
+        event_id, ATTEMPTS_MAX,
+    )  # fmt: skip
+    return Delivery(
+        row["event_id"], row["account_id"], Action(row["action"]), row["transaction_id"], row["refund_id"],
+        row["delivered_at"], row["created_at"], attempts,
+    )  # fmt: skip
+
+
+def _came(came: Came) -> Came:
+    outcome = "delivered" if came.delivered else "unanswered" if came.status is None else "refused"
+    metrics.WEBHOOK_DELIVERY_SECONDS.labels(outcome).observe(came.elapsed_s)
+    return came

@@ -1,0 +1,119 @@
+"""What billing's services need from outside: the card gateway, the way to each other, and what they recognise their
+callers by; and what of them a database holds that is not shared."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from typing import Final
+
+from payonce.app.resources import open_gateway
+from payonce.engine.database.connections import Database
+from payonce.engine.messages.transaction import Reader
+from payonce.kit.outcomes import Invalid
+from payonce.service import Forwarding, Service
+from payonce.services.billing import payments, subscriptions
+from payonce.services.billing.payments.api.gateway_events import GatewayDoor
+from payonce.services.billing.payments.handlers.notifications import Notifier, open_notifier
+from payonce.services.billing.payments.store.token_versions import RemoteVersions
+from payonce.services.billing.policies import PAYMENTS_QUEUES
+from payonce.services.billing.signed_requests import SharedSecrets, open_signed_client
+from payonce.services.billing.subscriptions.handlers.payments_relay import PaymentsRelay, waiting_for_payments
+from payonce.services.billing.subscriptions.resources import MINUTE_S, subscribing
+from payonce.services.billing.tokens import Tokens
+from payonce.settings import Settings
+from payonce.settings.billing import PAYMENTS, PORTS, SUBSCRIPTIONS, jwt_keys, notification_secrets
+
+LOOPBACK: Final = "127.0.0.1"
+EVERYWHERE: Final = frozenset({"", "::", "0.0.0.0"})  # noqa: S104 - where somebody listens, and nobody calls
+
+
+def subscriptions_in(service: Service, settings: Settings) -> Service | None:
+    if not settings.billing.holds(SUBSCRIPTIONS):
+        return None
+    if settings.billing.holds(PAYMENTS):
+        return service
+    return replace(
+        service,
+        invariants={**service.invariants, **subscriptions.APART_INVARIANTS},
+        references={**service.references, **subscriptions.APART_REFERENCES},
+        forwards=open_payments_relay,
+    )
+
+
+def payments_in(service: Service, settings: Settings) -> Service | None:
+    if not settings.billing.holds(PAYMENTS):
+        return None
+    shared = settings.billing.holds(SUBSCRIPTIONS)
+    more = payments.SHARED_INVARIANTS if shared else payments.APART_INVARIANTS
+    return replace(service, invariants={**service.invariants, **more})
+
+
+async def check_billing_held(settings: Settings, read: Reader) -> None:
+    """Refuses a database that holds other billing services than BILLING_DATABASE says. With a wrong setting payments
+    would charge without cards, and subscriptions would wait for charges that nobody makes."""
+    billing = settings.billing
+    for role, is_used in ((SUBSCRIPTIONS, subscriptions.is_used), (PAYMENTS, payments.is_used)):
+        if not billing.holds(role) and await is_used(read):
+            raise Invalid(
+                f"BILLING_DATABASE is {billing.database}, but this database has data of {role}; name another one in "
+                "DATABASE_URL, or set BILLING_DATABASE=both if both services share this one"
+            )
+    if billing.holds(PAYMENTS) and (waiting := await waiting_for_payments(read)):
+        raise Invalid(
+            f"{waiting:,} messages wait in this database for payments with a database of its own; set "
+            "BILLING_DATABASE=subscriptions, at least until `payonce outbox list` shows none"
+        )
+
+
+@asynccontextmanager
+async def open_subscriptions(settings: Settings, database: Database) -> AsyncIterator[Sequence[object]]:
+    """Without secrets no role starts (`Settings.check_roles`)."""
+    yield subscribing(settings, database)
+
+
+@asynccontextmanager
+async def open_payments(settings: Settings, database: Database) -> AsyncIterator[Sequence[object]]:
+    """Without secrets no role starts (`Settings.check_roles`); the gateway's statement can be read all the same. A
+    process that runs subscriptions, too, asks its own accounts about tokens: their `Tokens` come first."""
+    billing = settings.billing
+    url = billing.subscription_service_url or f"http://{LOOPBACK}:{PORTS[SUBSCRIPTIONS]}"
+    async with AsyncExitStack() as stack:
+        gateway = await stack.enter_async_context(open_gateway(settings, database))
+        if not settings.embedded and None in (billing.jwt_secret_key, settings.webhook_signing_secret):
+            yield gateway
+            return
+        secrets = notification_secrets(settings)
+        notifier = await stack.enter_async_context(open_notifier(url, secrets, database))
+        client = await stack.enter_async_context(
+            open_signed_client("subscriptions", url, secrets, Reader(database))
+        )  # fmt: skip
+        yield [
+            *gateway, notifier,
+            GatewayDoor(billing.gateway_secrets(settings.data_dir if settings.embedded else None)),
+            Tokens(jwt_keys(settings), RemoteVersions(client), access_s=billing.access_minutes * MINUTE_S),
+            SharedSecrets(secrets, settings.webhook_tolerance_s),
+        ]  # fmt: skip
+
+
+@asynccontextmanager
+async def open_payments_relay(settings: Settings, database: Database) -> AsyncIterator[Forwarding]:
+    """Where payments have a database of their own."""
+    url = settings.billing.payment_service_url or f"http://{LOOPBACK}:{PORTS[PAYMENTS]}"
+    queues = frozenset(policy.queue for policy in PAYMENTS_QUEUES)
+    if not settings.embedded and settings.webhook_signing_secret is None:
+        # A command, which puts messages and relays none: without the secret no role starts.
+        yield Forwarding(queues, PaymentsRelay(None))
+        return
+    async with open_signed_client("payments", url, notification_secrets(settings), Reader(database)) as client:
+        yield Forwarding(queues, PaymentsRelay(client))
+
+
+def tell_where(resources: Sequence[object], settings: Settings, roles: Sequence[str], port: int) -> None:
+    """This process listens: if it is the subscription service, and nobody says that another one is, notifications of
+    payments go to itself."""
+    if settings.billing.subscription_service_url is not None or SUBSCRIPTIONS not in roles:
+        return
+    host = LOOPBACK if settings.host in EVERYWHERE else settings.host
+    for resource in resources:
+        if isinstance(resource, Notifier):
+            resource.send_to(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")

@@ -1,0 +1,60 @@
+"""What the routes of subscriptions share: ids, whose things they may touch, and refusals as answers."""
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from typing import Annotated, Any, Final
+
+from fastapi import Path, Query
+from pydantic import BaseModel, Field, StringConstraints
+
+from payonce.engine.messages.transaction import Tx
+from payonce.http.kit.problems import Problem, responses
+from payonce.kit.outcomes import Invalid
+from payonce.services.billing.callers import Who, either
+from payonce.services.billing.scopes import READ
+from payonce.services.billing.subscriptions.domain.refusals import Conflict, NotFound
+
+ID: Final = r"^[0-9a-zA-Z_-]{1,100}$"
+READS: Final = responses(400, 401, 403, 404, 422, 429, 503)
+CHANGES: Final = responses(400, 401, 403, 404, 409, 413, 422, 429, 503)
+
+Id = Annotated[str, Path(pattern=ID)]
+IdText = Annotated[str, StringConstraints(pattern=ID)]
+Cursor = Annotated[str | None, Query(pattern=ID, description="The last id of the page before.")]
+OfAccount = Annotated[str | None, Query(pattern=ID, description="Whose; for keys and operators.")]
+ForAccount = Annotated[
+    IdText | None, Field(description="Whose it is. Customers leave it out; keys and operators say it.")
+]
+Viewer = Annotated[Who, either(READ)]
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """What the service refuses is the caller's to mend."""
+    try:
+        yield
+    except NotFound as no:
+        raise Problem(HTTPStatus.NOT_FOUND, str(no)) from no
+    except Conflict as no:
+        raise Problem(HTTPStatus.CONFLICT, str(no), kind=no.kind) from no
+    except Invalid as no:
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(no)) from no
+
+
+def refusing(act: Callable[[Tx], Awaitable[BaseModel]]) -> Callable[[Tx], Awaitable[BaseModel]]:
+    async def acting(tx: Tx) -> BaseModel:
+        with refusals():
+            return await act(tx)
+
+    return acting
+
+
+def only_of(who: Who) -> str | None:
+    """Whose things a change is confined to: everybody's for those who act for the house."""
+    return None if who.operator else who.account_id
+
+
+def page_after(found: list[Any], limit: int) -> str | None:
+    """For the next page; None on the last one."""
+    return found[-1].id if len(found) == limit else None

@@ -1,0 +1,94 @@
+"""Events that wait at the same time go to the store in one call: one round trip and one commit for all of them."""
+
+import asyncio
+from contextvars import Context
+from dataclasses import dataclass
+from typing import Any, Final
+
+from payonce.engine.database.connections import is_transient
+from payonce.services.billing.subscriptions.store.usage import Counted, Reads, answered
+
+BATCH_MAX: Final = 100
+"""Events of one call: a counter that many share is locked until its commit."""
+CALLS_MAX: Final = 2
+"""At once: while one is written to the disk, another is counted."""
+
+
+@dataclass(frozen=True)
+class _Event:
+    account_id: str
+    feature: str
+    delta: int
+    event_id: str
+    answer: "asyncio.Future[Counted]"
+
+
+class Together:
+    """Nothing waits for company: an event that comes alone is sent at once, and what comes meanwhile goes together."""
+
+    def __init__(self, read: Reads) -> None:
+        self._read = read
+        self._waiting: list[_Event] = []
+        self._calls: set[asyncio.Task[None]] = set()
+
+    async def use(self, account_id: str, feature: str, delta: int, event_id: str) -> Counted:
+        """As `usage.use` does it."""
+        answer: asyncio.Future[Counted] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Event(account_id, feature, delta, event_id, answer))
+        if len(self._calls) < CALLS_MAX:
+            # Apart from its first caller's transaction, if that has one: it serves others too.
+            call = asyncio.create_task(self._call(), context=Context())
+            self._calls.add(call)
+            call.add_done_callback(self._calls.discard)
+        return await answer
+
+    async def _call(self) -> None:
+        while self._waiting:
+            events, self._waiting = self._waiting[:BATCH_MAX], self._waiting[BATCH_MAX:]
+            try:
+                rows = await self._count(events)
+            except Exception as error:
+                await self._after(error, events)
+            else:
+                for event, row in zip(events, rows, strict=True):
+                    _tell(event, row)
+
+    async def _count(self, events: list[_Event]) -> list[Any]:
+        return await self._read.fetch(
+            """
+            select outcome, counted, used, allowed, period_start, period_end, state
+            from subscriptions.use_many($1, $2, $3, $4)
+            """,
+            [event.account_id for event in events], [event.feature for event in events],
+            [event.delta for event in events], [event.event_id for event in events],
+        )  # fmt: skip
+
+    async def _after(self, error: Exception, events: list[_Event]) -> None:
+        """What is wrong with one event is not to be the end of the others: each is then sent by itself."""
+        if len(events) == 1 or is_transient(error):
+            for event in events:
+                _fail(event, error)
+            return
+        for event in events:
+            try:
+                [row] = await self._count([event])
+            except Exception as own:
+                _fail(event, own)
+            else:
+                _tell(event, row)
+
+
+def _tell(event: _Event, row: Any) -> None:
+    try:
+        counted = answered(row, event.feature, event.delta, event.event_id)
+    except Exception as no:
+        _fail(event, no)
+        return
+    if not event.answer.done():
+        event.answer.set_result(counted)
+
+
+def _fail(event: _Event, error: Exception) -> None:
+    # Whoever asked may have gone meanwhile.
+    if not event.answer.done():
+        event.answer.set_exception(error)

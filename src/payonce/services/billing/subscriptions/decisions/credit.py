@@ -1,0 +1,121 @@
+"""What a person decides about a customer's credit: to add, remove or expire some, to pay it out, or to note that it was
+paid out by hand.
+
+One action, carried out at once or, above the thresholds of its currency, when a second person has agreed.
+"""
+
+from enum import StrEnum
+from typing import Any, Final
+
+import msgspec
+
+from payonce.engine.controls import Action, Weighed
+from payonce.engine.messages.ports import Admin
+from payonce.engine.messages.transaction import Tx
+from payonce.kit.ids import new_id
+from payonce.kit.money import Amount, Asset
+from payonce.kit.outcomes import Invalid, Stale
+from payonce.services.billing.subscriptions import ledger as books
+from payonce.services.billing.subscriptions.domain.refusals import Conflict, NotFound
+from payonce.services.billing.subscriptions.model import EntryKind, PayoutWay
+from payonce.services.billing.subscriptions.store import credit as credit_store
+from payonce.services.billing.subscriptions.store import credit_payouts
+from payonce.services.billing.subscriptions.store.credit import Balance, NewEntry
+
+ACTION: Final = "change credit"
+CREDIT_MAX_MINOR: Final = 2**53 - 1
+"""As the gateway's amounts: no reader of JSON loses digits up to here."""
+
+
+class CreditVerdict(StrEnum):
+    ADD = "add"
+    REMOVE = "remove"
+    EXPIRE = "expire"
+    """Remove it because it is too old under the seller's own rules."""
+    PAY_OUT = "pay_out"
+    """Give it back to a card, as a refund of an earlier charge."""
+    PAID_BY_HAND = "paid_by_hand"
+    """The customer has the money already: only put it on record."""
+
+
+PAYS: Final = {CreditVerdict.PAY_OUT: PayoutWay.CARD, CreditVerdict.PAID_BY_HAND: PayoutWay.BY_HAND}
+
+
+class CreditChange(msgspec.Struct, frozen=True, kw_only=True):
+    account_id: str
+    currency: str
+    exponent: int
+    seen: int
+    """The revision of the balance that the person looked at."""
+    verdict: CreditVerdict
+    amount_minor: int
+    invoice: str | None = None
+    """Of a payout to a card: the invoice, by id or number, whose charge it goes back through."""
+    note: str
+
+    @property
+    def amount(self) -> Amount:
+        return Amount(self.amount_minor, Asset(self.currency, self.exponent))
+
+
+def changing_credit(_: Admin) -> Action[CreditChange]:
+    return Action(ACTION, CreditChange, _weigh, _execute)
+
+
+async def _weigh(tx: Tx, asked: CreditChange) -> Weighed:
+    has = await credit_store.balance(tx, asked.account_id, asked.amount.asset)
+    text = f"{_WORDS[asked.verdict]}, account {asked.account_id}, which has {has.amount}".format(amount=asked.amount)
+    return Weighed(f"{asked.account_id}:{asked.currency}", text, [asked.amount])
+
+
+async def _execute(tx: Tx, asked: CreditChange, by: str) -> dict[str, Any]:
+    has = await _seen(tx, asked)
+    if asked.verdict is not CreditVerdict.ADD and asked.amount > has.amount:
+        raise Invalid(f"account {asked.account_id} has {has.amount} of credit, which is less than {asked.amount}")
+    if asked.verdict is CreditVerdict.ADD and has.amount.minor + asked.amount_minor > CREDIT_MAX_MINOR:
+        raise Invalid(f"{asked.amount} is too much: the most is {Amount(CREDIT_MAX_MINOR, asked.amount.asset)}")
+    if asked.verdict in PAYS:
+        return await _pay_out(tx, asked, by)
+    key, now = f"{asked.verdict}:{new_id()}", await credit_store.now_of(tx, asked.account_id)
+    assert now is not None
+    change = asked.amount if asked.verdict is CreditVerdict.ADD else -asked.amount
+    expires = asked.verdict is CreditVerdict.EXPIRE
+    await tx.post(books.credit_expired(key, asked.amount) if expires else books.credit_adjusted(key, change))
+    kind = EntryKind.EXPIRED if expires else EntryKind.ADJUSTED
+    left = await credit_store.book(tx, NewEntry(asked.account_id, kind, change, key, asked.note, now, by))
+    return {"account": asked.account_id, "balance": left.to_text(), "currency": asked.currency, "payout": None}
+
+
+async def _pay_out(tx: Tx, asked: CreditChange, by: str) -> dict[str, Any]:
+    try:
+        payout = await credit_payouts.pay_out(
+            tx, asked.account_id, asked.amount, PAYS[asked.verdict], asked.note, by, asked.invoice
+        )
+    except (Conflict, NotFound) as no:
+        raise Invalid(str(no)) from no
+    left = await credit_store.balance(tx, asked.account_id, asked.amount.asset)
+    return {"account": asked.account_id, "balance": left.amount.to_text(), "currency": asked.currency,
+            "payout": payout.id}  # fmt: skip
+
+
+async def _seen(tx: Tx, asked: CreditChange) -> Balance:
+    """The balance, locked; refused when it is not the one that was decided about."""
+    if await credit_store.now_of(tx, asked.account_id) is None:
+        raise Invalid(f"there is no account {asked.account_id[:100]!r}")
+    if asked.invoice is not None and asked.verdict is not CreditVerdict.PAY_OUT:
+        raise Invalid("an invoice names the charge that a payout to a card goes back through; leave it out otherwise")
+    if asked.amount_minor <= 0 or not asked.note.strip():
+        raise Invalid(f"{asked.amount} cannot be decided about: say an amount above zero, and why")
+    has = await credit_store.opened(tx, asked.account_id, asked.amount.asset)
+    if has.revision != asked.seen:
+        raise Stale(f"the credit of account {asked.account_id} has changed: it is {has.amount} now; look again")
+    return has
+
+
+_WORDS: Final = {
+    CreditVerdict.ADD: "add {amount} of credit",
+    CreditVerdict.REMOVE: "remove {amount} of credit",
+    CreditVerdict.EXPIRE: "expire {amount} of credit",
+    CreditVerdict.PAY_OUT: "pay out {amount} of credit to the card",
+    CreditVerdict.PAID_BY_HAND: "note {amount} of credit as paid out by hand",
+}

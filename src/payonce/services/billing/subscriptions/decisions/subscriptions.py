@@ -1,0 +1,155 @@
+"""What a person decides about a subscription: to end, pause or resume it, to charge what it owes, or to give that up.
+
+One action, carried out at once or, above the thresholds of its currency, when a second person has agreed.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from enum import StrEnum
+from typing import Any, Final
+
+import msgspec
+
+from payonce.engine.controls import Action, Weighed
+from payonce.engine.messages.ports import Admin
+from payonce.engine.messages.transaction import Tx
+from payonce.kit.outcomes import Invalid, Stale
+from payonce.services.billing.subscriptions.domain.refusals import Conflict, NotFound
+from payonce.services.billing.subscriptions.handlers import dunning as collecting
+from payonce.services.billing.subscriptions.handlers import plan_changes as changing
+from payonce.services.billing.subscriptions.handlers.dunning import OWING
+from payonce.services.billing.subscriptions.handlers.plan_changes import When
+from payonce.services.billing.subscriptions.model import ENDED, Invoice, InvoiceState, State, Subscription
+from payonce.services.billing.subscriptions.store import invoices as invoice_store
+from payonce.services.billing.subscriptions.store import subscriptions as store
+from payonce.services.billing.subscriptions.store.invoice_queries import Bill
+from payonce.services.billing.subscriptions.store.queries import Seen
+
+ACTION: Final = "decide subscription"
+_RUNNING: Final = frozenset({State.ACTIVE, State.TRIALING})
+_ENDS_LATER: Final = _RUNNING | {State.PAST_DUE}
+
+
+class Verdict(StrEnum):
+    RETRY = "retry"
+    """Charge what is owed now, out of turn."""
+    PAUSE = "pause"
+    RESUME = "resume"
+    CANCEL_AT_END = "cancel_at_end"
+    KEEP = "keep"
+    """Take a cancellation at the end of the period back."""
+    CANCEL_NOW = "cancel_now"
+    GIVE_UP = "give_up"
+    """No further try: the invoice is uncollectible, and the plan says what becomes of the subscription."""
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    subscription_id: str
+    seen: int
+    """The revision of what the person looked at."""
+    verdict: Verdict
+    note: str
+
+
+def deciding(_: Admin) -> Action[Decision]:
+    return Action(ACTION, Decision, _weigh, _execute)
+
+
+def open_verdicts(seen: Seen, owed: Bill | None) -> list[Verdict]:
+    """What may be decided about it now. Whoever carries it out has the last word; what would be refused is not
+    offered. `owed` is the newest invoice that is open or was given up."""
+    may = {
+        Verdict.RETRY: seen.state in OWING and _can_be_charged(owed),
+        Verdict.PAUSE: seen.state in _RUNNING and not seen.cancel_at_period_end and not _is_open(owed),
+        Verdict.RESUME: seen.state is State.PAUSED,
+        Verdict.CANCEL_AT_END: seen.state in _ENDS_LATER and not seen.cancel_at_period_end,
+        Verdict.KEEP: seen.state in _ENDS_LATER and seen.cancel_at_period_end,
+        Verdict.CANCEL_NOW: seen.state not in ENDED,
+        Verdict.GIVE_UP: seen.state is State.PAST_DUE and _is_open(owed) and _can_be_charged(owed),
+    }
+    return [verdict for verdict, safe in may.items() if safe]
+
+
+async def _weigh(tx: Tx, asked: Decision) -> Weighed:
+    subscription = await _known(tx, asked.subscription_id)
+    owed = await invoice_store.latest_owed(tx, subscription.id) if asked.verdict in _ABOUT_MONEY else None
+    about = "" if owed is None else f", invoice {owed.number} over {owed.due}"
+    text = f"{asked.verdict.replace('_', ' ')} subscription {subscription.id}, which is {subscription.state}{about}"
+    return Weighed(subscription.id, text, [] if owed is None else [owed.due])
+
+
+async def _execute(tx: Tx, asked: Decision, by: str) -> dict[str, Any]:
+    async with _refused_in_a_sentence():
+        standing = await store.locked(tx, asked.subscription_id)
+        if standing.subscription.revision != asked.seen:
+            raise Stale(f"subscription {standing.subscription.id} has changed since you looked at it; look again")
+        await _carry_out(tx, standing, asked)
+    after = await _known(tx, asked.subscription_id)
+    return {"subscription": after.id, "state": after.state.value, "verdict": asked.verdict.value}
+
+
+async def _carry_out(tx: Tx, standing: store.Standing, asked: Decision) -> None:
+    subscription = standing.subscription
+    match asked.verdict:
+        case Verdict.RETRY:
+            await collecting.pay_invoice(tx, None, (await _owed(tx, subscription)).id)
+        case Verdict.PAUSE:
+            await changing.pause(tx, None, subscription.id)
+        case Verdict.RESUME:
+            _check(subscription, frozenset({State.PAUSED}), asked.verdict)
+            await changing.resume(tx, None, subscription.id)
+        case Verdict.KEEP:
+            _check(subscription, _ENDS_LATER, asked.verdict)
+            await changing.resume(tx, None, subscription.id)
+        case Verdict.CANCEL_AT_END:
+            _check(subscription, _ENDS_LATER, asked.verdict)
+            if subscription.cancel_at_period_end:
+                raise Invalid(f"subscription {subscription.id} ends with its period already")
+            await changing.cancel(tx, None, subscription.id, When.PERIOD_END, asked.note)
+        case Verdict.CANCEL_NOW:
+            await changing.cancel(tx, None, subscription.id, When.NOW, asked.note)
+        case Verdict.GIVE_UP:
+            _check(subscription, frozenset({State.PAST_DUE}), asked.verdict)
+            await collecting.end_dunning(tx, standing, await _owed(tx, subscription, only_open=True))
+
+
+async def _owed(tx: Tx, subscription: Subscription, *, only_open: bool = False) -> Invoice:
+    """What a charge may be asked for, or given up: not while one is under way, whose answer is to come."""
+    owed = await invoice_store.latest_owed(tx, subscription.id)
+    if owed is None or (only_open and owed.state is not InvoiceState.OPEN):
+        raise Invalid(f"subscription {subscription.id} owes nothing")
+    if owed.charging:
+        raise Invalid(f"invoice {owed.number} is being charged; wait for the answer")
+    return owed
+
+
+async def _known(tx: Tx, subscription_id: str) -> Subscription:
+    found = await store.find(tx, subscription_id)
+    if found is None:
+        raise Invalid(f"there is no subscription {subscription_id[:100]!r}")
+    return found
+
+
+@asynccontextmanager
+async def _refused_in_a_sentence() -> AsyncIterator[None]:
+    try:
+        yield
+    except (Conflict, NotFound) as no:
+        raise Invalid(str(no)) from no
+
+
+def _check(subscription: Subscription, states: frozenset[State], verdict: Verdict) -> None:
+    if subscription.state not in states:
+        said, wanted = verdict.replace("_", " "), " or ".join(sorted(states))
+        raise Invalid(f"subscription {subscription.id} is {subscription.state}; one can {said} what is {wanted}")
+
+
+def _is_open(owed: Bill | None) -> bool:
+    return owed is not None and owed.state is InvoiceState.OPEN
+
+
+def _can_be_charged(owed: Bill | None) -> bool:
+    return owed is not None and not owed.charging and owed.period is not None
+
+
+_ABOUT_MONEY: Final = frozenset({Verdict.RETRY, Verdict.GIVE_UP})

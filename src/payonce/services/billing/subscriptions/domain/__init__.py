@@ -1,0 +1,1 @@
+"""Rules of subscriptions without I/O."""

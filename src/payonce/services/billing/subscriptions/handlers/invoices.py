@@ -1,0 +1,140 @@
+"""Issuing an invoice: its lines, what credit covers, the books, and the charge that is asked for, in one commit."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+import msgspec
+
+from payonce.engine.messages.transaction import Tx
+from payonce.kit.ids import new_id
+from payonce.kit.money import Amount
+from payonce.services.billing.policies import CHARGE_INITIATION
+from payonce.services.billing.subscriptions import ledger as books
+from payonce.services.billing.subscriptions.domain.calendar import Period, local
+from payonce.services.billing.subscriptions.domain.revenue import next_recognition
+from payonce.services.billing.subscriptions.handlers import merchant_events as announcing
+from payonce.services.billing.subscriptions.model import (
+    EntryKind,
+    Invoice,
+    InvoiceLine,
+    InvoiceState,
+    LineKind,
+    Plan,
+)
+from payonce.services.billing.subscriptions.store import credit as credit_store
+from payonce.services.billing.subscriptions.store import invoices as invoice_store
+from payonce.services.billing.subscriptions.store.credit import NewEntry
+from payonce.services.billing.subscriptions.store.subscriptions import Standing
+from payonce.services.billing.wire import Action, Charge, charge_key
+
+SERVED_AT_ONCE: Final = frozenset({Action.RENEWAL})
+"""Served while the payment is awaited: its revenue is counted from the day of issue. The others begin when paid."""
+
+
+@dataclass(frozen=True)
+class Draft:
+    """An invoice before it has a number."""
+
+    action: Action
+    plan_id: str
+    period: int | None
+    start: datetime
+    end: datetime
+    lines: Sequence[InvoiceLine]
+    id: str | None = None
+    """Of a change of plan, which is told apart from its repetition by it."""
+
+
+def period_draft(action: Action, plan: Plan, period: Period, number: int, zone: str) -> Draft:
+    """One period at the plan's price."""
+    text = f"{plan.name}, {on_day(period.start, zone)} to {on_day(period.end, zone)}"
+    line = new_line(1, LineKind.PERIOD, text, plan, plan.price, period.start, period.end)
+    return Draft(action, plan.id, number, period.start, period.end, (line,))
+
+
+def new_line(
+    number: int, kind: LineKind, text: str, plan: Plan, amount: Amount, start: datetime, end: datetime
+) -> InvoiceLine:
+    return InvoiceLine(number, kind, text, plan.id, amount, start, end, Amount.zero(amount.asset))
+
+
+async def issue(tx: Tx, standing: Standing, draft: Draft) -> Invoice:
+    """With nothing due it is paid as it is issued; otherwise its first charge is asked for. The number is taken last:
+    until the commit nobody else gets the next one."""
+    subscription, now = standing.subscription, standing.now
+    zero = Amount.zero(standing.plan.price.asset)
+    total = Amount.total((line.amount for line in draft.lines), zero.asset)
+    # The price of a trial shows that the card is good, and goes back to the card: credit would be used up for nothing.
+    credit = zero if draft.action is Action.TRIAL else min(max(total, zero), standing.credit)
+    if credit:
+        # A payout may have taken it since the subscription was read; from here on nobody does.
+        credit = min(credit, (await credit_store.locked(tx, subscription.account_id, zero.asset)).amount)
+    due = max(total, zero) - credit
+    invoice = Invoice(
+        id=draft.id or str(new_id()), number="", account_id=subscription.account_id, subscription_id=subscription.id,
+        action=draft.action, plan_id=draft.plan_id, period=draft.period, period_start=draft.start,
+        period_end=draft.end, total=total, credit=credit, due=due,
+        state=InvoiceState.OPEN if due else InvoiceState.PAID, generation=1 if due else 0, charging=bool(due),
+        failures=0, first_failed_at=None, decline_code=None, declined_hard=False, try_at_once=False,
+        transaction_id=None, paid_at=None if due else now, refunding=False, refunded=zero,
+        earn_at=first_recognition(draft.lines) if not due or draft.action in SERVED_AT_ONCE else None,
+        issued_at=now, trace_id=tx.trace_id or subscription.trace_id, lines=tuple(draft.lines),
+    )  # fmt: skip
+    if (posting := books.issued(invoice)) is not None:
+        await tx.post(posting)
+    await _book_credit(tx, invoice)
+    if due:
+        await send_charge(tx, invoice)
+    invoice = await invoice_store.insert(tx, invoice, subscription.test_clock_id)
+    await announcing.tell_invoice(tx, "issued", invoice, heard=standing.heard)
+    return invoice
+
+
+async def _book_credit(tx: Tx, invoice: Invoice) -> None:
+    """What is below zero becomes credit, and what credit covers is used up."""
+    if invoice.total.minor < 0:
+        await credit_store.book(
+            tx,
+            NewEntry(
+                invoice.account_id, EntryKind.GRANTED, -invoice.total, f"granted:{invoice.id}",
+                "unused time when the plan changed", invoice.issued_at, invoice_id=invoice.id,
+            ),
+        )  # fmt: skip
+    elif invoice.credit:
+        await credit_store.book(
+            tx,
+            NewEntry(
+                invoice.account_id, EntryKind.USED, -invoice.credit, f"used:{invoice.id}",
+                f"paid for {invoice.action}", invoice.issued_at, invoice_id=invoice.id,
+            ),
+        )  # fmt: skip
+
+
+async def send_charge(tx: Tx, invoice: Invoice, *, again: bool = False) -> UUID:
+    """To payments, in this commit: neither the try nor the message is ever without the other. Returns the id of the
+    message. `again` when it was lost all the same: its key is remembered, and would keep it from being put."""
+    charge = Charge(
+        invoice_id=invoice.id, generation=invoice.generation, account_id=invoice.account_id,
+        subscription_id=invoice.subscription_id, action=invoice.action, amount_minor=invoice.due.minor,
+        currency=invoice.due.asset.code, exponent=invoice.due.asset.exponent,
+    )  # fmt: skip
+    return await tx.send(
+        CHARGE_INITIATION, msgspec.to_builtins(charge), action=invoice.action.value,
+        key=None if again else charge_key(invoice.id, invoice.generation), correlation_id=invoice.subscription_id,
+    )  # fmt: skip
+
+
+def first_recognition(lines: Sequence[InvoiceLine], after: datetime | None = None) -> datetime | None:
+    """When revenue of these lines is counted next."""
+    moments = (
+        next_recognition(line.service_start, line.service_end, after or line.service_start)
+        for line in lines if line.amount
+    )  # fmt: skip
+    return min((moment for moment in moments if moment is not None), default=None)
+
+
+def on_day(moment: datetime, zone: str) -> str:
+    return str(local(moment, zone).date())

@@ -1,0 +1,275 @@
+"""What a customer may change: the plan, now or at the end of the period; a cancellation, a pause and its end."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from payonce.engine.messages.transaction import Tx
+from payonce.engine.messages.work import Work, handles
+from payonce.services.billing.messages import PlanChange
+from payonce.services.billing.policies import PLAN_CHANGE
+from payonce.services.billing.subscriptions.domain.refusals import Conflict, NotFound
+from payonce.services.billing.subscriptions.handlers import merchant_events as announcing
+from payonce.services.billing.subscriptions.handlers import plan_change_billing, plan_moves
+from payonce.services.billing.subscriptions.handlers import unpaid_invoices as ending
+from payonce.services.billing.subscriptions.handlers.plan_change_billing import RUNNING
+from payonce.services.billing.subscriptions.handlers.renewals import carry_out
+from payonce.services.billing.subscriptions.model import (
+    ENDED,
+    ChangeState,
+    Due,
+    Plan,
+    PlanChangeRecord,
+    State,
+    Subscription,
+    When,
+)
+from payonce.services.billing.subscriptions.store import invoices as invoice_store
+from payonce.services.billing.subscriptions.store import plan_changes, plans
+from payonce.services.billing.subscriptions.store import subscriptions as store
+from payonce.services.billing.subscriptions.store.due_work import put_now
+from payonce.services.billing.subscriptions.store.subscriptions import Standing
+from payonce.services.billing.subscriptions.store.test_clock_wakeup import wake
+from payonce.services.billing.wire import Action
+
+__all__ = [
+    "RUNNING", "PlanChange", "When", "ask_for_plan", "cancel", "change_now", "pause", "process_plan_change", "resume",
+    "send_change",
+]  # fmt: skip
+
+
+async def ask_for_plan(
+    tx: Tx, account_id: str | None, subscription_id: str, new_plan_id: str, when: When | None = None
+) -> Subscription:
+    """A dearer plan now, unless it is said otherwise, and a cheaper one at the end of the period. Now is: as soon as
+    the difference is paid. What is accepted is on record as a pending change, and its end as well; what cannot be is
+    refused with the reason."""
+    standing = await _locked(tx, account_id, subscription_id)
+    subscription = standing.subscription
+    plan = await _wanted(tx, standing, new_plan_id)
+    waiting = await plan_changes.pending(tx, subscription.id)
+    _check_changeable(standing, plan, waiting)
+    dearer = plans.is_dearer(plan, standing.plan)
+    if (when or (When.NOW if dearer else When.PERIOD_END)) is When.PERIOD_END:
+        return await _change_later(tx, standing, plan, waiting.get(When.PERIOD_END))
+    if plan.id == subscription.plan_id:
+        raise Conflict(f"the subscription has the plan {plan.id} already")
+    if standing.open_invoice is not None:
+        raise Conflict("an invoice of the subscription is being charged; change the plan when that is answered")
+    if subscription.due_at is not None and subscription.due_at <= standing.now:
+        # Reckoned from here the change would jump over periods that are still to be invoiced.
+        raise Conflict("a period of the subscription is over and the next one about to begin; ask again in a minute")
+    change = await plan_changes.request(tx, standing, plan, When.NOW)
+    await send_change(tx, change, dearer=dearer)
+    return subscription
+
+
+async def send_change(tx: Tx, change: PlanChangeRecord, *, dearer: bool, again: bool = False) -> None:
+    """In the commit that accepts it. `again` when the message was lost: its key is remembered."""
+    await tx.send(
+        PLAN_CHANGE, {"subscription_id": change.subscription_id, "change_id": change.id, "plan_id": change.to_plan_id,
+                      "at": change.requested_at.isoformat()},
+        action=Action.UPGRADE if dearer else Action.DOWNGRADE, key=None if again else f"change:{change.id}",
+        correlation_id=change.subscription_id,
+    )  # fmt: skip
+
+
+async def _wanted(tx: Tx, standing: Standing, new_plan_id: str) -> Plan:
+    """The plan that the subscription has need not be for sale: whoever names it takes a change back. To those on a
+    trial the code of the plan that follows is the version that they were promised."""
+    subscription = standing.subscription
+    if new_plan_id == subscription.plan_id and standing.plan.trial_days is None:
+        return standing.plan
+    if (promised := await _promised(tx, standing)) is not None and new_plan_id in (promised.id, promised.code):
+        return promised
+    return await plans.plan_for_sale(tx, new_plan_id)
+
+
+async def _promised(tx: Tx, standing: Standing) -> Plan | None:
+    """What the trial leads to, unless it leads elsewhere by now."""
+    subscription = standing.subscription
+    if standing.plan.trial_days is None or subscription.converts_to_plan_id is None:
+        return None
+    promised = await plans.plan(tx, subscription.converts_to_plan_id)
+    return None if await plan_moves.ordered(tx, subscription.id, promised.id) is not None else promised
+
+
+def _check_changeable(standing: Standing, plan: Plan, waiting: Mapping[When, PlanChangeRecord]) -> None:
+    subscription = standing.subscription
+    if subscription.state not in RUNNING:
+        raise Conflict(f"the subscription is {subscription.state}: its plan changes only while it is active or a trial")
+    if subscription.cancel_at_period_end:
+        raise Conflict(
+            "the subscription is canceled with the end of its period, so its plan does not change; take the "
+            "cancellation back first with resume"
+        )
+    if plan.price.asset != standing.plan.price.asset:
+        raise Conflict(f"plan {plan.id} is paid in {plan.price.asset}, and the subscription in {standing.credit.asset}")
+    if (change := waiting.get(When.NOW)) is not None:
+        said = "is being charged" if standing.open_invoice is not None else "is pending"
+        raise Conflict(f"change {change.id} to plan {change.to_plan_id} {said}; ask again when it has ended")
+
+
+@handles(PLAN_CHANGE)
+async def process_plan_change(work: Work) -> None:
+    """Issues the difference and asks for its charge; with nothing to pay the plan changes at once."""
+    await carry_out(work, change_now)
+
+
+async def change_now(tx: Tx, asked: PlanChange) -> None:
+    """Or ends it as failed, with the reason, when it is no longer possible."""
+    standing = await store.locked(tx, asked.subscription_id)
+    plan = await plans.plan(tx, asked.plan_id)
+    known = await plan_changes.find(tx, asked.change_id)
+    if known is not None and (known.subscription_id, known.to_plan_id) != (asked.subscription_id, asked.plan_id):
+        raise NotFound(f"change {asked.change_id!r} is none of subscription {asked.subscription_id} to {asked.plan_id}")
+    invoice = await invoice_store.find(tx, asked.change_id)
+    if invoice is not None:
+        if invoice.subscription_id != asked.subscription_id:
+            raise NotFound(f"change {asked.change_id!r} is an invoice of another subscription")
+        return
+    change = known or await _adopted(tx, standing, plan, asked)
+    if change.state is not ChangeState.PENDING:
+        await wake(tx, standing.subscription.test_clock_id)
+        return
+    await plan_change_billing.begin(tx, standing, change, plan, asked.at)
+
+
+async def _adopted(tx: Tx, standing: Standing, plan: Plan, asked: PlanChange) -> PlanChangeRecord:
+    """A change that came by its queue alone, from an earlier version or from whoever writes to the queue. While another
+    one is pending it has failed."""
+    if (other := (await plan_changes.pending(tx, standing.subscription.id)).get(When.NOW)) is None:
+        return await plan_changes.request(tx, standing, plan, When.NOW, change_id=asked.change_id)
+    return await plan_changes.refuse(tx, standing, plan, asked.change_id, f"change {other.id} was pending")
+
+
+async def cancel(tx: Tx, account_id: str | None, subscription_id: str, when: When, reason: str = "") -> Subscription:
+    """Now: what is open is taken back, what is paid is not given back. At the end of the period: until then it runs."""
+    standing = await _locked(tx, account_id, subscription_id)
+    subscription, now = standing.subscription, standing.now
+    reason = reason or "as its customer wished"
+    if subscription.state in ENDED:
+        raise Conflict(f"the subscription is {subscription.state} already")
+    if when is When.PERIOD_END and subscription.state in RUNNING | {State.PAST_DUE}:
+        if subscription.cancel_at_period_end:
+            return subscription
+        return await _cancel_later(tx, standing, reason)
+    await ending.close_books(tx, subscription, now, reason)
+    moved = await store.move(
+        tx, subscription, "canceled", now, detail={"reason": reason}, state=State.CANCELED, due_at=None, due_for=None,
+        paused_at=None, ended_at=now, reason=reason, next_plan_id=None,
+    )  # fmt: skip
+    await announcing.tell(tx, "canceled", moved)
+    await plan_changes.fail_all(tx, store.with_subscription(standing, moved), f"the subscription ended: {reason}")
+    await wake(tx, moved.test_clock_id)
+    return moved
+
+
+async def _cancel_later(tx: Tx, standing: Standing, reason: str) -> Subscription:
+    """With the period. A change that is being charged ends by that charge. An operator's change to another version
+    stays, or whoever cancels and takes it back would keep the old price."""
+    waiting = await plan_changes.pending(tx, standing.subscription.id)
+    later = waiting.get(When.PERIOD_END)
+    ordered = await plan_changes.ordered(tx, standing.subscription.id, plan_moves.kept_plan_id(standing))
+    kept = later.to_plan_id if later is not None and ordered is not None and ordered.id == later.id else None
+    moved = await store.move(
+        tx, standing.subscription, "cancel_asked", standing.now, cancel_at_period_end=True, next_plan_id=kept,
+        reason=reason,
+    )  # fmt: skip
+    after = store.with_subscription(standing, moved)
+    if later is not None and kept is None:
+        why = "the subscription is canceled with the end of its period"
+        await plan_changes.end(tx, after, later, ChangeState.CANCELED, why)
+    if (soon := waiting.get(When.NOW)) is not None and standing.open_invoice != soon.id:
+        await plan_changes.end(
+            tx, after, soon, ChangeState.FAILED, "the subscription was canceled before the change began"
+        )
+    return moved
+
+
+async def pause(tx: Tx, account_id: str | None, subscription_id: str) -> Subscription:
+    """No service and no renewals until it is resumed."""
+    standing = await _locked(tx, account_id, subscription_id)
+    subscription, now = standing.subscription, standing.now
+    if subscription.state not in RUNNING:
+        raise Conflict(f"the subscription is {subscription.state}: only an active one or a trial can be paused")
+    if subscription.cancel_at_period_end:
+        raise Conflict("the subscription ends with its period; take that back first with resume")
+    if standing.open_invoice is not None:
+        raise Conflict("an invoice of the subscription is being charged; pause it when that is answered")
+    if (change := (await plan_changes.pending(tx, subscription.id)).get(When.NOW)) is not None:
+        raise Conflict(f"change {change.id} to plan {change.to_plan_id} is pending; pause it when that has ended")
+    moved = await store.move(
+        tx, subscription, "paused", now, state=State.PAUSED, paused_at=now, due_at=None, due_for=None
+    )
+    await announcing.tell(tx, "paused", moved)
+    await wake(tx, moved.test_clock_id)
+    return moved
+
+
+async def resume(tx: Tx, account_id: str | None, subscription_id: str) -> Subscription:
+    """Ends a pause, or takes a cancellation at the end of the period back. When the period is over, a new one begins
+    now and is charged at once."""
+    standing = await _locked(tx, account_id, subscription_id)
+    subscription, now = standing.subscription, standing.now
+    if subscription.cancel_at_period_end and subscription.state in RUNNING | {State.PAST_DUE}:
+        return await _take_cancellation_back(tx, standing)
+    if subscription.state is not State.PAUSED:
+        raise Conflict(f"the subscription is {subscription.state}: there is no pause to end")
+    assert subscription.period_end is not None
+    trial = standing.plan.trial_days is not None
+    state, due_for = (State.TRIALING, Due.TRIAL_END) if trial else (State.ACTIVE, Due.RENEW)
+    over = subscription.period_end <= now
+    anew: dict[str, Any] = {"anchor_at": now, "anchor_period": subscription.period + 1} if over else {}
+    moved = await store.move(
+        tx, subscription, "resumed", now, state=state, paused_at=None, due_for=due_for,
+        due_at=now if over else subscription.period_end, **anew,
+    )  # fmt: skip
+    await announcing.tell(tx, "resumed", moved)
+    if over:
+        await put_now(tx, moved.id)
+    await wake(tx, moved.test_clock_id)
+    return moved
+
+
+async def _take_cancellation_back(tx: Tx, standing: Standing) -> Subscription:
+    """A move to another version that an operator has ordered is scheduled, if none is."""
+    moved = await store.move(
+        tx, standing.subscription, "cancel_taken_back", standing.now, cancel_at_period_end=False, reason=None
+    )
+    return await plan_moves.follow(tx, store.with_subscription(standing, moved))
+
+
+async def _change_later(
+    tx: Tx, standing: Standing, plan: Plan, scheduled: PlanChangeRecord | None
+) -> Subscription:  # fmt: skip
+    """Or no longer, when it is the plan that it has or that its trial leads to anyway."""
+    subscription = standing.subscription
+    if plan.id == subscription.next_plan_id:
+        return subscription
+    kept = plan_moves.kept_plan_id(standing)
+    following = None if plan.id == kept else plan.id
+    if following == subscription.next_plan_id:
+        return await plan_moves.follow(tx, standing)
+    if following is None and (ordered := await plan_moves.ordered(tx, subscription.id, kept)) is not None:
+        raise Conflict(
+            f"an operator moves the subscription to {ordered.to_plan_id} with one of its next renewals, so it cannot "
+            f"stay with {kept}; choose a plan that is for sale, or cancel"
+        )
+    moved = await store.move(
+        tx, subscription, "next_plan_chosen", standing.now, detail={"next_plan_id": following}, next_plan_id=following
+    )
+    after = store.with_subscription(standing, moved)
+    if scheduled is not None:
+        why = "it was taken back" if following is None else f"replaced by a change to {plan.id}"
+        await plan_changes.end(tx, after, scheduled, ChangeState.CANCELED, why)
+    if following is not None:
+        await plan_changes.request(tx, after, plan, When.PERIOD_END)
+    return moved
+
+
+async def _locked(tx: Tx, account_id: str | None, subscription_id: str) -> Standing:
+    """`account_id` is whose it must be; None for an operator."""
+    standing = await store.locked(tx, subscription_id)
+    if account_id not in (None, standing.subscription.account_id):
+        raise NotFound(f"there is no subscription {subscription_id!r}")
+    return standing

@@ -1,0 +1,195 @@
+"""`process_payment_initiation`: the first invoice of a subscription, the next period of a running one, and dunning."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Final
+
+from payonce.engine.messages.transaction import Tx
+from payonce.engine.messages.work import Work, handles
+from payonce.kit.outcomes import Unprocessable
+from payonce.services.billing.messages import AnotherTry, ExpireIncomplete, FirstInvoice, NextPeriod
+from payonce.services.billing.policies import BILLING_CLOCK, PAYMENT_INITIATION
+from payonce.services.billing.subscriptions.domain.allowance import window_starts
+from payonce.services.billing.subscriptions.domain.calendar import Anchor, Period, period
+from payonce.services.billing.subscriptions.domain.refusals import NotFound
+from payonce.services.billing.subscriptions.handlers import dunning as collecting
+from payonce.services.billing.subscriptions.handlers import merchant_events as announcing
+from payonce.services.billing.subscriptions.handlers import plan_moves
+from payonce.services.billing.subscriptions.handlers import settlement as settling
+from payonce.services.billing.subscriptions.handlers import unpaid_invoices as ending
+from payonce.services.billing.subscriptions.handlers.invoices import period_draft
+from payonce.services.billing.subscriptions.model import ChangeState, Due, InvoiceState, Plan, State, Subscription, When
+from payonce.services.billing.subscriptions.store import invoices as invoice_store
+from payonce.services.billing.subscriptions.store import plan_changes, plans
+from payonce.services.billing.subscriptions.store import subscriptions as store
+from payonce.services.billing.subscriptions.store.due_work import EXPIRE
+from payonce.services.billing.subscriptions.store.subscriptions import Standing
+from payonce.services.billing.subscriptions.store.test_clock_wakeup import wake
+from payonce.services.billing.wire import Action
+
+NEVER_PAID: Final = "its first payment did not come within the time"
+
+
+@handles(PAYMENT_INITIATION)
+async def process_payment_initiation(work: Work) -> None:
+    """Issues what is due and asks for its charge, once: a repetition finds nothing left to do."""
+
+    async def step(tx: Tx, asked: FirstInvoice | NextPeriod | AnotherTry) -> None:
+        standing = await store.locked(tx, asked.subscription_id)
+        match asked:
+            case FirstInvoice():
+                await bill_first(tx, standing, Action.INITIAL)
+            case NextPeriod(period=number):
+                await _renew(tx, standing, number)
+            case AnotherTry(invoice_id=str(invoice_id)):
+                await _dun(tx, standing, invoice_id)
+
+    await carry_out(work, step)
+
+
+@handles(BILLING_CLOCK, EXPIRE)
+async def expire_incomplete(work: Work) -> None:
+    """Nobody has paid for 23 hours: it never began."""
+
+    async def step(tx: Tx, asked: ExpireIncomplete) -> None:
+        standing = await store.locked(tx, asked.subscription_id)
+        subscription, now = standing.subscription, standing.now
+        if not is_due(subscription, now, Due.EXPIRE):
+            return
+        await ending.close_books(tx, subscription, now, NEVER_PAID)
+        moved = await store.move(
+            tx, subscription, "expired", now, state=State.INCOMPLETE_EXPIRED, due_at=None, due_for=None, ended_at=now,
+            reason=NEVER_PAID, next_plan_id=None,
+        )  # fmt: skip
+        await announcing.tell(tx, "expired", moved)
+        after = store.with_subscription(standing, moved)
+        await plan_changes.fail_all(tx, after, f"the subscription ended: {NEVER_PAID}")
+        await wake(tx, moved.test_clock_id)
+
+    await carry_out(work, step)
+
+
+async def carry_out(work: Work, step: Callable[[Tx, Any], Awaitable[None]]) -> None:
+    """One commit for the message and all that follows from it. A message that names what is not there is parked."""
+    try:
+        async with work.commit() as tx:
+            await step(tx, work.payload)
+    except NotFound as no:
+        raise Unprocessable(str(no)) from None
+
+
+async def bill_first(tx: Tx, standing: Standing, action: Action) -> None:
+    """The invoice of period 0, which begins now: with its payment the subscription does, too."""
+    subscription, plan, now = standing.subscription, standing.plan, standing.now
+    if subscription.state is not State.INCOMPLETE or standing.open_invoice is not None:
+        return
+    anchor = Anchor.at(now, subscription.time_zone, plans.interval_of(plan))
+    await settling.bill(tx, standing, period_draft(action, plan, period(anchor, 0), 0, subscription.time_zone))
+
+
+async def _renew(tx: Tx, standing: Standing, number: int) -> None:
+    subscription, now = standing.subscription, standing.now
+    if not 0 < number <= subscription.period + 1:
+        raise NotFound(f"subscription {subscription.id} is in period {subscription.period}; no period {number} follows")
+    if subscription.period + 1 != number or not is_due(subscription, now, Due.RENEW, Due.TRIAL_END):
+        return
+    if standing.open_invoice is not None:
+        # A change of plan came in between: its answer comes first.
+        await store.put_again(tx, subscription)
+        return
+    if subscription.cancel_at_period_end:
+        await end_at_period_end(tx, standing)
+        return
+    chosen = await _chosen_plan_id(tx, subscription)
+    plan = await _following_plan(tx, standing, chosen)
+    if plan is None:
+        await end_at_period_end(tx, standing, "the plan that its trial leads to is no longer for sale")
+        return
+    begun, anchor_at, anchor_period = _following_period(subscription, plan, number)
+    moved = await store.move(
+        tx, subscription, "period_begun", now, detail={"period": number, "plan_id": plan.id}, plan_id=plan.id,
+        next_plan_id=None if chosen is not None else subscription.next_plan_id, anchor_at=anchor_at,
+        anchor_period=anchor_period, period=number, period_start=begun.start, period_end=begun.end, due_at=begun.end,
+        due_for=Due.RENEW,
+        allowance_starts=window_starts(
+            anchor_at, subscription.time_zone, plans.allowance_of(plan), begun.start, begun.end
+        ),
+    )  # fmt: skip
+    same_plan = moved.plan_id == subscription.plan_id
+    after = replace(standing, subscription=moved, plan=plan) if same_plan else await store.standing(tx, moved)
+    if chosen is not None:
+        await plan_changes.end_scheduled(tx, after, ChangeState.APPLIED)
+    if chosen is not None or subscription.due_for is Due.TRIAL_END:
+        after = store.with_subscription(after, await plan_moves.follow(tx, after))
+    await settling.bill(tx, after, period_draft(Action.RENEWAL, plan, begun, number, moved.time_zone))
+
+
+async def end_at_period_end(tx: Tx, standing: Standing, reason: str = "as its customer wished") -> None:
+    """Without a further period; what was paid is all served and earned."""
+    subscription, now = standing.subscription, standing.now
+    await ending.close_books(tx, subscription, now, reason)
+    moved = await store.move(
+        tx, subscription, "canceled", now, state=State.CANCELED, due_at=None, due_for=None,
+        ended_at=min(now, subscription.period_end or now), reason=reason, next_plan_id=None,
+    )  # fmt: skip
+    await announcing.tell(tx, "canceled", moved)
+    await plan_changes.fail_all(tx, store.with_subscription(standing, moved), f"the subscription ended: {reason}")
+    await wake(tx, moved.test_clock_id)
+
+
+async def _dun(tx: Tx, standing: Standing, invoice_id: str) -> None:
+    invoice = await invoice_store.find(tx, invoice_id)
+    if invoice is None or invoice.subscription_id != standing.subscription.id:
+        raise NotFound(f"invoice {invoice_id!r} is none of subscription {standing.subscription.id}")
+    if not is_due(standing.subscription, standing.now, Due.DUN):
+        return
+    if invoice.state is not InvoiceState.OPEN or invoice.charging:
+        return
+    invoice = await collecting.dun(tx, standing, invoice)
+    if not invoice.charging:
+        await wake(tx, standing.subscription.test_clock_id)
+
+
+def is_due(subscription: Subscription, now: datetime, *what: Due) -> bool:
+    """Of a message that came twice, the second finds that it is not."""
+    return subscription.due_for in what and subscription.due_at is not None and subscription.due_at <= now
+
+
+async def _chosen_plan_id(tx: Tx, subscription: Subscription) -> str | None:
+    """For the period that begins now: none when the change that is scheduled is one of a later period."""
+    if subscription.next_plan_id is None:
+        return None
+    change = (await plan_changes.pending(tx, subscription.id)).get(When.PERIOD_END)
+    if change is None or change.not_before is None or subscription.due_at is None:
+        return subscription.next_plan_id
+    return subscription.next_plan_id if change.not_before <= subscription.due_at else None
+
+
+async def _following_plan(tx: Tx, standing: Standing, chosen: str | None) -> Plan | None:
+    """The one that was chosen for the next period, the version that a trial was begun with, or the same."""
+    subscription = standing.subscription
+    if chosen is not None:
+        return await plans.plan(tx, chosen)
+    if standing.plan.renews_to is not None:
+        if subscription.converts_to_plan_id is not None:
+            return await plans.plan(tx, subscription.converts_to_plan_id)
+        # Begun by a process of an earlier version, or at a moment at which nothing was for sale.
+        begun_with = await plans.for_sale_at(tx, standing.plan.renews_to, subscription.created_at)
+        found = begun_with or await plans.find(tx, standing.plan.renews_to)
+        return found if found is not None and found.trial_days is None else None
+    return standing.plan
+
+
+def _following_period(subscription: Subscription, plan: Plan, number: int) -> tuple[Period, datetime, int]:
+    """With its anchor. After a trial, and with a plan of another interval, periods are counted anew from here."""
+    assert subscription.anchor_at is not None and subscription.due_at is not None
+    anchor_at, anchor_period = subscription.anchor_at, subscription.anchor_period
+    interval = plans.interval_of(plan)
+    if subscription.due_for is Due.TRIAL_END or plan.id != subscription.plan_id:
+        kept = Anchor(anchor_at, subscription.time_zone, interval)
+        begun = period(kept, number - anchor_period) if number >= anchor_period else None
+        if subscription.due_for is Due.TRIAL_END or begun is None or begun.start != subscription.due_at:
+            anchor_at, anchor_period = subscription.due_at, number
+    anchor = Anchor(anchor_at, subscription.time_zone, interval)
+    return period(anchor, number - anchor_period), anchor_at, anchor_period

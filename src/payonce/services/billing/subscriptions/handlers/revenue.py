@@ -1,0 +1,61 @@
+"""Revenue is counted when its time comes: at the first of a month and at the end of what an invoice pays for."""
+
+from datetime import datetime
+from typing import Final
+
+from payonce.engine.messages.transaction import Tx
+from payonce.services.billing.subscriptions.domain.calendar import whole_second
+from payonce.services.billing.subscriptions.handlers import unpaid_invoices as ending
+from payonce.services.billing.subscriptions.store import invoices as invoice_store
+
+COUNTED_MAX: Final = 200
+"""At once; who finds so many looks again."""
+
+
+async def earn_due(tx: Tx, limit: int = COUNTED_MAX) -> int:
+    """Of all customers on the store's clock."""
+    rows = await tx.fetch(
+        """
+        select i.id, i.subscription_id, payonce.due_now() as now from subscriptions.invoices i
+        join subscriptions.subscriptions s on s.id = i.subscription_id
+        where i.earn_at <= payonce.due_now() and s.test_clock_id is null
+        order by i.earn_at limit $1 for update of s skip locked
+        """,
+        limit,
+    )
+    for row in rows:
+        await _earn(tx, row["id"], row["now"])
+    return len(rows)
+
+
+async def earn_due_by_clock(tx: Tx, test_clock_id: str, now: datetime, limit: int = COUNTED_MAX) -> int:
+    """Of the customers on one test clock, which stands at `now`."""
+    rows = await tx.fetch(
+        """
+        select i.id from subscriptions.invoices i join subscriptions.subscriptions s on s.id = i.subscription_id
+        where i.earn_at <= $2 and s.test_clock_id = $3 order by i.earn_at limit $1 for update of s skip locked
+        """,
+        limit, now, test_clock_id,
+    )  # fmt: skip
+    for row in rows:
+        await _earn(tx, row["id"], now)
+    return len(rows)
+
+
+async def is_uncounted(tx: Tx, test_clock_id: str, now: datetime) -> bool:
+    """Whether revenue is left that should be counted by now: somebody has its subscription locked this moment."""
+    found: bool = await tx.fetchval(
+        """
+        select exists (
+            select from subscriptions.invoices i join subscriptions.subscriptions s on s.id = i.subscription_id
+            where i.earn_at <= $2 and s.test_clock_id = $1)
+        """,
+        test_clock_id, now,
+    )  # fmt: skip
+    return found
+
+
+async def _earn(tx: Tx, invoice_id: str, now: datetime) -> None:
+    invoice = await invoice_store.find(tx, invoice_id)
+    if invoice is not None and invoice.earn_at is not None:
+        await ending.count(tx, invoice, whole_second(now))

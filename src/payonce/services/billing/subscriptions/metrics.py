@@ -1,0 +1,100 @@
+"""What gauges tell of subscriptions and invoices, so that what is late or cannot be placed is an alert.
+
+Customers on test clocks are not in it, as their time is not ours.
+"""
+
+from typing import Any, Final
+
+from payonce.engine.database.connections import Database
+from payonce.engine.monitoring.metrics import (
+    BILLING_CLOCKS_MOVING,
+    BILLING_LATE_SECONDS,
+    BILLING_OPEN_INVOICE_SECONDS,
+    BILLING_OPEN_INVOICES,
+    BILLING_RECURRING,
+    BILLING_SUBSCRIPTIONS,
+    BILLING_UNANSWERED_SECONDS,
+    BILLING_UNAPPLIED,
+)
+from payonce.kit.money import Amount, Asset
+from payonce.services.billing.subscriptions.model import ENDED, Due, State
+from payonce.services.billing.subscriptions.store.figures import A_MONTH
+
+UNAPPLIED: Final = "billing/unapplied"
+
+
+async def observe_subscriptions(database: Database) -> None:
+    await _running(database)
+    await _invoices(database)
+    await _late(database)
+    await _unapplied(database)
+
+
+async def _running(database: Database) -> None:
+    rows = await database.engine.fetch(
+        f"""
+        select s.state, p.currency, p.exponent, sum(s.count) as count, round(sum(s.count * ({A_MONTH}))) as minor
+        from (
+            select state, plan_id, count(*) from subscriptions.subscriptions
+            where state not in ('canceled', 'incomplete_expired') and test_clock_id is null group by 1, 2) s
+        join subscriptions.plans p on p.id = s.plan_id group by 1, 2, 3
+        """
+    )
+    counts: dict[str, int] = {}
+    recurring: dict[Asset, int] = {}
+    for row in rows:
+        counts[row["state"]] = counts.get(row["state"], 0) + int(row["count"])
+        if row["state"] in (State.ACTIVE, State.PAST_DUE):
+            asset = Asset(row["currency"], row["exponent"])
+            recurring[asset] = recurring.get(asset, 0) + int(row["minor"])
+    for state in frozenset(State) - ENDED:
+        BILLING_SUBSCRIPTIONS.labels(state).set(counts.get(state, 0))
+    _show(BILLING_RECURRING, recurring)
+
+
+async def _invoices(database: Database) -> None:
+    row = await database.engine.fetchrow(
+        """
+        select count(*),
+            coalesce(greatest(0, extract(epoch from payonce.due_now() - min(i.issued_at))), 0)::float8 as oldest_s,
+            coalesce(greatest(0, extract(epoch from payonce.due_now() - min(i.updated_at) filter (where i.charging))),
+                0)::float8 as unanswered_s,
+            (select count(*) from subscriptions.test_clocks where now_at < target_at) as moving
+        from subscriptions.invoices i join subscriptions.subscriptions s on s.id = i.subscription_id
+        where i.state = 'open' and s.test_clock_id is null
+        """
+    )
+    assert row is not None
+    BILLING_OPEN_INVOICES.set(row["count"])
+    BILLING_OPEN_INVOICE_SECONDS.set(row["oldest_s"])
+    BILLING_UNANSWERED_SECONDS.set(row["unanswered_s"])
+    BILLING_CLOCKS_MOVING.set(row["moving"])
+
+
+async def _late(database: Database) -> None:
+    """What is due is moved on by whoever does it, so whatever was due long ago was not done."""
+    rows = await database.engine.fetch(
+        """
+        select due_for, extract(epoch from payonce.due_now() - min(due_at))::float8 as late_s
+        from subscriptions.subscriptions
+        where due_at < (select payonce.due_now()) and test_clock_id is null group by 1
+        """
+    )
+    late_s = {row["due_for"]: row["late_s"] for row in rows}
+    for due in Due:
+        BILLING_LATE_SECONDS.labels(due).set(late_s.get(due, 0.0))
+
+
+async def _unapplied(database: Database) -> None:
+    rows = await database.engine.fetch(
+        "select asset, exponent, balance from payonce.balances where path = $1", UNAPPLIED
+    )
+    # What we owe is below zero in the books.
+    _show(BILLING_UNAPPLIED, {Asset(row["asset"], row["exponent"]): -int(row["balance"]) for row in rows})
+
+
+def _show(gauge: Any, found: dict[Asset, int]) -> None:
+    """What is no longer there must not be shown as it was last."""
+    gauge.clear()
+    for asset, minor in found.items():
+        gauge.labels(asset.code).set(float(Amount(minor, asset).to_decimal()))

@@ -1,0 +1,1 @@
+"""Invoices as PDF: content, glyphs, fonts and rendering."""

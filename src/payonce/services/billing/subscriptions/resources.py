@@ -1,0 +1,34 @@
+"""What billing's subscriptions need from outside: the secrets of tokens and of notifications, and who sells."""
+
+from payonce.engine.database.connections import Database
+from payonce.engine.messages.transaction import Reader
+from payonce.services.billing.subscriptions.domain.config import Terms
+from payonce.services.billing.subscriptions.pdf.glyphs import Fonts, check_fonts
+from payonce.services.billing.subscriptions.store.accounts import AccountVersions
+from payonce.services.billing.tokens import Tokens
+from payonce.settings import Settings
+from payonce.settings.billing import files_of, jwt_keys, notification_secrets
+
+MINUTE_S = 60
+
+
+def subscribing(settings: Settings, database: Database) -> list[object]:
+    """Tokens are held against the accounts, which this service keeps."""
+    versions = AccountVersions(Reader(database))
+    billing = settings.billing
+    return [
+        Tokens(jwt_keys(settings), versions, access_s=billing.access_minutes * MINUTE_S),
+        versions,
+        Terms(
+            notification_secrets(settings), settings.webhook_tolerance_s, billing.refresh_days,
+            seller=tuple(line.strip() for line in billing.seller.split(";")), test_clocks=billing.has_test_clocks,
+            registrations_max=billing.registrations_max, fonts=invoice_fonts(settings),
+        ),
+    ]  # fmt: skip
+
+
+def invoice_fonts(settings: Settings) -> Fonts:
+    """Raises Unavailable for a file that cannot be read: at the start, and not when the first invoice is opened."""
+    fonts = Fonts(files_of(settings.billing.invoice_fonts), files_of(settings.billing.invoice_fonts_bold))
+    check_fonts(fonts)
+    return fonts

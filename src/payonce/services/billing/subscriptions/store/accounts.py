@@ -1,0 +1,260 @@
+"""Accounts of customers and operators: how they come to be, prove who they are, and end what was given out to them."""
+
+import re
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from payonce.engine.audit import Severity, note
+from payonce.engine.database.connections import Database
+from payonce.engine.messages.transaction import Reader, Tx
+from payonce.engine.operators.login_limits import count_attempt, remember_network, take_back, take_turn
+from payonce.engine.operators.passwords import Crowded, check_password, hash_password, is_password
+from payonce.kit.ids import new_id
+from payonce.kit.money import Amount, asset_of, render
+from payonce.kit.networks import network_of
+from payonce.kit.outcomes import Invalid, PayonceError
+from payonce.services.billing.subscriptions.domain.calendar import EARLIEST, local
+from payonce.services.billing.subscriptions.domain.refusals import NotFound
+from payonce.services.billing.subscriptions.handlers.merchant_events import tell_customer
+from payonce.services.billing.subscriptions.model import Account
+from payonce.services.billing.token_versions import KnownVersions
+
+EMAIL_MAX_CHARS: Final = 254
+EMAIL: Final = re.compile(r"[^\s@\x00-\x1f\x7f\"(),:;<>\[\]\\]{1,64}@[^\s@\x00-\x20\x7f]{1,189}")
+"""What has the shape of one; whether mail arrives there is another question."""
+LOCALE: Final = re.compile(r"[a-z]{2,3}(?:[_-][A-Za-z0-9]{2,8}){0,2}")
+OF_THE_MACHINE: Final = ("local", "posix", "right/")
+"""How names begin that the time zone database of many systems has, and that are no place."""
+OPERATOR, CUSTOMER = "operator", "customer"
+REGISTRATIONS_MAX: Final = 20
+"""From one address, or IPv6 network, within a quarter of an hour, unless BILLING_REGISTRATIONS_MAX says otherwise: each
+costs a hash, and a row for ever."""
+LOCATION: Final = "billing.accounts"
+LOGIN_ENDPOINT: Final = "billing"
+"""Its failed logins are counted apart from those at the console."""
+
+Begin = Callable[[], AbstractAsyncContextManager[Tx]]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What somebody says of themselves when they register."""
+
+    email: str
+    password: str
+    name: str = ""
+    time_zone: str = "UTC"
+    locale: str = "en"
+
+
+class NotAdmitted(PayonceError):
+    """A login that was refused. The sentence does not tell whether the account exists."""
+
+    def __init__(self) -> None:
+        super().__init__("the e-mail address or the password is wrong")
+
+
+class RegistrationClosed(PayonceError):
+    """Customers do not register here: the merchant creates them."""
+
+    def __init__(self) -> None:
+        super().__init__("self-registration is closed here; ask the merchant for an account")
+
+
+class Taken(PayonceError):
+    """Somebody has the address, and another password or none yet: the sentence does not tell which."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this cannot be registered; if the e-mail address is yours, log in, or ask the merchant for a link to set "
+            "a password"
+        )
+
+
+def checked_email(text: str) -> str:
+    """As it is kept: two spellings are one person."""
+    email = text.strip().lower()
+    if len(email) > EMAIL_MAX_CHARS or not EMAIL.fullmatch(email):
+        raise Invalid("the e-mail address must read name@host, without spaces, and have at most "
+                      f"{EMAIL_MAX_CHARS} characters")  # fmt: skip
+    return email
+
+
+async def register(
+    database: Database, begin: Begin, wanted: Wanted, address: str, registrations_max: int = REGISTRATIONS_MAX
+) -> Account:
+    """A new account, one of `registrations_max` from an address. Whoever registers again with the password that they
+    have is let in as if they logged in; with another one it is a guess, bounded as those are, and takes as long as a
+    new account. Raises RegistrationClosed where there are to be none."""
+    if registrations_max == 0:
+        raise RegistrationClosed
+    email = checked_email(wanted.email)
+    check_password(wanted.password)
+    check_place(wanted.time_zone, wanted.locale)
+    async with database.transaction() as connection:
+        await take_turn(connection, "registrations from this address", network_of(address), registrations_max)
+    async with _guess(database, email, address):
+        known = await database.work.fetchrow("select * from subscriptions.accounts where email = $1", email)
+        if known is None:
+            made = await _insert(begin, wanted, email)
+            if made is not None:
+                return made
+            known = await database.work.fetchrow("select * from subscriptions.accounts where email = $1", email)
+            assert known is not None, "accounts are not deleted"
+        if not await is_password(wanted.password, known["password_hash"], LOGIN_ENDPOINT):
+            raise Taken
+        return account_from(known)
+
+
+async def log_in(database: Database, email: str, password: str, address: str) -> Account:
+    """Guesses are counted before they are judged; an address that nobody has takes as long as a wrong password."""
+    email = email.strip().lower()[:EMAIL_MAX_CHARS]
+    async with _guess(database, email, address):
+        row = await database.work.fetchrow(
+            "select * from subscriptions.accounts where email = $1", email if EMAIL.fullmatch(email) else ""
+        )
+        if not await is_password(password, None if row is None else row["password_hash"], LOGIN_ENDPOINT):
+            # Written in either case, so that both take as long. An address that nobody has is kept nowhere.
+            reference, actor = ("unknown address", "nobody") if row is None else (row["id"], row["id"])
+            async with database.transaction() as connection:
+                await note(connection, LOCATION, reference, "a login failed", actor=actor, severity=Severity.WARNING)
+            raise NotAdmitted
+        return account_from(row)
+
+
+async def change_password(database: Database, account_id: str, old: str, new: str, address: str) -> Account:
+    """Ends every token given out so far: a password is changed above all when somebody else may know it."""
+    known = await account(Reader(database), account_id)
+    check_password(new)
+    await log_in(database, known.email, old, address)
+    digest = await hash_password(new, LOGIN_ENDPOINT)
+    async with database.transaction() as connection:
+        row = await connection.fetchrow(
+            """
+            update subscriptions.accounts
+            set password_hash = $2, token_version = token_version + 1, updated_at = payonce.due_now()
+            where id = $1 and token_version = $3 returning *
+            """,
+            account_id, digest, known.version,
+        )  # fmt: skip
+        if row is None:
+            raise NotAdmitted
+        await end_refreshing(connection, account_id)
+        await note(connection, LOCATION, account_id, "password changed", actor=account_id, severity=Severity.WARNING)
+    return account_from(row)
+
+
+async def set_role(tx: Tx, account_id: str, role: str, by: str) -> Account:
+    """Ends every token given out so far: they say what the account was."""
+    row = await tx.fetchrow(
+        """
+        update subscriptions.accounts
+        set role = $2, token_version = token_version + 1, updated_at = payonce.due_now() where id = $1 returning *
+        """,
+        account_id, role,
+    )  # fmt: skip
+    if row is None:
+        raise NotFound(f"there is no account {account_id!r}")
+    await end_refreshing(tx, account_id)
+    await note(tx.connection, LOCATION, account_id, f"is now {role}", actor=by, severity=Severity.WARNING)
+    return account_from(row)
+
+
+async def find(read: Reader | Tx, account_id: str) -> Account | None:
+    row = await read.fetchrow("select * from subscriptions.accounts where id = $1", account_id)
+    return None if row is None else account_from(row)
+
+
+async def account(read: Reader | Tx, account_id: str) -> Account:
+    found = await find(read, account_id)
+    if found is None:
+        raise NotFound(f"there is no account {account_id!r}")
+    return found
+
+
+class AccountVersions(KnownVersions):
+    """As the accounts have them."""
+
+    def __init__(self, read: Reader, clock: Callable[[], float] = time.monotonic) -> None:
+        async def stored(account_id: str) -> int | None:
+            return await token_version(read, account_id)
+
+        super().__init__(stored, clock)
+
+
+async def token_version(read: Reader, account_id: str) -> int | None:
+    found: int | None = await read.fetchval(
+        "select token_version from subscriptions.accounts where id = $1", account_id
+    )  # fmt: skip
+    return found
+
+
+def account_from(row: Any) -> Account:
+    return Account(
+        id=row["id"], email=row["email"], name=row["name"], role=row["role"], time_zone=row["time_zone"],
+        locale=row["locale"], test_clock_id=row["test_clock_id"], version=row["token_version"],
+        external_id=row["external_id"], has_password=row["password_hash"] is not None, revision=row["revision"],
+        created_at=row["created_at"], updated_at=row["updated_at"],
+    )  # fmt: skip
+
+
+def check_place(time_zone: str, locale: str) -> None:
+    """By trying it: what no invoice could be dated or written in is refused before there is one."""
+    local(EARLIEST, time_zone)
+    if time_zone.startswith(OF_THE_MACHINE):
+        raise Invalid(f"the time zone {time_zone!r} is another one on every machine; write it like 'Asia/Dubai'")
+    if not LOCALE.fullmatch(locale):
+        raise Invalid(f"the locale {locale[:20]!r} must read like en, ar-AE or pt_BR")
+    render(Amount.zero(asset_of("AED")), locale)
+
+
+async def _insert(begin: Begin, wanted: Wanted, email: str) -> Account | None:
+    """None when somebody else was quicker."""
+    digest = await hash_password(wanted.password, LOGIN_ENDPOINT)
+    async with begin() as tx:
+        row = await tx.fetchrow(
+            """
+            insert into subscriptions.accounts (id, email, password_hash, name, time_zone, locale)
+            values ($1, $2, $3, $4, $5, $6) on conflict (email) do nothing returning *
+            """,
+            str(new_id()), email, digest, wanted.name, wanted.time_zone, wanted.locale,
+        )  # fmt: skip
+        if row is None:
+            return None
+        created = account_from(row)
+        await tell_customer(tx, "created", created)
+    return created
+
+
+async def end_refreshing(connection: Any, account_id: str) -> None:
+    """Every login of the account, when its access token is over."""
+    await connection.execute(
+        """
+        update subscriptions.refresh_tokens set revoked_at = payonce.due_now()
+        where account_id = $1 and revoked_at is null
+        """,
+        account_id,
+    )
+
+
+def guessed_name(email: str) -> str:
+    """Under which guesses at an account's password are counted."""
+    return f"billing account {email}"
+
+
+@asynccontextmanager
+async def _guess(database: Database, email: str, address: str) -> AsyncIterator[None]:
+    """Counted before it is judged. What was right, and what nobody looked at, was no guess."""
+    name = guessed_name(email)
+    attempt = await count_attempt(database, name, address, LOGIN_ENDPOINT)
+    try:
+        yield
+    except Crowded:
+        await take_back(database.work, attempt)
+        raise
+    async with database.transaction() as connection:
+        await take_back(connection, attempt)
+        await remember_network(connection, name, address, LOGIN_ENDPOINT)

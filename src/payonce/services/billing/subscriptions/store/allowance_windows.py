@@ -1,0 +1,47 @@
+"""Allowance windows of running periods on record: put right where a process of an earlier version left none, or those
+of the period before."""
+
+from typing import Final
+
+from payonce.engine.messages.transaction import Tx
+from payonce.services.billing.subscriptions.domain.allowance import window_starts
+from payonce.services.billing.subscriptions.store import plans
+from payonce.services.billing.subscriptions.store import subscriptions as store
+
+OUTDATED: Final = """
+    from subscriptions.subscriptions s join subscriptions.plans p on p.id = s.plan_id
+    cross join lateral (
+        select p.allowance_unit is not null and (p.allowance_unit, p.allowance_count) is distinct from (
+            case when p.trial_days is null then p.interval_unit else 'day' end,
+            coalesce(p.trial_days, p.interval_count)) as parted) limits
+    where s.state not in ('incomplete_expired', 'canceled') and s.period_end is not null
+      and s.anchor_at <= s.period_start
+      and case when limits.parted
+            then coalesce(s.allowance_starts[1] <> s.period_start
+                or s.allowance_starts[array_length(s.allowance_starts, 1)] >= s.period_end, true)
+            else s.allowance_starts is not null end"""
+"""Subscriptions whose windows are not those of their period and plan. Processes of a version that knows no windows
+leave the column as it was when they renew a subscription or change its plan. An anchor after the period's start is that
+of the next period, which is about to begin."""
+
+
+async def put_right(tx: Tx, limit: int) -> list[str]:
+    """Computes them anew, and returns the ids of the subscriptions. What is used is counted in the right windows from
+    then on."""
+    rows = await tx.fetch(f"select s.* {OUTDATED} order by s.id limit $1 for no key update of s skip locked", limit)
+    for subscription in map(store.subscription_from, rows):
+        assert subscription.anchor_at is not None
+        assert subscription.period_start is not None and subscription.period_end is not None
+        allowance = plans.allowance_of(await plans.plan(tx, subscription.plan_id))
+        starts = window_starts(
+            subscription.anchor_at, subscription.time_zone, allowance, subscription.period_start,
+            subscription.period_end,
+        )  # fmt: skip
+        await tx.execute(
+            """
+            update subscriptions.subscriptions
+            set allowance_starts = $2, revision = revision + 1, updated_at = payonce.due_now() where id = $1
+            """,
+            subscription.id, starts,
+        )  # fmt: skip
+    return [row["id"] for row in rows]

@@ -1,0 +1,100 @@
+"""Password tokens: with one of them a customer sets a password without knowing one, as after an invitation."""
+
+import hashlib
+import secrets
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from payonce.engine.audit import Severity, note
+from payonce.engine.database.connections import Database
+from payonce.engine.messages.transaction import Tx
+from payonce.engine.operators.login_limits import forget_guesses
+from payonce.engine.operators.passwords import check_password, hash_password
+from payonce.services.billing.subscriptions.domain.refusals import NotFound
+from payonce.services.billing.subscriptions.handlers.merchant_events import tell_customer
+from payonce.services.billing.subscriptions.model import Account
+from payonce.services.billing.subscriptions.store.accounts import (
+    CUSTOMER,
+    LOCATION,
+    LOGIN_ENDPOINT,
+    Begin,
+    account_from,
+    end_refreshing,
+    guessed_name,
+)
+
+LIFETIME_HOURS: Final = 72
+TOKEN_BYTES: Final = 32
+TOKEN_MAX_CHARS: Final = 200
+
+
+@dataclass(frozen=True)
+class PasswordToken:
+    token: str
+    """The store keeps only its digest."""
+    expires_at: datetime
+
+
+async def make(tx: Tx, account_id: str, by: str) -> PasswordToken:
+    """Replaces the one that the customer had. Raises NotFound for accounts of operators, too: whoever sets their
+    password acts in their name."""
+    token = secrets.token_urlsafe(TOKEN_BYTES)
+    expires_at: datetime | None = await tx.fetchval(
+        """
+        insert into subscriptions.password_tokens (account_id, digest, token_version, expires_at, made_by)
+        select id, $3, token_version, payonce.due_now() + make_interval(hours => $4), $5
+        from subscriptions.accounts where id = $1 and role = $2
+        on conflict (account_id) do update set digest = excluded.digest, token_version = excluded.token_version,
+            expires_at = excluded.expires_at, made_by = excluded.made_by, created_at = payonce.due_now()
+        returning expires_at
+        """,
+        account_id, CUSTOMER, _digest(token), LIFETIME_HOURS, by,
+    )  # fmt: skip
+    if expires_at is None:
+        raise NotFound(f"there is no customer {account_id!r}")
+    await note(tx.connection, LOCATION, account_id, "password token made", actor=by, severity=Severity.WARNING)
+    return PasswordToken(token, expires_at)
+
+
+async def set_password(database: Database, begin: Begin, token: str, new: str) -> Account | None:
+    """Uses the token up, sets the password and ends every login. None for whatever is no token that is still good."""
+    check_password(new)
+    digest = _digest(token)
+    # Before the hash, which costs more than finding out that there is no such token.
+    if await database.work.fetchval(_GOOD, digest, CUSTOMER) is None:
+        return None
+    password_hash = await hash_password(new, LOGIN_ENDPOINT)
+    async with begin() as tx:
+        account_id = await tx.fetchval(f"{_GOOD} for update", digest, CUSTOMER)
+        if account_id is None:
+            return None
+        await tx.execute("delete from subscriptions.password_tokens where account_id = $1", account_id)
+        row = await tx.fetchrow(
+            """
+            update subscriptions.accounts
+            set password_hash = $2, token_version = token_version + 1, updated_at = payonce.due_now()
+            where id = $1 returning *
+            """,
+            account_id, password_hash,
+        )  # fmt: skip
+        changed = account_from(row)
+        await end_refreshing(tx, account_id)
+        await forget_guesses(tx.connection, guessed_name(changed.email))
+        text = "password set by a password token"
+        await note(tx.connection, LOCATION, account_id, text, actor=account_id, severity=Severity.WARNING)
+        await tell_customer(tx, "updated", changed)
+    return changed
+
+
+_GOOD: Final = """
+    select a.id from subscriptions.password_tokens t join subscriptions.accounts a on a.id = t.account_id
+    where t.digest = $1 and t.expires_at > payonce.due_now() and t.token_version = a.token_version and a.role = $2
+      and not exists (
+        select from subscriptions.customer_edits e
+        where e.account_id = a.id and e.replaced_at >= t.created_at and e.email <> a.email)"""
+"""Who had the e-mail address before the merchant corrected it may have the token."""
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()

@@ -1,0 +1,193 @@
+"""Changes of plan on record: every one that was accepted is pending until it was applied, failed or was canceled.
+
+Each end is in the subscription's events, and merchants' webhooks are told of it, in the commit that it follows from.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from payonce.engine.messages.transaction import Reader, Tx
+from payonce.kit.ids import new_id
+from payonce.services.billing.subscriptions.handlers import merchant_events as announcing
+from payonce.services.billing.subscriptions.model import ChangeState, Plan, PlanChangeRecord, Subscription, When
+from payonce.services.billing.subscriptions.store import subscriptions as store
+from payonce.services.billing.subscriptions.store.subscriptions import Standing
+
+LISTED_MAX: Final = 200
+REASON_MAX_LENGTH: Final = 1_000
+
+_REQUESTED: Final[Mapping[When, announcing.SubscriptionEvent]] = {
+    When.NOW: "plan_change_requested",
+    When.PERIOD_END: "plan_change_scheduled",
+}
+_ENDED: Final[Mapping[ChangeState, announcing.SubscriptionEvent]] = {
+    ChangeState.APPLIED: "plan_changed",
+    ChangeState.FAILED: "plan_change_failed",
+    ChangeState.CANCELED: "plan_change_canceled",
+}
+
+
+async def request(
+    tx: Tx, standing: Standing, plan: Plan, timing: When, *, change_id: str | None = None,
+    migration_id: str | None = None, notice: dict[str, Any] | None = None, not_before: datetime | None = None,
+) -> PlanChangeRecord:  # fmt: skip
+    """Accepts a change of a subscription that this transaction has locked. Of each timing one may be pending. `notice`
+    is what merchants are told beside the change. A scheduled one is applied with the first period that ends at
+    `not_before` or later."""
+    subscription = standing.subscription
+    row = await tx.fetchrow(
+        """
+        insert into subscriptions.plan_changes
+            (id, subscription_id, from_plan_id, to_plan_id, at_period_end, migration_id, requested_at, trace_id,
+                not_before)
+        values ($1, $2, $3, $4, $5, $6, $7, $8, $9) returning *
+        """,
+        change_id or str(new_id()), subscription.id, subscription.plan_id, plan.id, timing is When.PERIOD_END,
+        migration_id, standing.now, tx.trace_id, not_before,
+    )  # fmt: skip
+    change = change_from(row)
+    await _tell(tx, standing, change, _REQUESTED[timing], notice)
+    return change
+
+
+async def refuse(tx: Tx, standing: Standing, plan: Plan, change_id: str, reason: str) -> PlanChangeRecord:
+    """A change now that was asked for by its queue and cannot be: on record as failed, like one that was accepted."""
+    subscription = standing.subscription
+    row = await tx.fetchrow(
+        """
+        insert into subscriptions.plan_changes
+            (id, subscription_id, from_plan_id, to_plan_id, at_period_end, state, reason, requested_at, ended_at,
+                trace_id)
+        values ($1, $2, $3, $4, false, 'failed', $5, $6, $6, $7) returning *
+        """,
+        change_id, subscription.id, subscription.plan_id, plan.id, reason[:REASON_MAX_LENGTH], standing.now,
+        tx.trace_id,
+    )  # fmt: skip
+    refused = change_from(row)
+    await _tell(tx, standing, refused, _ENDED[ChangeState.FAILED])
+    return refused
+
+
+async def end(
+    tx: Tx, standing: Standing, change: PlanChangeRecord, state: ChangeState, reason: str | None = None, *,
+    story: bool = True,
+) -> PlanChangeRecord:  # fmt: skip
+    """Of one that is pending; a compare-and-set. `story` is False where the subscription's own move tells it, with the
+    event that merchants get."""
+    row = await tx.fetchrow(
+        """
+        update subscriptions.plan_changes
+        set state = $2, reason = $3, ended_at = $4, updated_at = payonce.due_now()
+        where id = $1 and state = 'pending' returning *
+        """,
+        change.id, state, None if reason is None else reason[:REASON_MAX_LENGTH], standing.now,
+    )  # fmt: skip
+    if row is None:
+        raise AssertionError(f"change {change.id} has ended before, behind the lock of its subscription")
+    ended = change_from(row)
+    if story:
+        await _tell(tx, standing, ended, _ENDED[state])
+    return ended
+
+
+async def pending(tx: Reader | Tx, subscription_id: str) -> dict[When, PlanChangeRecord]:
+    rows = await tx.fetch(
+        "select * from subscriptions.plan_changes where subscription_id = $1 and state = 'pending'", subscription_id
+    )
+    return {change.timing: change for change in map(change_from, rows)}
+
+
+async def end_scheduled(
+    tx: Tx, standing: Standing, state: ChangeState, reason: str | None = None, *, story: bool = True
+) -> PlanChangeRecord | None:
+    """The change at the end of the period, if one is pending."""
+    found = (await pending(tx, standing.subscription.id)).get(When.PERIOD_END)
+    return None if found is None else await end(tx, standing, found, state, reason, story=story)
+
+
+async def ordered(read: Reader | Tx, subscription_id: str, plan_id: str | None) -> PlanChangeRecord | None:
+    """The move of a subscription away from this version, or from a later one, that an operator ordered and has not
+    canceled. It is pending, or was replaced by a choice of the customer."""
+    row = await read.fetchrow(
+        """
+        select c.* from subscriptions.plan_changes c
+        join subscriptions.plan_migrations m on m.id = c.migration_id
+        join subscriptions.plans older on older.id = m.from_plan_id
+        join subscriptions.plans kept on kept.code = older.code and kept.version <= older.version
+        where c.subscription_id = $1 and kept.id = $2 and c.state in ('pending', 'canceled')
+          and m.state in ('running', 'done')
+        order by c.created_at desc, c.id desc limit 1
+        """,
+        subscription_id, plan_id,
+    )  # fmt: skip
+    return None if row is None else change_from(row)
+
+
+async def newest_of(read: Reader | Tx, subscription_id: str, migration_id: str) -> PlanChangeRecord | None:
+    """The last change of a subscription that this migration has scheduled."""
+    row = await read.fetchrow(
+        """
+        select * from subscriptions.plan_changes where subscription_id = $1 and migration_id = $2
+        order by created_at desc, id desc limit 1
+        """,
+        subscription_id, migration_id,
+    )  # fmt: skip
+    return None if row is None else change_from(row)
+
+
+async def fail_all(tx: Tx, standing: Standing, reason: str) -> None:
+    """The subscription has ended, and with it what was pending."""
+    for change in (await pending(tx, standing.subscription.id)).values():
+        await end(tx, standing, change, ChangeState.FAILED, reason)
+
+
+async def find(read: Reader | Tx, change_id: str) -> PlanChangeRecord | None:
+    row = await read.fetchrow("select * from subscriptions.plan_changes where id = $1", change_id)
+    return None if row is None else change_from(row)
+
+
+async def of_subscription(read: Reader | Tx, subscription_id: str, limit: int = LISTED_MAX) -> list[PlanChangeRecord]:
+    """The newest first."""
+    rows = await read.fetch(
+        """
+        select * from subscriptions.plan_changes where subscription_id = $1
+        order by created_at desc, id desc limit $2
+        """,
+        subscription_id, min(limit, LISTED_MAX),
+    )  # fmt: skip
+    return [change_from(row) for row in rows]
+
+
+async def shown(read: Reader | Tx, subscription_ids: Sequence[str]) -> dict[str, PlanChangeRecord]:
+    """By subscription: the change that is pending, the one that is to be now first, or the last that ended."""
+    rows = await read.fetch(
+        """
+        select c.* from unnest($1::text[]) s (id) cross join lateral (
+            select * from subscriptions.plan_changes p where p.subscription_id = s.id
+            order by p.state = 'pending' desc, not p.at_period_end and p.state = 'pending' desc, p.created_at desc,
+                p.id desc limit 1) c
+        """,
+        list(subscription_ids),
+    )
+    return {row["subscription_id"]: change_from(row) for row in rows}
+
+
+def change_from(row: Any) -> PlanChangeRecord:
+    return PlanChangeRecord(
+        id=row["id"], subscription_id=row["subscription_id"], from_plan_id=row["from_plan_id"],
+        to_plan_id=row["to_plan_id"], timing=When.PERIOD_END if row["at_period_end"] else When.NOW,
+        state=ChangeState(row["state"]),
+        reason=row["reason"], migration_id=row["migration_id"], requested_at=row["requested_at"],
+        ended_at=row["ended_at"], not_before=row["not_before"],
+    )  # fmt: skip
+
+
+async def _tell(
+    tx: Tx, standing: Standing, change: PlanChangeRecord, kind: announcing.SubscriptionEvent,
+    notice: dict[str, Any] | None = None,
+) -> None:  # fmt: skip
+    subscription: Subscription = standing.subscription
+    described = announcing.described_change(change, subscription)
+    await store.tell_story(tx, subscription, kind, standing.now, {**described, **(notice or {})})
+    await announcing.tell(tx, kind, subscription, heard=standing.heard, change={**described, **(notice or {})})

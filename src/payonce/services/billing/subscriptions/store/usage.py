@@ -1,0 +1,334 @@
+"""Usage: events are counted once, against what the plan of the account's subscription allows in its allowance window.
+
+The window is the billing period, or a part of it where the plan says so (allowance.py). `period_start` and `period_end`
+in here are the window's.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from fractions import Fraction
+from http import HTTPStatus
+from typing import Any, Final, Protocol
+
+from payonce.engine.audit import note
+from payonce.engine.messages.transaction import Tx
+from payonce.kit.ids import new_id
+from payonce.kit.outcomes import PayonceError
+from payonce.services.billing.subscriptions.model import ENTITLED, State, Subscription
+
+DELTA_MAX: Final = 1_000_000_000
+"""Of one event, up or down: what a plan allows stays far from the end of what a counter holds."""
+FEATURE_MAX_LENGTH: Final = 100
+EVENT_ID_MAX_LENGTH: Final = 200
+PERIODS_SHOWN_MAX: Final = 500
+
+
+class Reads(Protocol):
+    """A Reader, whose every statement is a commit of its own, or a Tx."""
+
+    async def fetch(self, sql: str, /, *arguments: Any) -> list[Any]: ...
+
+    async def fetchrow(self, sql: str, /, *arguments: Any) -> Any: ...
+
+    async def fetchval(self, sql: str, /, *arguments: Any) -> Any: ...
+
+
+class Why(StrEnum):
+    """Why an event is not counted; the store's words for it."""
+
+    REUSED = "reused"
+    NO_SUBSCRIPTION = "no_subscription"
+    NOT_ENTITLED = "not_entitled"
+    UNKNOWN_FEATURE = "unknown_feature"
+    NOT_INCLUDED = "not_included"
+    OVER_LIMIT = "over_limit"
+
+
+STATUS: Final = {
+    Why.REUSED: HTTPStatus.UNPROCESSABLE_ENTITY,
+    Why.NO_SUBSCRIPTION: HTTPStatus.FORBIDDEN,
+    Why.NOT_ENTITLED: HTTPStatus.FORBIDDEN,
+    Why.UNKNOWN_FEATURE: HTTPStatus.NOT_FOUND,
+    Why.NOT_INCLUDED: HTTPStatus.FORBIDDEN,
+    Why.OVER_LIMIT: HTTPStatus.TOO_MANY_REQUESTS,
+}
+
+
+class NotCounted(PayonceError):
+    """An event that is not counted; nothing of it was written."""
+
+    def __init__(self, why: Why, reason: str, used: int | None = None, limit: int | None = None) -> None:
+        super().__init__(reason)
+        self.why = why
+        self.status = STATUS[why]
+        self.used = used
+        self.limit = limit
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The answer to an event, the same for its repetitions."""
+
+    feature: str
+    event_id: str
+    delta: int
+    counted: int
+    """Less than the delta where more was given back than was used."""
+    used: int
+    limit: int | None
+    period_start: datetime
+    repeated: bool
+
+    @property
+    def left(self) -> int | None:
+        return left(self.limit, self.used)
+
+
+@dataclass(frozen=True)
+class FeatureUse:
+    feature: str
+    used: int
+    limit: int | None
+
+    @property
+    def left(self) -> int | None:
+        return left(self.limit, self.used)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What an account may use, and has used in this allowance window."""
+
+    subscription_id: str
+    plan_id: str
+    state: State
+    running: bool
+    """Whether anything may be used at all."""
+    period_start: datetime | None
+    period_end: datetime | None
+    features: tuple[FeatureUse, ...]
+
+    def of(self, feature: str) -> FeatureUse | None:
+        return next((each for each in self.features if each.feature == feature), None)
+
+
+@dataclass(frozen=True)
+class Entitlement:
+    """Whether one more would be counted now, and why not."""
+
+    feature: str
+    entitled: bool
+    why_not: Why | None
+    state: State | None
+    used: int | None
+    limit: int | None
+    left: int | None
+    resets_at: datetime | None
+
+
+@dataclass(frozen=True)
+class PeriodTotal:
+    subscription_id: str
+    feature: str
+    period_start: datetime
+    total: int
+    events: int
+
+
+async def use(to: Reads, account_id: str, feature: str, delta: int, event_id: str) -> Counted:
+    """One call that commits by itself or with the caller's transaction. Whoever lost the answer asks again with the
+    same event and gets the first answer; NotCounted says what was refused."""
+    row = await to.fetchrow(
+        """
+        select outcome, counted, used, allowed, period_start, period_end, state
+        from subscriptions.use($1, $2, $3, $4)
+        """,
+        account_id, feature, delta, event_id,
+    )  # fmt: skip
+    return answered(row, feature, delta, event_id)
+
+
+def answered(row: Any, feature: str, delta: int, event_id: str) -> Counted:
+    """What the store said of an event; raises NotCounted."""
+    outcome = row["outcome"]
+    if outcome not in ("counted", "repeated"):
+        raise _not_counted(Why(outcome), row, feature, delta, event_id)
+    return Counted(
+        feature, event_id, delta, row["counted"], row["used"], row["allowed"], row["period_start"],
+        outcome == "repeated",
+    )  # fmt: skip
+
+
+async def standing(read: Reads, account_id: str) -> Standing | None:
+    """None for an account without a subscription that has not ended."""
+    rows = await read.fetch(
+        """
+        select s.id, s.plan_id, s.state, w.period_start, w.period_end, f.key as feature,
+            (f.value #>> '{}')::bigint as allowed, coalesce(c.used, 0) as used,
+            s.cancel_at_period_end and s.period_end <= subscriptions.time_of(s.test_clock_id) as over
+        from subscriptions.subscriptions s join subscriptions.plans p on p.id = s.plan_id
+        cross join lateral (
+            select subscriptions.window_start(s.allowance_starts, s.period_start, at) as period_start,
+                subscriptions.window_end(s.allowance_starts, s.period_end, at) as period_end
+            from subscriptions.time_of(s.test_clock_id) at) w
+        left join lateral jsonb_each(p.features) f on true
+        left join subscriptions.usage_counters c
+            on c.subscription_id = s.id and c.feature = f.key and c.period_start = w.period_start
+        where s.account_id = $1 and s.state not in ('incomplete_expired', 'canceled')
+        order by f.key
+        """,
+        account_id,
+    )
+    if not rows:
+        return None
+    first = rows[0]
+    state = State(first["state"])
+    features = tuple(FeatureUse(row["feature"], row["used"], row["allowed"]) for row in rows if row["feature"])
+    return Standing(
+        first["id"], first["plan_id"], state, state in ENTITLED and not first["over"], first["period_start"],
+        first["period_end"], features,
+    )  # fmt: skip
+
+
+async def entitlement(read: Reads, account_id: str, feature: str) -> Entitlement:
+    found = await standing(read, account_id)
+    if found is None:
+        return Entitlement(feature, False, Why.NO_SUBSCRIPTION, None, None, None, None, None)
+    used = found.of(feature)
+    why: Why | None = None
+    if used is None:
+        why = Why.NOT_INCLUDED if await is_known(read, feature) else Why.UNKNOWN_FEATURE
+        return Entitlement(feature, False, why, found.state, None, None, None, None)
+    if not found.running:
+        why = Why.NOT_ENTITLED
+    elif used.left == 0:
+        why = Why.OVER_LIMIT
+    return Entitlement(feature, why is None, why, found.state, used.used, used.limit, used.left, found.period_end)
+
+
+async def is_known(read: Reads, feature: str) -> bool:
+    """Whether any plan, also one that is sold no more, has the feature."""
+    known: bool = await read.fetchval(
+        "select exists (select from subscriptions.plans p where p.features ? $1)", feature
+    )
+    return known
+
+
+async def totals(
+    read: Reads, account_id: str, feature: str | None = None, limit: int = PERIODS_SHOWN_MAX
+) -> list[PeriodTotal]:
+    """Per subscription, feature and allowance window, the latest first. What is not rolled yet is added in the same
+    statement: the figures are exact at any moment."""
+    rows = await read.fetch(
+        """
+        with mine as (select id from subscriptions.subscriptions where account_id = $1)
+        select subscription_id, feature, period_start, sum(total)::bigint as total, sum(events)::bigint as events
+        from (
+            select t.subscription_id, t.feature, t.period_start, t.total, t.events
+            from subscriptions.usage_totals t join mine on mine.id = t.subscription_id
+            union all
+            select e.subscription_id, e.feature, e.period_start, sum(e.counted), count(*)
+            from subscriptions.usage_events e join mine on mine.id = e.subscription_id
+            where not e.rolled
+            group by 1, 2, 3) known
+        where $2::text is null or feature = $2
+        group by 1, 2, 3 order by period_start desc, feature, subscription_id limit $3
+        """,
+        account_id, feature, min(limit, PERIODS_SHOWN_MAX),
+    )  # fmt: skip
+    return [PeriodTotal(**row) for row in rows]
+
+
+async def reset(tx: Tx, account_id: str, feature: str | None, by: str, reason: str) -> dict[str, int]:
+    """Makes the allowance of this window whole again, of one feature or of all: what each counter stood at. Events and
+    totals stay, for it was used; without anything used nothing changes."""
+    rows = await tx.fetch(
+        """
+        with standing as (
+            select c.subscription_id, c.feature, c.used
+            from subscriptions.usage_counters c
+            join subscriptions.subscriptions s on s.id = c.subscription_id and c.period_start =
+                subscriptions.window_start(
+                    s.allowance_starts, s.period_start, subscriptions.time_of(s.test_clock_id))
+            where s.account_id = $1 and s.state not in ('incomplete_expired', 'canceled')
+              and ($2::text is null or c.feature = $2)
+            order by c.feature for update of c)
+        update subscriptions.usage_counters c
+        set used = 0, forgiven = c.forgiven + standing.used, updated_at = payonce.due_now()
+        from standing
+        where c.subscription_id = standing.subscription_id and c.feature = standing.feature and standing.used > 0
+        returning c.subscription_id, c.feature, standing.used
+        """,
+        account_id, feature,
+    )  # fmt: skip
+    given = {row["feature"]: row["used"] for row in sorted(rows, key=lambda row: str(row["feature"]))}
+    if given:
+        told = ", ".join(f"{each} from {used}" for each, used in given.items())
+        await note(tx.connection, "billing.usage_reset", account_id, f"{told} to 0: {reason}", actor=by)
+    return given
+
+
+async def carry_over(
+    tx: Tx, subscription: Subscription, left_at: datetime, begun_at: datetime, share: Fraction
+) -> None:  # fmt: skip
+    """The window that began at `left_at` is left for one that begins at `begun_at`: this share of its use goes along,
+    as it goes back of the price. Otherwise whoever changes between a month and a year would begin at zero whenever they
+    like. Moved by two events, so that the totals of both windows together stay what was used; and every counter is
+    moved, so that whoever counts at this moment finds that they read the subscription before the change."""
+    await tx.execute(
+        """
+        with standing as (
+            select c.feature, c.used, case when c.period_start = $2
+                then ceil(c.used * $4::numeric / $5::numeric)::bigint else 0 end as along,
+                -- Of a window that was left before, and is now come back to.
+                coalesce((
+                    select t.total from subscriptions.usage_totals t
+                    where t.subscription_id = $1 and t.feature = c.feature and t.period_start = $3), 0)
+                + coalesce((
+                    select sum(e.counted) from subscriptions.usage_events e
+                    where e.subscription_id = $1 and e.feature = c.feature and e.period_start = $3
+                      and not e.rolled), 0)::bigint as before
+            from subscriptions.usage_counters c where c.subscription_id = $1 order by c.feature for update of c),
+        moved as (
+            update subscriptions.usage_counters c
+            set period_start = $3, used = standing.before + standing.along, forgiven = 0,
+                updated_at = payonce.due_now()
+            from standing where c.subscription_id = $1 and c.feature = standing.feature)
+        insert into subscriptions.usage_events (account_id, event_id, subscription_id, feature, delta, counted,
+            used_after, period_start, at)
+        select $6, $7 || side.name || feature, $1, feature, side.sign * along, side.sign * along,
+            case side.sign when 1 then before + along else used - along end, side.period_start, $3
+        from standing
+        cross join (values (' from ', -1, $2::timestamptz), (' to ', 1, $3)) side (name, sign, period_start)
+        where along > 0
+        """,
+        subscription.id, left_at, begun_at, share.numerator, share.denominator, subscription.account_id,
+        # Nobody could have used it before for an event of their own.
+        str(new_id()),
+    )  # fmt: skip
+
+
+def left(limit: int | None, used: int) -> int | None:
+    """None is without end. After a change to a smaller plan more may be used than it allows."""
+    return None if limit is None else max(0, limit - used)
+
+
+def _not_counted(why: Why, row: Any, feature: str, delta: int, event_id: str) -> NotCounted:
+    used, limit = row["used"], row["allowed"]
+    if why is Why.OVER_LIMIT:
+        until = row["period_end"].isoformat()
+        return NotCounted(
+            why,
+            f"{feature}: {used} of {limit} are used, {left(limit, used)} are left and {delta} were asked for; "
+            f"the allowance begins anew at {until}, a larger plan's at once",
+            used, limit,
+        )  # fmt: skip
+    sentences = {
+        Why.REUSED: f"event_id {event_id!r} was another event; every event has an id of its own",
+        Why.NO_SUBSCRIPTION: "this account has no subscription; create one first",
+        Why.NOT_ENTITLED: f"the subscription is {row['state']}; nothing can be used until it runs again",
+        Why.UNKNOWN_FEATURE: f"no plan has a feature {feature!r}",
+        Why.NOT_INCLUDED: f"the plan of this subscription does not include {feature!r}; one that does can be taken up",
+    }
+    return NotCounted(why, sentences[why])

@@ -1,0 +1,311 @@
+"""Payouts over HTTP: the webhook that orders them, quotes, what they have come to, and what people decide."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from decimal import Decimal
+from http import HTTPStatus
+from typing import Annotated, Any, Final, TypeVar
+
+import msgspec
+from fastapi import APIRouter, Path, Query, Response
+from pydantic import BaseModel, Field, StringConstraints
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
+
+from payonce.engine.controls import Done, ask
+from payonce.engine.messages.transaction import Tx
+from payonce.engine.monitoring.metrics import SIGNATURE_FAILURES
+from payonce.http.kit.auth import Caller, require
+from payonce.http.kit.context import AtDesk, Desk, desk_of, trace_of
+from payonce.http.kit.idempotency import Once, moves_money
+from payonce.http.kit.problems import Problem, not_found, responses
+from payonce.http.kit.values import PAGE_DEFAULT, Asked, Limit, Moment, Note, no_such_parameters, wrong_query
+from payonce.kit.money import Amount
+from payonce.kit.outcomes import Invalid, Stale
+from payonce.services.payouts.api import quotes as quoting
+from payonce.services.payouts.api.statement import statement
+from payonce.services.payouts.api.webhook import SIGNATURE_HEADER, NotTaken, read_webhook, refuse_direct
+from payonce.services.payouts.decisions.payouts import ACTION, Decision, Verdict
+from payonce.services.payouts.domain.addresses import MEMO_SHAPE
+from payonce.services.payouts.domain.config import Terms
+from payonce.services.payouts.domain.pricing import fee_and_rest
+from payonce.services.payouts.handlers.wallet import HostWallet
+from payonce.services.payouts.model import USDT, Payout, State
+from payonce.services.payouts.scopes import DECIDE, READ
+from payonce.services.payouts.store import payouts as store
+from payonce.services.payouts.store import queries as looking
+from payonce.services.payouts.store import swaps as swap_store
+from payonce.services.payouts.store.orders import Taken, check_currency, receive
+from payonce.services.payouts.store.write_counts import counted
+from payonce.vendors.changenow.port import ChangeNow
+
+PREFIX: Final = "/v1/payouts"
+READS: Final = responses(400, 401, 403, 422, 429, 503)
+READS_ONE: Final = responses(400, 401, 403, 404, 422, 429, 503)
+DECIDES: Final = responses(400, 401, 403, 404, 409, 413, 422, 429, 503)
+EARLIEST: Final = datetime(2000, 1, 1, tzinfo=UTC)
+
+Id = Annotated[str, Path(pattern=r"^[0-9a-zA-Z-]{1,100}$")]
+Viewer = Annotated[Caller, require(READ)]
+Ticker = Annotated[str, Query(pattern="^[a-zA-Z0-9]{1,30}$")]
+Price = Annotated[
+    str | None,
+    Query(pattern=r"^[0-9]{1,12}(\.[0-9]{1,6})?$", description="In USDT, such as 29.99; under one of both names."),
+]
+Found = TypeVar("Found")
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """What the caller of the webhook hears; the same for the same payment, however often it comes."""
+
+    status: str
+    payout_id: str
+    unique_id: str
+    state: State
+
+
+class SwapDocument(BaseModel):
+    part: int
+    state: str
+    amount_eth: str
+    exchange: str | None = Field(description="ChangeNOW's id.")
+    payin_address: str | None
+
+
+class PayoutDocument(BaseModel):
+    id: str
+    unique_id: str
+    payment_id: str | None
+    state: State
+    user_id: str
+    closed_channel_id: str
+    wallet_address: str
+    payout_currency: str
+    payout_network: str
+    price_usdt: str
+    fee_usdt: str
+    adjusted_usdt: str
+    value_eth: str | None
+    hold: str | None
+    reason: str | None
+    held_from: State | None
+    trace_id: str | None
+    created_at: datetime
+    updated_at: datetime
+    revision: int = Field(description="Say it with a decision: it is a decision about what you saw.")
+
+
+class PayoutStory(PayoutDocument):
+    swaps: list[SwapDocument]
+
+
+class PayoutPage(BaseModel):
+    payouts: list[PayoutDocument]
+    next_after: str | None = Field(description="Give it as `after` for the next page; null on the last one.")
+
+
+class Accumulated(BaseModel):
+    payout_currency: str
+    payout_network: str
+    wallet_address: str
+    extra_id: str | None
+    payouts: int
+    value_eth: str
+    since: datetime
+
+
+class QuoteDocument(BaseModel):
+    price_usdt: str
+    fee_usdt: str
+    adjusted_usdt: str
+    value_eth: str | None = Field(description="The pure market value; null when fees eat it up.")
+    minimum_eth: str = Field(description="Below it, payouts of a client wait for more.")
+    accumulates: bool
+    maximum_eth: str | None = Field(description="Above it, a payout is paid in parts; null when there is none.")
+    client_gets: str | None = Field(description="By the exchange's estimate of now; where null, `reason` says why.")
+    reason: str | None
+
+
+class DecisionAsked(Asked):
+    verdict: Verdict
+    revision: int = Field(ge=0, le=2**31 - 1, description="As GET showed it.")
+    note: Note = Field(description="Why; it is kept in the audit log.")
+    address: Annotated[str, StringConstraints(pattern=r"^[!-~]{1,200}$")] | None = None
+    extra_id: Annotated[str, StringConstraints(pattern=f"^({MEMO_SHAPE})?$")] | None = Field(
+        None, description="The new address' memo; empty says that it needs none."
+    )
+    transaction: Annotated[str, StringConstraints(pattern=r"^0x[0-9a-fA-F]{64}$")] | None = Field(
+        None, description="By which a deposit came back.")  # fmt: skip
+    swap_id: Annotated[str, StringConstraints(pattern=r"^[!-~]{1,100}$")] | None = Field(
+        None, description="Whose deposit, if several are at the exchange.")  # fmt: skip
+
+
+class Decided(BaseModel):
+    """Done, or, above the threshold of an asset, waiting for a second person to grant `approval`."""
+
+    payout: str
+    done: bool
+    state: State | None = None
+    approval: int | None = None
+    expires_at: datetime | None = None
+
+
+def build_routes() -> APIRouter:
+    routes = APIRouter(tags=["payouts"])
+    _add_intake(routes)
+    _add_reading(routes)
+    _add_deciding(routes)
+    return routes
+
+
+def _add_intake(routes: APIRouter) -> None:
+    async def order_payout(request: Request) -> Response:
+        """Order a payout by signed webhook."""
+        _refuse_query(request)
+        desk = desk_of(request)
+        terms, signature = _resource(desk, Terms), request.headers.get(SIGNATURE_HEADER)
+        try:
+            asked = read_webhook(terms, signature, await request.body(), await _now(desk))
+            await check_currency(desk.read, asked)
+            payout = (await _take(desk, trace_of(request), asked)).payout
+        except NotTaken as no:
+            if no.status is HTTPStatus.UNAUTHORIZED:
+                SIGNATURE_FAILURES.labels("payouts", "missing" if signature is None else "forged").inc()
+            raise Problem(no.status, str(no)) from no
+        receipt = Receipt("success", payout.id, payout.unique_id, payout.state)
+        return Response(msgspec.json.encode(receipt), media_type="application/json")
+
+    # Not in the description of what API keys open: its callers sign, and their contract is in the README.
+    routes.add_route("/", order_payout, methods=["POST"], include_in_schema=False)
+
+    @routes.get("/quote", summary="Fee, estimate and minimum before money moves", responses=READS_ONE)
+    async def quote_payout(
+        desk: AtDesk,
+        caller: Viewer,
+        payout_currency: Ticker,
+        payout_network: Ticker,
+        price: Price = None,
+        subscription_price: Price = None,
+    ) -> QuoteDocument:
+        terms, changenow = _resource(desk, Terms), _resource(desk, ChangeNow)  # type: ignore[type-abstract]
+        if price is not None and subscription_price is not None:
+            raise Problem(422, "price and subscription_price are two names of one thing; give one of them")
+        price = price if price is not None else subscription_price
+        if price is None:
+            raise Problem(422, "price is missing; give it in USDT, such as 29.99")
+        amount = Amount.from_decimal(Decimal(price), USDT)
+        if fee_and_rest(amount, terms.fee_percent)[1].minor <= 0:
+            raise Problem(422, f"price is {price}, which leaves nothing to pay out after the fee")
+        coin = (payout_currency.lower(), payout_network.lower())
+        if (refusal := refuse_direct(terms, *coin)) is not None:
+            raise Problem(422, refusal)
+        host = None if terms.external_hostpay else _resource(desk, HostWallet)
+        found = await quoting.quote(changenow, host, terms, amount, *coin)
+        return QuoteDocument(**found)
+
+
+def _add_reading(routes: APIRouter) -> None:
+    @routes.get(PREFIX, summary="The newest first", responses=READS)
+    async def list_payouts(
+        desk: AtDesk, caller: Viewer, state: State | None = None, since: Moment | None = None,
+        limit: Limit = PAGE_DEFAULT, after: Annotated[str | None, Query(pattern=r"^[0-9a-zA-Z-]{1,100}$")] = None,
+    ) -> PayoutPage:  # fmt: skip
+        found = await store.listed(desk.read, state, after, limit, since)
+        following = found[-1].id if len(found) == min(limit, store.LISTED_MAX) else None
+        return PayoutPage(payouts=[PayoutDocument(**_document(each)) for each in found], next_after=following)
+
+    @routes.get(f"{PREFIX}/accumulated", summary="What waits until it is enough, by client", responses=READS)
+    async def list_accumulated(desk: AtDesk, caller: Viewer) -> list[Accumulated]:
+        return [
+            Accumulated(
+                payout_currency=each.payout_currency, payout_network=each.payout_network,
+                wallet_address=each.wallet_address, extra_id=each.extra_id, payouts=each.payouts,
+                value_eth=each.value.to_text(), since=each.since,
+            )
+            for each in await looking.accumulated(desk.read)
+        ]  # fmt: skip
+
+    @routes.get(f"{PREFIX}/statement.csv", summary="Payouts of a time as a table", responses=READS,
+                response_class=Response)  # fmt: skip
+    async def payout_statement(
+        desk: AtDesk, caller: Viewer, since: Moment = EARLIEST, until: Moment | None = None
+    ) -> Response:
+        lines: AsyncIterator[str] = statement(desk.read, since, until or await _now(desk))
+        return StreamingResponse(lines, media_type="text/csv")
+
+    @routes.get(f"{PREFIX}/{{payout_id}}", summary="One payout, with its swaps", responses=READS_ONE)
+    async def show_payout(payout_id: Id, desk: AtDesk, caller: Viewer) -> PayoutStory:
+        found = await store.find(desk.read, payout_id)
+        if found is None:
+            raise not_found(f"payout {payout_id!r}")
+        swaps = [
+            SwapDocument(
+                part=swap.part, state=swap.state, amount_eth=swap.amount.to_text(), exchange=swap.cn_api_id,
+                payin_address=swap.payin_address,
+            )
+            for swap in await swap_store.active_swaps(desk.read, found.id)
+        ]  # fmt: skip
+        return PayoutStory(**_document(found), swaps=swaps)
+
+
+def _add_deciding(routes: APIRouter) -> None:
+    @routes.post(f"{PREFIX}/{{payout_id}}/decide", summary="Hold, release, readdress, reject or refund one, and more",
+                 response_model=Decided, responses=DECIDES)  # fmt: skip
+    async def decide_payout(
+        payout_id: Id, body: DecisionAsked, desk: AtDesk, once: Annotated[Once, moves_money(DECIDE)]
+    ) -> Response:
+        async def act(tx: Tx) -> Decided:
+            if await store.find(tx, payout_id) is None:
+                raise not_found(f"payout {payout_id!r}")
+            asked = Decision(
+                payout_id=payout_id, seen=body.revision, verdict=body.verdict, note=body.note,
+                address=body.address, extra_id=body.extra_id, transaction=body.transaction, swap_id=body.swap_id,
+            )  # fmt: skip
+            try:
+                end = await ask(tx, desk.actions[ACTION], asked, once.caller.holder, body.note)
+            except Stale as error:
+                raise Problem(409, str(error)) from error
+            except Invalid as error:
+                raise Problem(422, str(error)) from error
+            if isinstance(end, Done):
+                return Decided(payout=payout_id, done=True, state=end.result["state"])
+            return Decided(payout=payout_id, done=False, approval=end.id, expires_at=end.expires_at)
+
+        return await once.answer(act)
+
+
+def _refuse_query(request: Request) -> None:
+    """As every route does; this one is found without what does so for the others."""
+    if request.query_params:
+        raise wrong_query(no_such_parameters(set(request.query_params), ()))
+
+
+async def _take(desk: Desk, trace: str | None, asked: Any) -> Taken:
+    with counted("payouts"):
+        async with desk.begin(trace) as tx:
+            try:
+                return await receive(tx, asked)
+            except NotTaken as refusal:
+                # The transaction commits all the same: it holds the note for the person who looks into the refusal.
+                refused = refusal
+        raise refused
+
+
+async def _now(desk: Desk) -> datetime:
+    now: datetime = await desk.read.fetchval("select payonce.due_now()")
+    return now
+
+
+def _resource(desk: Desk, kind: type[Found]) -> Found:
+    for resource in desk.resources:
+        if isinstance(resource, kind):
+            return resource
+    raise Problem(404, "this process runs no role of payouts; ask the one that runs payouts.orchestrator")
+
+
+def _document(payout: Payout) -> dict[str, Any]:
+    return {
+        **store.described(payout), "held_from": payout.held_from, "trace_id": payout.trace_id,
+        "created_at": payout.created_at, "updated_at": payout.updated_at,
+        "revision": payout.revision,
+    }  # fmt: skip

@@ -1,0 +1,286 @@
+"""The webhook that orders a payout: its signature over the raw bytes, then its fields, one clear sentence for each no.
+
+401  no signature, or not by one of our keys
+400  the body is no JSON object, says a thing twice or in a number that loses digits, or its time is not close to ours
+409  the payment is on record with another body
+422  a field that cannot become a payout
+"""
+
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import ROUND_HALF_EVEN, Decimal
+from http import HTTPStatus
+from typing import Any, Final
+
+import msgspec
+
+from payonce.kit.crypto import verify_hex
+from payonce.kit.money import Amount, loads_exact
+from payonce.kit.outcomes import Invalid, PayonceError
+from payonce.services.payouts.domain.addresses import (
+    MEMO_RULE,
+    checksummed,
+    in_capitals,
+    in_one_spelling,
+    is_memo,
+    key_of,
+    wrong_with,
+)
+from payonce.services.payouts.domain.config import Terms
+from payonce.services.payouts.domain.pricing import fee_and_rest
+from payonce.services.payouts.model import ETH_NETWORK, ETH_TICKER, USDT
+
+SIGNATURE_HEADER: Final = "X-Webhook-Signature"
+USER_ID_LIMIT: Final = 2**63
+PRICE_MAX: Final = Amount(10**12 * 10**6, USDT)
+"""A trillion: nobody pays that for a subscription, and every amount that follows from it fits its column."""
+UNIQUE_ID_LENGTH: Final = 16
+_ALPHABET: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+DERIVED: Final = "derived:"
+"""Begins the payment ids that are made here, for callers who send none."""
+PRICE_NAMES: Final = ("subscription_price", "sub_price")
+MEMO_NAMES: Final = ("extra_id", "extraId")
+"""Two names of one field each, the later one of callers of before."""
+
+_CHANNEL: Final = re.compile(r"[A-Za-z0-9_@.:-]{1,64}")
+_TICKER: Final = re.compile(r"[a-z0-9]{1,30}")
+_PAYMENT: Final = re.compile(r"[\x21-\x7e]{1,200}")
+_NUMBER: Final = re.compile(r"[0-9]{1,19}")
+_SECONDS: Final = re.compile(r"[0-9]{1,12}")
+_DECIMAL: Final = re.compile(r"[0-9]{1,15}(\.[0-9]{1,18})?")
+
+
+class NotTaken(PayonceError):
+    """A webhook that is not taken in; nothing of it was written."""
+
+    def __init__(self, status: HTTPStatus, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a caller asks for, with every field in its one form."""
+
+    payment_id: str | None
+    user_id: int
+    closed_channel_id: str
+    wallet_address: str
+    extra_id: str | None
+    says_extra_id: bool
+    """Whether the caller spoke of a memo at all; an empty one says that the address needs none."""
+    payout_currency: str
+    payout_network: str
+    price: Amount
+    fee: Amount
+    adjusted: Amount
+    derives_payment_id: bool = False
+    """Its caller sends none: whoever puts it on record gives it one."""
+
+    @property
+    def natural_key(self) -> str:
+        """Everything but the time: what a caller who sends no payment id repeats when they repeat themselves. The
+        address counts by its bytes, not by its spelling."""
+        return self._key_with(key_of(self.wallet_address))
+
+    @property
+    def natural_keys(self) -> frozenset[str]:
+        """Also as earlier versions wrote it, which took the address as it was spelled."""
+        address = self.wallet_address
+        spellings = {key_of(address), address, checksummed(address), in_capitals(address)}
+        return frozenset(self._key_with(spelling) for spelling in spellings)
+
+    def _key_with(self, address: str) -> str:
+        fields = (
+            self.user_id, self.closed_channel_id, address, self.extra_id, self.payout_currency, self.payout_network,
+            self.price.to_minor_text(),
+        )  # fmt: skip
+        return hashlib.sha256(msgspec.json.encode(fields)).hexdigest()
+
+
+def read_webhook(terms: Terms, signature: str | None, body: bytes, now: datetime) -> Asked:
+    """Total: whatever a stranger sends, the answer is what they ask for, or NotTaken."""
+    check_signature(terms, signature, body)
+    try:
+        document = loads_exact(body)
+    except Invalid as error:
+        raise NotTaken(HTTPStatus.BAD_REQUEST, str(error)) from None
+    if not isinstance(document, dict):
+        raise NotTaken(HTTPStatus.BAD_REQUEST, "the body is not a JSON object")
+    _check_said_once(body, document)
+    if document.get("timestamp") is not None or not terms.six_fields:
+        _check_time(document.get("timestamp"), now, terms.tolerance_s)
+    return _asked(document, terms)
+
+
+def check_signature(terms: Terms, signature: str | None, body: bytes) -> None:
+    """Over the bytes as they came, in a time that tells nothing about the right one."""
+    if signature is None:
+        raise NotTaken(HTTPStatus.UNAUTHORIZED, f"the header {SIGNATURE_HEADER} is missing")
+    # All keys are tried: how many there are, and which one was right, is nobody's business.
+    right = [verify_hex(key, body, signature.strip()) for key in terms.signing_keys]
+    if True not in right:
+        raise NotTaken(
+            HTTPStatus.UNAUTHORIZED,
+            f"{SIGNATURE_HEADER} is not the hex HMAC-SHA256 of the body under a key that is agreed",
+        )
+
+
+def unique_id_of(payment: str) -> str:
+    """16 of A-Z0-9 from a hash of the payment: 82 bits, so among a billion payments the odds that any two meet are
+    below one in ten million; two that do are refused loudly."""
+    number = int.from_bytes(hashlib.sha256(b"payonce payout\n" + payment.encode()).digest(), "big")
+    letters = []
+    for _ in range(UNIQUE_ID_LENGTH):
+        number, letter = divmod(number, len(_ALPHABET))
+        letters.append(_ALPHABET[letter])
+    return "".join(letters)
+
+
+def _check_time(given: object, now: datetime, tolerance_s: int) -> None:
+    text = str(given) if type(given) is int else given
+    if not isinstance(text, str) or not _SECONDS.fullmatch(text):
+        raise NotTaken(HTTPStatus.BAD_REQUEST, "timestamp must be the seconds since 1970, as a whole number")
+    if abs(int(text) - now.timestamp()) > tolerance_s:
+        raise NotTaken(
+            HTTPStatus.BAD_REQUEST, f"timestamp is more than {tolerance_s} s away from our clock; sign the body anew"
+        )
+
+
+def _check_said_once(body: bytes, document: Mapping[str, Any]) -> None:
+    """Of two values for one thing, readers take different ones: what the caller meant, nobody can know."""
+
+    def seen(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        [(name, times), *_] = Counter(name for name, _ in pairs).most_common(1) or [("", 0)]
+        if times > 1:
+            raise NotTaken(HTTPStatus.BAD_REQUEST, f"the body has {ascii(name)[:80]} twice; send each name once")
+        return dict(pairs)
+
+    try:
+        json.loads(body, object_pairs_hook=seen, parse_int=str, parse_float=str)
+    except (ValueError, RecursionError):
+        raise NotTaken(HTTPStatus.BAD_REQUEST, "the text is not usable JSON") from None
+    for one, other in (PRICE_NAMES, MEMO_NAMES):
+        if one in document and other in document and document[one] != document[other]:
+            raise NotTaken(
+                HTTPStatus.BAD_REQUEST, f"{one} and {other} are two names of one thing and differ; send one of them"
+            )
+
+
+def _asked(document: Mapping[str, Any], terms: Terms) -> Asked:
+    currency = ticker("payout_currency", document.get("payout_currency"))
+    network = ticker("payout_network", document.get("payout_network"))
+    if (refusal := refuse_direct(terms, currency, network)) is not None:
+        raise NotTaken(HTTPStatus.UNPROCESSABLE_ENTITY, refusal)
+    price = _price(document, terms)
+    fee, adjusted = fee_and_rest(price, terms.fee_percent)
+    if adjusted.minor <= 0:
+        raise _wrong("subscription_price", "leaves nothing to pay out after the fee")
+    said = next((name for name in MEMO_NAMES if name in document), MEMO_NAMES[0])
+    return Asked(
+        payment_id=_payment_id(document.get("payment_id"), terms), user_id=_user_id(document.get("user_id"), terms),
+        closed_channel_id=channel(document.get("closed_channel_id")),
+        wallet_address=_address(document.get("wallet_address"), network, terms), extra_id=_memo(document.get(said)),
+        says_extra_id=document.get(said) is not None, payout_currency=currency, payout_network=network, price=price,
+        fee=fee, adjusted=adjusted, derives_payment_id=terms.six_fields and document.get("payment_id") is None,
+    )  # fmt: skip
+
+
+def refuse_direct(terms: Terms, currency: str, network: str) -> str | None:
+    """Why a payout in ETH cannot be taken; None when it can."""
+    if terms.external_hostpay and (currency, network) == (ETH_TICKER, ETH_NETWORK):
+        return (
+            "payout_currency eth on the network eth needs no exchange, and with PAYOUTS_HOSTPAY=external nothing but "
+            "exchanges is paid; choose another coin"
+        )
+    return None
+
+
+def _payment_id(given: object, terms: Terms) -> str | None:
+    if given is None and (terms.allow_missing_payment_id or terms.six_fields):
+        return None
+    if isinstance(given, str) and given.startswith(DERIVED):
+        raise _wrong("payment_id", f"begins with {DERIVED}, as those do that are made here; choose another")
+    if not isinstance(given, str) or not _PAYMENT.fullmatch(given):
+        raise _wrong("payment_id", "must be 1 to 200 printable ASCII characters without spaces, one for each payment")
+    return given
+
+
+def _user_id(given: object, terms: Terms) -> int:
+    if terms.six_fields and isinstance(given, str) and _NUMBER.fullmatch(given):
+        given = int(given)
+    if type(given) is not int or not 0 <= given < USER_ID_LIMIT:
+        raise _wrong("user_id", "must be a whole number from 0 to 2^63-1")
+    return given
+
+
+def channel(given: object) -> str:
+    text = str(given) if type(given) is int and abs(given) < USER_ID_LIMIT else given
+    if not isinstance(text, str) or not _CHANNEL.fullmatch(text):
+        raise _wrong("closed_channel_id", "must be a text such as -1001234567890")
+    return text
+
+
+def ticker(name: str, given: object) -> str:
+    # Small letters of ASCII come from others too: of the Kelvin sign, a k.
+    text = given.strip().lower() if isinstance(given, str) and given.isascii() else ""
+    if not _TICKER.fullmatch(text):
+        raise _wrong(name, "must be a name such as eth")
+    return text
+
+
+def _address(given: object, network: str, terms: Terms) -> str:
+    if not isinstance(given, str):
+        raise _wrong("wallet_address", f"is no address of the network {network}")
+    if (wrong := wrong_with(network, given)) is not None:
+        raise _wrong("wallet_address", wrong)
+    if key_of(given) == key_of(terms.host_wallet):
+        raise _wrong(
+            "wallet_address", "is the wallet that pays, which cannot pay itself; give the client's own address"
+        )
+    return in_one_spelling(network, given)
+
+
+def _memo(given: object) -> str | None:
+    if given is None or given == "":
+        return None
+    if not isinstance(given, str) or not is_memo(given):
+        raise _wrong("extra_id", MEMO_RULE)
+    return given
+
+
+def _price(document: Mapping[str, Any], terms: Terms) -> Amount:
+    given = next((document[name] for name in PRICE_NAMES if name in document), None)
+    if terms.six_fields and isinstance(given, int | Decimal) and not isinstance(given, bool):
+        given = _from_number(Decimal(given))
+    if isinstance(given, int | Decimal) and not isinstance(given, bool):
+        raise NotTaken(
+            HTTPStatus.BAD_REQUEST,
+            'subscription_price is a JSON number, of which readers lose digits; send it as a text, such as "29.99"',
+        )
+    if not isinstance(given, str) or not _DECIMAL.fullmatch(given):
+        raise _wrong("subscription_price", "must be a decimal text such as 29.99, above zero")
+    try:
+        price = Amount.from_decimal(given, USDT)
+    except Invalid as error:
+        raise _wrong("subscription_price", f"is refused: {error}") from None
+    if not 0 < price.minor <= PRICE_MAX.minor:
+        raise _wrong("subscription_price", f"must be above zero and at most {PRICE_MAX}")
+    return price
+
+
+def _from_number(given: Decimal) -> object:
+    """Callers with six fields may send a JSON number, which has been a double: the nearest amount is what they mean."""
+    if abs(given) > PRICE_MAX.to_decimal():
+        return None
+    return format(given.quantize(Decimal("1e-6"), ROUND_HALF_EVEN), "f")
+
+
+def _wrong(name: str, rule: str) -> NotTaken:
+    return NotTaken(HTTPStatus.UNPROCESSABLE_ENTITY, f"{name} {rule}")

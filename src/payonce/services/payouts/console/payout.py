@@ -1,0 +1,176 @@
+"""One payout, everything about it in time order, and the decisions about it that are safe where it stands."""
+
+from datetime import datetime
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from payonce.console.forms import name_of, number_of, reason_of, text_of
+from payonce.console.page import Visit
+from payonce.engine.controls import Approval, Done, ask, preview, waiting_about
+from payonce.engine.messages.transaction import Reader
+from payonce.engine.monitoring.timeline import Kind, story
+from payonce.kit.outcomes import Invalid, PayonceError, Retry, Stale
+from payonce.services.payouts.console.queries import bounded, payout_of
+from payonce.services.payouts.decisions.payouts import ACTION, Decision, Verdict
+from payonce.services.payouts.model import Hold, Payout
+from payonce.services.payouts.store import timeline as telling
+
+ABOVE_LIMIT: Final = "pay above limit"
+"""What hostpay asks people for; its subject is the payout that leads the swap, by its unique_id."""
+FIELDS: Final = ("verdict", "address", "extra_id", "no_memo", "transaction", "swap_id", "why", "seen")
+
+CHOICES: Final = {
+    Verdict.RELEASE: (
+        "Let it go on",
+        "It goes on from where it stopped, to the address it has. What keeps it now keeps it again if it is still so.",
+    ),
+    Verdict.READDRESS: (
+        "Let it go on to another address",
+        "Nothing of it is ordered yet. From now on it is paid to the address that you give, and to no other.",
+    ),
+    Verdict.HOLD: ("Keep it", "Nothing new begins for it until somebody lets it go on. What is paid already is paid."),
+    Verdict.REFUND: (
+        "Give the money back",
+        "Everything is undone in the books, the fee included. Paying it back to the subscriber is yours to do.",
+    ),
+    Verdict.REJECT: (
+        "Reject it",
+        "It is not paid, and not given back: the books keep it as rejected. This cannot be undone.",
+    ),
+    Verdict.RETURNED: (
+        "The deposit came back",
+        "Two people say so. If exchange and chain do not say otherwise, it waits as unpaid, and can be paid once more.",
+    ),
+    Verdict.WRITE_OFF: (
+        "Write the deposit off",
+        "The books take it as a loss if the exchange gave it up too; whoever lets the payout go on pays a second time.",
+    ),
+    Verdict.UNPAID: (
+        "GCHostPay did not pay it",
+        "Two people say so, having looked in its books. Its task is deleted, and it then waits as unpaid.",
+    ),
+}
+"""Each decision in a person's words, and what follows from it."""
+
+NEXT_STEP: Final = {
+    Hold.BAD_ADDRESS: "Ask the client for an address of that network, and let it go on to it; or give the money back.",
+    Hold.PAIR_INACTIVE: "Look whether ChangeNOW has switched the pair on again, then let it go on.",
+    Hold.REFUSED: "Read what the exchange said. Let it go on when that is mended, or give the money back.",
+    Hold.NO_VALUE: "The exchange's fees are more than it is worth: give the money back, or reject it.",
+    Hold.TOO_LARGE: "Ask ChangeNOW for a larger limit, then let it go on.",
+    Hold.GAVE_UP: "Look at the last errors in its trace. When the cause is mended, let it go on.",
+    Hold.REPEATED: "Ask the caller whether two were meant. If so let it go on; if not, give the money back.",
+    Hold.VERIFYING: "Answer what ChangeNOW asks about the money. It moves on by itself when they are content.",
+    Hold.LIMIT: "An approver agrees to the payment, or somebody lets it go on when the day's limit has room again.",
+    Hold.EXCHANGE_FAILED: "Read why the exchange failed. If the wallet has paid, ask ChangeNOW for the money first; "
+    "when it is back, or given up, let the payout go on for another round, or give the money back.",
+    Hold.MISMATCH: "Compare the exchange with what is on record here before anything is decided.",
+    Hold.PERSON: "Whoever kept it knows why.",
+}
+
+
+async def show_payout(visit: Visit) -> Response:
+    return await _page(visit, await payout_of(visit))
+
+
+async def decide(visit: Visit) -> Response:
+    """The first time it tells what would follow; with `sure` it is done, or asked of a second person."""
+    payout = await payout_of(visit)
+    try:
+        given = _given(visit, payout)
+        if text_of(visit.form, "sure") != "yes":
+            return await _check(visit, payout, given)
+        # In the trace that it has: what follows from a decision belongs to the same story.
+        async with visit.desk.begin(payout.trace_id) as tx:
+            end = await ask(tx, visit.desk.actions[ACTION], given, visit.person.name, given.note)
+    except (Invalid, Stale) as error:
+        return await _page(visit, await payout_of(visit), error)
+    except Retry as error:
+        return await _page(visit, await payout_of(visit), Stale(error.reason))
+    if isinstance(end, Done):
+        return visit.done(f"/payouts/{payout.id}", f"The payout is {_said(end.result['state'])}.")
+    return visit.left_to_another(end.id)
+
+
+def _given(visit: Visit, payout: Payout) -> Decision:
+    said = text_of(visit.form, "verdict")
+    if said not in tuple(Verdict):
+        raise Invalid(f"the decision is {said[:40]!r}; choose one of those that are offered")
+    seen = number_of(visit.form, "seen")
+    if seen is None:
+        raise Invalid("the form does not say what you saw; load the page again")
+    moved = Verdict(said) is Verdict.READDRESS
+    address, extra_id = name_of(visit.form, "address"), name_of(visit.form, "extra_id")
+    if extra_id is None and text_of(visit.form, "no_memo") == "yes":
+        extra_id = ""
+    if moved and address is None:
+        raise Invalid(f"the new address is missing; give one of the network {payout.payout_network}")
+    if ACTION not in visit.desk.actions:
+        raise Invalid("this process does not know payouts; decide in the console of one that does")
+    return Decision(
+        payout_id=payout.id, seen=seen, verdict=Verdict(said), note=reason_of(visit.form),
+        address=address if moved else None, extra_id=extra_id if moved else None,
+        transaction=name_of(visit.form, "transaction"), swap_id=name_of(visit.form, "swap_id"),
+    )  # fmt: skip
+
+
+async def _check(visit: Visit, payout: Payout, given: Decision) -> Response:
+    async with visit.desk.begin(payout.trace_id) as tx:
+        seen = await preview(tx, visit.desk.actions[ACTION], given, visit.person.name)
+    label, consequence = CHOICES[given.verdict]
+    path = f"/payouts/{payout.id}"
+    where = [] if given.address is None else [
+        f"From {payout.wallet_address} to {given.address}" + (f" with the memo {given.extra_id}." if given.extra_id
+                                                              else ", without a memo.")]  # fmt: skip
+    if given.verdict is Verdict.RETURNED:
+        where.append(f"By transaction {given.transaction}.")
+    return visit.page(
+        "check_change.html", f"{label}?", crumbs=[("Payouts", "/payouts"), (payout.unique_id, path)],
+        sentences=[consequence, *where], amounts=seen.weighed.amounts, because=seen.because, document=None,
+        note=given.note, action=f"{path}/decide", back=path,
+        button="Ask a second person" if seen.because else label,
+        hidden={**{name: text_of(visit.form, name) for name in FIELDS}, "sure": "yes"},
+        danger=given.verdict in (Verdict.REJECT, Verdict.REFUND, Verdict.RETURNED, Verdict.WRITE_OFF, Verdict.UNPAID),
+    )  # fmt: skip
+
+
+async def _page(visit: Visit, payout: Payout, problem: PayonceError | None = None) -> Response:
+    async with bounded(visit) as read:
+        swaps = await telling.carried(read, payout)
+        facts = await telling.facts(read, payout, swaps)
+        told = await story(read, payout.id)
+        if not told.scenes and payout.trace_id is not None:
+            told = await story(read, payout.trace_id)
+        reviews = await telling.effects_in_review(read, swaps)
+    waiting = await _waiting(visit.desk.read, payout, swaps)
+    # Postings and notes are among the facts, by what they are about: those of a batch have another trace.
+    scenes = [scene for scene in told.scenes if scene.kind not in (Kind.POSTING, Kind.NOTE)]
+    verdicts = [] if waiting or ACTION not in visit.desk.actions else telling.open_verdicts(payout, swaps)
+    status = 200 if problem is None else 409 if isinstance(problem, Stale) else 400
+    return visit.page(
+        "payout.html", f"Payout {payout.unique_id}", status=status, payout=payout, swaps=swaps, waiting=waiting,
+        reviews=reviews, scenes=sorted([*facts, *scenes], key=_at), truncated=told.truncated,
+        choices=[(each, *CHOICES[each]) for each in verdicts],
+        next_step=None if payout.hold is None else NEXT_STEP[payout.hold],
+        seen=payout.revision, problem="" if problem is None else str(problem), shown=telling.shown,
+        typed={name: text_of(visit.form, name) for name in FIELDS},
+    )  # fmt: skip
+
+
+async def _waiting(read: Reader, payout: Payout, swaps: list[telling.Carried]) -> Approval | None:
+    """What a second person has to decide first."""
+    subjects = [(ACTION, payout.id), *((ABOVE_LIMIT, lead) for lead in {each.swap.unique_id: None for each in swaps})]
+    for action, subject in subjects:
+        if (found := await waiting_about(read, action, subject)) is not None:
+            return found
+    return None
+
+
+def _said(state: str) -> str:
+    return state.replace("_", " ")
+
+
+def _at(scene: Any) -> datetime:
+    at: datetime = scene.at
+    return at

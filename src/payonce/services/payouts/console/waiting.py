@@ -1,0 +1,51 @@
+"""Payouts below the exchange's minimum, by client: what waits, how far it is from enough, and since when."""
+
+from dataclasses import dataclass
+
+from starlette.responses import Response
+
+from payonce.console.forms import PAGE_ROWS
+from payonce.console.links import link
+from payonce.console.page import Visit
+from payonce.kit.money import Amount
+from payonce.services.payouts.console.queries import bounded
+from payonce.services.payouts.store import queries as looking
+from payonce.services.payouts.store.minimums import minimums
+from payonce.services.payouts.store.queries import Client
+
+
+@dataclass(frozen=True)
+class Waits:
+    client: Client
+    least: Amount | None
+    """None: nobody said."""
+    href: str
+
+    @property
+    def missing(self) -> Amount | None:
+        if self.least is None:
+            return None
+        return Amount(max(0, self.least.minor - self.client.value.minor), self.least.asset)
+
+    @property
+    def percent(self) -> int:
+        if self.least is None or self.least.minor == 0:
+            return 0
+        return min(100, self.client.value.minor * 100 // self.least.minor)
+
+
+async def show_waiting(visit: Visit) -> Response:
+    """Not renewed by itself: each look asks the exchange."""
+    async with bounded(visit) as read:
+        clients = await looking.accumulated(read, PAGE_ROWS + 1)
+    shown = clients[:PAGE_ROWS]
+    least = await minimums(visit.desk.resources, [(each.payout_currency, each.payout_network) for each in shown])
+    rows = [
+        Waits(
+            each, least.get((each.payout_currency, each.payout_network)),
+            link("/payouts", state="accumulating", currency=each.payout_currency, network=each.payout_network,
+                 wallet=each.wallet_address),
+        )
+        for each in shown
+    ]  # fmt: skip
+    return visit.page("payouts_waiting.html", "Accumulating by client", rows=rows, more=len(clients) > PAGE_ROWS)

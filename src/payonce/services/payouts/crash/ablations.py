@@ -1,0 +1,163 @@
+"""Safeguards of payouts and of the queues that bring them, taken out one at a time: each must be missed."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from payonce.engine.messages.model import Message, Settlement, message_from_wire, message_to_wire
+from payonce.engine.messages.push import Arrived
+from payonce.engine.messages.transaction import Tx
+from payonce.engine.messages.work import Work
+from payonce.queues.cloudtasks import queue as queues
+from payonce.queues.cloudtasks import statements
+from payonce.queues.cloudtasks.queue import CloudTasksQueue
+from payonce.queues.cloudtasks.refill import Keeper
+from payonce.services.payouts.handlers import hostpay
+from payonce.services.payouts.handlers import next_messages as sending
+from payonce.services.payouts.handlers import prior_attempts as earlier
+from payonce.services.payouts.handlers.swap_replacement import swap_anew
+from payonce.services.payouts.handlers.wallet import HostWallet, PayDeposit, Sent
+from payonce.services.payouts.messages.tokens.codec import TokenCodec
+from payonce.services.payouts.model import ETH, Payout, SwapState
+from payonce.services.payouts.store import swaps as swap_store
+from payonce.services.payouts.store.swap_details import Seen
+from payonce.services.payouts.store.wallet import PayRequest
+from payonce.testing.crash.ablations import (
+    DAMAGE,
+    Ablation,
+    message_after_the_commit,
+    posting_after_the_commit,
+    put,
+)
+from payonce.testing.crash.model import Mode
+
+STUCK: Final = frozenset({"stuck"})
+
+
+def no_inbox() -> None:
+    """What most do with a task service: the message is in the task alone, and nobody knows which have ended."""
+    remembered = "id::text from gone\n"
+    for name in ("SETTLE", "SETTLE_ONE"):
+        statement: str = getattr(statements, name)
+        assert remembered in statement
+        put(queues, name, statement.replace(remembered, "id::text from gone where false\n"))
+
+    def encode(codec: TokenCodec, message: Message) -> bytes:
+        return message_to_wire(message)
+
+    def decode(codec: TokenCodec, body: bytes, headers: Mapping[str, str]) -> Arrived:
+        message = message_from_wire(codec._hop.queue, body)
+        return Arrived(message.id, message)
+
+    put(TokenCodec, "encode", encode)
+    put(TokenCodec, "decode", decode)
+
+
+def no_run_token() -> None:
+    """A run that was taken over begins effects and ends its message all the same, once more."""
+    settle_within = CloudTasksQueue.settle_within
+
+    async def settled_anyway(queue: CloudTasksQueue, connection: Any, settlement: Settlement) -> bool:
+        if not await settle_within(queue, connection, settlement):
+            await _end_again(connection, settlement)
+        return True
+
+    async def always(queue: CloudTasksQueue, connection: Any, claim: object) -> bool:
+        return True
+
+    put(CloudTasksQueue, "settle_within", settled_anyway)
+    put(CloudTasksQueue, "hold_within", always)
+
+
+async def _end_again(connection: Any, settlement: Settlement) -> None:
+    """What the statement writes for a run whose token holds."""
+    message = settlement.claim.message
+    await connection.execute(
+        """
+        insert into payonce.job_logs (queue, message_id, correlation_id, trace_id, status, attempts, action,
+                                      started_at, created_at, updated_at)
+        values ($1, $2, $3, $4, $5, $6, $7, payonce.due_now(), payonce.due_now(), payonce.due_now())
+        """,
+        message.queue, message.id, message.correlation_id, message.trace, settlement.ending.value, message.attempts + 1,
+        message.action,
+    )  # fmt: skip
+
+
+def sent_before_it_is_on_record() -> None:
+    """The payment leaves first, and its intent, nonce and bytes are written down behind it."""
+    prepare = PayDeposit.prepare
+
+    async def send_first(effect: PayDeposit) -> PayRequest:
+        asked = await prepare(effect)
+        wallet = effect.host.wallet
+        await wallet.broadcast(wallet.sign(asked.payment, asked.pending_nonce, asked.fees))
+        return asked
+
+    put(PayDeposit, "prepare", send_first)
+
+
+def another_nonce_for_every_broadcast() -> None:
+    """What people write before they have paid twice: sign when it is sent."""
+
+    async def perform(effect: PayDeposit, request: PayRequest) -> Sent:
+        wallet = effect.host.wallet
+        market = await wallet.market(ETH)
+        signed = wallet.sign(request.payment, market.pending_nonce, request.fees)
+        return Sent(wallet.address, signed.nonce, signed.hash, await wallet.broadcast(signed))
+
+    put(PayDeposit, "perform", perform)
+
+
+def replaced_although_hostpay_was_told() -> None:
+    """A swap whose payment is in doubt gives way to another one, which is paid; and nobody asks about the earlier."""
+    pay = hostpay._pay
+
+    async def replace_what_is_in_doubt(work: Work, host: HostWallet, seen: Seen) -> None:
+        swap = seen.swap
+        if swap.state is not SwapState.PAYING:
+            await pay(work, host, seen)
+            return
+        async with work.commit() as tx:
+            await swap_store.advance(tx, swap, SwapState.RETURNED, reason="in doubt")
+            await swap_anew(tx, swap, "in doubt")
+
+    async def not_asked(*about: object) -> str:
+        return ""
+
+    put(hostpay, "_pay", replace_what_is_in_doubt)
+    put(earlier, "paid_after_all", not_asked)
+
+
+def lost_tasks_stay_lost() -> None:
+    async def nothing(keeper: Keeper, late_s: float = 0.0) -> int:
+        return 0
+
+    put(Keeper, "refill", nothing)
+
+
+def forgotten_payouts_stay_forgotten() -> None:
+    async def nothing(tx: Tx, payout: Payout) -> None:
+        return None
+
+    put(sending, "resume", nothing)
+
+
+ABLATIONS: Final = (
+    Ablation("the inbox", no_inbox, "payout-direct", Mode.BEFORE, near="TaskStore.settle"),
+    Ablation("the run token", no_run_token, "payout-direct", Mode.STOPPED, near="what_is_wrong"),
+    Ablation("the intent of a payment", sent_before_it_is_on_record, "payout-direct", Mode.BEFORE, near="Run.intent"),
+    Ablation(
+        "a nonce on record", another_nonce_for_every_broadcast, "payout-direct", Mode.AFTER, near="vendors.evm.client"
+    ),
+    Ablation(
+        "no other swap once hostpay is told", replaced_although_hostpay_was_told, "payout", Mode.AFTER,
+        near="record_plain",
+    ),
+    Ablation("the next message in the same commit", message_after_the_commit, "payout-direct", Mode.AFTER,
+             near="engine.work"),
+    Ablation("the books in the same commit", posting_after_the_commit, "payout-direct", Mode.AFTER,
+             near="engine.work"),
+    Ablation("the refill of lost tasks", lost_tasks_stay_lost, "payout-lost", Mode.BEFORE, DAMAGE | STUCK,
+             "Work.commit"),
+    Ablation("the putting back of payouts", forgotten_payouts_stay_forgotten, "payout-lost", Mode.AFTER,
+             DAMAGE | STUCK),
+)  # fmt: skip

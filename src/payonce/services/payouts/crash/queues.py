@@ -1,0 +1,22 @@
+"""Where payouts are explored: the pushed queues at our own task server, the others in PostgreSQL."""
+
+from payonce.engine.messages.push import Target
+from payonce.kit.webhooks.secrets import Secret
+from payonce.queues.cloudtasks.pushed import Pushed
+from payonce.services.payouts.crash.scenarios import HANDLERS
+from payonce.services.payouts.messages.tokens import HOPS, Hop
+from payonce.services.payouts.messages.tokens.codec import TokenCodec
+from payonce.testing.crash.on_cloudtasks import OnCloudTasks
+
+KEYS = (Secret("the-key-of-explored-tokens"),)
+
+
+def open_stand() -> OnCloudTasks:
+    return OnCloudTasks([_pushed(hop) for hop in HOPS])
+
+
+def _pushed(hop: Hop) -> Pushed:
+    """Each role at an address of its own, as in production; here all of them in one process."""
+    [policy] = [each.policy for each in HANDLERS if each.policy.queue == hop.queue]
+    target = Target(hop.queue, hop.path, f"http://{hop.role}.test", TokenCodec(hop, KEYS))
+    return Pushed(target, policy, "payouts", hop.role, here=True)

@@ -1,0 +1,95 @@
+"""Changing what the wallet pays without being asked: at once where it becomes less, with a second person where more."""
+
+from typing import Any, Final
+
+import msgspec
+
+from payonce.engine.controls import Action, Weighed
+from payonce.engine.messages.ports import Admin
+from payonce.engine.messages.transaction import Reader, Tx
+from payonce.kit.money import Amount
+from payonce.kit.outcomes import Invalid, Stale
+from payonce.services.payouts.model import ETH
+from payonce.services.payouts.store.wallet_limits import WalletLimit, limit_of, set_wallet_limit
+
+ACTION: Final = "change wallet limit"
+
+
+class Bounds(msgspec.Struct, frozen=True):
+    """In wei; None is without bound."""
+
+    per_payment: str | None
+    per_day: str | None
+    low_balance: str
+
+
+class LimitChange(msgspec.Struct, frozen=True):
+    """The wallet's bounds as they were when it was asked for, and as they shall be."""
+
+    was: Bounds
+    to: Bounds
+
+
+def limiting(_: Admin) -> Action[LimitChange]:
+    return Action(ACTION, LimitChange, _weigh, _execute)
+
+
+async def limit_change(
+    read: Reader | Tx, per_payment: Amount | None, per_day: Amount | None, low_balance: Amount
+) -> LimitChange:
+    """What setting them would be now; to be previewed and asked for."""
+    for amount in (per_payment, per_day, low_balance):
+        if amount is not None and (amount.asset != ETH or amount.minor < 0):
+            raise Invalid(f"a limit of the wallet is {amount}; it must be 0 ETH or more")
+    return LimitChange(
+        _bounds(await _limit(read)), Bounds(_minor(per_payment), _minor(per_day), str(low_balance.minor))
+    )
+
+
+async def _weigh(_: Tx, asked: LimitChange) -> Weighed:
+    """Whoever could raise a limit alone could pay alone whatever it is there to stop."""
+    looser = [name for name in ("per_payment", "per_day") if _looser(getattr(asked.was, name), getattr(asked.to, name))]
+    because = "it lets the wallet pay more without being asked" if looser else ""
+    return Weighed(ETH.code, f"let the wallet pay {_said(asked.to)} instead of {_said(asked.was)}", because=because)
+
+
+async def _execute(tx: Tx, asked: LimitChange, by: str) -> dict[str, Any]:
+    await tx.execute(
+        "select from payouts.wallet_limits where asset = $1 and exponent = $2 for update", ETH.code, ETH.exponent
+    )
+    now = _bounds(await _limit(tx))
+    if now != asked.was:
+        raise Stale(f"the wallet's limits were {_said(asked.was)} and are {_said(now)} by now; look again")
+    await set_wallet_limit(
+        tx, ETH, by, per_payment=_amount(asked.to.per_payment), per_day=_amount(asked.to.per_day),
+        low_balance=_amount(asked.to.low_balance),
+    )  # fmt: skip
+    return {"limits": _said(asked.to)}
+
+
+async def _limit(read: Reader | Tx) -> WalletLimit:
+    found = await limit_of(read, ETH)
+    if found is None:
+        raise Invalid(f"the wallet pays no {ETH}: it is not among the allowed assets")
+    return found
+
+
+def _bounds(limit: WalletLimit) -> Bounds:
+    return Bounds(_minor(limit.per_payment), _minor(limit.per_day), str(limit.low_balance.minor))
+
+
+def _looser(was: str | None, to: str | None) -> bool:
+    return was is not None and (to is None or int(to) > int(was))
+
+
+def _minor(amount: Amount | None) -> str | None:
+    return None if amount is None else amount.to_minor_text()
+
+
+def _amount(minor: str | None) -> Amount | None:
+    return None if minor is None else Amount.from_minor(minor, ETH)
+
+
+def _said(bounds: Bounds) -> str:
+    once, day = (_amount(each) or "any amount" for each in (bounds.per_payment, bounds.per_day))
+    return f"{once} at once and {day} a day"

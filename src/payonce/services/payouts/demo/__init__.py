@@ -1,0 +1,1 @@
+"""`payonce demo payouts`."""

@@ -1,0 +1,1 @@
+"""Rules of payouts without I/O."""

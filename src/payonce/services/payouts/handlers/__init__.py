@@ -1,0 +1,1 @@
+"""The message handlers of payouts, one module for each role."""

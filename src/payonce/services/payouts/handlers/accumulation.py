@@ -1,0 +1,152 @@
+"""Payouts that are too small for the exchange, or for their gas: kept by client until they are enough for one swap."""
+
+from typing import Final
+
+from payonce.engine.messages.transaction import Tx
+from payonce.engine.messages.work import Work, handles
+from payonce.kit.money import Amount
+from payonce.kit.outcomes import Unprocessable
+from payonce.services.payouts import ledger as books
+from payonce.services.payouts.domain.addresses import key_of
+from payonce.services.payouts.handlers import next_messages as sending
+from payonce.services.payouts.handlers.wallet import HostWallet
+from payonce.services.payouts.model import ETH, Payout, State, payout_from
+from payonce.services.payouts.policies import KEEPING
+from payonce.services.payouts.store import payouts as store
+from payonce.services.payouts.store import swaps as swap_store
+from payonce.services.payouts.store.minimums import taken_now
+from payonce.vendors.changenow.port import ChangeNow, ExchangeRefused, Range
+
+BATCH_MAX: Final = 100
+"""Payouts that one swap serves, unless it takes more of them to be enough."""
+BATCH_LIMIT: Final = 1_000
+"""Of those that take more: what one transaction moves."""
+CLIENTS_MAX: Final = 1_000
+"""That one look puts messages for; then it puts one for itself, which goes on after them."""
+
+CHANGENOW: Final = "changenow"
+EVM: Final = "evm"
+SERVICE: Final = "payouts"
+"""As freezes know who would create a batch's exchange, who would pay it, and for whom."""
+
+BATCH: Final = "batch_client"
+LOOK: Final = "look_for_batches"
+
+
+async def accumulate(tx: Tx, payout: Payout, swap_id: str) -> None:
+    """Leaves it until there is more for the same client, and looks at once whether that is so already."""
+    waiting = await store.move(tx, payout, State.ACCUMULATING)
+    await tx.post(books.accumulated(waiting, swap_id))
+    await _put(tx, waiting, f"batch:{swap_id}:{payout.id}")
+
+
+@handles(KEEPING, LOOK)
+async def look_for_batches(work: Work) -> None:
+    """By the clock: minimums change, so what was too little may be enough by now."""
+    after = work.message.payload.get("after")
+    rows = await work.read.fetch(
+        """
+        select distinct on (payout_currency, payout_network, address_key, coalesce(extra_id, '')) *
+        from (select *, payouts.address_key(wallet_address) as address_key from payouts.payouts
+              where state = 'accumulating') waiting
+        where $2::text[] is null
+           or (payout_currency, payout_network, address_key, coalesce(extra_id, ''))
+                > (($2::text[])[1], ($2::text[])[2], ($2::text[])[3], ($2::text[])[4])
+        order by payout_currency, payout_network, address_key, coalesce(extra_id, ''), created_at limit $1
+        """,
+        CLIENTS_MAX, after,
+    )  # fmt: skip
+    async with work.commit() as tx:
+        for row in rows:
+            await _put(tx, payout_from(row), f"batch:{work.message.id}:{row['id']}")
+        if len(rows) == CLIENTS_MAX:
+            last = rows[-1]
+            client = [last[name] or "" for name in ("payout_currency", "payout_network", "address_key", "extra_id")]
+            await tx.send(KEEPING, {"after": client}, action=LOOK, key=f"look:{work.message.id}")
+
+
+@handles(KEEPING, BATCH)
+async def batch_client(work: Work, changenow: ChangeNow, host: HostWallet | None) -> None:
+    """One swap for all that a client is owed, once the exchange takes so much, or it is worth the gas."""
+    of = await store.find(work.read, work.message.correlation_id or "")
+    if of is None:
+        raise Unprocessable(f"there is no payout {work.message.correlation_id!r} to batch")
+    try:
+        taken = await taken_now(changenow, host, (of.payout_currency, of.payout_network))
+    except ExchangeRefused as no:
+        async with work.commit(rejected=no.reason):
+            return
+    async with work.commit() as tx:
+        # Asked before any row is locked: who freezes waits for those who asked, and nobody of them for us.
+        frozen = await _frozen_lanes(tx, of)
+        if chosen := enough(await _waiting(tx, of, frozen), taken):
+            await _begin_batch(tx, chosen)
+
+
+def enough(waiting: list[Payout], taken: Range) -> list[Payout]:
+    """The oldest of them that the exchange takes together; where very many are too little, the largest. None when it
+    does not take even those."""
+    return _filled(waiting, taken) or _filled(sorted(waiting, key=_value, reverse=True), taken)
+
+
+def _filled(waiting: list[Payout], taken: Range) -> list[Payout]:
+    """In this order, without those that would be too much: each is added that still fits."""
+    total, chosen = Amount.zero(ETH), list[Payout]()
+    for payout in waiting:
+        sufficient = total.to_decimal() >= taken.min_amount
+        if len(chosen) >= (BATCH_MAX if sufficient else BATCH_LIMIT):
+            break
+        if taken.max_amount is None or (total + _value(payout)).to_decimal() <= taken.max_amount:
+            total += _value(payout)
+            chosen.append(payout)
+    return chosen if chosen and total.to_decimal() >= taken.min_amount else []
+
+
+def _value(payout: Payout) -> Amount:
+    assert payout.value is not None
+    return payout.value
+
+
+async def _begin_batch(tx: Tx, chosen: list[Payout]) -> None:
+    priced = [await store.move(tx, payout, State.PRICED) for payout in chosen]
+    shares = [(payout.id, 1, payout.value) for payout in priced if payout.value is not None]
+    swap = await swap_store.begin_swap(tx, priced[0], 1, shares)
+    for payout in priced:
+        await tx.post(books.batched(payout, swap.id))
+    await sending.send_swap(tx, priced[0], swap)
+
+
+async def _frozen_lanes(tx: Tx, of: Payout) -> list[str]:
+    """Channels of this client that a freeze keeps from being swapped or paid: the batch goes without them."""
+    rows = await tx.fetch(
+        """
+        select lane from (
+            select distinct closed_channel_id as lane from payouts.payouts
+            where state = 'accumulating' and payout_currency = $1 and payout_network = $2
+              and payouts.address_key(wallet_address) = $3 and extra_id is not distinct from $4) waiting
+        where exists (select from payonce.freeze_on($5, null, lane, $7))
+           or exists (select from payonce.freeze_on($6, $8, lane, $7))
+        """,
+        of.payout_currency, of.payout_network, key_of(of.wallet_address), of.extra_id, CHANGENOW, EVM, SERVICE,
+        ETH.code,
+    )  # fmt: skip
+    return [row["lane"] for row in rows]
+
+
+async def _waiting(tx: Tx, of: Payout, frozen: list[str]) -> list[Payout]:
+    """The oldest first; locked in one order, so that two batches of one client do not wait for each other."""
+    rows = await tx.fetch(
+        """
+        select * from payouts.payouts
+        where state = 'accumulating' and payout_currency = $1 and payout_network = $2
+          and payouts.address_key(wallet_address) = $3 and extra_id is not distinct from $4
+          and closed_channel_id <> all($5::text[])
+        order by id for update
+        """,
+        of.payout_currency, of.payout_network, key_of(of.wallet_address), of.extra_id, frozen,
+    )  # fmt: skip
+    return sorted((payout_from(row) for row in rows), key=lambda payout: (payout.created_at, payout.id))
+
+
+async def _put(tx: Tx, payout: Payout, key: str) -> None:
+    await tx.send(KEEPING, {}, action=BATCH, key=key, correlation_id=payout.id)

@@ -1,0 +1,122 @@
+"""The role that asks what a payout is worth: one question to the exchange for each try, and no waiting in between."""
+
+from decimal import Decimal
+from typing import Final
+
+from payonce.engine.messages.transaction import Tx
+from payonce.engine.messages.work import Work, handles
+from payonce.kit.outcomes import Unprocessable
+from payonce.services.payouts.domain.addresses import key_of
+from payonce.services.payouts.domain.config import Terms
+from payonce.services.payouts.handlers import next_messages as sending
+from payonce.services.payouts.handlers import older_services
+from payonce.services.payouts.handlers import refused_key as pausing
+from payonce.services.payouts.handlers.payloads import fields_of, number_of
+from payonce.services.payouts.messages.tokens import hops
+from payonce.services.payouts.model import ETH_NETWORK, ETH_TICKER, USDT_TICKER, Hold, Payout, State
+from payonce.services.payouts.policies import ESTIMATE
+from payonce.services.payouts.store import currencies
+from payonce.services.payouts.store import payouts as store
+from payonce.vendors.changenow.port import ChangeNow, Code, Estimate, ExchangeRefused, Pair
+
+PRICED_PAIR: Final = Pair(USDT_TICKER, ETH_NETWORK, ETH_TICKER, ETH_NETWORK)
+TRIES_OF_AN_INACTIVE_PAIR: Final = 5
+"""A minute apart: what is switched off for longer is for a person."""
+TRY_AGAIN_S: Final = 60.0
+REFUSALS: Final = "refusals"
+"""How often the exchange has said no to this message and those before it."""
+
+
+@handles(ESTIMATE)
+async def price_payout(work: Work, changenow: ChangeNow, terms: Terms) -> None:
+    """Ask the rate, and tell the orchestrator. What was taken in before the exchange's list was there is looked at
+    first: after the price nobody asks again whether a memo is missing."""
+    asked = fields_of(work, hops.EstimateRequest)
+    if older_services.is_from_older_service(work):
+        await older_services.take_up(work, terms, asked, asked.adjusted_amount_usdt)
+        return
+    payout, asked_at_s = await _payout(work)
+    if payout.state is not State.RECEIVED:
+        return
+    try:
+        if await _is_kept_or_put_back(work, payout, changenow, terms):
+            return
+        found = await estimate_rate(changenow, asked.adjusted_amount_usdt)
+    except ExchangeRefused as no:
+        await _refused(work, payout, no)
+        return
+    async with work.commit() as tx:
+        put = number_of(work, "put", sending.FIRST)
+        await sending.send_estimated(tx, asked, payout, put, found, asked_at_s)
+        tx.log("vendor_estimated", payout=payout.id, usdt=str(found.from_amount), eth=str(found.to_amount))
+
+
+async def _payout(work: Work) -> tuple[Payout, int]:
+    """And when it was looked up."""
+    found = await store.find_now(work.read, work.message.correlation_id or "")
+    if found is None:
+        raise Unprocessable(f"there is no payout {work.message.correlation_id!r} to price")
+    return found
+
+
+async def _is_kept_or_put_back(work: Work, payout: Payout, changenow: ChangeNow, terms: Terms) -> bool:
+    """One question for each try: one that had to ask for the list leaves the rate to the next."""
+    if key_of(payout.wallet_address) == key_of(terms.host_wallet):
+        # Intake refuses it; a person may have given it before there was a price, with nothing to compare it with.
+        reason = "wallet_address is the wallet that pays, which cannot pay itself"
+        async with work.commit(rejected=reason) as tx:
+            await store.keep(tx, payout, Hold.BAD_ADDRESS, reason)
+        return True
+    try:
+        wrong = await currencies.what_is_wrong(work.read, payout)
+    except currencies.NoList:
+        found = await currencies.ask_for_list(changenow)
+        async with work.commit() as tx:
+            await currencies.write_list(tx, found)
+            await sending.send_estimate(tx, payout, await store.count_put(tx, payout.id))
+        return True
+    if wrong is None:
+        return False
+    async with work.commit(rejected=wrong.reason) as tx:
+        await store.keep(tx, payout, wrong.hold, wrong.reason)
+    return True
+
+
+async def estimate_rate(changenow: ChangeNow, amount: Decimal) -> Estimate:
+    """No USDT is ever sent to the exchange: it is asked for a rate alone. So what is too small or too large for it is
+    priced at the nearest amount that it takes; whether the payout itself is too small, its swap will show."""
+    try:
+        return await changenow.estimate(PRICED_PAIR, amount)
+    except ExchangeRefused as no:
+        if no.code not in (Code.TOO_SMALL, Code.TOO_LARGE, Code.PAIR_INACTIVE):
+            raise
+        taken = await changenow.range(PRICED_PAIR)
+        nearest = max(amount, taken.min_amount)
+        if taken.max_amount is not None:
+            nearest = min(nearest, taken.max_amount)
+        if nearest == amount:
+            raise
+        return await changenow.estimate(PRICED_PAIR, nearest)
+
+
+async def _refused(work: Work, payout: Payout, no: ExchangeRefused) -> None:
+    if no.code is Code.NOT_ALLOWED:
+        await pausing.pause_and_put_back(work, no.reason)
+        return
+    # Everything else is about the pair or the amount, and may pass; nothing about it is the payout's fault.
+    refusals = number_of(work, REFUSALS, 0) + 1
+    async with work.commit(rejected=no.reason) as tx:
+        if refusals < TRIES_OF_AN_INACTIVE_PAIR:
+            await _send_again(tx, work, refusals)
+        else:
+            hold = Hold.PAIR_INACTIVE if no.code is Code.PAIR_INACTIVE else Hold.REFUSED
+            await store.keep(tx, payout, hold, f"the exchange gives no rate: {no.reason}")
+
+
+async def _send_again(tx: Tx, work: Work, refusals: int) -> None:
+    """Counted in the message: its tries also count those that an outage cost, after which one no would be the last."""
+    message = work.message
+    await tx.send(
+        ESTIMATE, {**message.payload, REFUSALS: refusals}, key=f"refused:{message.id}",
+        correlation_id=message.correlation_id, lane=message.lane, delay_s=TRY_AGAIN_S,
+    )  # fmt: skip

@@ -1,0 +1,367 @@
+"""PAYOUTS_HOSTPAY=external: the operator's own GCHostPay pays. It is told of each swap once, by a task with a token of
+version 1, and then the exchange is looked at until it ends. No wallet of ours takes part."""
+
+import hashlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from payonce.engine.effects import Effect, Keyed
+from payonce.engine.effects.model import State as EffectState
+from payonce.engine.messages.transaction import Reader, Tx
+from payonce.engine.messages.work import Work, handles
+from payonce.kit.log import get_logger
+from payonce.kit.money import Amount
+from payonce.kit.outcomes import NotSent, Refused, Retry, Unavailable, Unprocessable
+from payonce.services.payouts import ledger as books
+from payonce.services.payouts.handlers import prior_attempts as earlier
+from payonce.services.payouts.handlers.hostpay import PAID_IN_WITHIN_S, TOO_LATE, UNPAID, not_told, waits_for_us
+from payonce.services.payouts.handlers.next_messages import hostpay_fields
+from payonce.services.payouts.handlers.payment_follow import LOOK_AGAIN_S, SEEN_WITHIN_S
+from payonce.services.payouts.handlers.swap_replacement import keep_priced, lapse_and_keep, lapse_and_swap_anew
+from payonce.services.payouts.messages.payloads import FOLLOW_EXCHANGE, HAND_OVER
+from payonce.services.payouts.messages.tokens import hops
+from payonce.services.payouts.model import ETH, UNDER_WAY, Hold, State, Swap, SwapState
+from payonce.services.payouts.policies import EXTERNAL
+from payonce.services.payouts.store import payouts as store
+from payonce.services.payouts.store import refunds
+from payonce.services.payouts.store import swap_details as swap_reading
+from payonce.services.payouts.store import swaps as swap_store
+from payonce.services.payouts.store.swap_details import Seen
+from payonce.vendors.changenow.port import ChangeNow, Exchange, ExchangeRefused, Status
+
+TASK_LIMIT_S: Final = 20.0
+NAME_KNOWN_S: Final = 3_000.0
+"""Google releases the name of a task that has ended within 24 hours, and names no least time; it was an hour in the
+documents of before, and this leaves a margin. GCHostPay has to expect a second delivery in any case."""
+IN_WORK: Final = frozenset({Status.CONFIRMING, Status.EXCHANGING, Status.SENDING})
+"""The exchange has seen the deposit."""
+
+CreateTask = Callable[[str, hops.HostPay], Awaitable[str]]
+"""Makes the task of this name and gives its full name; one that exists already is the same one. Raises NotSent where
+none was made."""
+DeleteTask = Callable[[str], Awaitable[None]]
+"""Deletes the task of this name; one that is gone already is as good as deleted. Raises Unavailable where that is not
+certain."""
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class ExternalHostPay:
+    create_task: CreateTask
+    delete_task: DeleteTask
+
+
+class TaskRequest(msgspec.Struct, frozen=True):
+    """Without the token, which is made when it leaves: it carries its time."""
+
+    name: str
+    swap: str
+    unique_id: str
+    cn_api_id: str
+    payin_address: str
+    wei: str
+
+
+class TaskMade(msgspec.Struct, frozen=True):
+    task: str
+
+
+@dataclass(frozen=True)
+class Late:
+    """Why a task that has no answer yet is not made any more."""
+
+    why: str
+    seen_money: bool
+    """Whether the exchange has: then a task whose answer was lost was made."""
+
+
+class HandOver(Effect[TaskRequest, TaskMade]):
+    """Has one task made for GCHostPay. Its name is the swap's, so the task service makes it once. When the name may be
+    forgotten there, a person tells whether GCHostPay was called: it is not sent again."""
+
+    kind, version, timeout_s = "hostpay.task", 1, TASK_LIMIT_S
+    safety = Keyed(NAME_KNOWN_S)
+
+    def __init__(self, external: ExternalHostPay, read: Reader, swap: Swap, late: Late | None = None) -> None:
+        self.external = external
+        self.read = read
+        self.swap = swap
+        self.late = late
+
+    async def prepare(self) -> TaskRequest:
+        swap = self.swap
+        assert swap.cn_api_id is not None and swap.payin_address is not None
+        return TaskRequest(
+            task_name(swap), swap.id, swap.unique_id, swap.cn_api_id, swap.payin_address, swap.amount.to_minor_text()
+        )
+
+    async def perform(self, request: TaskRequest) -> TaskMade:
+        if self.late is not None:
+            await self._refuse(self.late)
+        return TaskMade(await self.external.create_task(request.name, hostpay_fields(self.swap)))
+
+    async def _refuse(self, late: Late) -> None:
+        """A definite no only while none can have been made. Nobody else tries meanwhile, so the record stands."""
+        try:
+            state = await _state_of(self.read, self.swap)
+        except Exception as error:
+            raise NotSent(f"{late.why}; {error}") from error
+        if state == EffectState.INTENDED:
+            raise Refused(late.why)
+        if not late.seen_money:
+            raise NotSent(late.why)
+
+    def amount(self, request: TaskRequest) -> Amount:
+        return Amount.from_minor(request.wei, ETH)
+
+    def vendor_ref(self, outcome: TaskMade) -> str:
+        return outcome.task
+
+
+async def _state_of(read: Reader, swap: Swap) -> str | None:
+    state: str | None = await read.fetchval(
+        "select state from payonce.effects where kind = $1 and key = $2 order by generation desc limit 1",
+        HandOver.kind, swap.id,
+    )  # fmt: skip
+    return state
+
+
+def task_name(swap: Swap) -> str:
+    """Begins with a hash: names that begin alike make Google's store slow."""
+    digest = hashlib.blake2b(swap.id.encode(), digest_size=8).hexdigest()
+    return f"{digest}-hostpay-{swap.unique_id}-{swap.part}-{swap.round}"
+
+
+@handles(EXTERNAL, HAND_OVER)
+async def hand_over_swap(work: Work, changenow: ChangeNow, external: ExternalHostPay | None) -> None:
+    """Tell GCHostPay of a swap. Running twice is harmless: the effect is on record first, under the swap's name."""
+    seen = await _seen(work)
+    swap = seen.swap
+    if swap.state is not SwapState.CREATED:
+        await _go_on_looking(work, swap)
+        return
+    late: Late | None = None
+    try:
+        if swap.handed_over_at is not None:
+            late = await _late(changenow, seen)
+        elif not await _may_be_paid(work, changenow, seen):
+            return
+    except ExchangeRefused as no:
+        await not_told(work, swap, no)
+        return
+    if external is None:
+        raise Retry(f"swap {swap.id} is for your own GCHostPay, and PAYOUTS_HOSTPAY is not external here")
+    effect = HandOver(external, work.read, swap, late)
+    effect.tenants = seen.lanes
+    try:
+        await work.effect(effect, key=swap.id, scope=swap.scope, intent=lambda tx: _intend(tx, swap))
+    except Refused as no:
+        if not await _is_settled(work, changenow, seen, no):
+            raise
+        return
+    async with work.commit() as tx:
+        await _send_follow(tx, work, swap)
+    log.info(
+        "hostpay_task_triggered", swap=swap.id, payout=seen.lead.id, exchange=swap.cn_api_id, amount=str(swap.amount)
+    )
+
+
+async def _seen(work: Work) -> Seen:
+    """The swap that the message is about. Swaps are never deleted, and this queue never gives up: what names none would
+    be tried for ever."""
+    swap_id = str(work.message.payload.get("swap_id"))
+    if (seen := await swap_reading.see_swap(work.read, swap_id)) is None:
+        raise Unprocessable(f"there is no swap {swap_id!r}; nothing was handed over")
+    return seen
+
+
+async def _may_be_paid(work: Work, changenow: ChangeNow, seen: Seen) -> bool:
+    swap = seen.swap
+    if seen.kept is not None:
+        why = f"payout {seen.kept} was given to a person before it was paid"
+        async with work.commit(rejected=why) as tx:
+            await lapse_and_swap_anew(tx, swap, why)
+        return False
+    if seen.has_earlier and (why := await earlier.paid_after_all(work, changenow, None, swap)):
+        async with work.commit(rejected=why) as tx:
+            await lapse_and_keep(tx, swap, Hold.MISMATCH, why, State.REVIEW)
+        return False
+    if swap.payin_extra_id is not None:
+        why = "the deposit address needs a memo, which ether cannot carry"
+        async with work.commit(rejected=why) as tx:
+            await lapse_and_keep(tx, swap, Hold.MISMATCH, why)
+        return False
+    return await waits_for_us(work, seen, await _exchange(changenow, swap))
+
+
+async def _exchange(changenow: ChangeNow, swap: Swap) -> Exchange:
+    assert swap.cn_api_id is not None
+    if (exchange := await changenow.exchange(swap.cn_api_id)) is None:
+        raise Retry(f"the exchange does not know {swap.cn_api_id} yet")
+    return exchange
+
+
+async def _late(changenow: ChangeNow, seen: Seen) -> Late | None:
+    """What has come between since the first try, which may be hours ago."""
+    exchange = await _exchange(changenow, seen.swap)
+    if exchange.status not in UNPAID:
+        why = f"exchange {exchange.id} is {exchange.status}"
+        return Late(why, seen_money=exchange.status not in TOO_LATE)
+    if seen.kept is not None:
+        return Late(f"payout {seen.kept} was given to a person", seen_money=False)
+    if seen.left_s is not None and seen.left_s < PAID_IN_WITHIN_S:
+        return Late(f"exchange {exchange.id} is valid for {seen.left_s:.0f} s", seen_money=False)
+    return None
+
+
+async def _is_settled(work: Work, changenow: ChangeNow, seen: Seen, no: Refused) -> bool:
+    """What follows when no task is made any more. False: the no is a brake's, and the effect is still to come."""
+    match await _state_of(work.read, seen.swap):
+        case EffectState.REFUSED:
+            if await _may_be_paid(work, changenow, seen):
+                # What was in the way is gone, but this effect has ended.
+                async with work.commit(rejected=no.reason) as tx:
+                    await lapse_and_swap_anew(tx, seen.swap, no.reason)
+            return True
+        case EffectState.ABANDONED:
+            # A person says that no task was made. Before the swap is replaced two say that it is unpaid.
+            async with work.commit(rejected=no.reason) as tx:
+                await _send_follow(tx, work, seen.swap)
+            return True
+    return False
+
+
+async def _intend(tx: Tx, swap: Swap) -> None:
+    """Nobody has stopped it since it was looked at, and from here to the end of the transaction nobody can."""
+    for payout in await swap_store.payouts_of(tx, swap.id):
+        if payout.state not in UNDER_WAY:
+            raise Retry(f"payout {payout.id} is {payout.state} since this moment", after_s=0.0)
+    await swap_store.hand_over(tx, swap)
+
+
+async def _go_on_looking(work: Work, swap: Swap) -> None:
+    if swap.state not in (SwapState.PAYING, SwapState.PAID_IN):
+        return
+    async with work.commit() as tx:
+        await _send_follow(tx, work, swap)
+
+
+@handles(EXTERNAL, FOLLOW_EXCHANGE)
+async def follow_exchange(work: Work, changenow: ChangeNow, external: ExternalHostPay | None) -> None:
+    """Look once at an exchange that GCHostPay was told to pay; what is not at its end is looked at again later."""
+    swap = (await _seen(work)).swap
+    if swap.state not in (SwapState.CREATED, SwapState.PAID_IN) or swap.handed_over_at is None:
+        return
+    assert swap.cn_api_id is not None
+    word = work.message.payload
+    if "unpaid_by" in word:
+        await _take_task_back(external, swap)
+    try:
+        exchange = await changenow.exchange(swap.cn_api_id)
+    except ExchangeRefused as no:
+        await not_told(work, swap, no)
+        return
+    if exchange is None:
+        raise Retry(f"the exchange does not know {swap.cn_api_id}, which was handed over")
+    if "unpaid_by" in word or "written_off_by" in word:
+        await _follow_word(work, swap, exchange)
+    elif exchange.status is Status.FINISHED:
+        await _record_finished(work, swap, exchange)
+    elif exchange.status in IN_WORK:
+        await _record_paid_in(work, swap, exchange)
+    elif exchange.status in (Status.NEW, Status.WAITING) and await _handed_over_for_s(work, swap) < SEEN_WITHIN_S:
+        raise Retry(f"exchange {exchange.id} is {exchange.status}: GCHostPay has not paid it yet")
+    else:
+        await _tell_a_person(work, swap, exchange)
+
+
+async def _record_paid_in(work: Work, swap: Swap, exchange: Exchange) -> None:
+    if swap.state is SwapState.PAID_IN:
+        raise Retry(f"exchange {exchange.id} is {exchange.status}")
+    async with work.commit() as tx:
+        paid_in = await _pay_in(tx, swap)
+        await swap_store.note_transactions(tx, swap, exchange)
+        await _send_follow(tx, work, paid_in)
+
+
+async def _record_finished(work: Work, swap: Swap, exchange: Exchange) -> None:
+    async with work.commit() as tx:
+        await swap_store.finish(tx, swap if swap.state is SwapState.PAID_IN else await _pay_in(tx, swap))
+        await swap_store.note_transactions(tx, swap, exchange)
+
+
+async def _pay_in(tx: Tx, swap: Swap) -> Swap:
+    """The exchange has the deposit. What it cost in gas is known to GCHostPay alone."""
+    paid_in = await swap_store.advance(tx, await swap_store.advance(tx, swap, SwapState.PAYING), SwapState.PAID_IN)
+    if (posting := books.paid_in(swap, Amount.zero(ETH))) is not None:
+        await tx.post(posting)
+    return paid_in
+
+
+async def _tell_a_person(work: Work, swap: Swap, exchange: Exchange) -> None:
+    """Once for each state; the exchange is looked at on and on, as it may yet be paid or finish."""
+    why = f"exchange {exchange.id} is {exchange.status}; your GCHostPay was told to pay it, and it is not replaced"
+    if work.message.payload.get("told") == exchange.status:
+        raise Retry(why, LOOK_AGAIN_S)
+    verifying = exchange.status is Status.VERIFYING
+    async with work.commit() as tx:
+        for payout in await swap_store.payouts_of(tx, swap.id):
+            hold = Hold.VERIFYING if verifying else Hold.EXCHANGE_FAILED
+            await store.keep(tx, payout, hold, why, as_state=State.HELD if verifying else State.REVIEW)
+        await _send_follow(tx, work, swap, told=exchange.status, delay_s=LOOK_AGAIN_S)
+
+
+async def _take_task_back(external: ExternalHostPay | None, swap: Swap) -> None:
+    """Before the exchange is asked: a task that GCHostPay has only refused so far would be delivered again, and pay an
+    exchange that another one has replaced."""
+    if external is None:
+        raise Retry(f"swap {swap.id} is for your own GCHostPay, and PAYOUTS_HOSTPAY is not external here")
+    try:
+        await external.delete_task(task_name(swap))
+    except Unavailable as error:
+        raise Retry(f"whether GCHostPay still has a task of swap {swap.id} is not certain: {error}") from error
+
+
+async def _follow_word(work: Work, swap: Swap, exchange: Exchange) -> None:
+    """People say that it was never paid, or that what was paid is lost. The exchange must not say otherwise."""
+    by = work.message.payload.get("unpaid_by")
+    given_up = exchange.status in (TOO_LATE if by is None else TOO_LATE | {Status.NEW, Status.WAITING})
+    wanted = SwapState.PAID_IN if by is None else SwapState.CREATED
+    if not given_up or swap.state is not wanted:
+        why = f"exchange {exchange.id} is {exchange.status}, and swap {swap.id} is {swap.state}: nothing was ended"
+        async with work.commit(rejected=why) as tx:
+            for payout in await swap_store.payouts_of(tx, swap.id):
+                if payout.held_from is not None and payout.hold is not None:
+                    await store.keep(tx, payout, payout.hold, why, as_state=payout.state)
+        return
+    async with work.commit() as tx:
+        await swap_store.payouts_of(tx, swap.id)
+        current = await swap_store.locked_swap(tx, swap.id)
+        if current.state is not wanted:
+            raise Retry(f"swap {swap.id} is {current.state} by now", after_s=0.0)
+        if by is not None:
+            reason = f"{by}: GCHostPay has not paid exchange {exchange.id}, which is {exchange.status}"
+            await swap_store.lapse(tx, current, reason, unpaid_by=str(by))
+        else:
+            reason = f"{work.message.payload['written_off_by']}: the deposit of {swap.id} is written off"
+            await refunds.close(tx, current, current.amount, reason)
+        await keep_priced(tx, swap, Hold.EXCHANGE_FAILED, reason, State.REVIEW)
+
+
+async def _handed_over_for_s(work: Work, swap: Swap) -> float:
+    seconds: float = await work.read.fetchval(
+        "select extract(epoch from payonce.due_now() - $1::timestamptz)::float8", swap.handed_over_at
+    )
+    return seconds
+
+
+async def _send_follow(tx: Tx, work: Work, swap: Swap, *, delay_s: float = 0.0, **known: str) -> None:
+    message = work.message
+    await tx.send(
+        EXTERNAL, {"swap_id": swap.id, **known}, action=FOLLOW_EXCHANGE, correlation_id=message.correlation_id,
+        lane=message.lane, delay_s=delay_s,
+    )  # fmt: skip

@@ -1,0 +1,265 @@
+"""GCHostPay: the host wallet pays the deposit of a swap, or the client where no swap is needed. Once."""
+
+from typing import Any
+
+from payonce.engine.messages.transaction import Tx
+from payonce.engine.messages.work import Work, handles
+from payonce.engine.monitoring import metrics
+from payonce.kit.money import Amount
+from payonce.kit.outcomes import Held, Retry, Unprocessable
+from payonce.services.payouts.handlers import older_services
+from payonce.services.payouts.handlers import prior_attempts as earlier
+from payonce.services.payouts.handlers import refused_key as pausing
+from payonce.services.payouts.handlers.payloads import fields_of
+from payonce.services.payouts.handlers.swap_replacement import lapse_and_keep, lapse_and_swap_anew
+from payonce.services.payouts.handlers.wallet import HostWallet, PayDeposit
+from payonce.services.payouts.messages.tokens import hops
+from payonce.services.payouts.model import (
+    BY_EXTERNAL,
+    ETH,
+    ETH_NETWORK,
+    ETH_TICKER,
+    UNDER_WAY,
+    Hold,
+    Payout,
+    State,
+    Swap,
+    SwapState,
+)  # fmt: skip
+from payonce.services.payouts.policies import FOLLOW, HOSTPAY
+from payonce.services.payouts.store import swap_details as swap_reading
+from payonce.services.payouts.store import swaps as swap_store
+from payonce.services.payouts.store import wallet as wallet_store
+from payonce.services.payouts.store import wallet_limits
+from payonce.services.payouts.store.swap_details import Seen
+from payonce.vendors.changenow.port import (
+    ChangeNow,
+    Code,
+    Exchange,
+    ExchangeRefused,
+    Status,
+    same_address,
+    same_amount,
+)
+from payonce.vendors.evm.port import Market
+
+FUNDS_LOOK_S = 300.0
+"""How often a payment looks whether the wallet has been filled up; whoever fills it is a person."""
+PAID_IN_WITHIN_S = 1_800.0
+"""What an exchange must still be valid for when its deposit is paid: a quarter of an hour until a block of mainnet is
+final, and as much again for one that has to offer more first."""
+
+UNPAID = frozenset({Status.NEW, Status.WAITING})
+TOO_LATE = frozenset({Status.EXPIRED, Status.FAILED, Status.REFUNDED})
+
+
+@handles(HOSTPAY)
+async def pay_swap(work: Work, changenow: ChangeNow, host: HostWallet) -> None:
+    """Pay the deposit. Running twice is harmless: nonce and bytes are on record first."""
+    asked = fields_of(work, hops.HostPay)
+    seen = await swap_reading.see_exchange(work.read, asked.unique_id, asked.cn_api_id)
+    if seen is None:
+        if older_services.is_from_older_service(work):
+            older_services.refuse(
+                work,
+                f"no swap {asked.cn_api_id!r} of {asked.unique_id!r} is on record; let the older GCHostPay pay it",
+            )
+        raise _stranger(asked)
+    swap = seen.swap
+    if swap.paid_by == BY_EXTERNAL:
+        async with work.commit(rejected=f"swap {swap.id} is paid by your own GCHostPay, and by nobody else"):
+            return
+    match swap.state:
+        case SwapState.CREATED:
+            try:
+                wanted = await _may_be_paid(work, changenow, host, asked, seen)
+            except ExchangeRefused as no:
+                await not_told(work, swap, no)
+                return
+            if not wanted:
+                return
+        case SwapState.PAYING:
+            pass  # an earlier run died on its way: the record says how far it came
+        case SwapState.PAID_IN:
+            async with work.commit() as tx:
+                await send_follow(tx, work, swap)
+            return
+        case _:
+            return
+    await _pay(work, host, seen)
+
+
+async def _pay(work: Work, host: HostWallet, seen: Seen) -> None:
+    lease, swap = await host.lease(), seen.swap
+    effect = PayDeposit(host, work.read, swap)
+    effect.tenants = seen.lanes
+
+    async def intent(tx: Tx) -> None:
+        """Everything that must be on record before the first byte leaves."""
+        carried = await _still_to_be_paid(tx, swap)
+        await swap_store.advance(tx, swap, SwapState.PAYING, carried=carried)
+        # Last, since all payments wait for the wallet's row.
+        await effect.sign(tx, lease)
+        # Behind its lock: of two payments that pass each alone, the second sees the first.
+        if why := await wallet_limits.exceeded(tx, swap):
+            raise Retry(why, after_s=0.0)
+
+    await work.effect(effect, key=f"{swap.id}/pay", scope=swap.scope, intent=intent)
+    metrics.WALLET_PAYMENTS.labels(swap.amount.asset.code, "sent").inc()
+    async with work.commit() as tx:
+        await wallet_store.note_sent(tx, swap)
+        await send_follow(tx, work, swap)
+
+
+async def _still_to_be_paid(tx: Tx, swap: Swap) -> list[Payout]:
+    """The questions to exchange and chain took their time: a person may have stopped it since. From here to the end of
+    the transaction nobody can. The payouts that it carries, locked; whether the swap is still as it was read, the move
+    that follows tells."""
+    if swap.state is not SwapState.CREATED:
+        # It was so at the first look, and will be at the next.
+        raise Retry(f"swap {swap.id} is {swap.state}, and the effect that pays it is not on record")
+    carried = await swap_store.payouts_of(tx, swap.id)
+    for payout in carried:
+        if payout.state not in UNDER_WAY:
+            raise Retry(f"payout {payout.id} is {payout.state} since this moment", after_s=0.0)
+    return carried
+
+
+async def send_follow(tx: Tx, work: Work, swap: Swap, *, delay_s: float = 0.0, **known: str | int) -> None:
+    """The message that sees a payment to its end. It ends with the message that it follows from, so there is one.
+    `known` is what that one found out and the next one goes on from."""
+    payload: dict[str, Any] = {"swap_id": swap.id, **known}
+    message = work.message
+    await tx.send(
+        FOLLOW, payload, correlation_id=message.correlation_id, lane=message.lane, delay_s=delay_s
+    )  # fmt: skip
+
+
+async def _may_be_paid(work: Work, changenow: ChangeNow, host: HostWallet, asked: hops.HostPay, seen: Seen) -> bool:
+    """Whether everything that is known agrees that this deposit is wanted. If not, the message has been settled."""
+    swap = seen.swap
+    older = older_services.is_from_older_service(work)
+    if (wrong := _differs(asked, swap, host.wallet.address, as_double=older)) is not None:
+        await _keep(work, swap, Hold.MISMATCH, wrong)
+        return False
+    if seen.kept is not None:
+        why = f"payout {seen.kept} was given to a person before it was paid"
+        async with work.commit(rejected=why) as tx:
+            await lapse_and_swap_anew(tx, swap, why)
+        return False
+    if seen.has_earlier and (why := await earlier.paid_after_all(work, changenow, host, swap)):
+        await _keep(work, swap, Hold.MISMATCH, why, State.REVIEW)
+        return False
+    if not swap.direct:
+        exchange = await changenow.exchange(asked.cn_api_id)
+        if exchange is None:
+            raise Retry(f"the exchange does not know {asked.cn_api_id} yet")
+        if not await waits_for_us(work, seen, exchange):
+            return False
+    if why := await wallet_limits.exceeded(work.read, swap):
+        async with work.commit(rejected=why) as tx:
+            await wallet_limits.ask_for(tx, swap, why)
+        return False
+    await _has_funds(work, host, swap)
+    return True
+
+
+async def not_told(work: Work, swap: Swap, no: ExchangeRefused) -> None:
+    """Of this exchange or of one of an earlier round: nothing is paid before it is known."""
+    if no.code is not Code.NOT_ALLOWED:
+        raise Retry(f"the exchange does not say how {swap.cn_api_id} stands: {no.reason}") from no
+    await pausing.pause_and_put_back(work, no.reason)
+
+
+async def waits_for_us(work: Work, seen: Seen, exchange: Exchange) -> bool:
+    """Whether the exchange waits for the very deposit on record. If not, the message has been settled."""
+    swap, status = seen.swap, exchange.status
+    if status in TOO_LATE:
+        async with work.commit(rejected=f"exchange {exchange.id} is {status}") as tx:
+            await lapse_and_swap_anew(tx, swap, f"exchange {exchange.id} was {status} before it was paid")
+        return False
+    if status is Status.VERIFYING:
+        await _keep(work, swap, Hold.VERIFYING, f"exchange {exchange.id} is verifying before it was paid")
+        return False
+    if status not in UNPAID:
+        why = f"exchange {exchange.id} is {status}, and we have paid nothing"
+        await _keep(work, swap, Hold.MISMATCH, why, State.REVIEW)
+        return False
+    expected = exchange.expected_from
+    assert swap.payin_address is not None
+    if not same_address(exchange.payin_address, swap.payin_address) or (
+        expected is not None and not same_amount(expected, swap.amount.to_decimal())
+    ):  # fmt: skip
+        why = f"exchange {exchange.id} asks for another amount or address than it did when it was made"
+        await _keep(work, swap, Hold.MISMATCH, why)
+        return False
+    if seen.left_s is not None and seen.left_s < PAID_IN_WITHIN_S:
+        why = f"exchange {exchange.id} is valid for {seen.left_s:.0f} s, and a deposit needs {PAID_IN_WITHIN_S:.0f}"
+        async with work.commit(rejected=why) as tx:
+            await lapse_and_swap_anew(tx, swap, why)
+        return False
+    return True
+
+
+def _differs(asked: hops.HostPay, swap: Swap, wallet: str, *, as_double: bool = False) -> str | None:
+    """What the message says against what is on record; the record stands. `as_double`: its token of version 1 carries
+    the nearest double of the amount."""
+    amount = swap.amount.to_decimal()
+    same = same_amount(asked.from_amount, amount) if as_double else asked.from_amount == amount
+    if (asked.from_currency, asked.from_network) != (ETH_TICKER, ETH_NETWORK) or swap.amount.asset != ETH:
+        return f"the wallet was told to pay {asked.from_currency} on {asked.from_network}; it pays ether on ethereum"
+    if swap.payin_address is None or not same_address(asked.payin_address, swap.payin_address) or not same:
+        return "the wallet was told to pay another amount or address than is on record"
+    if swap.payin_extra_id is not None:
+        return "the deposit address needs a memo, which ether cannot carry"
+    if asked.payin_address.lower() == wallet.lower():
+        return f"the wallet {wallet} was told to pay itself"
+    return None
+
+
+async def _has_funds(work: Work, host: HostWallet, swap: Swap) -> None:
+    """Before a nonce is taken: one that cannot be paid for would hold up all that stand behind it. Those that look in
+    the same moment find the same funds; whoever takes the nonces counts once more, behind the wallet's lock."""
+    market = await host.market(swap.amount.asset)
+    pressure = await wallet_store.pressure_on(work.read, host.wallet.address, swap, market.next_nonce)
+    await _nonce_is_free(host, market, pressure.nonce)
+    needed = swap.amount + pressure.in_flight + market.fees.most + pressure.gas_in_flight
+    if market.balance < needed:
+        _observe(market.balance, low=True)
+        why = (f"the wallet {host.wallet.address} holds {market.balance} and needs {needed} for what is under way and "
+               f"{swap.id}; fill it up")  # fmt: skip
+        await host.note_waiting(swap, why)
+        raise Held(why, FUNDS_LOOK_S)
+    if swap.waits_for is not None:
+        await host.note_waiting(swap, None)
+    # One that fits does not make the wallet full enough for another that waits.
+    below = pressure.low_balance is not None and market.balance < pressure.low_balance
+    _observe(market.balance, low=below or pressure.others_wait)
+
+
+async def _nonce_is_free(host: HostWallet, market: Market, nonce: int) -> None:
+    """A nonce that a transaction of somebody else waits with is neither taken nor passed over: if that one is dropped,
+    all that we signed behind it would wait for ever."""
+    if market.pending_nonce <= nonce:
+        return
+    why = (
+        f"a transaction that is not ours waits with nonce {nonce} of the wallet {host.wallet.address}; nothing is "
+        "paid until it is in a block or gone: find out who else signs with the wallet's key"
+    )
+    await host.tell_of_nonce(nonce, why)
+    raise Held(why, wallet_store.FOREIGN_LOOK_S)
+
+
+def _observe(balance: Amount, *, low: bool) -> None:
+    metrics.WALLET_BALANCE.labels(balance.asset.code).set(float(balance.to_decimal()))
+    metrics.WALLET_LOW.labels(balance.asset.code).set(int(low))
+
+
+async def _keep(work: Work, swap: Swap, hold: Hold, why: str, as_state: State = State.HELD) -> None:
+    async with work.commit(rejected=why) as tx:
+        await lapse_and_keep(tx, swap, hold, why, as_state)
+
+
+def _stranger(asked: hops.HostPay) -> Unprocessable:
+    """Nothing is paid that is not on record here, whoever signed the token."""
+    return Unprocessable(f"no swap {asked.cn_api_id!r} of {asked.unique_id!r} is on record; nothing was paid")

@@ -1,0 +1,118 @@
+"""Tasks of older services, whose tokens (version 1) name no message on record here.
+
+A request for an estimate, or the answer to one, says all that a payout needs: the payout is taken up from it. A token
+of a later hop names what the older service has on record and we have not, so it is refused: the task stays with its
+sender, and the message is parked with the reason when a day has not helped. No such task ends as a success with
+nothing done.
+"""
+
+from decimal import ROUND_HALF_EVEN, Decimal
+from typing import Final, NoReturn
+
+from payonce.engine.messages.transaction import Tx
+from payonce.engine.messages.work import Work
+from payonce.engine.outbox import end_kept
+from payonce.kit.log import get_logger
+from payonce.kit.money import Amount
+from payonce.kit.outcomes import Retry
+from payonce.services.payouts.api import webhook as intake
+from payonce.services.payouts.domain.addresses import in_one_spelling, key_of, wrong_with
+from payonce.services.payouts.domain.config import Terms
+from payonce.services.payouts.handlers.payloads import number_of
+from payonce.services.payouts.messages.tokens import hops
+from payonce.services.payouts.model import USDT, Hold, Payout, State, payout_from
+from payonce.services.payouts.policies import ESTIMATE
+from payonce.services.payouts.store import payouts as store
+from payonce.services.payouts.store.orders import receive
+from payonce.vendors.changenow.port import same_amount
+
+CLOCKS_APART_S: Final = 300
+"""How far an older service's clock may be behind ours: by that much an answer may seem older than its request."""
+
+LEAST: Final = Decimal("0.000001")
+"""Of USDT, a millionth: less is no amount."""
+ADDRESS_MAX_CHARS: Final = 200
+"""What a payout on record has room for."""
+
+log = get_logger(__name__)
+
+
+def is_from_older_service(work: Work) -> bool:
+    return hops.OLDER in work.message.payload
+
+
+def refuse(work: Work, reason: str) -> NoReturn:
+    """Leaves the task to its sender."""
+    log.error("older_service_refused", queue=work.message.queue, message_id=str(work.message.id), reason=reason)
+    raise Retry(reason)
+
+
+async def take_up(work: Work, terms: Terms, told: hops.EstimateRequest | hops.EstimateResponse, usdt: Decimal) -> None:
+    """A payout for what an older service handed over. Its message is known by the task that brought it, so the same
+    task is one payout; what looks like another one of the last day goes to review."""
+    asked = _asked(work, told, usdt)
+    wrong = _wrong_address(terms, asked)
+    async with work.commit() as tx:
+        payout = (await receive(tx, asked, str(work.message.id), estimate=wrong is None)).payout
+        if wrong is not None and payout.state is State.RECEIVED:
+            await store.keep(tx, payout, Hold.BAD_ADDRESS, wrong)
+    log.info("payout_taken_up", payout=payout.id, queue=work.message.queue, amount=str(payout.adjusted))
+
+
+async def find_asked_for(work: Work, told: hops.EstimateResponse) -> Payout | None:
+    """The payout that an older estimator's answer is about, by all that a token of version 1 says of it: the oldest one
+    that waits for its price, else the newest that has one. None where no request of ours can have been answered: an
+    older service has asked for itself."""
+    if work.message.payload.get(hops.OLDER) != hops.EMIT:
+        return None
+    rows = await work.read.fetch(
+        """
+        select * from payouts.payouts
+        where user_id = $1 and closed_channel_id = $2 and payouts.address_key(wallet_address) = $3
+          and payout_currency = $4 and payout_network = $5
+          and created_at < to_timestamp($6::float8)
+        order by state <> 'received', case when state = 'received' then created_at end, created_at desc
+        """,
+        told.user_id, told.closed_channel_id, key_of(told.wallet_address), told.payout_currency.lower(),
+        told.payout_network.lower(), number_of(work, hops.MADE_AT, 0) + CLOCKS_APART_S,
+    )  # fmt: skip
+    found = (payout_from(row) for row in rows)
+    return next((each for each in found if same_amount(told.from_amount_usdt, each.adjusted.to_decimal())), None)
+
+
+async def end_requests(tx: Tx, work: Work, payout: Payout) -> None:
+    """An older estimator answers and settles nothing here: without this it would be asked again every minute."""
+    if is_from_older_service(work):
+        await end_kept(tx.connection, ESTIMATE.queue, payout.id, "an older service has answered it")
+
+
+def _asked(work: Work, told: hops.EstimateRequest | hops.EstimateResponse, usdt: Decimal) -> intake.Asked:
+    """The older service has kept its fee already: what it hands over is the whole price here."""
+    # Before it is rounded: an amount that is far too large has more digits than rounding works with.
+    if not LEAST <= usdt <= intake.PRICE_MAX.to_decimal():
+        refuse(work, f"the token asks for {usdt:f} USDT; it must be at least {LEAST} and at most {intake.PRICE_MAX}")
+    price = Amount.from_decimal(usdt.quantize(LEAST, ROUND_HALF_EVEN), USDT)
+    if not 1 <= len(told.wallet_address) <= ADDRESS_MAX_CHARS:
+        refuse(
+            work,
+            f"the token's wallet_address has {len(told.wallet_address)} characters; it must have 1 to "
+            f"{ADDRESS_MAX_CHARS}",
+        )
+    try:
+        currency, network = (intake.ticker(name, getattr(told, name)) for name in ("payout_currency", "payout_network"))
+        channel = intake.channel(told.closed_channel_id)
+    except intake.NotTaken as no:
+        refuse(work, f"the token cannot become a payout: {no}")
+    return intake.Asked(
+        payment_id=None, user_id=told.user_id, closed_channel_id=channel,
+        wallet_address=in_one_spelling(network, told.wallet_address), extra_id=None, says_extra_id=False,
+        payout_currency=currency, payout_network=network, price=price, fee=Amount.zero(USDT), adjusted=price,
+    )  # fmt: skip
+
+
+def _wrong_address(terms: Terms, asked: intake.Asked) -> str | None:
+    if (wrong := wrong_with(asked.payout_network, asked.wallet_address)) is not None:
+        return f"wallet_address {wrong}"
+    if key_of(asked.wallet_address) == key_of(terms.host_wallet):
+        return "wallet_address is the wallet that pays, which cannot pay itself"
+    return None

@@ -1,0 +1,381 @@
+"""After the payment left: to its final receipt, and to the end of the exchange, by looking again and again."""
+
+from typing import Final
+
+from payonce.engine.ledger import Posting, Reference, moved
+from payonce.engine.messages.transaction import Tx
+from payonce.engine.messages.work import Work, handles
+from payonce.engine.monitoring import metrics
+from payonce.kit.money import Amount
+from payonce.kit.outcomes import NotSent, Retry, Unknown
+from payonce.services.payouts import ledger as books
+from payonce.services.payouts.handlers import refused_key as pausing
+from payonce.services.payouts.handlers.hostpay import send_follow
+from payonce.services.payouts.handlers.payloads import number_of
+from payonce.services.payouts.handlers.prior_attempts import GIVEN_UP, UNFUNDED
+from payonce.services.payouts.handlers.swap_replacement import keep_priced, swap_anew
+from payonce.services.payouts.handlers.wallet import BumpPayment, HostWallet, answered
+from payonce.services.payouts.model import ETH, Hold, State, Swap, SwapState
+from payonce.services.payouts.policies import FOLLOW, HOSTPAY
+from payonce.services.payouts.store import payouts as store
+from payonce.services.payouts.store import refunds
+from payonce.services.payouts.store import swaps as swap_store
+from payonce.services.payouts.store import wallet as wallet_store
+from payonce.services.payouts.store.wallet import Attempt, PaymentState, WalletPayment, Way
+from payonce.vendors.changenow.port import ChangeNow, Code, Exchange, ExchangeRefused, Status
+from payonce.vendors.evm.port import Incoming, Receipt
+
+BUMP_AFTER_S: Final = 180.0
+"""A payment that is in no block after so long is offered for more: fifteen blocks of mainnet."""
+SEEN_WITHIN_S: Final = 4 * 3_600.0
+"""A deposit that is final and that the exchange does not see for so long goes before a person."""
+LOOK_AGAIN_S: Final = 300.0
+"""While a person has it."""
+LOST_LOOKS: Final = 6
+LOST_LOOK_S: Final = 600.0
+"""A payment whose nonce is used is lost when at so many looks, so far apart, no receipt of it is shown."""
+MISSING: Final = "missing"
+"""What a person was told of a payment that the exchange sees and the chain does not show."""
+REFUND_WITHIN_S: Final = 4 * 3_600.0
+"""A refund that was announced and is not final on the chain for so long goes before a person."""
+OVERDUE: Final = "overdue"
+"""What a person was told of such a one."""
+SHORT: Final = "short"
+"""What a person was told of a refund that was not the deposit."""
+
+TELLING: Final = {
+    Status.FAILED: (Hold.EXCHANGE_FAILED, State.REVIEW),
+    Status.EXPIRED: (Hold.EXCHANGE_FAILED, State.REVIEW),
+    Status.VERIFYING: (Hold.VERIFYING, State.HELD),
+    Status.WAITING: (Hold.EXCHANGE_FAILED, State.REVIEW),
+    Status.NEW: (Hold.EXCHANGE_FAILED, State.REVIEW),
+}
+"""What a person hears of a paid exchange in these states. It is never paid for a second time."""
+
+
+@handles(FOLLOW)
+async def follow_payment(work: Work, changenow: ChangeNow, host: HostWallet) -> None:
+    """Look once at where a payment stands; what is not at its end is looked at again later."""
+    way = await wallet_store.way_of(work.read, str(work.message.payload.get("swap_id")))
+    swap = way.swap
+    try:
+        match swap.state:
+            case SwapState.PAYING:
+                await _follow_on_chain(work, changenow, host, way)
+            case SwapState.PAID_IN if {"returned_by", "written_off_by"} & work.message.payload.keys():
+                await _follow_word(work, changenow, host, swap)
+            case SwapState.PAID_IN:
+                await _follow_at_exchange(work, changenow, host, swap)
+    except ExchangeRefused as no:
+        await _not_told(work, swap, no)
+
+
+async def _follow_on_chain(work: Work, changenow: ChangeNow, host: HostWallet, way: Way) -> None:
+    swap, paid, attempts = way.swap, way.paid, way.attempts
+    if paid is None:
+        raise Retry(f"no payment of {swap.id} is on record yet")
+    if paid.state is not PaymentState.SIGNED:
+        return
+    if attempts[0].number > 1:
+        # Of a bump whose answer was lost: its end must be known before this message can end.
+        bump = BumpPayment(host, work.read, paid, attempts[0].number, attempts[0].signed.fees)
+        await work.effect(bump, key=bump.key)
+    standing = await answered(host.wallet.standing([attempt.signed.hash for attempt in attempts]))
+    # All attempts have one nonce, so at most one of them is in a block.
+    receipt = standing.receipts[0] if standing.receipts else None
+    if receipt is None and paid.nonce < standing.final_nonce:
+        await _miss(work, changenow, swap, paid)
+    elif receipt is None:
+        await _tell_of_gap(work, host, paid, attempts[0], standing.next_nonce)
+        # What stands behind another one waits for that one, not for more money.
+        await _send_again(work, host, swap, paid, attempts[0], is_next=paid.nonce == standing.next_nonce)
+    elif not receipt.final:
+        raise Retry(f"the payment of {swap.id} is in block {receipt.block_number}, which is not final yet")
+    elif receipt.succeeded:
+        await _record_paid_in(work, swap, receipt)
+    else:
+        await _record_reverted(work, swap, receipt)
+
+
+async def _tell_of_gap(work: Work, host: HostWallet, paid: WalletPayment, newest: Attempt, next_nonce: int) -> None:
+    """When the nonce that the chain waits for is none of ours, nothing of ours gets into a block."""
+    if newest.age_s < BUMP_AFTER_S or next_nonce >= paid.nonce:
+        return
+    if await wallet_store.free_nonce(work.read, paid.wallet, next_nonce) == next_nonce:
+        why = (
+            f"nonce {next_nonce} of the wallet {paid.wallet} is in no block and was never ours: nonce {paid.nonce} and "
+            "all behind it wait. The next payment of the wallet takes it"
+        )
+        await host.tell_of_nonce(next_nonce, why)
+
+
+async def _send_again(
+    work: Work, host: HostWallet, swap: Swap, paid: WalletPayment, newest: Attempt, *, is_next: bool
+) -> None:
+    """The same bytes, or after a while others of the same nonce that offer more."""
+    lease = await host.lease()
+    if is_next and newest.age_s >= BUMP_AFTER_S and (bump := await _bump(work, host, paid, newest)) is not None:
+        sent = await work.effect(bump, key=bump.key, intent=lambda tx: bump.sign(tx, lease, swap, newest))
+        metrics.WALLET_PAYMENTS.labels(paid.payment.asset, "bumped").inc()
+        raise Retry(f"the payment of {swap.id} was in no block, and offers more now: {sent.taken}")
+    try:
+        taken = await host.wallet.broadcast(newest.signed)
+    except (NotSent, Unknown) as silence:
+        raise Retry(f"the payment of {swap.id} is in no block, and {silence.reason}") from silence
+    raise Retry(f"the payment of {swap.id} is in no block yet; sent again: {taken}")
+
+
+async def _bump(work: Work, host: HostWallet, paid: WalletPayment, newest: Attempt) -> BumpPayment | None:
+    """None: the cap of the fees is reached, and the payment waits for the chain to become cheaper."""
+    market = await host.market(paid.payment.amount.asset)
+    fees = newest.signed.fees.bumped(market.fees, host.fee_cap_wei)
+    return None if fees is None else BumpPayment(host, work.read, paid, newest.number + 1, fees)
+
+
+async def _record_paid_in(work: Work, swap: Swap, receipt: Receipt) -> None:
+    async with work.commit() as tx:
+        await _settle(tx, swap, PaymentState.FINAL, receipt)
+        moved_in = await swap_store.advance(tx, swap, SwapState.PAID_IN)
+        if (posting := books.paid_in(swap, receipt.fee)) is not None:
+            await tx.post(posting)
+        if swap.direct:
+            await swap_store.finish(tx, moved_in)
+        else:
+            await send_follow(tx, work, moved_in)
+
+
+async def _record_reverted(work: Work, swap: Swap, receipt: Receipt) -> None:
+    why = f"transaction {receipt.hash} is final and was reverted: the gas is spent, nothing was transferred"
+    async with work.commit(rejected=why) as tx:
+        await _settle(tx, swap, PaymentState.REVERTED, receipt)
+        if receipt.fee:
+            await tx.post(_gas_in_vain(swap, receipt.fee))
+        await _in_vain(tx, swap, why)
+
+
+async def _miss(work: Work, changenow: ChangeNow, swap: Swap, paid: WalletPayment) -> None:
+    """Its nonce is used for ever, and no receipt of ours is shown. A node that answers from behind says the same of a
+    payment that was made, so one look decides nothing, and neither does the chain alone."""
+    looks = number_of(work, "missing", 0) + 1
+    if looks < LOST_LOOKS:
+        async with work.commit() as tx:
+            await send_follow(tx, work, swap, delay_s=LOST_LOOK_S, missing=looks)
+        return
+    if (exchange := await _seen(changenow, swap)) is None:
+        await _record_lost(work, swap, paid)
+        return
+    why = f"no receipt of the payment of {swap.id} is shown, and exchange {exchange.id} is {exchange.status}"
+    if work.message.payload.get("told") == MISSING:
+        raise Retry(why, LOOK_AGAIN_S)
+    async with work.commit() as tx:
+        await _keep(tx, swap, Hold.MISMATCH, f"{why}; it is not paid again", State.REVIEW)
+        await send_follow(tx, work, swap, told=MISSING, missing=looks, delay_s=LOOK_AGAIN_S)
+
+
+async def _seen(changenow: ChangeNow, swap: Swap) -> Exchange | None:
+    """The exchange, if it has seen money. A direct payment has none that could."""
+    if swap.direct:
+        return None
+    assert swap.cn_api_id is not None
+    exchange = await changenow.exchange(swap.cn_api_id)
+    if exchange is None:
+        raise Retry(f"the exchange does not know {swap.cn_api_id}, and whether it was paid")
+    return None if exchange.status in UNFUNDED else exchange
+
+
+async def _record_lost(work: Work, swap: Swap, paid: WalletPayment) -> None:
+    why = f"nonce {paid.nonce} of {paid.wallet} was used by a transaction that is not ours: {swap.id} is not paid"
+    async with work.commit(rejected=why) as tx:
+        await _settle(tx, swap, PaymentState.LOST, None)
+        await _in_vain(tx, swap, why)
+
+
+async def _in_vain(tx: Tx, swap: Swap, why: str) -> None:
+    """Nothing was transferred, for ever. Whether it is tried anew, with another exchange, a person decides."""
+    await swap_store.advance(tx, swap, SwapState.RETURNED, reason=why)
+    await keep_priced(tx, swap, Hold.MISMATCH, why, State.REVIEW)
+
+
+async def _settle(tx: Tx, swap: Swap, state: PaymentState, receipt: Receipt | None) -> None:
+    await wallet_store.settle(tx, swap, state, receipt)
+    metrics.WALLET_PAYMENTS.labels(swap.amount.asset.code, state).inc()
+
+
+def _gas_in_vain(swap: Swap, gas: Amount) -> Posting:
+    lines = moved(gas, books.HOST_WALLET, books.NETWORK_FEES)
+    return Posting(f"payout_swap:{swap.id}:reverted", Reference(books.SWAP, swap.id), lines, "reverted")
+
+
+async def _follow_word(work: Work, changenow: ChangeNow, host: HostWallet, swap: Swap) -> None:
+    """What people say of a deposit is done when neither the exchange nor the chain says otherwise."""
+    written_off = "written_off_by" in work.message.payload
+    if why := await _still_at_exchange(changenow, swap, "written off" if written_off else "back"):
+        async with work.commit(rejected=why) as tx:
+            await _keep(tx, swap, Hold.EXCHANGE_FAILED, why, State.REVIEW)
+    elif written_off:
+        await _write_off(work, swap)
+    else:
+        await _bring_back(work, host, swap)
+
+
+async def _still_at_exchange(changenow: ChangeNow, swap: Swap, said: str) -> str:
+    """Why a deposit is not what people say of it, by the exchange's word; empty when it has given the exchange up."""
+    assert swap.cn_api_id is not None
+    exchange = await changenow.exchange(swap.cn_api_id)
+    if exchange is None:
+        raise Retry(f"the exchange does not know {swap.cn_api_id}, whose deposit is said to be {said}")
+    return (
+        "" if exchange.status in GIVEN_UP else f"exchange {exchange.id} is {exchange.status}: its deposit is not {said}"
+    )
+
+
+async def _bring_back(work: Work, host: HostWallet, swap: Swap) -> None:
+    transaction_hash = str(work.message.payload.get("returned_by"))
+    incoming = await answered(host.wallet.incoming(transaction_hash, ETH))
+    if incoming is None or not incoming.final:
+        why = f"transaction {transaction_hash} is not final on the chain, or brought nothing to the wallet"
+        if await _now_s(work) - number_of(work, "since", 0) < REFUND_WITHIN_S:
+            raise Retry(why)
+        async with work.commit(rejected=why) as tx:
+            await _keep(tx, swap, Hold.EXCHANGE_FAILED, f"{why}; nothing of {swap.id} came back by it", State.REVIEW)
+        return
+    if why := await refunds.is_no_return(work.read, swap, incoming):
+        async with work.commit(rejected=why) as tx:
+            await _keep(tx, swap, Hold.EXCHANGE_FAILED, why, State.REVIEW)
+        return
+    async with work.commit() as tx:
+        found = await refunds.count(tx, swap.id, incoming)
+        if found.missing > refunds.may_keep(swap):
+            await _keep(tx, swap, Hold.EXCHANGE_FAILED, found.doubt, State.REVIEW)
+            return
+        reason = found.doubt or f"the deposit of {swap.id} came back by {transaction_hash} from {incoming.sender}"
+        await refunds.close(tx, found.swap, found.missing, reason)
+        await keep_priced(tx, swap, Hold.EXCHANGE_FAILED, reason, State.REVIEW)
+
+
+async def _write_off(work: Work, swap: Swap) -> None:
+    async with work.commit() as tx:
+        await swap_store.payouts_of(tx, swap.id)
+        current = await swap_store.locked_swap(tx, swap.id)
+        if current.state is not SwapState.PAID_IN:
+            raise Retry(f"swap {swap.id} is {current.state} by now")
+        missing = current.amount - await refunds.counted_of(tx, swap.id)
+        reason = f"{work.message.payload['written_off_by']}: {missing} of the deposit of {swap.id} is written off"
+        await refunds.close(tx, current, missing, reason)
+        await keep_priced(tx, swap, Hold.EXCHANGE_FAILED, reason, State.REVIEW)
+
+
+async def _follow_at_exchange(work: Work, changenow: ChangeNow, host: HostWallet, swap: Swap) -> None:
+    assert swap.cn_api_id is not None
+    exchange = await changenow.exchange(swap.cn_api_id)
+    if exchange is None:
+        raise Retry(f"the exchange does not know {swap.cn_api_id}, which was paid")
+    match exchange.status:
+        case Status.FINISHED:
+            await _record_finished(work, swap, exchange)
+        case Status.REFUNDED:
+            await _take_back(work, host, swap, exchange)
+        case Status.FAILED | Status.EXPIRED | Status.VERIFYING:
+            await _tell_a_person(work, swap, exchange)
+        case Status.WAITING | Status.NEW if await _paid_for_s(work, swap) > SEEN_WITHIN_S:
+            await _tell_a_person(work, swap, exchange)
+        case status:
+            raise Retry(f"exchange {exchange.id} is {status}")
+
+
+async def _not_told(work: Work, swap: Swap, no: ExchangeRefused) -> None:
+    """Without a key nothing new is paid. This queue goes on: payments that are on the chain need it."""
+    if no.code is not Code.NOT_ALLOWED:
+        raise Retry(f"the exchange does not say how {swap.cn_api_id} stands: {no.reason}", LOOK_AGAIN_S) from no
+    async with work.commit() as tx:
+        await pausing.pause(tx, HOSTPAY.queue, no.reason)
+        known = {name: value for name, value in work.message.payload.items() if name != "swap_id"}
+        await send_follow(tx, work, swap, delay_s=LOOK_AGAIN_S, **known)
+
+
+async def _record_finished(work: Work, swap: Swap, exchange: Exchange) -> None:
+    async with work.commit() as tx:
+        await swap_store.finish(tx, swap)
+        await swap_store.note_transactions(tx, swap, exchange)
+
+
+async def _take_back(work: Work, host: HostWallet, swap: Swap, exchange: Exchange) -> None:
+    """Another swap only when the money is back, by the chain's word, and all of it but the fee of sending it."""
+    if exchange.refund_hash is None:
+        await _await_refund(work, swap, f"exchange {exchange.id} is refunded, and does not say by which transaction")
+        return
+    incoming = await answered(host.wallet.incoming(exchange.refund_hash.lower(), ETH))
+    if incoming is None or not incoming.final:
+        why = f"the refund of exchange {exchange.id}, {exchange.refund_hash}, is not final on the chain yet"
+        await _await_refund(work, swap, why)
+        return
+    reason = f"exchange {exchange.id} sent {incoming.amount} back"
+    if work.message.payload.get("told") == SHORT and await _is_counted(work, incoming):
+        raise Retry(f"{reason}, which is not what was paid; a person has it", LOOK_AGAIN_S)
+    async with work.commit() as tx:
+        found = await refunds.count(tx, swap.id, incoming)
+        if found.missing > refunds.may_keep(swap):
+            await _keep(tx, swap, Hold.EXCHANGE_FAILED, f"{found.doubt}; it is not paid again", State.REVIEW)
+            await send_follow(tx, work, swap, told=SHORT, delay_s=LOOK_AGAIN_S)
+            return
+        await refunds.close(tx, found.swap, found.missing, reason)
+        if found.doubt:
+            await keep_priced(tx, swap, Hold.MISMATCH, found.doubt, State.REVIEW)
+        else:
+            await swap_anew(tx, swap, reason)
+
+
+async def _await_refund(work: Work, swap: Swap, why: str) -> None:
+    """It may take hours, and not for ever: then a person hears of it, once."""
+    if work.message.payload.get("told") == OVERDUE:
+        raise Retry(why, LOOK_AGAIN_S)
+    now, since = await _now_s(work), number_of(work, "refunded_since", 0)
+    if since and now - since < REFUND_WITHIN_S:
+        raise Retry(why)
+    async with work.commit() as tx:
+        if not since:
+            await send_follow(tx, work, swap, refunded_since=now)
+            return
+        await _keep(tx, swap, Hold.EXCHANGE_FAILED, f"{why}; it is not paid again", State.REVIEW)
+        await send_follow(tx, work, swap, told=OVERDUE, delay_s=LOOK_AGAIN_S)
+
+
+async def _is_counted(work: Work, incoming: Incoming) -> bool:
+    """Whether a person has been told of this very transaction: then another one is waited for."""
+    found: bool = await work.read.fetchval(
+        "select exists (select from payouts.refunds where hash = $1)", incoming.hash.lower()
+    )
+    return found
+
+
+async def _tell_a_person(work: Work, swap: Swap, exchange: Exchange) -> None:
+    """Once for each state; the exchange is looked at on and on, as it may yet finish or send the money back."""
+    why = f"exchange {exchange.id} is {exchange.status} although it was paid; it is not paid again"
+    if work.message.payload.get("told") == exchange.status:
+        raise Retry(why, LOOK_AGAIN_S)
+    hold, as_state = TELLING[exchange.status]
+    async with work.commit() as tx:
+        await _keep(tx, swap, hold, why, as_state)
+        await send_follow(tx, work, swap, told=exchange.status, delay_s=LOOK_AGAIN_S)
+
+
+async def _keep(tx: Tx, swap: Swap, hold: Hold, why: str, as_state: State) -> None:
+    for carried in await swap_store.payouts_of(tx, swap.id):
+        await store.keep(tx, carried, hold, why, as_state=as_state)
+
+
+async def _paid_for_s(work: Work, swap: Swap) -> float:
+    """Since the deposit was seen to be final."""
+    seconds: float = await work.read.fetchval(
+        """
+        select extract(epoch from payonce.due_now() - updated_at)::float8 from payouts.wallet_payments
+        where swap_id = $1
+        """,
+        swap.id,
+    )
+    return seconds
+
+
+async def _now_s(work: Work) -> int:
+    now: int = await work.read.fetchval("select extract(epoch from payonce.due_now())::bigint")
+    return now

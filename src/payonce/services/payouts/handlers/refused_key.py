@@ -1,0 +1,28 @@
+"""When the exchange does not accept our key: nothing is wrong with any payout, and nothing helps but a person."""
+
+from payonce.engine.messages.transaction import Tx
+from payonce.engine.messages.work import Work
+from payonce.services.payouts.policies import QUEUES
+
+AGAIN_AFTER_S = 60.0
+
+
+async def pause_and_put_back(work: Work, reason: str) -> None:
+    """Pauses the queue, which every overview then shows, and keeps the message in it."""
+    message = work.message
+    [policy] = [policy for policy in QUEUES if policy.queue == message.queue]
+    async with work.commit(rejected=refused_key(reason)) as tx:
+        await pause(tx, message.queue, reason)
+        await tx.send(
+            policy, message.payload, key=f"again:{message.id}", correlation_id=message.correlation_id,
+            lane=message.lane, delay_s=AGAIN_AFTER_S,
+        )  # fmt: skip
+
+
+async def pause(tx: Tx, queue: str, reason: str) -> None:
+    """The queue of the message, or another one that must not go on either."""
+    await tx.pause(queue, refused_key(reason), by="payouts")
+
+
+def refused_key(reason: str) -> str:
+    return f"ChangeNOW does not accept our key: {reason}"

@@ -1,0 +1,218 @@
+"""The host wallet as hostpay uses it: one writer by lease, what the chain asks for now, and the effect that pays."""
+
+import asyncio
+import time
+from collections.abc import Awaitable
+from typing import Final, TypeVar
+
+import msgspec
+
+from payonce.engine.database import leases
+from payonce.engine.database.connections import Database
+from payonce.engine.effects import Effect, Rebroadcast
+from payonce.engine.messages.model import Lease
+from payonce.engine.messages.transaction import Reader, Tx
+from payonce.kit.log import get_logger
+from payonce.kit.money import Amount, Asset
+from payonce.kit.outcomes import Held, NotSent, Retry, Stale, Unknown
+from payonce.services.payouts.model import Swap
+from payonce.services.payouts.policies import VENDOR_TIMEOUT_S
+from payonce.services.payouts.store import wallet as wallet_store
+from payonce.services.payouts.store.wallet import Attempt, PayRequest, WalletPayment
+from payonce.vendors.evm.port import Fees, Market, Payment, Signed, Taken, Wallet
+
+LEASE_TTL_S: Final = 5.0
+RENEW_AFTER_S: Final = LEASE_TTL_S / 3
+MARKET_S: Final = 3.0
+"""How old what the chain asks for may be: payments of one moment ask once."""
+FEE_CAP_WEI: Final = 500_000_000_000
+"""For a unit of gas: 500 gwei, which mainnet has passed in a few hours of its history. Above it a payment waits."""
+
+log = get_logger(__name__)
+
+Anything = TypeVar("Anything")
+
+
+class HostWallet:
+    """The wallet of this process. It holds the lease while there is something to write, and lets it end otherwise; no
+    other process writes meanwhile."""
+
+    def __init__(
+        self, wallet: Wallet, database: Database, holder: str, *, market_s: float = MARKET_S,
+        fee_cap_wei: int = FEE_CAP_WEI,
+    ) -> None:  # fmt: skip
+        self.wallet = wallet
+        self.fee_cap_wei = fee_cap_wei
+        self._database = database
+        self._holder = holder
+        self._lease: Lease | None = None
+        self._leased_at = 0.0
+        self._asking = asyncio.Lock()
+        self._market_s = market_s
+        self._looks: dict[Asset, tuple[float, asyncio.Task[Market]]] = {}
+
+    async def lease(self) -> Lease:
+        """This process' right to write. Held while another has it."""
+        async with self._asking:
+            asked_at = time.monotonic()
+            if self._lease is not None and asked_at < self._leased_at + RENEW_AFTER_S:
+                return self._lease
+            if self._lease is not None and not await leases.renew(self._database, self._lease):
+                self._lease = None
+            if self._lease is None:
+                name = f"wallet:{self.wallet.address}"
+                self._lease = await leases.acquire(self._database, name, self._holder, LEASE_TTL_S)
+            self._leased_at = asked_at
+            if self._lease is None:
+                raise Held(f"another process writes for the wallet {self.wallet.address}", LEASE_TTL_S)
+            return self._lease
+
+    async def fence(self, tx: Tx, lease: Lease) -> None:
+        """Nobody takes the wallet over until this transaction has ended."""
+        try:
+            await leases.fence(tx.connection, lease)
+        except Stale as error:
+            self._lease = None
+            raise Held(str(error), LEASE_TTL_S) from error
+
+    async def note_waiting(self, swap: Swap, why: str | None) -> None:
+        await wallet_store.note_waiting(self._database, swap, why)
+
+    async def market(self, asset: Asset) -> Market:
+        """Of a few seconds ago at most. Who comes while somebody looks hears the same, also that nobody answers: one
+        after the other, many would wait for all their time-outs."""
+        known = self._looks.get(asset)
+        if known is None or time.monotonic() >= known[0] + self._market_s or _has_failed(known[1]):
+            known = self._looks[asset] = time.monotonic(), asyncio.create_task(self._look(asset))
+        # Who goes away takes nothing from the others.
+        return await asyncio.shield(known[1])
+
+    async def _look(self, asset: Asset) -> Market:
+        found = await answered(self.wallet.market(asset))
+        max_fee = min(found.fees.max_fee, self.fee_cap_wei)
+        capped = Fees(max_fee, min(found.fees.priority_fee, max_fee), found.fees.gas_limit)
+        return msgspec.structs.replace(found, fees=capped)
+
+    async def tell_of_nonce(self, nonce: int, why: str) -> None:
+        """People hear of it once, however often it is seen; nothing else depends on it."""
+        async with self._database.transaction() as connection:
+            told = await wallet_store.tell_of_nonce(connection, self.wallet, nonce, why)
+        if told:
+            log.error("wallet_nonce", wallet=self.wallet.address, nonce=nonce, why=why)
+
+
+def _has_failed(look: asyncio.Task[Market]) -> bool:
+    return look.done() and (look.cancelled() or look.exception() is not None)
+
+
+async def answered(question: Awaitable[Anything]) -> Anything:
+    """What the chain says. One that does not answer is asked again later."""
+    try:
+        return await question
+    except (NotSent, Unknown) as silence:
+        raise Retry(f"the chain did not answer: {silence.reason}") from silence
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """The chain has the bytes, or had them: whether it keeps them, receipts tell."""
+
+    wallet: str
+    nonce: int
+    hash: str
+    taken: Taken
+
+
+class PayDeposit(Effect[PayRequest, Sent]):
+    """Hands the bytes on record to the chain. In doubt the same bytes go out again; they move money once."""
+
+    kind, version, timeout_s = "evm.pay", 1, VENDOR_TIMEOUT_S
+    safety = Rebroadcast()
+
+    def __init__(self, host: HostWallet, read: Reader, swap: Swap) -> None:
+        self.host = host
+        self.read = read
+        self.swap = swap
+        self.prepared: PayRequest | None = None
+        self.signed: Signed | None = None
+
+    def identity(self) -> object:
+        """Without fees, nonces and balance, which are the chain's at the moment."""
+        assert self.swap.payin_address is not None
+        return {"swap": self.swap.id, "payment": Payment.of(self.swap.payin_address, self.swap.amount)}
+
+    async def prepare(self) -> PayRequest:
+        market = await self.host.market(self.swap.amount.asset)
+        assert self.swap.payin_address is not None
+        payment = Payment.of(self.swap.payin_address, self.swap.amount)
+        self.prepared = PayRequest(
+            self.swap.id, payment, market.fees, market.next_nonce, market.pending_nonce, market.balance.to_minor_text()
+        )  # fmt: skip
+        return self.prepared
+
+    async def sign(self, tx: Tx, lease: Lease) -> None:
+        """Within the intent: the fence, the nonce and the bytes are on record with the request, or nothing is."""
+        asked = self.prepared
+        assert asked is not None
+        await self.host.fence(tx, lease)
+        self.signed = await wallet_store.sign_payment(tx, self.host.wallet, asked)
+
+    async def perform(self, request: PayRequest) -> Sent:
+        """Right behind the intent, with the bytes that it put on record; a further try looks them up."""
+        newest, self.signed = self.signed, None
+        if newest is None:
+            newest = (await wallet_store.attempts_of(self.read, request.swap_id))[0].signed
+        taken = await self.host.wallet.broadcast(newest)
+        return Sent(self.host.wallet.address, newest.nonce, newest.hash, taken)
+
+    def amount(self, request: PayRequest) -> Amount:
+        return request.payment.amount
+
+    def vendor_ref(self, outcome: Sent) -> str:
+        return f"{outcome.wallet}:{outcome.nonce}"
+
+
+class BumpRequest(msgspec.Struct, frozen=True):
+    swap_id: str
+    attempt: int
+    fees: Fees
+
+
+class BumpPayment(Effect[BumpRequest, Sent]):
+    """Other bytes for the nonce of a payment that stays out of the blocks. It moves nothing that was not counted."""
+
+    kind, version, timeout_s = "evm.bump", 1, VENDOR_TIMEOUT_S
+    safety = Rebroadcast()
+
+    def __init__(self, host: HostWallet, read: Reader, paid: WalletPayment, attempt: int, fees: Fees) -> None:
+        self.host = host
+        self.read = read
+        self.paid = paid
+        self.attempt = attempt
+        self.fees = fees
+
+    @property
+    def key(self) -> str:
+        return f"{self.paid.swap_id}/bump/{self.attempt}"
+
+    def identity(self) -> object:
+        """Without the fees, which are the chain's at the moment."""
+        return {"swap": self.paid.swap_id, "attempt": self.attempt, "payment": self.paid.payment}
+
+    async def prepare(self) -> BumpRequest:
+        return BumpRequest(self.paid.swap_id, self.attempt, self.fees)
+
+    async def sign(self, tx: Tx, lease: Lease, swap: Swap, before: Attempt) -> None:
+        """Within the intent: the attempt is on record before it is sent."""
+        await self.host.fence(tx, lease)
+        signed = self.host.wallet.sign(self.paid.payment, self.paid.nonce, self.fees)
+        await wallet_store.add_attempt(tx, self.paid, before, signed)
+        await wallet_store.note_sent(tx, swap, tx_hash=signed.hash)
+
+    async def perform(self, request: BumpRequest) -> Sent:
+        attempts = await wallet_store.attempts_of(self.read, request.swap_id)
+        [signed] = [each.signed for each in attempts if each.number == request.attempt]
+        taken = await self.host.wallet.broadcast(signed)
+        return Sent(self.paid.wallet, signed.nonce, signed.hash, taken)
+
+    def vendor_ref(self, outcome: Sent) -> str:
+        return outcome.hash

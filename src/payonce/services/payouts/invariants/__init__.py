@@ -1,0 +1,1 @@
+"""Invariants of payouts and of the host wallet."""

@@ -1,0 +1,1 @@
+"""The payloads of payouts and the tokens that carry them."""

@@ -1,0 +1,173 @@
+"""How the messages of one hop travel: `{"token": "…"}`, in version 2 or, where older services take part, in version 1.
+
+Version 2 names a message on record here, and the record stands. A token of version 1 has no room for an id:
+
+- From an older service, its message is told from others by the task that brings it: its id is made from the hop and the
+  task's name, which stays the same however often the task is delivered. After a day its token begins nothing any more,
+  and still brings the message that it began.
+- From ourselves, `{"token": "…", "record": "…"}` has a token of version 2 beside it, which older services pass over and
+  by which we find our own message, after any number of days, with its exact amounts.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Final
+from uuid import NAMESPACE_URL, UUID, uuid5
+
+import msgspec
+
+from payonce.engine.messages.model import Message
+from payonce.engine.messages.push import Arrived
+from payonce.engine.monitoring.metrics import HOP_TOKEN_FAILURES
+from payonce.kit.crypto import from_base64url, to_base64url
+from payonce.kit.log import get_logger
+from payonce.kit.outcomes import Invalid
+from payonce.kit.webhooks.secrets import Secret
+from payonce.services.payouts.messages.tokens.hops import EMIT, MADE_AT, OLDER, Hop, HopFields, plain, read
+from payonce.services.payouts.messages.tokens.packed import Packer
+from payonce.services.payouts.messages.tokens.refusal import BadToken, Why
+from payonce.services.payouts.messages.tokens.sealed import Content, Sealer
+
+BODY_MAX_BYTES: Final = 128 * 1024
+"""More than two tokens whose every field is as long as it may be."""
+TASK_NAME_HEADER: Final = "x-cloudtasks-taskname"
+TASK_NAME_MAX_CHARS: Final = 500
+"""Google's limit on a task's id."""
+
+_NAMESPACE: Final = uuid5(NAMESPACE_URL, "payonce:payouts/tokens/1")
+
+Keys = Sequence[Secret] | Callable[[], Sequence[Secret]]
+
+log = get_logger(__name__)
+
+
+class Body(msgspec.Struct, frozen=True, omit_defaults=True):
+    token: str
+    record: str | None = None
+    """Version 2 of the same, beside a token of version 1 that we made."""
+
+
+_body_of = msgspec.json.Decoder(Body).decode
+_bytes_of = msgspec.json.Encoder().encode
+
+
+class TokenCodec:
+    """The codec (payonce.engine.messages.push) of one hop."""
+
+    def __init__(
+        self,
+        hop: Hop,
+        keys: Keys,
+        *,
+        action: str = "",
+        accept_v1: bool = False,
+        emit_v1: bool = False,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """The first key makes tokens, every one reads them; they are asked for with the first token, since most
+        commands have none to make or read. `action` is that of a message which an older service sends. Who
+        emits version 1 accepts it as well: the answer comes in it."""
+        self._hop = hop
+        self._action = action
+        self._keys = keys
+        self._accept_v1, self._emit_v1 = accept_v1 or emit_v1, emit_v1
+        self._clock = clock
+
+    @cached_property
+    def _sealer(self) -> Sealer:
+        return Sealer(self._hop, _found(self._keys))
+
+    @cached_property
+    def _packer(self) -> Packer:
+        return Packer(self._hop, _found(self._keys))
+
+    def encode(self, message: Message) -> bytes:
+        """Raises BadToken for a payload that the hop's token cannot carry as it is."""
+        try:
+            return _bytes_of(self._made(message))
+        except BadToken as no:
+            raise self._told(no, "encrypt", message_id=str(message.id)) from None
+
+    def decode(self, body: bytes, headers: Mapping[str, str]) -> Arrived:
+        """What arrived, or BadToken whatever the bytes."""
+        task = headers.get(TASK_NAME_HEADER, "")
+        try:
+            return self._read(body, task)
+        except BadToken as no:
+            raise self._told(no, "decrypt", task=task[:TASK_NAME_MAX_CHARS]) from None
+
+    def _made(self, message: Message) -> Body:
+        fields = self._fields_of(message)
+        now_s = self._clock()
+        content = Content(message.id, int(now_s), None if fields is None else plain(fields))
+        record = to_base64url(self._sealer.make(content))
+        if fields is None or not self._emit_v1:
+            return Body(record)
+        return Body(to_base64url(self._packer.make(fields, now_s)), record)
+
+    def _fields_of(self, message: Message) -> HopFields | None:
+        """None for a message that has none of them, such as a reminder to look again: only we ourselves send it."""
+        if not message.payload.keys() & set(self._hop.fields.__struct_fields__):
+            return None
+        try:
+            return read(self._hop.fields, message.payload)
+        except Invalid as no:
+            raise BadToken(Why.UNFIT, str(no)) from None
+
+    def _read(self, body: bytes, task: str) -> Arrived:
+        found = _parsed(body)
+        now_s = self._clock()
+        if found.record is not None:
+            return Arrived(self._sealer.open(_decoded(found.record), now_s).id)
+        token = _decoded(found.token)
+        try:
+            return Arrived(self._sealer.open(token, now_s).id)
+        except BadToken as no:
+            # What opened as version 2 is of version 2, whatever else is wrong with it.
+            if no.why is not Why.FORGED or not self._accept_v1:
+                raise
+        try:
+            fields = self._packer.open(token, now_s)
+        except BadToken as refused:
+            if refused.why is not Why.EXPIRED:
+                raise
+            # Too old to begin anything. What it has begun is on record, and comes to its end by this task.
+            return Arrived(self._known_as(task))
+        return self._adopted(fields, self._packer.made_at(token), task)
+
+    def _known_as(self, task: str) -> UUID:
+        if not 0 < len(task) <= TASK_NAME_MAX_CHARS:
+            raise BadToken(Why.UNNAMED, f"a token of version 1 came without the header {TASK_NAME_HEADER}")
+        return uuid5(_NAMESPACE, f"{self._hop.name}/{task}")
+
+    def _adopted(self, fields: HopFields, made_at: int, task: str) -> Arrived:
+        known_as = self._known_as(task)
+        payload = {**plain(fields), OLDER: EMIT if self._emit_v1 else "accept", MADE_AT: made_at}
+        message = Message(id=known_as, queue=self._hop.queue, action=self._action, payload=payload)
+        return Arrived(known_as, message)
+
+    def _told(self, no: BadToken, operation: str, **about: str) -> BadToken:
+        HOP_TOKEN_FAILURES.labels(self._hop.name, operation, no.why.value).inc()
+        log.warning("token_refused", hop=self._hop.name, operation=operation, why=no.why.value, reason=str(no), **about)
+        return no
+
+
+def _found(keys: Keys) -> Sequence[Secret]:
+    return keys() if callable(keys) else keys
+
+
+def _parsed(body: bytes) -> Body:
+    if len(body) > BODY_MAX_BYTES:
+        raise BadToken(Why.MALFORMED, f"the body has {len(body)} bytes; the limit is {BODY_MAX_BYTES}")
+    try:
+        return _body_of(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise BadToken(Why.MALFORMED, 'the body is not {"token": "…"}') from None
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return from_base64url(text)
+    except Invalid:
+        raise BadToken(Why.MALFORMED, "the token is not base64url") from None

@@ -1,0 +1,230 @@
+"""What payouts need from outside: the exchange, the wallet and what was agreed with their callers."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from payonce.app.resources import open_changenow
+from payonce.engine.database.connections import Database
+from payonce.engine.messages.transaction import Reader
+from payonce.engine.monitoring.vendor_calls import watching
+from payonce.kit.ids import process_name
+from payonce.kit.log import get_logger
+from payonce.kit.outcomes import Invalid, NotSent, Unavailable, Unknown
+from payonce.services.payouts.domain.config import Terms
+from payonce.services.payouts.handlers.external_hostpay import ExternalHostPay
+from payonce.services.payouts.handlers.wallet import HostWallet
+from payonce.services.payouts.model import ETH
+from payonce.services.payouts.policies import FOLLOW, HOSTPAY, VENDOR_TIMEOUT_S
+from payonce.services.payouts.store import wallet_limits
+from payonce.settings import Settings
+
+if TYPE_CHECKING:
+    from payonce.kit.webhooks.secrets import Secret
+    from payonce.queues.cloudtasks.client import TaskService
+    from payonce.vendors.changenow.simulator import ChangeNowSimulator
+    from payonce.vendors.evm.client import EvmClient
+    from payonce.vendors.evm.exchange_bridge import ExchangeBridge
+    from payonce.vendors.evm.simulator import ChainSimulator
+
+CHAIN: Final = "evm"
+"""The vendor's name in metrics and on pages."""
+SIMULATED_SECRET: Final = "host"  # noqa: S105 - of a wallet that holds nothing but simulated ether
+SIMULATED_BLOCK_S: Final = 2.0
+SIMULATED_OPENING_ETH: Final = "1000"
+HOSTPAY_DEADLINE_S: Final = 600.0
+"""So long the task service waits for GCHostPay's answer: Cloud Tasks' default."""
+NEVER_MADE: Final = frozenset(
+    {
+        "NOT_FOUND",
+        "PERMISSION_DENIED",
+        "UNAUTHENTICATED",
+        "INVALID_ARGUMENT",
+        "FAILED_PRECONDITION",
+        "RESOURCE_EXHAUSTED",
+    }
+)
+"""What the task service says of a task that it did not make."""
+CARRY_EVERY_S: Final = 2.0
+"""How often the simulated chain tells the simulated exchange of deposits, and brings refunds back."""
+
+log = get_logger(__name__)
+
+
+@asynccontextmanager
+async def open_payouts(settings: Settings, database: Database) -> AsyncIterator[Sequence[object]]:
+    """The exchange's client, the terms and the wallet. What has no address is simulated in this process.
+
+    At the real exchange a simulated wallet would promise deposits that never come: then there is none, and no role of
+    payouts starts (`Settings.check_roles`). Statements can be read all the same."""
+    async with AsyncExitStack() as stack:
+        changenow, *simulated = await stack.enter_async_context(open_changenow(settings, database))
+        wallet: EvmClient | None = None
+        if settings.payouts.external_hostpay:
+            await _refuse_unpaid(database)
+            yield [changenow, _terms(settings), await stack.enter_async_context(_external_hostpay(settings))]
+            return
+        if settings.chain_url is not None:
+            if settings.changenow_url is None:
+                raise Invalid("PAYONCE_CHAIN_URL is set and CHANGENOW_URL is not: a simulated wallet cannot pay the "
+                              "real exchange; set CHANGENOW_URL to the simulated one, or neither")  # fmt: skip
+            wallet = await stack.enter_async_context(_wallet_at(settings.chain_url))
+        elif simulated:
+            wallet = await stack.enter_async_context(_simulated_wallet(settings, simulated[0]))  # type: ignore[arg-type]
+        address = settings.payouts.host_wallet_address or (None if wallet is None else wallet.address)
+        if address is None:
+            raise Invalid("HOST_WALLET_ADDRESS is not set, and without it the exchange could not send anything back; "
+                          "set it to the address of the wallet that pays")  # fmt: skip
+        if wallet is not None and address.lower() != wallet.address.lower():
+            raise Invalid(f"HOST_WALLET_ADDRESS is {address}, and the wallet that pays is {wallet.address}: refunds "
+                          "would go where nobody counts them; set it to that one, or leave it unset")  # fmt: skip
+        if wallet is not None:
+            await _warn_of_no_limit(database)
+        yield [
+            changenow,
+            _terms(settings, address),
+            *([] if wallet is None else [HostWallet(wallet, database, process_name())]),
+        ]
+
+
+def _terms(settings: Settings, host_wallet: str | None = None) -> Terms:
+    payouts = settings.payouts
+    return Terms(
+        [secret.key for secret in settings.signing_keys()], host_wallet or payouts.host_wallet_address or "",
+        payouts.fee_percent, payouts.allow_missing_payment_id, external_hostpay=payouts.external_hostpay,
+        six_fields=payouts.webhook_format == "six-field",
+    )  # fmt: skip
+
+
+async def _refuse_unpaid(database: Database) -> None:
+    """What our own hostpay was told of is its to finish: nobody else knows how far it came."""
+    left = await database.engine.fetchval(
+        "select count(*) from payonce.live_messages where queue = any($1) and state <> 'parked'",
+        [HOSTPAY.queue, FOLLOW.queue],
+    )
+    if left:
+        raise Invalid(
+            f"PAYOUTS_HOSTPAY is external and {left:,} messages to our own hostpay are not at their end; run "
+            "payouts.hostpay with PAYOUTS_HOSTPAY=internal until `payonce queues list` shows none"
+        )
+
+
+@asynccontextmanager
+async def _external_hostpay(settings: Settings) -> AsyncIterator[ExternalHostPay]:
+    # Not at the top: Google's client and the ciphers take a while to load.
+    from payonce.app.resources import cloud_tasks
+    from payonce.queues.cloudtasks.client import TaskService
+    from payonce.services.payouts.messages.tokens import HOST_PAY
+
+    assert settings.payouts.hostpay_url is not None
+    service = TaskService(cloud_tasks(settings))
+    try:
+        yield external_hostpay(
+            service, settings.payouts.called(HOST_PAY.queue), settings.payouts.hostpay_url, settings.hostpay_keys()
+        )
+    finally:
+        await service.close()
+
+
+def external_hostpay(service: "TaskService", queue: str, url: str, keys: "Sequence[Secret]") -> ExternalHostPay:
+    """Makes tasks for somebody's own GCHostPay: {"token": "…"}, of version 1, under the name that it is given."""
+    from payonce.kit.crypto import to_base64url
+    from payonce.queues.cloudtasks.client import ALREADY_EXISTS, OK, Errand
+    from payonce.services.payouts.messages.tokens import HOST_PAY, HostPay
+    from payonce.services.payouts.messages.tokens.packed import Packer
+
+    packer, parts = Packer(HOST_PAY, keys), urlsplit(url)
+
+    async def create(name: str, fields: HostPay) -> str:
+        body = json.dumps({"token": to_base64url(packer.make(fields, time.time()))}).encode()
+        task = service.config.place.task(queue, name)
+        errand = Errand(task, url, f"{parts.scheme}://{parts.netloc}", body, HOSTPAY_DEADLINE_S)
+        try:
+            [said] = await service.create(queue, [errand])
+        except Unavailable as error:
+            raise NotSent(str(error)) from error
+        if said.code in (OK, ALREADY_EXISTS):
+            return task
+        reason = f"the task service said {said.code} to a task for {url}: {said.text}"
+        raise NotSent(reason) if said.code in NEVER_MADE else Unknown(reason)
+
+    async def delete(name: str) -> None:
+        await service.delete(service.config.place.task(queue, name))
+
+    return ExternalHostPay(create, delete)
+
+
+async def _warn_of_no_limit(database: Database) -> None:
+    limit = await wallet_limits.limit_of(Reader(database), ETH)
+    if limit is not None and limit.per_payment is None and limit.per_day is None:
+        log.warning("wallet_without_limits", asset=ETH.code, pays="any amount without being asked",
+                    instead="set the wallet's limits in the console, Vendors")  # fmt: skip
+
+
+@asynccontextmanager
+async def _wallet_at(url: str) -> AsyncIterator["EvmClient"]:
+    """Of a simulated chain that several processes share."""
+    from payonce.kit.http import HttpClient
+    from payonce.vendors.evm.chain import CHAIN_ID
+    from payonce.vendors.evm.client import EvmClient
+    from payonce.vendors.evm.simulated_key import SimulatedKey
+
+    async with HttpClient("chain", url, timeout_s=VENDOR_TIMEOUT_S, allow_private=True) as http:
+        yield EvmClient(http, SimulatedKey(SIMULATED_SECRET, CHAIN_ID), watch=watching(CHAIN))
+
+
+@asynccontextmanager
+async def _simulated_wallet(settings: Settings, changenow: "ChangeNowSimulator") -> AsyncIterator["EvmClient"]:
+    from payonce.kit.http import HttpClient
+    from payonce.vendors.evm.client import EvmClient
+    from payonce.vendors.evm.simulated_key import SimulatedKey
+
+    async with (
+        simulated_chain(settings, changenow) as node,
+        HttpClient("chain", "https://chain.example", transport=node) as http,
+    ):
+        yield EvmClient(http, SimulatedKey(SIMULATED_SECRET, node.chain.chain_id), watch=watching(CHAIN))
+
+
+@asynccontextmanager
+async def simulated_chain(settings: Settings, changenow: "ChangeNowSimulator") -> AsyncIterator["ChainSimulator"]:
+    """The node of a chain with the books that it left in the data folder. Its wallet has ether, and what is deposited
+    there reaches the exchange."""
+    from payonce.kit.http import HttpClient
+    from payonce.kit.money import Amount
+    from payonce.vendors.evm.chain import Chain
+    from payonce.vendors.evm.exchange_bridge import ExchangeBridge
+    from payonce.vendors.evm.simulated_key import SimulatedKey
+    from payonce.vendors.evm.simulator import ChainSimulator
+
+    journal = settings.simulators_dir / "chain.journal"
+    log.warning("vendor_simulated", vendor="chain", journal=str(journal), instead="set PAYONCE_CHAIN_URL")
+    chain = Chain(journal, block_s=SIMULATED_BLOCK_S)
+    wallet = SimulatedKey(SIMULATED_SECRET, chain.chain_id).address
+    chain.fund(wallet, Amount.from_decimal(SIMULATED_OPENING_ETH, ETH))
+    try:
+        async with HttpClient("exchange", "https://changenow.example", transport=changenow) as behind:
+            bridge = ExchangeBridge(chain, behind)
+            node = ChainSimulator(chain, watcher=bridge.tell_deposit)
+            carrying = asyncio.create_task(_carry(node, bridge), name="simulated chain")
+            try:
+                yield node
+            finally:
+                carrying.cancel()
+                await asyncio.gather(carrying, return_exceptions=True)
+    finally:
+        chain.close()
+
+
+async def _carry(node: "ChainSimulator", bridge: "ExchangeBridge") -> None:
+    """What chain and exchange would do by themselves, for as long as the process lives."""
+    while True:
+        await asyncio.sleep(CARRY_EVERY_S)
+        try:
+            await bridge.carry(node)
+        except (NotSent, Unknown) as silence:
+            log.warning("simulated_exchange_silent", reason=silence.reason)

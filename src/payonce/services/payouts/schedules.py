@@ -1,0 +1,129 @@
+"""What is done by the clock: the exchange's list of currencies, and payouts that nothing works on."""
+
+from typing import Final
+
+from payonce.engine.audit import Severity, note
+from payonce.engine.janitors import Every, Schedule
+from payonce.engine.messages.transaction import Tx
+from payonce.engine.messages.work import Work, handles
+from payonce.kit.log import get_logger
+from payonce.kit.outcomes import Retry
+from payonce.services.payouts.handlers import next_messages as sending
+from payonce.services.payouts.handlers.accumulation import LOOK
+from payonce.services.payouts.model import UNDER_WAY, Hold, State, payout_from
+from payonce.services.payouts.policies import KEEPING
+from payonce.services.payouts.reconciliation import COMPARE
+from payonce.services.payouts.store import payouts as store
+from payonce.services.payouts.store import swaps as swap_store
+from payonce.services.payouts.store.currencies import ask_for_list, write_list
+from payonce.vendors.changenow.port import ChangeNow, ExchangeRefused
+
+FORGOTTEN_AFTER_S: Final = 300.0
+"""So long after its last move a payout without a message is not between two hops, it is forgotten."""
+PUT_BACK_MAX: Final = 100
+"""At once; the next look finds the others."""
+
+CURRENCIES: Final = "refresh_currencies"
+PUT_BACK: Final = "put_back_payouts"
+
+SCHEDULES: Final = (
+    Schedule("payouts-currencies", KEEPING, every=Every(600), action=CURRENCIES),
+    Schedule("payouts-batches", KEEPING, every=Every(300), action=LOOK),
+    Schedule("payouts-exchanges", KEEPING, every=Every(86_400), action=COMPARE),
+    Schedule("payouts-put-back", KEEPING, every=Every(60), action=PUT_BACK),
+)
+
+log = get_logger(__name__)
+
+
+@handles(KEEPING, CURRENCIES)
+async def refresh_currencies(work: Work, changenow: ChangeNow) -> None:
+    """What the exchange changes now. Before the first time the estimator asks for it, as no payout is priced unseen."""
+    try:
+        found = await ask_for_list(changenow)
+    except ExchangeRefused as no:
+        raise Retry(f"the exchange does not say what it changes: {no.reason}") from no
+    async with work.commit() as tx:
+        await write_list(tx, found)
+
+
+@handles(KEEPING, PUT_BACK)
+async def put_back_payouts(work: Work) -> None:
+    """A task service may lose a task, and a person purge a queue: what is under way without a message gets one. What
+    has none but parked ones is before a person already, and so is the payout then."""
+    async with work.commit() as tx:
+        await _keep_what_is_parked(tx)
+        rows = await tx.fetch(
+            f"""
+            select p.id from payouts.payouts p
+            where p.state = any($1::text[])
+              and p.updated_at < payonce.due_now() - make_interval(secs => $2::float8)
+              and not exists ({MESSAGES_OF_A_PAYOUT})
+            order by p.updated_at limit $3 for update of p skip locked
+            """,
+            sorted(UNDER_WAY), FORGOTTEN_AFTER_S, PUT_BACK_MAX,
+        )  # fmt: skip
+        for row in rows:
+            payout = await store.locked(tx, row["id"])
+            await sending.resume(tx, payout)
+            log.warning("payout_put_back", payout=payout.id, state=payout.state.value)
+            await note(
+                tx.connection, "payouts.put_back", payout.id, f"it was {payout.state} and had no message",
+                actor="payouts", severity=Severity.WARNING,
+            )  # fmt: skip
+        await _look_at_what_is_paid(tx)
+
+
+async def _look_at_what_is_paid(tx: Tx) -> None:
+    """A person has the payout, and its payment goes its way all the same: only the looking at it is put back. What may
+    not have been sent is left to whoever lets it go on."""
+    rows = await tx.fetch(
+        f"""
+        select s.id from payouts.payouts p join payouts.shares h on h.payout_id = p.id and h.active
+        join payouts.swaps s on s.id = h.swap_id
+        where p.state in ('held', 'review') and (s.state = 'paid_in'
+              or s.state = 'created' and s.handed_over_at is not null or s.state = 'paying' and exists (
+                select from payonce.effects e
+                where e.kind = 'evm.pay' and e.key = s.id || '/pay' and e.state = 'performed'))
+          and p.updated_at < payonce.due_now() - make_interval(secs => $1::float8)
+          and not exists ({MESSAGES_OF_A_PAYOUT})
+        order by p.updated_at limit $2 for update of p skip locked
+        """,
+        FORGOTTEN_AFTER_S, PUT_BACK_MAX,
+    )  # fmt: skip
+    for swap_id in dict.fromkeys(row["id"] for row in rows):
+        swap = await swap_store.swap(tx, swap_id)
+        lead = await store.payout_by_unique_id(tx, swap.unique_id)
+        await sending.send_look(tx, lead, swap)
+        log.warning("payout_put_back", payout=lead.id, swap=swap.id)
+        await note(
+            tx.connection, "payouts.put_back", lead.id, f"swap {swap.id} was {swap.state} and had no message",
+            actor="payouts", severity=Severity.WARNING,
+        )  # fmt: skip
+
+
+async def _keep_what_is_parked(tx: Tx) -> None:
+    rows = await tx.fetch(
+        f"""
+        select p.*, (select m.last_error {_MESSAGES} and m.state = 'parked' limit 1) as cause from payouts.payouts p
+        where p.state = any($1::text[]) and exists ({MESSAGES_OF_A_PAYOUT} and m.state = 'parked')
+          and not exists ({MESSAGES_OF_A_PAYOUT} and m.state <> 'parked')
+        order by p.updated_at limit $2 for update of p skip locked
+        """,
+        sorted(UNDER_WAY), PUT_BACK_MAX,
+    )  # fmt: skip
+    for row in rows:
+        cause = (row["cause"] or "no reason given")[: store.CAUSE_MAX_LENGTH]
+        reason = f"{cause}; its message is parked: release it when the cause is gone"
+        await store.keep(tx, payout_from(row), Hold.GAVE_UP, reason, as_state=State.REVIEW)
+
+
+_MESSAGES: Final = f"""
+    from payonce.live_messages m
+    where m.queue <> '{KEEPING.queue}' and m.correlation_id in (
+        select p.id union all
+        select lead.id from payouts.shares h join payouts.swaps s on s.id = h.swap_id
+        join payouts.payouts lead on lead.unique_id = s.unique_id where h.payout_id = p.id and h.active)
+"""
+MESSAGES_OF_A_PAYOUT: Final = f"select {_MESSAGES}"
+"""Of the payout p itself, or of the payout that leads a swap it is part of."""

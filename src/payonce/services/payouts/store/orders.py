@@ -1,0 +1,149 @@
+"""Putting what a caller asks for on record: once for each payment, with the books and the first message beside it."""
+
+from dataclasses import dataclass, replace
+from http import HTTPStatus
+from typing import Any, Final
+
+from payonce.engine.audit import Severity, note
+from payonce.engine.messages.transaction import Reader, Tx
+from payonce.kit.ids import new_id
+from payonce.kit.log import get_logger
+from payonce.services.payouts import ledger as books
+from payonce.services.payouts.api.webhook import DERIVED, Asked, NotTaken, unique_id_of
+from payonce.services.payouts.domain.addresses import key_of
+from payonce.services.payouts.handlers import next_messages as sending
+from payonce.services.payouts.model import Hold, Payout, State, payout_from
+from payonce.services.payouts.store import payouts as store
+from payonce.services.payouts.store.currencies import NoList, what_is_wrong
+
+REPEAT_WITHIN_S: Final = 86_400.0
+"""Unless both have a payment id, the same again within this time is taken for a repetition, and a person decides."""
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Taken:
+    payout: Payout
+    new: bool
+
+
+async def check_currency(read: Reader, asked: Asked) -> None:
+    """Against what the exchange said last. Before it ever said anything, nobody is refused: the estimator sees. Nor is
+    a payment that is on record: it was taken, whatever the list says now."""
+    try:
+        wrong = await what_is_wrong(read, asked)
+    except NoList:
+        return
+    if wrong is not None and not await _is_on_record(read, asked):
+        raise NotTaken(HTTPStatus.UNPROCESSABLE_ENTITY, wrong.reason + wrong.advice)
+
+
+async def receive(tx: Tx, asked: Asked, payout_id: str | None = None, *, estimate: bool = True) -> Taken:
+    """One payout for each payment. The same again is the same payout; another body under its id is refused. Its price
+    is asked for, unless `estimate` says that somebody keeps it first."""
+    payout_id = payout_id or str(new_id())
+    repeated = await _is_repeated(tx, asked)
+    if asked.derives_payment_id:
+        asked = replace(asked, payment_id=await _derived_payment_id(tx, asked))
+    payment = f"payment {asked.payment_id}" if asked.payment_id is not None else f"payout {payout_id}"
+    row = await _insert(tx, payout_id, unique_id_of(payment), asked, repeated)
+    if row is None:
+        return Taken(await _on_record(tx, asked, unique_id_of(payment)), new=False)
+    payout = payout_from(row)
+    await tx.post(books.received(payout))
+    tx.log(
+        "payout_received", payout=payout.id, unique_id=payout.unique_id, payment=payout.payment_id,
+        price=str(payout.price), fee=str(payout.fee), amount=str(payout.adjusted),
+    )  # fmt: skip
+    if repeated:
+        await store.keep(tx, payout, Hold.REPEATED, payout.reason or "", as_state=State.REVIEW)
+    elif estimate:
+        await sending.send_estimate(tx, payout)
+    return Taken(payout, new=True)
+
+
+async def _insert(tx: Tx, payout_id: str, unique_id: str, asked: Asked, repeated: bool) -> Any:
+    reason = (
+        "the same was asked for within a day, and not both had a payment id to tell them apart" if repeated else None
+    )
+    return await tx.fetchrow(
+        """
+        insert into payouts.payouts (
+            id, unique_id, payment_id, natural_key, user_id, closed_channel_id, wallet_address, extra_id,
+            payout_currency, payout_network, price_minor, fee_minor, adjusted_minor, state, held_from, hold, reason,
+            trace_id, says_extra_id)
+        values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
+        on conflict do nothing returning *
+        """,
+        payout_id, unique_id, asked.payment_id, asked.natural_key, asked.user_id, asked.closed_channel_id,
+        asked.wallet_address, asked.extra_id, asked.payout_currency, asked.payout_network, asked.price.minor,
+        asked.fee.minor, asked.adjusted.minor, State.REVIEW if repeated else State.RECEIVED,
+        State.RECEIVED if repeated else None, Hold.REPEATED if repeated else None, reason, tx.trace_id,
+        asked.says_extra_id,
+    )  # fmt: skip
+
+
+async def _is_repeated(tx: Tx, asked: Asked) -> bool:
+    """Two payment ids tell two orders apart; one alone does not, whichever of both came with it. What was taken up from
+    an older service's token has no price of ours, so what is paid out counts."""
+    # Two at the same moment would not see each other.
+    client = f"{asked.user_id} {asked.closed_channel_id}"
+    await tx.execute("select pg_advisory_xact_lock(hashtextextended('payouts ' || $1, 0))", client)
+    found: bool = await tx.fetchval(
+        """
+        select exists (select from payouts.payouts
+            where user_id = $4 and created_at > payonce.due_now() - make_interval(secs => $2::float8)
+              and (payment_id is null or starts_with(payment_id, $11) or $3)
+              and (natural_key = any($1::text[]) or (
+                closed_channel_id = $5 and payouts.address_key(wallet_address) = $6 and extra_id is not distinct from $7
+                and payout_currency = $8 and payout_network = $9 and adjusted_minor = $10)))
+        """,
+        sorted(asked.natural_keys), REPEAT_WITHIN_S, asked.payment_id is None, asked.user_id, asked.closed_channel_id,
+        key_of(asked.wallet_address), asked.extra_id, asked.payout_currency, asked.payout_network,
+        asked.adjusted.minor, DERIVED,
+    )  # fmt: skip
+    return found
+
+
+async def _derived_payment_id(tx: Tx, asked: Asked) -> str:
+    """From the fields, and how often they came: a renewal has the same ones. Behind the lock of `_is_repeated`."""
+    before: int = await tx.fetchval(
+        "select count(*) from payouts.payouts where natural_key = any($1::text[])", sorted(asked.natural_keys)
+    )
+    return f"{DERIVED}{asked.natural_key[:32]}:{before + 1}"
+
+
+async def _is_on_record(read: Reader, asked: Asked) -> bool:
+    found: bool = await read.fetchval(
+        "select exists (select from payouts.payouts where payment_id = $1)", asked.payment_id
+    )
+    return found
+
+
+async def _on_record(tx: Tx, asked: Asked, unique_id: str) -> Payout:
+    row = await tx.fetchrow("select * from payouts.payouts where payment_id = $1", asked.payment_id)
+    if row is None:
+        log.error("unique_id_taken", unique_id=unique_id)
+        await note(
+            tx.connection, "payouts.intake", unique_id,
+            "two payments have the same unique_id; the later one was refused and needs another payment_id",
+            actor="payouts", severity=Severity.ERROR,
+        )  # fmt: skip
+        raise Collision(unique_id)
+    known = payout_from(row)
+    if known.natural_key not in asked.natural_keys:
+        raise NotTaken(
+            HTTPStatus.CONFLICT, f"payment_id {asked.payment_id} is on record with other fields; use another id"
+        )
+    return known
+
+
+class Collision(NotTaken):
+    """Two payments whose unique ids meet. What says so in the audit log is written all the same."""
+
+    def __init__(self, unique_id: str) -> None:
+        super().__init__(
+            HTTPStatus.CONFLICT,
+            f"the unique_id {unique_id} belongs to another payment; send it under another payment_id",
+        )

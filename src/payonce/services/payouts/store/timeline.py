@@ -1,0 +1,196 @@
+"""One payout from the payment to its end, as rows of ours tell it: price, swaps, deposits, books and people's notes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from payonce.engine.ledger.model import Reads
+from payonce.engine.monitoring.timeline import Scene, notes_about, postings_about
+from payonce.kit.money import Amount, Asset
+from payonce.services.payouts.decisions.payouts import Verdict
+from payonce.services.payouts.model import ETH, REPLACED, UNDER_WAY, Payout, State, Swap, SwapState, swap_from
+
+
+@dataclass(frozen=True)
+class Deposit:
+    """What the wallet paid for a swap."""
+
+    status: str
+    tx_hash: str | None
+    is_final: bool
+    gas_used: int | None
+    block_number: int | None
+    at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True)
+class Carried:
+    """A swap that carries the payout, or did."""
+
+    swap: Swap
+    part: int
+    share: Amount
+    payouts: int
+    """That it serves."""
+    lead_id: str
+    """The payout under whose name it runs."""
+    gets: Decimal | None
+    """What the client gets by the exchange's word, in the client's currency."""
+    in_doubt: bool
+    """Whether it was created at the exchange is not known yet."""
+    deposit: Deposit | None
+    came_in: str | None
+    """The transaction that paid the exchange, by the exchange's word."""
+    went_out: str | None
+    """The transaction that paid the client, likewise."""
+    created_at: datetime
+    updated_at: datetime
+
+
+async def carried(read: Reads, payout: Payout) -> list[Carried]:
+    """Its swaps, those that were replaced too, the oldest first."""
+    rows = await read.fetch(
+        """
+        select s.*, h.part as own_part, h.amount_minor as share_minor, lead.id as lead_id, q.to_amount as gets,
+            (select count(distinct payout_id) from payouts.shares where swap_id = s.id) as payouts,
+            exists (select from payonce.effects e where e.kind = 'changenow.create' and e.key = s.id
+                and e.state in ('intended', 'unknown', 'review')) as in_doubt,
+            d.tx_status, d.tx_hash, d.is_complete, d.gas_used, d.block_number, d.created_at as paid_at,
+            d.updated_at as paid_updated_at
+        from payouts.shares h join payouts.swaps s on s.id = h.swap_id
+        join payouts.payouts lead on lead.unique_id = s.unique_id
+        left join payouts.split_payout_que q on q.unique_id = s.unique_id and q.cn_api_id = s.cn_api_id
+        left join payouts.split_payout_hostpay d on d.unique_id = s.unique_id and d.cn_api_id = s.cn_api_id
+        where h.payout_id = $1 order by s.created_at, h.part, s.round
+        """,
+        payout.id,
+    )
+    return [_carried(row) for row in rows]
+
+
+async def facts(read: Reads, payout: Payout, swaps: Sequence[Carried]) -> list[Scene]:
+    """In time order."""
+    found = [
+        Scene(payout.created_at, "payout", f"{payout.price} paid for channel {payout.closed_channel_id}", "received",
+              f"{payout.fee} is our fee, {payout.adjusted} is paid out"),
+        *await _priced(read, payout),
+        *(fact for each in swaps for fact in _of_swap(each)),
+        *await _signed(read, swaps),
+        # By what they refer to: a payout in a batch is in the books of another trace.
+        *await postings_about(read, [("payout", payout.id), *(("payout_swap", each.swap.id) for each in swaps)]),
+        *await notes_about(
+            read, [payout.id, *{each.swap.unique_id: None for each in swaps}, *(each.swap.id for each in swaps)]
+        ),
+    ]  # fmt: skip
+    return sorted(found, key=lambda fact: fact.at)
+
+
+async def effects_in_review(read: Reads, swaps: Sequence[Carried]) -> list[Any]:
+    """What only a person can answer, before anything else about it is decided."""
+    return await read.fetch(
+        """
+        select id, kind, key, generation from payonce.effects
+        where state = 'review' and kind in ('changenow.create', 'evm.pay', 'evm.bump', 'hostpay.task')
+          and regexp_replace(key, '/(pay|bump/[0-9]+)$', '') = any($1::text[]) order by id
+        """,
+        [each.swap.id for each in swaps],
+    )
+
+
+def open_verdicts(payout: Payout, swaps: Sequence[Carried]) -> list[Verdict]:
+    """What a person may decide about it now. `decisions` has the last word; what it would refuse is not offered."""
+    active = [each for each in swaps if each.swap.state not in REPLACED]
+    kept = payout.state in (State.HELD, State.REVIEW)
+    offered = []
+    if payout.state in UNDER_WAY:
+        offered.append(Verdict.HOLD)
+    if kept:
+        offered.append(Verdict.RELEASE)
+    if kept and all(_is_unordered(payout, each) for each in active):
+        offered.append(Verdict.READDRESS)
+    told = any(each.swap.triggered_at is not None or each.payouts > 1 or each.in_doubt for each in active)
+    if (kept or payout.state is State.ACCUMULATING) and not told:
+        offered += [Verdict.REFUND, Verdict.REJECT]
+    if kept and any(each.swap.state is SwapState.PAID_IN and not each.swap.direct for each in active):
+        offered += [Verdict.RETURNED, Verdict.WRITE_OFF]
+    if kept and any(each.swap.state is SwapState.CREATED and each.swap.handed_over_at is not None for each in active):
+        offered.append(Verdict.UNPAID)
+    return offered
+
+
+def _is_unordered(payout: Payout, each: Carried) -> bool:
+    """With the order of its first exchange a payout is no longer priced."""
+    begun = each.swap.state is SwapState.CREATING and payout.held_from is State.PRICED
+    return begun and each.payouts == 1 and not each.in_doubt
+
+
+def _carried(row: Any) -> Carried:
+    deposit = None
+    if row["paid_at"] is not None:
+        gas = None if row["gas_used"] is None else int(row["gas_used"])
+        deposit = Deposit(row["tx_status"] or "signed", row["tx_hash"], row["is_complete"], gas, row["block_number"],
+                          row["paid_at"], row["paid_updated_at"])  # fmt: skip
+    return Carried(
+        swap_from(row), row["own_part"], Amount(int(row["share_minor"]), ETH), row["payouts"], row["lead_id"],
+        row["gets"], row["in_doubt"], deposit, row["payin_hash"], row["payout_hash"], row["created_at"],
+        row["updated_at"],
+    )  # fmt: skip
+
+
+async def _priced(read: Reads, payout: Payout) -> list[Scene]:
+    at = await read.fetchval(
+        "select created_at from payouts.split_payout_request where unique_id = $1", payout.unique_id
+    )
+    if at is None or payout.value is None:
+        return []
+    return [Scene(at, "estimate", f"{payout.adjusted} is worth {payout.value}", "priced",
+                  "the pure market value, by ChangeNOW's estimate without its fees")]  # fmt: skip
+
+
+def _of_swap(each: Carried) -> list[Scene]:
+    swap = each.swap
+    shared = f", for {each.payouts} payouts together" if each.payouts > 1 else ""
+    what = f"{swap.currency} on {swap.network}"
+    found = [Scene(each.created_at, "swap", f"swap {swap.id} to {what}{shared}", "begun", None, swap.amount)]
+    if swap.triggered_at is not None:
+        gets = "" if each.gets is None or swap.direct else f"; the client gets {shown(each.gets)} {swap.currency}"
+        made = "no exchange is needed" if swap.direct else f"exchange {swap.cn_api_id}"
+        found.append(Scene(swap.triggered_at, "swap", f"hostpay is told to pay {swap.payin_address}", "swapped",
+                           f"{made}{gets}", swap.amount))  # fmt: skip
+    if swap.handed_over_at is not None:
+        found.append(Scene(swap.handed_over_at, "swap", f"swap {swap.id} goes to your own GCHostPay", "handed over",
+                           f"exchange {swap.cn_api_id}", swap.amount))  # fmt: skip
+    if swap.state in REPLACED:
+        found.append(Scene(each.updated_at, "swap", f"swap {swap.id} is over", swap.state, swap.reason, swap.amount))
+    if each.deposit is not None and each.deposit.is_final:
+        paid = each.deposit
+        used = "" if paid.gas_used is None else f", {paid.gas_used:,} gas"
+        found.append(Scene(paid.updated_at, "wallet", f"transaction {paid.tx_hash}", "final",
+                           f"in block {paid.block_number}{used}", swap.amount))  # fmt: skip
+    return found
+
+
+async def _signed(read: Reads, swaps: Sequence[Carried]) -> list[Scene]:
+    rows = await read.fetch(
+        """
+        select a.hash, a.nonce, a.attempt, a.created_at, p.to_address, p.asset, p.exponent, p.amount_minor
+        from payouts.wallet_payments p join payouts.wallet_attempts a using (wallet, nonce)
+        where p.swap_id = any($1::text[]) order by a.created_at
+        """,
+        [each.swap.id for each in swaps],
+    )
+    return [
+        Scene(row["created_at"], "wallet", f"transaction {row['hash']}", "signed",
+              f"nonce {row['nonce']}, attempt {row['attempt']}, to {row['to_address']}",
+              Amount(int(row["amount_minor"]), Asset(row["asset"], row["exponent"])))
+        for row in rows
+    ]  # fmt: skip
+
+
+def shown(value: Decimal) -> str:
+    """Without the zeros that its column adds."""
+    text = format(value, "f")
+    return text.rstrip("0").rstrip(".") if "." in text else text

@@ -1,0 +1,339 @@
+"""The host wallet on record: nonces, signed bytes, and where each payment stands."""
+
+from enum import StrEnum
+from typing import Any, Final
+
+import msgspec
+
+from payonce.engine.audit import Severity, note
+from payonce.engine.database.connections import Connection, Database
+from payonce.engine.messages.transaction import Reader, Tx
+from payonce.kit.money import Amount
+from payonce.kit.outcomes import Held, Retry, Unprocessable
+from payonce.services.payouts.model import ETH, ETH_NETWORK, ETH_TICKER, Swap, swap_from
+from payonce.vendors.evm.port import Fees, Payment, Receipt, Signed, Wallet
+
+ATTEMPTS_MAX: Final = 100
+"""Fees that grow by an eighth each time reach any cap long before."""
+FOREIGN_LOOK_S: Final = 60.0
+"""How often a payment looks whether a transaction that is not ours still waits with the nonce it needs: some blocks."""
+
+
+class PaymentState(StrEnum):
+    SIGNED = "signed"
+    """Its bytes are on record, sent or about to be."""
+    FINAL = "final"
+    REVERTED = "reverted"
+    """In a final block, gas spent, nothing transferred."""
+    LOST = "lost"
+    """Its nonce was used by a transaction that is not ours: it did not happen and never will."""
+
+
+class WalletPayment(msgspec.Struct, frozen=True, kw_only=True):
+    swap_id: str
+    wallet: str
+    nonce: int
+    payment: Payment
+    state: PaymentState
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """One set of bytes of a payment, and how long ago it was signed."""
+
+    number: int
+    signed: Signed
+    age_s: float
+
+
+class Way(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a swap has come."""
+
+    swap: Swap
+    paid: WalletPayment | None
+    """None where nothing is signed, and no longer looked up when it is in a final block."""
+    attempts: list[Attempt]
+    """The newest first."""
+
+
+class PayRequest(msgspec.Struct, frozen=True):
+    """What is to be paid, by what the chain said a moment ago; it needs a nonce. The bytes are in the wallet's own
+    table."""
+
+    swap_id: str
+    payment: Payment
+    fees: Fees
+    next_nonce: int
+    pending_nonce: int
+    balance: str = "0"
+    """What the wallet had, in minor units. Requests of before do not say it; none of them is signed any more."""
+
+
+async def sign_payment(tx: Tx, wallet: Wallet, request: PayRequest) -> Signed:
+    """Gives the payment the next nonce and records its signed bytes in this transaction. The wallet's row stays locked
+    until the transaction ends, so nonces have neither gaps nor two owners.
+
+    Raises Held while a transaction of somebody else is pending with the nonce: it may never be mined, and everything
+    signed behind it would wait for ever. Raises Retry when payments signed since the balance was read leave too little.
+    """
+    counted = await _lock(tx, wallet, request.next_nonce)
+    nonce, in_flight = await _free_nonce_and_funds(tx, wallet.address, request.next_nonce)
+    if request.pending_nonce > nonce:
+        raise Held(f"a transaction that is not ours waits with nonce {nonce} of {wallet.address}", FOREIGN_LOOK_S)
+    _check_funds(wallet.address, request, in_flight)
+    signed = wallet.sign(request.payment, nonce, request.fees)
+    if nonce < counted:
+        text = f"nonce {nonce} was never used, and payments behind it waited: {request.swap_id} takes it"
+        await note(
+            tx.connection, "payouts.nonces", wallet.address, text, actor="payouts", severity=Severity.WARNING
+        )  # fmt: skip
+    await _keep_payment(tx, wallet.address, request, signed)
+    return signed
+
+
+def _check_funds(wallet: str, request: PayRequest, in_flight: Amount) -> None:
+    """Behind the wallet's lock: payments that read the balance one by one may each have found the same ether."""
+    needed = in_flight + request.payment.amount + request.fees.most
+    if Amount.from_minor(request.balance, needed.asset) < needed:
+        raise Retry(f"the wallet {wallet} no longer has enough for {request.swap_id}: others were signed", after_s=0.0)
+
+
+async def _lock(tx: Tx, wallet: Wallet, next_nonce: int) -> int:
+    """Locks the wallet's row until the transaction ends and returns the nonce it has counted to."""
+    for _ in range(2):
+        counted: int | None = await tx.fetchval(
+            "select next_nonce from payouts.wallets where address = $1 for update", wallet.address
+        )
+        if counted is not None:
+            return counted
+        await tx.execute(
+            """
+            insert into payouts.wallets (address, chain_id, next_nonce) values ($1, $2, $3)
+            on conflict (address) do nothing
+            """,
+            wallet.address, wallet.chain_id, next_nonce,
+        )  # fmt: skip
+    raise Retry(f"the wallet {wallet.address} is being taken off the record")
+
+
+async def _keep_payment(tx: Tx, wallet: str, request: PayRequest, signed: Signed) -> None:
+    """One statement: the wallet is locked for as long as it takes."""
+    amount, fees = request.payment.amount, signed.fees
+    await tx.execute(
+        """
+        with shown as (
+            -- Callers of the older tables look at this row; it is written before anything is sent.
+            insert into payouts.split_payout_hostpay
+                (unique_id, cn_api_id, from_currency, from_network, from_amount, payin_address, tx_hash, tx_status)
+            select unique_id, cn_api_id, $13, $14, $15, $4, $8, 'signed' from payouts.swaps where id = $2
+        ), paid as (
+            insert into payouts.wallet_payments (swap_id, wallet, nonce, to_address, asset, exponent, amount_minor)
+            values ($2, $1, $3, $4, $5, $6, $7)
+        ), signed as (
+            insert into payouts.wallet_attempts (hash, wallet, nonce, attempt, raw, max_fee, priority_fee, gas_limit)
+            values ($8, $1, $3, 1, $9, $10, $11, $12)
+        )
+        update payouts.wallets set next_nonce = greatest(next_nonce, $3 + 1) where address = $1
+        """,
+        wallet, request.swap_id, signed.nonce, request.payment.to, amount.asset.code, amount.asset.exponent,
+        amount.minor, signed.hash, signed.raw, fees.max_fee, fees.priority_fee, fees.gas_limit, ETH_TICKER, ETH_NETWORK,
+        amount.to_decimal(),
+    )  # fmt: skip
+
+
+_FREE_NONCE: Final = """
+    select min(c.nonce) from (
+        select $2::bigint as nonce
+        union all select p.nonce + 1 from payouts.wallet_payments p where p.wallet = $1 and p.nonce >= $2) c
+    left join lateral (
+        select q.nonce from payouts.wallet_payments q where q.wallet = $1 and q.nonce = c.nonce limit 1) taken on true
+    where taken.nonce is null"""
+
+
+async def free_nonce(read: Reader | Tx, wallet: str, next_nonce: int) -> int:
+    """The lowest one that is in no block and never was a payment's of ours."""
+    nonce: int = await read.fetchval(_FREE_NONCE, wallet, next_nonce)
+    return nonce
+
+
+_FLYING: Final = """
+    select coalesce(sum(amount_minor), 0) from payouts.wallet_payments
+    where wallet = $1 and asset = $3 and exponent = $4 and state = 'signed'"""
+_GAS: Final = """
+    select coalesce(sum(most.minor), 0) from payouts.wallet_payments p cross join lateral (
+        select max(a.max_fee * a.gas_limit) as minor from payouts.wallet_attempts a
+        where a.wallet = p.wallet and a.nonce = p.nonce) most
+    where p.wallet = $1 and p.state = 'signed'"""
+"""What a wallet has signed and the balance may still show, and its gas at worst."""
+
+
+async def _free_nonce_and_funds(tx: Tx, wallet: str, next_nonce: int) -> tuple[int, Amount]:
+    """The lowest free nonce, and what is in flight with its gas."""
+    row = await tx.fetchrow(
+        f"select ({_FREE_NONCE}) as nonce, ({_FLYING}) + ({_GAS}) as minor", wallet, next_nonce, ETH.code, ETH.exponent
+    )
+    return row["nonce"], Amount(int(row["minor"]), ETH)
+
+
+async def tell_of_nonce(connection: Connection, wallet: Wallet, nonce: int, why: str) -> bool:
+    """Puts it before people, once for each nonce in a row; whether that was now."""
+    told = await connection.fetchval(
+        """
+        insert into payouts.wallets as w (address, chain_id, next_nonce, told_nonce) values ($1, $2, $3, $3)
+        on conflict (address) do update set told_nonce = excluded.told_nonce
+            where w.told_nonce is distinct from excluded.told_nonce
+        returning true
+        """,
+        wallet.address, wallet.chain_id, nonce,
+    )  # fmt: skip
+    if told is None:
+        return False
+    await note(connection, "payouts.nonces", wallet.address, why, actor="payouts", severity=Severity.ERROR)
+    return True
+
+
+async def add_attempt(tx: Tx, paid: WalletPayment, before: Attempt, signed: Signed) -> None:
+    """One more set of bytes for a payment that stands as it was read."""
+    assert signed.nonce == paid.nonce, "a bump keeps the nonce"
+    state = await tx.fetchval(
+        "select state from payouts.wallet_payments where swap_id = $1 for update", paid.swap_id
+    )  # fmt: skip
+    newest = await tx.fetchval(
+        "select max(attempt) from payouts.wallet_attempts where wallet = $1 and nonce = $2", paid.wallet, paid.nonce
+    )
+    if (state, newest) != (PaymentState.SIGNED, before.number) or newest >= ATTEMPTS_MAX:
+        raise Retry(f"the payment of {paid.swap_id} is no longer at attempt {before.number}")
+    await _keep_attempt(tx, paid.wallet, signed, before.number + 1)
+
+
+async def way_of(read: Reader, swap_id: str) -> Way:
+    """Where a swap stands; while it is being paid, with its payment."""
+    rows = await read.fetch(
+        """
+        select s.*, p.wallet, p.nonce, p.to_address, p.asset, p.exponent, p.amount_minor as paid_minor,
+            p.state as payment_state, a.attempt, a.hash, a.raw, a.max_fee, a.priority_fee, a.gas_limit,
+            extract(epoch from payonce.due_now() - a.created_at)::float8 as age_s
+        from payouts.swaps s left join payouts.wallet_payments p on p.swap_id = s.id and s.state = 'paying'
+        left join payouts.wallet_attempts a on a.wallet = p.wallet and a.nonce = p.nonce
+        where s.id = $1 order by a.attempt desc
+        """,
+        swap_id,
+    )
+    if not rows:
+        raise Unprocessable(f"there is no swap {swap_id!r} to follow")
+    [row, *_] = rows
+    swap = swap_from(row)
+    if row["payment_state"] is None:
+        return Way(swap=swap, paid=None, attempts=[])
+    paid = WalletPayment(
+        swap_id=swap.id, wallet=row["wallet"], nonce=row["nonce"],
+        payment=Payment(row["to_address"], str(int(row["paid_minor"])), row["asset"], row["exponent"]),
+        state=PaymentState(row["payment_state"]),
+    )  # fmt: skip
+    return Way(swap=swap, paid=paid, attempts=[_attempt(row) for row in rows])
+
+
+async def attempts_of(read: Reader | Tx, swap_id: str) -> list[Attempt]:
+    """The newest first."""
+    rows = await read.fetch(
+        """
+        select a.*, extract(epoch from payonce.due_now() - a.created_at)::float8 as age_s
+        from payouts.wallet_attempts a join payouts.wallet_payments p using (wallet, nonce)
+        where p.swap_id = $1 order by a.attempt desc
+        """,
+        swap_id,
+    )
+    return [_attempt(row) for row in rows]
+
+
+async def settle(tx: Tx, swap: Swap, state: PaymentState, receipt: Receipt | None) -> None:
+    """How it ended on the chain, also for callers of before; once."""
+    settled = await tx.fetchval(
+        """
+        with shown as (
+            update payouts.split_payout_hostpay
+            set tx_status = $2, tx_hash = coalesce($6, tx_hash), gas_used = coalesce($7, gas_used),
+                block_number = coalesce($8, block_number), is_complete = $9, updated_at = payonce.due_now()
+            where unique_id = $4 and cn_api_id = $5 and tx_status in ('signed', 'sent')
+        )
+        update payouts.wallet_payments set state = $2, fee_minor = $3, updated_at = payonce.due_now()
+        where swap_id = $1 and state = $10 returning true
+        """,
+        swap.id, state, None if receipt is None else receipt.fee.minor, swap.unique_id, swap.cn_api_id,
+        receipt and receipt.hash, receipt and receipt.gas_used, receipt and receipt.block_number,
+        # A parameter: the word itself would lead the planner to the index of all that is in flight.
+        state is PaymentState.FINAL, PaymentState.SIGNED,
+    )  # fmt: skip
+    if settled is None:
+        raise Retry(f"the payment of {swap.id} has ended already")
+
+
+class Pressure(msgspec.Struct, frozen=True):
+    """What a wallet has to pay before it pays anything more."""
+
+    nonce: int
+    """The next one that is free."""
+    in_flight: Amount
+    """Signed and not known to be in a final block: the balance may still show it."""
+    gas_in_flight: Amount
+    """At worst, whatever they pay; of several attempts the dearest."""
+    low_balance: Amount | None
+    """Below it people are told; None where nobody said how much that is."""
+    others_wait: bool
+    """Payments of others wait for the wallet to be filled up."""
+
+
+async def pressure_on(read: Reader, wallet: str, swap: Swap, next_nonce: int) -> Pressure:
+    asset = swap.amount.asset
+    row = await read.fetchrow(
+        f"""
+        select ({_FREE_NONCE}) as nonce,
+            ({_FLYING}) as flying, ({_GAS}) as gas,
+            (select low_balance_minor from payouts.wallet_limits where asset = $3 and exponent = $4) as low,
+            array(select id from payouts.swaps
+                  where state = 'created' and waits_for is not null order by id limit 2) as waiting
+        """,
+        wallet, next_nonce, asset.code, asset.exponent,
+    )  # fmt: skip
+    low = None if row["low"] is None else Amount(int(row["low"]), asset)
+    return Pressure(row["nonce"], Amount(int(row["flying"]), asset), Amount(int(row["gas"]), ETH), low,
+                    any(swap_id != swap.id for swap_id in row["waiting"]))  # fmt: skip
+
+
+async def note_waiting(database: Database, swap: Swap, why: str | None) -> None:
+    """Why its payment waits, for people to see; None when it does not any more. In no run's transaction: such a run has
+    nothing to commit."""
+    await database.engine.execute(
+        "update payouts.swaps set waits_for = $2 where id = $1 and state = 'created'", swap.id, why
+    )
+
+
+async def note_sent(tx: Tx, swap: Swap, *, tx_hash: str | None = None) -> None:
+    """That a payment is on its way, for callers of before. What has ended stays as it ended: a run that sends the bytes
+    once more may come after the one that saw them final."""
+    await tx.execute(
+        """
+        update payouts.split_payout_hostpay
+        set tx_status = 'sent', tx_hash = coalesce($3, tx_hash), updated_at = payonce.due_now()
+        where unique_id = $1 and cn_api_id = $2 and tx_status in ('signed', 'sent')
+        """,
+        swap.unique_id, swap.cn_api_id, tx_hash,
+    )  # fmt: skip
+
+
+async def _keep_attempt(tx: Tx, wallet: str, signed: Signed, number: int) -> None:
+    fees = signed.fees
+    await tx.execute(
+        """
+        insert into payouts.wallet_attempts
+            (hash, wallet, nonce, attempt, raw, max_fee, priority_fee, gas_limit)
+        values ($1, $2, $3, $4, $5, $6, $7, $8)
+        """,
+        signed.hash, wallet, signed.nonce, number, signed.raw, fees.max_fee, fees.priority_fee, fees.gas_limit,
+    )  # fmt: skip
+
+
+def _attempt(row: Any) -> Attempt:
+    fees = Fees(int(row["max_fee"]), int(row["priority_fee"]), row["gas_limit"])
+    return Attempt(
+        number=row["attempt"], signed=Signed(row["hash"], row["raw"], row["nonce"], fees), age_s=row["age_s"]
+    )

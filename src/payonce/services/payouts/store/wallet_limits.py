@@ -1,0 +1,226 @@
+"""What the wallet pays without being asked: which assets, how much at once and in a day. The rest people agree to."""
+
+from typing import Any, Final
+
+import msgspec
+
+from payonce.engine.audit import Severity, note
+from payonce.engine.controls import Action, Weighed, ask, withdraw
+from payonce.engine.messages.ports import Admin
+from payonce.engine.messages.transaction import Reader, Tx
+from payonce.kit.money import Amount, Asset
+from payonce.kit.outcomes import Invalid, Retry, Stale
+from payonce.services.payouts.domain.addresses import key_of
+from payonce.services.payouts.handlers.next_messages import resume
+from payonce.services.payouts.handlers.swap_replacement import lapse_and_keep
+from payonce.services.payouts.model import Hold, Payout, Swap
+from payonce.services.payouts.store import payouts as store
+from payonce.services.payouts.store import swaps as swap_store
+
+ACTION: Final = "pay above limit"
+DAY_S: Final = 86_400
+ASKER: Final = "payouts.hostpay"
+ANSWER_WITHIN_S: Final = 7 * 86_400.0
+"""A weekend and more. What nobody answers stays held, and is asked anew when somebody lets it go on."""
+
+
+class WalletLimit(msgspec.Struct, frozen=True):
+    asset: Asset
+    per_payment: Amount | None
+    per_day: Amount | None
+    low_balance: Amount
+
+
+class LargePayment(msgspec.Struct, frozen=True):
+    """A payment above a limit, as it was when it was asked for."""
+
+    swap_id: str
+    minor: str
+    """With all the parts that it is split into."""
+    address: str = ""
+    """Of the client. What was asked before addresses were part of it has none, and is refused."""
+    extra_id: str | None = None
+
+
+async def set_wallet_limit(
+    tx: Tx, asset: Asset, by: str, *, per_payment: Amount | None = None, per_day: Amount | None = None,
+    low_balance: Amount | None = None,
+) -> None:  # fmt: skip
+    """Allows an asset within these bounds; None is without bound."""
+    for amount in (per_payment, per_day, low_balance):
+        if amount is not None and (amount.asset != asset or amount.minor < 0):
+            raise Invalid(f"a limit of {asset} is {amount}; it must be 0 or more of that asset")
+    await tx.execute(
+        """
+        insert into payouts.wallet_limits as l
+            (asset, exponent, per_payment_minor, per_day_minor, low_balance_minor, set_by)
+        values ($1, $2, $3, $4, coalesce($5, 0), $6)
+        on conflict (asset, exponent) do update
+        set per_payment_minor = excluded.per_payment_minor, per_day_minor = excluded.per_day_minor,
+            low_balance_minor = excluded.low_balance_minor, set_by = excluded.set_by, set_at = payonce.due_now()
+        """,
+        asset.code, asset.exponent, _minor(per_payment), _minor(per_day), _minor(low_balance), by,
+    )  # fmt: skip
+    text = f"the wallet pays {asset}: {per_payment or 'any amount'} at once, {per_day or 'any amount'} a day"
+    await note(tx.connection, "payouts.wallet_limit", asset.code, text, actor=by, severity=Severity.WARNING)
+
+
+async def limit_of(read: Reader | Tx, asset: Asset) -> WalletLimit | None:
+    """None: the wallet does not pay this asset."""
+    row = await read.fetchrow(
+        "select * from payouts.wallet_limits where asset = $1 and exponent = $2", asset.code, asset.exponent
+    )
+    return None if row is None else _limit(row, asset)
+
+
+async def exceeded(read: Reader | Tx, swap: Swap) -> str:
+    """Which bound a payment of this swap breaks, in words; empty when it may be made."""
+    asset = swap.amount.asset
+    row = await read.fetchrow(
+        # One question, since it is also asked while the wallet's row is locked. Cleared: the same address and no more
+        # than was agreed to; an exchange that had to be replaced is not asked about anew. What was paid within a day is
+        # only counted where a day has a bound.
+        f"""
+        select l.*, whole.minor as whole_minor, exists (select from payouts.wallet_clearances c
+                where c.unique_id = $3 and payouts.address_key(c.address) = payouts.address_key($4)
+                  and c.extra_id is not distinct from $5
+                  and c.void_at is null and c.amount_minor >= whole.minor) as cleared,
+            case when l.per_day_minor is not null then (
+                select coalesce(sum(p.amount_minor), 0) from payouts.wallet_payments p
+                where p.asset = $1 and p.exponent = $2 and p.state in ('signed', 'final') and p.swap_id <> $6
+                  and p.created_at > payonce.due_now() - make_interval(secs => $7)) end as paid_minor
+        from payouts.wallet_limits l cross join ({_WHOLE.format(swap="$6")}) whole
+        where l.asset = $1 and l.exponent = $2
+        """,
+        asset.code, asset.exponent, swap.unique_id, swap.address, swap.extra_id, swap.id, float(DAY_S),
+    )  # fmt: skip
+    if row is None:
+        return f"the wallet pays no {asset}: it is not among the allowed assets"
+    limit, whole = _limit(row, asset), Amount(int(row["whole_minor"]), asset)
+    if row["cleared"]:
+        return ""
+    if limit.per_payment is not None and whole > limit.per_payment:
+        return f"{whole} is above the {limit.per_payment} that the wallet pays at once"
+    if limit.per_day is None:
+        return ""
+    paid = Amount(int(row["paid_minor"]), asset)
+    if paid + swap.amount > limit.per_day:
+        return f"{swap.amount} on top of {paid} is above the {limit.per_day} that the wallet pays in a day"
+    return ""
+
+
+async def ask_for(tx: Tx, swap: Swap, why: str) -> None:
+    """Keeps the payouts of a swap, and asks people whether it may be paid. The exchange waits for nobody, so it is let
+    go: if they agree, another one is made. Of one payment one question is open, the newest."""
+    # Before any payout is locked, as whoever grants has the approval first.
+    await withdraw(tx, ACTION, await _subjects(tx, swap), ASKER, "the payment is asked for anew")
+    await lapse_and_keep(tx, swap, Hold.LIMIT, why)
+    if await limit_of(tx, swap.amount.asset) is not None:
+        asked = LargePayment(swap.id, (await _whole(tx, swap)).to_minor_text(), swap.address, swap.extra_id)
+        await ask(tx, _ACTION, asked, await _asker(tx, swap), why, lifetime_s=ANSWER_WITHIN_S)
+
+
+async def void_clearances(tx: Tx, payout: Payout) -> None:
+    """It gets another address: what people agreed to before was not about that one."""
+    await tx.execute(
+        "update payouts.wallet_clearances set void_at = payonce.due_now() where unique_id = $1 and void_at is null",
+        payout.unique_id,
+    )
+
+
+def clearing(_: Admin) -> Action[LargePayment]:
+    """What a second person agrees to, registered beside the engine's own actions."""
+    return _ACTION
+
+
+async def _weigh(tx: Tx, asked: LargePayment) -> Weighed:
+    swap, whole = await _asked_for(tx, asked)
+    memo = "" if swap.extra_id is None else f" with the memo {swap.extra_id}"
+    where = f"{swap.address}{memo} ({swap.currency} on {swap.network})"
+    text = f"let the wallet pay {whole} for {swap.unique_id} to {where}"
+    return Weighed(swap.unique_id, text, [whole], because="it is above a limit of the wallet")
+
+
+async def _execute(tx: Tx, asked: LargePayment, by: str) -> dict[str, Any]:
+    swap, whole = await _asked_for(tx, asked)
+    waiting = [payout for payout in await swap_store.payouts_of(tx, swap.id) if payout.hold is Hold.LIMIT]
+    if not waiting:
+        raise Stale(f"no payout of swap {swap.id} waits for this any more")
+    agreed = key_of(asked.address), asked.extra_id
+    waiting = [each for each in waiting if (key_of(each.wallet_address), each.extra_id) == agreed]
+    if not waiting:
+        raise Stale(
+            f"what was asked for is a payment to {asked.address or 'no address'}, and the payout has another address "
+            "or memo by now; let it go on, and it is asked for anew"
+        )
+    await tx.execute(
+        """
+        insert into payouts.wallet_clearances (unique_id, amount_minor, address, extra_id, cleared_by)
+        values ($1, $2, $3, $4, $5) on conflict do nothing
+        """,
+        swap.unique_id, whole.minor, asked.address, asked.extra_id, by,
+    )  # fmt: skip
+    for payout in waiting:
+        assert payout.held_from is not None
+        await resume(tx, await store.move(tx, payout, payout.held_from))
+    return {"swap": swap.id, "amount": str(whole), "address": asked.address}
+
+
+async def _asked_for(tx: Tx, asked: LargePayment) -> tuple[Swap, Amount]:
+    try:
+        swap = await swap_store.swap(tx, asked.swap_id)
+    except Retry as error:
+        raise Invalid(str(error)) from error
+    whole = await _whole(tx, swap)
+    if whole.to_minor_text() != asked.minor:
+        raise Stale(f"swap {swap.id} is of a payment of {whole} by now; look again")
+    return swap, whole
+
+
+_WHOLE: Final = """
+    select greatest(carried.amount_minor, (
+        select max(total) from (
+            select sum(p.amount_minor) as total from payouts.parts p
+            where p.payout_id in (select payout_id from payouts.shares where swap_id = {swap}) group by p.payout_id) t
+        )) as minor
+    from payouts.swaps carried where carried.id = {swap}"""
+"""What is paid with a swap for one purpose: all parts of the payout that it is a part of, or the batch that it is. A
+bound that counted parts alone would be passed by splitting."""
+
+
+async def _whole(tx: Tx, swap: Swap) -> Amount:
+    return Amount(int(await tx.fetchval(_WHOLE.format(swap="$1"), swap.id)), swap.amount.asset)
+
+
+async def _subjects(tx: Tx, swap: Swap) -> list[str]:
+    """What questions about this payment are about: the payout that leads it, or, as asked before, one of its swaps."""
+    rows = await tx.fetch("select id from payouts.swaps where unique_id = $1", swap.unique_id)
+    return [swap.unique_id, *(row["id"] for row in rows)]
+
+
+async def _asker(tx: Tx, swap: Swap) -> str:
+    """On whose word it is to be paid; they cannot be the second person too. Whoever gave the address comes before
+    whoever let it go on."""
+    found: str | None = await tx.fetchval(
+        """
+        select coalesce(p.addressed_by, p.released_by) from payouts.payouts p
+        where p.id in (select payout_id from payouts.shares where swap_id = $1)
+          and coalesce(p.addressed_by, p.released_by) is not null
+        order by p.addressed_by is null, p.unique_id <> $2, p.id limit 1
+        """,
+        swap.id, swap.unique_id,
+    )  # fmt: skip
+    return found or ASKER
+
+
+_ACTION: Final = Action(ACTION, LargePayment, _weigh, _execute)
+
+
+def _limit(row: Any, asset: Asset) -> WalletLimit:
+    found = [row[name] for name in ("per_payment_minor", "per_day_minor")]
+    bounds = [None if minor is None else Amount(int(minor), asset) for minor in found]
+    return WalletLimit(asset, bounds[0], bounds[1], Amount(int(row["low_balance_minor"]), asset))
+
+
+def _minor(amount: Amount | None) -> int | None:
+    return None if amount is None else amount.minor
