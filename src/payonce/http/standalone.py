@@ -36,7 +36,7 @@ log = get_logger(__name__)
 def small_web(
     database: Database, loops: Mapping[str, "asyncio.Task[Any]"], metrics_open: bool, hosts: Hosts | None = None
 ) -> ASGIApp:
-    page = MetricsPage()
+    metrics_page = MetricsPage()
 
     async def alive(request: Request) -> Response:
         return JSONResponse({"status": "alive"})
@@ -49,7 +49,7 @@ def small_web(
         return JSONResponse({"status": "ready", "loops": sorted(loops)})
 
     async def metrics(request: Request) -> Response:
-        return await page.answer() if metrics_open else document(request.url.path, _CLOSED)
+        return await metrics_page.answer() if metrics_open else document(request.url.path, _CLOSED)
 
     pages = {"/healthz": alive, "/readyz": ready, "/metrics": metrics}
     return Guard(Starlette(routes=[Route(path, page, methods=PROBES) for path, page in pages.items()]), hosts=hosts)
