@@ -69,10 +69,8 @@ POSTGRES_SCHEMES: Final = ("postgresql", "postgres")
 URL_RULE: Final = (
     "it must be a PostgreSQL address such as postgresql://user@host:5432/database, a password in it percent-encoded"
 )
-
 REDIS_SCHEMES: Final = ("redis", "rediss", "unix")
 REDIS_RULE: Final = "it must be an address such as redis://localhost:6379/0, a password in it percent-encoded"
-
 BANK_RULE: Final = "it must be an address such as https://api.bank.example"
 KEY_RULE: Final = "it must be one word of printable ASCII, as the vendor gave it out"
 

@@ -65,6 +65,10 @@ BREAKS = {
             (id, subscription_id, from_plan_id, to_plan_id, at_period_end, requested_at)
         select 'c', id, plan_id, plan_id, true, payonce.due_now() from subscriptions.subscriptions
     """,
+    "limits begin anew as the plan says": """
+        update subscriptions.subscriptions set allowance_starts = array[period_start],
+            updated_at = payonce.due_now() - interval '61 minutes'
+    """,
     "a test clock that has something to do goes on within an hour": """
         insert into subscriptions.test_clocks (id, name, now_at, target_at, made_by, updated_at)
         values ('tc', 'stuck', payonce.due_now(), payonce.due_now() + interval '1 day', 'test',

@@ -1,10 +1,12 @@
 """ETH to ETH: the wallet pays no client less than its gas is worth; what is less waits for more of the same client."""
 
+from dataclasses import replace
+
 from payonce.engine.messages.model import Message
 from payonce.services.payouts.api.quotes import quote
 from payonce.services.payouts.api.webhook import Asked
 from payonce.services.payouts.handlers.accumulation import LOOK, batch_client, look_for_batches
-from payonce.services.payouts.model import Hold, State
+from payonce.services.payouts.model import Hold, Payout, State
 from payonce.services.payouts.policies import KEEPING
 from payonce.services.payouts.store import minimums
 from payonce.services.payouts.store.minimums import GAS_MULTIPLE, least_direct
@@ -75,16 +77,27 @@ async def test_people_are_told_of_the_bound(stage: OpenStage) -> None:
 
 
 async def test_a_payment_to_the_wallet_itself_is_never_made(stage: OpenStage) -> None:
-    """The webhook refuses it; a person may still give this address, or have given it before."""
+    """The webhook refuses it, and the estimator holds what was on record before. Where the estimator knows another
+    wallet than the one that pays, hostpay refuses."""
     async with open_house(stage) as house:
-        asked = Asked(
-            "pay-1", 7, "-100", house.wallet.address, None, False, "eth", "eth", usdt("100"), usdt("0"), usdt("100")
-        )
-        async with house.s.begin() as tx:
-            payout = (await receive(tx, asked)).payout
-        await house.run()
-        kept = await house.payout(payout)
-        assert (kept.state, kept.hold) == (State.HELD, Hold.MISMATCH)
-        assert "was told to pay itself" in (kept.reason or "")
+        for known, hold, reason in (
+            (house.terms, Hold.BAD_ADDRESS, "cannot pay itself"),
+            (replace(house.terms, host_wallet=ETH_CLIENT), Hold.MISMATCH, "was told to pay itself"),
+        ):
+            house.terms = known
+            house.worker = await house.another_worker(*HANDLERS)
+            kept = await paying_itself(house, hold.value)
+            assert (kept.state, kept.hold) == (State.HELD, hold)
+            assert reason in (kept.reason or "")
         assert house.transfers(final=False) == []
         await house.sound()
+
+
+async def paying_itself(house: House, unique_id: str) -> Payout:
+    async with house.s.begin() as tx:
+        asked = Asked(
+            unique_id, 7, "-100", house.wallet.address, None, False, "eth", "eth", usdt("100"), usdt("0"), usdt("100")
+        )
+        payout = (await receive(tx, asked)).payout
+    await house.run()
+    return await house.payout(payout)

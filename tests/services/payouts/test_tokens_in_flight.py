@@ -17,7 +17,7 @@ from payonce.queues.cloudtasks.client import Config, Errand, TaskService
 from payonce.queues.cloudtasks.names import LOCAL_ACCOUNT, LOCAL_PROJECT, Place
 from payonce.services.payouts.messages.tokens import ESTIMATE_REQUEST, ESTIMATE_RESPONSE, HOPS
 from payonce.services.payouts.messages.tokens.packed import Packer
-from payonce.testing import ScratchDatabase
+from payonce.testing import ScratchDatabase, eventually
 from tests.cli.conftest import (
     PATIENCE_S,
     SIGNING_KEY,
@@ -98,8 +98,15 @@ async def bring(address: str, port: int) -> None:
             made = Packer(hop, [key]).make(FIELDS[hop], time.time())
             body = json.dumps({"token": to_base64url(made)}).encode()
             name = service.config.place.task(hop.queue, f"of-an-older-service-{hop.role}-{len(hop.path)}")
-            [said] = await service.create(hop.queue, [Errand(name, here + PATHS[hop], here, body, 30.0)])
-            assert said.code == "OK", said
+            errand = Errand(name, here + PATHS[hop], here, body, 30.0)
+
+            async def is_made(queue: str = hop.queue, errand: Errand = errand) -> bool:
+                [said] = await service.create(queue, [errand])
+                assert said.code in ("OK", "NOT_FOUND"), said
+                return said.code == "OK"
+
+            # The process makes its queues at the task service as soon as it leads, and listens before that.
+            await eventually(is_made, what=f"a task for {hop.queue}")
     finally:
         await service.close()
 
