@@ -17,17 +17,6 @@ SECTIONS = {3, 4, 5, 6, 7, 8, 10, 11, 13, 14, 15, 16}
 PROMISES = dict(re.findall(r"^\| (\d[^|]+?) \| (.+) \|$", README.partition("## What was asked for")[2], re.MULTILINE))
 
 
-def test_every_room_is_named_and_no_other() -> None:
-    named = set()
-    for cell in re.findall(r"^\| (`[^|]+`) \|", README, re.MULTILINE):
-        first, *others = re.findall(r"`([^`]+)`", cell)
-        folder = first.rpartition("/")[0] if first.endswith(".py") else ""
-        named |= {first, *(f"{folder}/{other}".lstrip("/") for other in others)}
-    there = {str(path.relative_to(ROOMS)) for path in ROOMS.rglob("*.py") if path.name != "__init__.py"}
-    there = {path for path in there if not path.startswith("subscriptions/api/")}
-    assert {name for name in named if name.endswith(".py")} == there
-
-
 def test_every_state_and_every_handler_of_the_seed_is_named() -> None:
     for state in State:
         assert re.search(rf"\b{state}\b", README), state
