@@ -1,6 +1,6 @@
 """Maker and checker: what moves more than a threshold is asked by one person and done when a second one agrees.
 
-An action is declared once (`Action`) and registered with one line in app.py. Its argument is fixed when it is asked and
+An action is declared once (`Action`) and registered with one line in app/registry.py. Its argument is fixed when it is asked and
 is carried out in the transaction that decides, or not at all.
 """
 
