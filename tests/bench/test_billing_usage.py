@@ -2,8 +2,8 @@
 
 import pytest
 
+from bench.billing_usage import ROLE, UsageSizes, measure_usage
 from payonce.app.registry import all_migrations
-from payonce.bench.billing_usage import ROLE, UsageSizes, measure_usage
 from payonce.testing import Servers
 
 SIZES = UsageSizes(events=40, accounts=3, rounds=1)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from payonce.bench.children import Child
-from payonce.bench.failure import BenchFailed
-from payonce.bench.peers.command import Command
+from bench.children import Child
+from bench.failure import BenchFailed
+from bench.peers.command import Command
 
 FAR_S = 60.0
 """Above what any stand-still of the machine adds, and far below the time for which the children sleep."""

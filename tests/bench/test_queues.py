@@ -8,16 +8,16 @@ import asyncpg
 import pytest
 import redis
 
-from payonce.bench import queues, rounds
-from payonce.bench.children import peer_process
-from payonce.bench.databases import database_url
-from payonce.bench.failure import BenchFailed
-from payonce.bench.journal import Journal
-from payonce.bench.peers import OURS, OURS_TRANSACTIONAL, SYSTEMS, System
-from payonce.bench.peers.port import Address
-from payonce.bench.places import Place, PostgresPlace, RedisPlace
-from payonce.bench.queues import BOTH, Servers
-from payonce.bench.rounds import Sizes
+from bench import queues, rounds
+from bench.children import peer_process
+from bench.databases import database_url
+from bench.failure import BenchFailed
+from bench.journal import Journal
+from bench.peers import OURS, OURS_TRANSACTIONAL, SYSTEMS, System
+from bench.peers.port import Address
+from bench.places import Place, PostgresPlace, RedisPlace
+from bench.queues import BOTH, Servers
+from bench.rounds import Sizes
 from payonce.embedded.redis import Durability
 from payonce.kit.outcomes import Invalid
 

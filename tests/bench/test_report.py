@@ -6,8 +6,8 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from payonce.bench.render import render
-from payonce.bench.report import Report, Row, TransactionalRow, median, ratios
+from bench.render import render
+from bench.report import Report, Row, TransactionalRow, median, ratios
 
 
 def row(system: str, drain: float | None = 1.0, bulk: float | None = 1.0, idle: float | None = 1.0) -> Row:

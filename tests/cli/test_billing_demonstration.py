@@ -198,7 +198,7 @@ def test_every_period_is_invoiced_and_paid_once_whoever_is_killed(private_payonc
 @pytest.mark.full
 @pytest.mark.timeout(300)
 def test_a_benchmark_counts_only_renewals_that_were_captured_once(private_payonce: Payonce) -> None:
-    ended = private_payonce("bench", "billing", "--quick", "--json")
+    ended = private_payonce("billing", "--quick", "--json", module="bench.command")
     assert ended.code == 0, ended.stderr
     layouts = {row["layout"]: row for row in ended.json["renewals"]}
     assert set(layouts) == {"together", "apart"}

@@ -91,15 +91,23 @@ REFUSED_COMMANDS = {
         {"QUEUE_POLICY__TALLY__MAX_RETRIES": "3"},
         "QUEUE_POLICY__TALLY__MAX_RETRIES names no field of a queue",
     ),
-    "benchmark of no backend": (["bench", "queues", "--backend", "tape"], {}, "there are: postgres, redis, both"),
-    "benchmark of no system": (
-        ["bench", "queues", "--system", "tape"],
-        {},
-        "no system 'tape' for both; there are: arq",
-    ),
-    "no durability": (["bench", "queues", "--durability", "never"], {}, "'never' is not one of"),
     "owner alone": (["db", "status"], {"DATABASE_URL": ""}, "DATABASE_OWNER_URL is set and DATABASE_URL is not"),
 }
+
+
+REFUSED_BENCHMARKS = {
+    "no backend": (["queues", "--backend", "tape"], "there are: postgres, redis, both"),
+    "no system": (["queues", "--system", "tape"], "no system 'tape' for both; there are: arq"),
+    "no durability": (["queues", "--durability", "never"], "'never' is not one of"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_BENCHMARKS)
+def test_a_refused_benchmark_says_what_to_do(payonce: Payonce, name: str) -> None:
+    arguments, piece = REFUSED_BENCHMARKS[name]
+    ended = payonce(*arguments, module="bench.command")
+    assert (ended.code, ended.stdout) == (2, "")
+    assert piece in ended.sentence
 
 
 @pytest.mark.parametrize("name", REFUSED_COMMANDS)

@@ -1,7 +1,7 @@
 """The measurement of the ledger runs, leaves sound books behind and can be repeated in the same database."""
 
-from payonce.bench import ledger_seals
-from payonce.bench.ledger import run
+from bench import ledger_seals
+from bench.ledger import run
 from payonce.testing import ScratchDatabase
 
 

@@ -175,7 +175,7 @@ def outside_testing(paths: Iterable[Path]) -> list[Path]:
 
 def connecting_is_forbidden() -> list[Path]:
     """Benchmarks connect as their peers do, tests and the private server's launcher as superuser."""
-    allowed = ("bench", "embedded", "engine/database/hosts.py", "engine/database/sessions.py")
+    allowed = ("embedded", "engine/database/hosts.py", "engine/database/sessions.py")
     paths = outside_testing(python_sources())
     return [path for path in paths if not any(path.is_relative_to(SOURCE / each) for each in allowed)]
 

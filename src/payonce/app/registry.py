@@ -24,8 +24,7 @@ from payonce.app.lazy_parts import (
     transfers_scenarios,
 )
 from payonce.app.resources import open_banks, open_task_server, open_webhooks, payout_targets
-from payonce.engine import controls as brakes
-from payonce.engine import webhooks
+from payonce.engine import controls, webhooks
 from payonce.engine.database.migrate import Migration, known_migrations
 from payonce.engine.messages.policy import override_from_environment
 from payonce.engine.messages.ports import Admin
@@ -85,11 +84,11 @@ SERVICES: Final = (
 
 RELAYS: Final[Sequence[Relay]] = (LogRelay(),)
 
-ACTIONS: Final[Sequence[Callable[[Admin], brakes.Action[Any]]]] = (
-    brakes.answering,
-    brakes.redriving,
-    brakes.writing_off,
-    brakes.bounding,
+ACTIONS: Final[Sequence[Callable[[Admin], controls.Action[Any]]]] = (
+    controls.answering,
+    controls.redriving,
+    controls.writing_off,
+    controls.bounding,
     payouts.deciding,
     payouts.clearing,
     payouts.limiting,

@@ -14,7 +14,6 @@ from payonce import __version__
 from payonce.cli import (
     approvals,
     audit,
-    bench,
     cloudtasks,
     console,
     crash,
@@ -106,7 +105,6 @@ app.add_typer(db.commands, name="db")
 app.add_typer(reconcile.commands, name="reconcile")
 app.add_typer(webhooks.commands, name="webhooks")
 app.add_typer(billing.commands, name="billing")
-app.add_typer(bench.commands, name="bench")
 app.command("crash")(crash.crash)
 app.command("cloudtasks")(cloudtasks.cloudtasks)
 app.command("simulators")(simulators.simulators)

@@ -1,7 +1,7 @@
 """Maker and checker: what moves more than a threshold is asked by one person and done when a second one agrees.
 
-An action is declared once (`Action`) and registered with one line in app/registry.py. Its argument is fixed when it is asked and
-is carried out in the transaction that decides, or not at all.
+An action is declared once (`Action`) and registered with one line in app/registry.py. Its argument is fixed when it is
+asked and is carried out in the transaction that decides, or not at all.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
