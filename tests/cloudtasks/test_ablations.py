@@ -7,10 +7,7 @@ from typing import Any, Final
 import pytest
 
 from payonce.engine.messages.model import Answer, Ending, Settlement
-from payonce.queues.cloudtasks import deliveries as replies
-from payonce.queues.cloudtasks import queue as queues
-from payonce.queues.cloudtasks import refill, statements
-from payonce.queues.cloudtasks import relay as relays
+from payonce.queues.cloudtasks import deliveries, queue, refill, relay, statements
 from payonce.queues.cloudtasks.oidc import Verifier
 from payonce.queues.cloudtasks.queue import CloudTasksQueue
 from payonce.testing import OpenStage
@@ -26,7 +23,7 @@ def answered_first() -> Iterator[None]:
 
     async def hasty(self: CloudTasksQueue, settlements: Sequence[Settlement]) -> list[Answer]:
         for settlement in settlements:
-            self._answer(settlement.claim.message.id, settlement.claim.token, replies.DONE)
+            self._answer(settlement.claim.message.id, settlement.claim.token, deliveries.DONE)
         return await settle(self, settlements)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -43,7 +40,7 @@ async def an_end_that_is_not_stored_is_not_answered(stage: OpenStage) -> None:
             await runs.queue._settle([Settlement(claim, Ending.SUCCESS)])
         await runs.s.owner.execute("alter table payonce.inbox_away rename to inbox")
         assert not delivery._reply.done()
-        delivery.answer(replies.STALE)
+        delivery.answer(deliveries.STALE)
 
 
 async def test_an_end_that_is_not_stored_is_not_answered(stage: OpenStage) -> None:
@@ -64,17 +61,17 @@ async def lost_nothing(self: Any, late_s: float = 0.0) -> int:
 
 def beginning_without(text: str, instead: str = "") -> Ablation:
     assert text in statements.BEGIN
-    return patched(queues, "BEGIN", statements.BEGIN.replace(text, instead))
+    return patched(queue, "BEGIN", statements.BEGIN.replace(text, instead))
 
 
 def settling_without(text: str, instead: str = "") -> Ablation:
     assert text in statements.SETTLE
-    return patched(queues, "SETTLE", statements.SETTLE.replace(text, instead))
+    return patched(queue, "SETTLE", statements.SETTLE.replace(text, instead))
 
 
 def committing_without(text: str, instead: str) -> Ablation:
     assert text in statements.SETTLE_ONE
-    return patched(queues, "SETTLE_ONE", statements.SETTLE_ONE.replace(text, instead))
+    return patched(queue, "SETTLE_ONE", statements.SETTLE_ONE.replace(text, instead))
 
 
 ABLATIONS: Final[Ablations] = {
@@ -95,7 +92,7 @@ ABLATIONS: Final[Ablations] = {
         [test_runs.test_a_task_that_comes_twice_at_once_runs_once],
     ),
     "the fence of an effect": (
-        patched(queues, "HOLD", statements.HOLD.replace("and holder = $3", "and $3::bigint is not null")),
+        patched(queue, "HOLD", statements.HOLD.replace("and holder = $3", "and $3::bigint is not null")),
         [test_runs.test_a_stale_run_commits_nothing_and_begins_no_effect],
     ),
     "storing before answering": (answered_first, [an_end_that_is_not_stored_is_not_answered]),
@@ -111,7 +108,7 @@ ABLATIONS: Final[Ablations] = {
         [test_refill.test_a_lost_task_comes_anew_under_another_name_with_attempts_as_they_are],
     ),
     "a new name for what is brought anew": (
-        patched(relays, "task_id", lambda message_id, delivery: f"always-{message_id.hex}"),
+        patched(relay, "task_id", lambda message_id, delivery: f"always-{message_id.hex}"),
         [
             test_refill.test_a_lost_task_comes_anew_under_another_name_with_attempts_as_they_are,
             test_relay.test_what_is_repeated_is_known_there_and_what_is_brought_anew_is_new,
@@ -139,7 +136,7 @@ ABLATIONS: Final[Ablations] = {
         [test_runs.test_a_retry_at_another_time_waits_for_a_new_task],
     ),
     "a moment for locked rows": (
-        patched(queues, "LOCKED_LOOKS", 0),
+        patched(queue, "LOCKED_LOOKS", 0),
         [test_runs.test_a_row_that_is_locked_for_a_moment_is_waited_for],
     ),
 }

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from payonce.app import registry
-from payonce.app import resources as outside
+from payonce.app import registry, resources
 from payonce.app.process import App
 from payonce.app.resources import cloud_tasks, open_task_server, told_address
 from payonce.engine.database.notifier import Bell
@@ -160,7 +159,7 @@ async def test_a_server_on_another_port_than_usual_is_found_while_it_runs(
     monkeypatch.delenv("CLOUD_TASKS_ENDPOINT")
     settings = load_settings()
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        monkeypatch.setattr(outside, "TASK_SERVER_PORT", taken.getsockname()[1])
+        monkeypatch.setattr(resources, "TASK_SERVER_PORT", taken.getsockname()[1])
         async with stage() as s, Bell.open(s.database) as bell, open_task_server(settings, s.database, bell) as server:
             assert server is not None
             assert not server.address.endswith(f":{taken.getsockname()[1]}")
@@ -175,7 +174,7 @@ async def test_the_server_beside_the_roles_lets_in_only_holders_of_the_token(
     monkeypatch.delenv("CLOUD_TASKS_ENDPOINT")
     settings = load_settings()
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        monkeypatch.setattr(outside, "TASK_SERVER_PORT", listener.getsockname()[1] if taken else 0)
+        monkeypatch.setattr(resources, "TASK_SERVER_PORT", listener.getsockname()[1] if taken else 0)
         async with stage() as s, Bell.open(s.database) as bell, open_task_server(settings, s.database, bell):
             config = cloud_tasks(load_settings())
             ours, strangers = TaskService(config), TaskService(replace(config, token=None))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from google.api_core.exceptions import PermissionDenied
 
-from payonce.engine.messages import job_log as joblog
+from payonce.engine.messages import job_log
 from payonce.engine.messages.model import Message
 from payonce.engine.messages.push import EnvelopeCodec
 from payonce.engine.messages.work import Work, handles
@@ -180,7 +180,7 @@ async def test_what_a_run_waits_for_is_still_said_when_its_next_task_is_handed_o
 
         await eventually(released, 20.0, "the run is released")
         await desk.relay()
-        [waiting] = (await joblog.trace(desk.s.read, str(message_id))).entries
+        [waiting] = (await job_log.trace(desk.s.read, str(message_id))).entries
         assert waiting.last_error == "the wallet holds too little; fill it up"
         state = await desk.s.owner.fetchval("select state from payonce.outbox where id = $1", message_id)
         assert state == "delivered"

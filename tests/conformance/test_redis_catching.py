@@ -15,8 +15,7 @@ from payonce.engine.messages.process import Worker
 from payonce.engine.messages.runs import Run
 from payonce.engine.messages.work import Work, handles
 from payonce.kit.outcomes import QueueAway
-from payonce.queues.redis import RedisQueue, pull, scripts
-from payonce.queues.redis import wait as waiting_module
+from payonce.queues.redis import RedisQueue, pull, scripts, wait
 from payonce.queues.redis.connections import Lines
 from payonce.queues.redis.scripts import Script
 from payonce.testing import ScratchDatabase, eventually
@@ -76,7 +75,7 @@ async def test_what_is_put_is_claimed_for_a_waiting_worker_with_room(
     direct: RedisBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The look that is seen on the server is to be the one that catches.
-    monkeypatch.setattr(waiting_module, "CLAIMING_LOOK_S", int(LONG_S))
+    monkeypatch.setattr(wait, "CLAIMING_LOOK_S", int(LONG_S))
     queue = await direct.queue(PLAIN)
     waiting = await looking(direct, queue)
     put_at = time.monotonic()

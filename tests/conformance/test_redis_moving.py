@@ -14,8 +14,7 @@ from payonce.engine.messages.transaction import Reader
 from payonce.engine.messages.work import Work
 from payonce.kit.outcomes import Invalid
 from payonce.queues.postgres import PostgresFeed, PostgresQueue
-from payonce.queues.redis import refill
-from payonce.queues.redis import withdrawal as emptying
+from payonce.queues.redis import refill, withdrawal
 from payonce.queues.transfer import move_to_postgres, move_to_redis
 from payonce.testing import ScratchDatabase
 from tests.conformance.backend import PLAIN, QUEUE, claim, claim_one, ids, message, parked, retry, settle, success
@@ -76,7 +75,7 @@ async def test_a_mover_that_died_before_the_copies_went_moves_nothing_twice(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as dying:
-        dying.setattr(emptying, "drop", die)
+        dying.setattr(withdrawal, "drop", die)
         with pytest.raises(KeyboardInterrupt):
             await move(either)
     queue = in_postgresql(either)
@@ -94,7 +93,7 @@ async def test_what_is_put_while_the_queue_moves_is_not_lost(
 ) -> None:
     await direct.queue(PLAIN)
     await direct.feed.put([message()])
-    drop = emptying.drop
+    drop = withdrawal.drop
     late: list[UUID] = []
 
     async def somebody_puts(*arguments: Any) -> int:
@@ -102,7 +101,7 @@ async def test_what_is_put_while_the_queue_moves_is_not_lost(
             late.extend(await direct.feed.put([message()]))
         return await drop(*arguments)
 
-    monkeypatch.setattr(emptying, "drop", somebody_puts)
+    monkeypatch.setattr(withdrawal, "drop", somebody_puts)
     assert await move(direct) == 2
     assert late[0] in ids(await claim(in_postgresql(direct)))
 

@@ -16,8 +16,7 @@ from payonce.engine.messages.work import Work
 from payonce.engine.outbox import discard_entries
 from payonce.engine.outbox.durable_copy import wake_kept
 from payonce.kit.outcomes import Invalid, Stale
-from payonce.queues.redis import RedisQueue, admin, refill
-from payonce.queues.redis import redrive as redriving
+from payonce.queues.redis import RedisQueue, admin, redrive, refill
 from payonce.queues.redis.durable_copy import start_over
 from payonce.testing import ScratchDatabase
 from tests.conformance.backend import (
@@ -195,7 +194,7 @@ async def test_a_redrive_counts_and_moves_all_while_the_relay_brings_them(
         await kept.relay()
         return started
 
-    monkeypatch.setattr(redriving, "start_over", then_the_relay_comes)
+    monkeypatch.setattr(redrive, "start_over", then_the_relay_comes)
     assert await kept.admin.redrive(QUEUE, Filter()) == many
     depth = await kept.admin.depth(QUEUE)
     assert (depth.parked, depth.ready) == (0, many)

@@ -10,8 +10,7 @@ from uuid import UUID
 import pytest
 
 from payonce.engine.database.notifier import Bell
-from payonce.engine.messages import job_log as joblog
-from payonce.engine.messages import worker
+from payonce.engine.messages import job_log, worker
 from payonce.engine.messages.maintenance import Task
 from payonce.engine.messages.model import Message, Settlement, State
 from payonce.engine.messages.policy import Fixed, Policy
@@ -358,7 +357,7 @@ async def test_a_log_that_cannot_be_written_stops_neither_sweep_nor_worker(stage
 
 async def upkeep(s: AnyStage, task: Task) -> list[tuple[str, str | None]]:
     """Its lines in the job log, the newest first; with Redis those in both stores, which must be the same."""
-    runs = await joblog.recent(s.database.engine, correlation_id=task.value)
+    runs = await job_log.recent(s.database.engine, correlation_id=task.value)
     assert [run.last_error for run in runs] == [None] * len(runs), "what was done is no error"
     found = [(run.queue, run.info) for run in runs]
     if isinstance(s, RedisStage):

@@ -8,12 +8,10 @@ import pytest
 from starlette.datastructures import FormData
 from starlette.requests import Request
 
-from payonce.console import auth as door
-from payonce.console import login as entrance
+from payonce.console import auth, login
 from payonce.console.templating import ENVIRONMENT
 from payonce.console.ticket import Ticket
-from payonce.engine.operators import Role, sessions
-from payonce.engine.operators import login_limits as guesses
+from payonce.engine.operators import Role, login_limits, sessions
 from payonce.testing import OpenStage
 from tests.ablations import Ablations, cases, given, missed, patched
 from tests.console import test_door, test_pages
@@ -33,7 +31,7 @@ async def uncounted(*_: Any) -> int:
 async def judged_first(database: Any, name: str, address: str) -> int:
     """Looks at what was counted before, and counts afterwards: of many at once nobody sees the others."""
     row = await database.work.fetchval("select count(*) from payonce.login_failures where name = $1", name)
-    if row >= guesses.FAILURES_MAX:
+    if row >= login_limits.FAILURES_MAX:
         raise sessions.NotAdmitted("too many logins failed", too_many=True)
     return 0
 
@@ -63,19 +61,19 @@ def with_secrets() -> Iterator[None]:
 
 ABLATIONS: Ablations = {
     "the token of a form": (
-        patched(entrance, "checked_form", any_form),
+        patched(login, "checked_form", any_form),
         [test_door.test_a_form_without_its_token_or_with_anothers_changes_nothing],
     ),
     "the token of a page's form": (
-        patched(door, "checked_form", any_form),
+        patched(auth, "checked_form", any_form),
         [test_pages.test_a_change_without_the_token_of_its_session_is_refused],
     ),
     "the origin of a form": (
-        patched(door, "check_origin", lambda request: None),
+        patched(auth, "check_origin", lambda request: None),
         [given(test_door.test_a_form_of_another_site_is_refused_even_with_the_token, "https://evil.example")],
     ),
     "the names of this machine": (
-        patched(door, "_check_at_this_machine", lambda request: None),
+        patched(auth, "_check_at_this_machine", lambda request: None),
         [
             given(test_door.test_without_a_login_a_name_that_was_made_to_point_here_is_refused, "evil.example"),
             given(test_door.test_without_a_login_what_came_through_a_proxy_is_refused, "Forwarded"),
@@ -93,7 +91,7 @@ ABLATIONS: Ablations = {
         [given(test_door.test_a_wrong_token_or_cookie_does_not_lead_in, "guessed")],
     ),
     "the login beyond loopback": (
-        patched(door, "is_loopback", lambda host: True),
+        patched(auth, "is_loopback", lambda host: True),
         [test_door.test_beyond_loopback_nobody_comes_in_and_the_page_says_how_to_add_the_first],
     ),
     "the role of a route": (
@@ -101,7 +99,7 @@ ABLATIONS: Ablations = {
         [test_pages.test_a_viewer_is_shown_no_button_and_may_not_post],
     ),
     "the way back into the site": (
-        patched(entrance, "_within", lambda wanted: wanted),
+        patched(login, "_within", lambda wanted: wanted),
         [test_door.test_a_login_leads_back_to_where_one_wanted_to_go_and_never_elsewhere],
     ),
     "escaping": (with_markup, [test_pages.test_what_a_payload_says_is_text_and_never_markup]),

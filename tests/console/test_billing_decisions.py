@@ -13,7 +13,7 @@ from payonce.engine.operators import Role
 from payonce.kit.outcomes import Invalid
 from payonce.services.billing.console import subscription as billing_subscription
 from payonce.services.billing.payments import decisions as at_payments
-from payonce.services.billing.subscriptions.decisions import subscriptions as decisions
+from payonce.services.billing.subscriptions.decisions import subscriptions
 from payonce.services.billing.subscriptions.decisions.subscriptions import Decision, Verdict, deciding
 from payonce.services.billing.subscriptions.domain.config import Terms
 from payonce.services.billing.subscriptions.handlers.plan_changes import When
@@ -359,7 +359,7 @@ ABLATIONS: Ablations = {
         patched(at_payments, "note", no_audit), [test_a_notification_is_sent_again_and_taken_once],
     ),
     "not while a charge is under way": (
-        patched(decisions, "_can_be_charged", lambda owed: owed is not None),
+        patched(subscriptions, "_can_be_charged", lambda owed: owed is not None),
         [test_a_failed_renewal_is_charged_now_and_paid],
     ),
 }  # fmt: skip

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from payonce.services.billing.console import dunning as billing_dunning
+from payonce.services.billing.console import dunning
 from payonce.services.billing.console.pages import PAGES
 from payonce.testing import OpenStage, Servers
 from tests.console.billing_scene import fill, notify, open_scene, rows_of
@@ -207,7 +207,7 @@ async def test_dunning_counts_and_explains_exactly_those_it_lists(stage: OpenSta
 async def test_dunning_pages_do_not_end_before_the_last_who_owes(
     stage: OpenStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(billing_dunning, "PAGE_ROWS", 2)
+    monkeypatch.setattr(dunning, "PAGE_ROWS", 2)
     async with open_scene(stage) as (s, address), visiting(address) as visitor:
         await fill(s, 60)
         await s.owner.execute("update subscriptions.invoices set state = 'void' where id in ('i-10-3', 'i-20-3')")

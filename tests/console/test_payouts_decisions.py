@@ -8,12 +8,12 @@ import pytest
 from payonce.engine.controls import preview, set_threshold
 from payonce.engine.operators import Role
 from payonce.kit.outcomes import Invalid
-from payonce.services.payouts import ledger as books
+from payonce.services.payouts import ledger
 from payonce.services.payouts.console import payout as payouts_deciding
-from payonce.services.payouts.decisions import wallet_limits as changing_limits
+from payonce.services.payouts.decisions import wallet_limits
 from payonce.services.payouts.decisions.payouts import Decision, Verdict, deciding
 from payonce.services.payouts.model import Payout, State
-from payonce.services.payouts.store import timeline as story
+from payonce.services.payouts.store import timeline
 from payonce.testing import OpenStage, Servers
 from tests.ablations import Ablations, cases, missed, patched
 from tests.console.payouts_scene import (
@@ -97,7 +97,7 @@ async def test_a_refund_undoes_the_books_and_a_rejection_keeps_the_fee(stage: Op
         assert [await house.state(each) for each in (back, gone)] == [State.REFUNDED, State.REJECTED]
         fees = await house.s.owner.fetchval(
             "select sum(l.minor) from payonce.posting_lines l join payonce.accounts a on a.id = l.account_id "
-            "where a.path = $1", books.FEES,
+            "where a.path = $1", ledger.FEES,
         )  # fmt: skip
         assert int(fees) == -usdt("3").minor
         assert offered(await visitor.get(f"/payouts/{back.id}")) == set()
@@ -234,11 +234,11 @@ async def nobody_waits(*_: Any) -> None:
 
 ABLATIONS: Ablations = {
     "only safe decisions": (
-        patched(story, "open_verdicts", everything),
+        patched(timeline, "open_verdicts", everything),
         [test_what_is_offered_is_what_would_be_carried_out],
     ),
     "a second person for a higher limit": (
-        patched(changing_limits, "_looser", lambda was, to: False),
+        patched(wallet_limits, "_looser", lambda was, to: False),
         [test_the_wallets_limits_are_lowered_by_one_person_and_raised_by_two],
     ),
     "an open question keeps others out": (

@@ -13,7 +13,7 @@ from payonce.kit.money import Amount
 from payonce.services.payouts.console import payout as payouts_deciding
 from payonce.services.payouts.decisions.payouts import Verdict
 from payonce.services.payouts.model import ETH, Hold, State
-from payonce.services.payouts.store import queries as looking
+from payonce.services.payouts.store import queries
 from payonce.services.payouts.store.lookup import waiting_payouts
 from payonce.testing import Clock, OpenStage, Servers
 from payonce.testing.faults import Fault
@@ -264,7 +264,7 @@ async def test_a_day_adds_up_what_came_in_and_what_is_kept(stage: OpenStage) -> 
         assert "Volume 125.000001 USDT" in page.words
         assert "Fee income 3.750001 USDT" in page.words
         assert "3 1 0 1 1 125.000001 USDT 3.750001 USDT" in page.words
-        found = await looking.days(house.s.read, 7)
+        found = await queries.days(house.s.read, 7)
         assert [each.received for each in found] == [0, 0, 0, 0, 0, 0, 3]
         assert (await visitor.get("/payouts/days?window=year")).status == 400
 

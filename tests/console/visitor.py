@@ -14,11 +14,11 @@ from starlette.routing import Mount
 from yarl import URL
 
 from payonce.app.registry import SERVICES
-from payonce.console import mount as mounting
+from payonce.console import mount
 from payonce.console.cookies import TICKET
 from payonce.console.mount import CONSOLE
 from payonce.console.ticket import Ticket
-from payonce.engine import controls as brakes
+from payonce.engine import controls
 from payonce.engine.controls import Action, Actions
 from payonce.engine.database.connections import Database
 from payonce.engine.database.notifier import Bell
@@ -66,7 +66,7 @@ class StageDesk:
     @property
     def actions(self) -> Actions:
         declared: Sequence[Callable[[Admin], Action[Any]]] = (
-            brakes.answering, brakes.redriving, brakes.writing_off, brakes.bounding, *self.also,
+            controls.answering, controls.redriving, controls.writing_off, controls.bounding, *self.also,
         )  # fmt: skip
         made = [make(self.admin) for make in declared]
         return {action.name: action for action in made}
@@ -149,7 +149,7 @@ async def console(
 ) -> AsyncIterator[str]:
     """The console as a process that listens at `host`, and knows these actions too, would serve it."""
     desk = StageDesk(stage, asyncio.Event(), also, resources, elsewhere)
-    routes = [Mount(CONSOLE, mounting.console(desk, host, lambda: TOKEN, keep_s=0.0)), *mounting.ways_in()]
+    routes = [Mount(CONSOLE, mount.console(desk, host, lambda: TOKEN, keep_s=0.0)), *mount.ways_in()]
     async with serving(Starlette(routes=routes)) as address:
         try:
             yield address

@@ -26,8 +26,7 @@ from payonce.testing.crash import (
 )
 from payonce.testing.crash.crossings import only_reads, site
 from payonce.testing.crash.explore import thinned
-from payonce.testing.crash.scenarios import BROADCAST, CHARGE, REDRIVEN, TRANSFER, WIRE, store
-from payonce.testing.crash.scenarios import payments as pay
+from payonce.testing.crash.scenarios import BROADCAST, CHARGE, REDRIVEN, TRANSFER, WIRE, payments, store
 from payonce.testing.crash.scenarios.bank import Bank
 from payonce.testing.crash.scenarios.client import Banks, Order
 from payonce.testing.crash.scenarios.play import Play
@@ -97,10 +96,12 @@ class WithoutEffects(Play):
         return [] if ours == theirs else [f"we have {ours}, the bank has {theirs}"]
 
 
-NAIVE = WithoutEffects("naive", (handles(pay.WIRE)(pay_without_a_record),), pay.WIRE, {"n-1": 100}, {"n-1": PAID})
+NAIVE = WithoutEffects(
+    "naive", (handles(payments.WIRE)(pay_without_a_record),), payments.WIRE, {"n-1": 100}, {"n-1": PAID}
+)
 
 
-RECEIPT = Play("receipt", (pay.send_receipt,), pay.RECEIPT, {"r-1": 1}, {"r-1": frozenset({"new"})})
+RECEIPT = Play("receipt", (payments.send_receipt,), payments.RECEIPT, {"r-1": 1}, {"r-1": frozenset({"new"})})
 
 
 def test_a_handler_that_forgets_what_it_sent_is_found_out(postgres: ScratchServer) -> None:
@@ -138,7 +139,7 @@ async def wait_for_ever(work: Work) -> None:
 
 
 def test_a_message_that_never_ends_is_stuck(postgres: ScratchServer) -> None:
-    stuck = Play("stuck", (handles(pay.CHARGE)(wait_for_ever),), pay.CHARGE, {"s-1": 1}, {"s-1": PAID})
+    stuck = Play("stuck", (handles(payments.CHARGE)(wait_for_ever),), payments.CHARGE, {"s-1": 1}, {"s-1": PAID})
     strike = point("stuck", "s-1", "tests.crash.test_explorer:wait_for_ever", 1, Mode.BEFORE)
     assert problems(explore([stuck], server=postgres, only=strike)) == {"stuck"}
 
@@ -245,6 +246,6 @@ async def fall_over(work: Work) -> None:
 
 
 def test_a_process_that_ends_by_itself_is_told(postgres: ScratchServer) -> None:
-    falls = Play("falls", (handles(pay.CHARGE)(fall_over),), pay.CHARGE, {"f-1": 1}, {"f-1": PAID})
+    falls = Play("falls", (handles(payments.CHARGE)(fall_over),), payments.CHARGE, {"f-1": 1}, {"f-1": PAID})
     report = explore([falls], server=postgres)
     assert problems(report) == {"child failed"}

@@ -19,8 +19,7 @@ from payonce.engine.ledger.model import Reads
 from payonce.engine.messages.transaction import RingingFeed, Tx
 from payonce.kit.http import HttpClient
 from payonce.kit.http.transport import Transport
-from payonce.services.payouts import INVARIANTS
-from payonce.services.payouts import ledger as books
+from payonce.services.payouts import INVARIANTS, ledger
 from payonce.services.payouts.api.webhook import Asked
 from payonce.services.payouts.crash.scenarios import CLIENT, EXCHANGE, PRICE
 from payonce.services.payouts.domain.config import Terms
@@ -112,7 +111,7 @@ class ExternalScenario(PlainScenario):
         clients = [each.address for each in simulators[EXCHANGE].settle_all().payouts]
         if clients != [CLIENT]:
             found.append(f"the exchange paid {clients}")
-        for path in (books.AT_EXCHANGE, books.OWED):
+        for path in (ledger.AT_EXCHANGE, ledger.OWED):
             if left := await balance(read, Account(path, ETH)):
                 found.append(f"{left} are left in {path}")
         return found

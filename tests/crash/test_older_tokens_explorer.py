@@ -10,14 +10,14 @@ import pytest
 from payonce.engine.ledger import Account, balance
 from payonce.engine.ledger.model import Reads
 from payonce.engine.messages.transaction import Tx
-from payonce.services.payouts import ledger as books
-from payonce.services.payouts.api import webhook as intake
+from payonce.services.payouts import ledger
+from payonce.services.payouts.api import webhook
 from payonce.services.payouts.crash.scenarios import EXCHANGE
 from payonce.services.payouts.domain.addresses import key_of
 from payonce.services.payouts.messages.tokens import EstimateRequest, EstimateResponse, hops, plain
 from payonce.services.payouts.model import ETH
 from payonce.services.payouts.policies import ESTIMATE, ESTIMATED
-from payonce.services.payouts.store import orders as receiving
+from payonce.services.payouts.store import orders
 from payonce.testing import ScratchServer
 from payonce.testing.crash import PROCESS_MODES, Mode, explore, explore_without, parse_point
 from payonce.testing.crash.ablations import Ablation, put
@@ -55,7 +55,7 @@ class OlderTokensScenario(ExternalScenario):
         clients = [key_of(each.address) for each in simulators[EXCHANGE].settle_all().payouts]
         if clients != [key_of(SPELLINGS[0])]:
             found.append(f"the exchange paid {clients}")
-        for path in (books.AT_EXCHANGE, books.OWED):
+        for path in (ledger.AT_EXCHANGE, ledger.OWED):
             if left := await balance(read, Account(path, ETH)):
                 found.append(f"{left} are left in {path}")
         return found
@@ -63,7 +63,7 @@ class OlderTokensScenario(ExternalScenario):
 
 def by_spelling() -> None:
     """Addresses are compared as they are written."""
-    for module in (intake, receiving):
+    for module in (webhook, orders):
         put(module, "key_of", lambda address: address)
 
 

@@ -12,12 +12,11 @@ from payonce.testing.crash import BUILT_IN, PROCESS_MODES, Mode, explore, explor
 from payonce.testing.crash.on_redis import OnRedis
 from payonce.testing.crash.redis_ablations import REDIS_ABLATIONS
 from payonce.testing.crash.redis_crossings import only_looks
-from payonce.testing.crash.scenarios import ON_REDIS_ALONE
-from payonce.testing.crash.scenarios import payments as pay
+from payonce.testing.crash.scenarios import ON_REDIS_ALONE, payments
 from payonce.testing.crash.scenarios.play import Play
 from payonce.testing.redis_clock import EPOCH
 
-RECEIPT = Play("receipt", (pay.send_receipt,), pay.RECEIPT, {"r-1": 1}, {"r-1": frozenset({"new"})})
+RECEIPT = Play("receipt", (payments.send_receipt,), payments.RECEIPT, {"r-1": 1}, {"r-1": frozenset({"new"})})
 SCENARIOS = (*BUILT_IN, *ON_REDIS_ALONE)
 ON_REDIS = OnRedis()
 
@@ -67,17 +66,17 @@ def test_a_safeguard_that_is_taken_out_is_missed(postgres: ScratchServer, name: 
 
 async def test_what_waits_in_redis_is_due_at_the_very_microsecond(stage: OpenStage, tmp_path: Path) -> None:
     place: Any = ON_REDIS.place(tmp_path)
-    key = f"{main_key(pay.CHARGE.queue)}:delayed"
+    key = f"{main_key(payments.CHARGE.queue)}:delayed"
     try:
-        async with stage() as on, place.yard(on.owner, [pay.CHARGE]) as yard:
-            await ON_REDIS.declare(on.database, [pay.CHARGE])
+        async with stage() as on, place.yard(on.owner, [payments.CHARGE]) as yard:
+            await ON_REDIS.declare(on.database, [payments.CHARGE])
             for microsecond in range(20):
                 # Seconds as a float, times 1,000, are below the score for some of these.
                 moment = datetime(2026, 1, 1, 12, 1, 0, microsecond, tzinfo=UTC)
                 await yard.client.delete(key)
                 await yard.client.zadd(key, {"{}": int((moment - EPOCH) / timedelta(microseconds=1)) / 1_000})
                 await yard.freeze(moment)
-                assert (await yard.look()).due == [pay.CHARGE.queue]
+                assert (await yard.look()).due == [payments.CHARGE.queue]
                 await yard.freeze(moment - timedelta(microseconds=1))
                 assert (await yard.look()).due == []
                 assert await yard.next_due() == moment

@@ -19,13 +19,12 @@ from payonce.testing.crash import (
 )
 from payonce.testing.crash.ablations import LOST_COMMIT
 from payonce.testing.crash.on_redis import OnRedis
-from payonce.testing.crash.scenarios import WIRE
-from payonce.testing.crash.scenarios import payments as pay
+from payonce.testing.crash.scenarios import WIRE, payments
 from payonce.testing.crash.scenarios.play import Play
 from payonce.testing.crash.server_crash import Session, crash_server, crashable_servers, take_transaction_ids
 
 BLIND = Play(
-    "blind", (pay.wire, pay.send_receipt), pay.WIRE, {"w-1": 10_000}, {"w-1": frozenset({"paid"})}
+    "blind", (payments.wire, payments.send_receipt), payments.WIRE, {"w-1": 10_000}, {"w-1": frozenset({"paid"})}
 )  # fmt: skip
 """One payment that can neither be looked up nor repeated at the bank."""
 COMMITS = {"engine.effects.send:Run.intent", "engine.messages.work:Work.commit"}

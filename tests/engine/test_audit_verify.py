@@ -4,8 +4,7 @@ import re
 
 import pytest
 
-from payonce.engine.audit import Head, chain, verify_log
-from payonce.engine.audit import verify as verify_module
+from payonce.engine.audit import Head, chain, verify, verify_log
 from payonce.engine.messages.transaction import Reader
 from payonce.testing import OpenStage, Stage, eventually
 from tests.engine.audit_notes import all_final, head_of, kinds, leading, noted, sealed, verified
@@ -244,7 +243,7 @@ async def test_verification_reads_in_pages_and_tells_how_far_it_is(
     stage: OpenStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[tuple[int, int]] = []
-    monkeypatch.setattr(verify_module, "PAGE_NOTES", 2)
+    monkeypatch.setattr(verify, "PAGE_NOTES", 2)
     async with stage() as s:
         await sealed_log(s)
         found = await verify_log(Reader(s.database), progress=lambda done, total: told.append((done, total)))

@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from payonce.engine.controls import actions
-from payonce.engine.controls import freezes as freezing
-from payonce.engine.controls import texts as words
+from payonce.engine.controls import actions, freezes, texts
 from payonce.engine.effects import Findable, Keyed
 from payonce.engine.effects.send import Run
 from payonce.engine.messages import worker
@@ -97,7 +95,7 @@ ABLATIONS: Ablations = {
         ],
     ),
     "the lock of the freezer": (
-        patched(freezing, "_take_the_lock", no_lock_for_the_freezer),
+        patched(freezes, "_take_the_lock", no_lock_for_the_freezer),
         [test_freezes.test_an_intent_that_commits_after_the_freeze_has_seen_it],
     ),
     "the look at what had begun before": (
@@ -130,7 +128,7 @@ ABLATIONS: Ablations = {
         [test_velocity_limits.test_a_send_afresh_within_the_window_is_not_counted_twice],
     ),
     "the second person": (
-        patched(words, "same_person", lambda one, other: False),
+        patched(texts, "same_person", lambda one, other: False),
         [
             altered(
                 approvals_without_the_constraint,

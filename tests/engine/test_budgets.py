@@ -12,7 +12,7 @@ import pytest
 import structlog
 
 from payonce.app.resources import turns_of
-from payonce.engine.database import rate_limits as budgets
+from payonce.engine.database import rate_limits
 from payonce.engine.database.rate_limits import (
     PENALTY_MAX_S,
     SharedBudget,
@@ -44,7 +44,7 @@ def sleeping(monkeypatch: pytest.MonkeyPatch, during: Any = None) -> list[float]
         if during is not None:
             await during()
 
-    monkeypatch.setattr(budgets, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
+    monkeypatch.setattr(rate_limits, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
     return slept
 
 
@@ -236,7 +236,7 @@ async def test_a_process_that_was_stopped_loses_its_turn(stage: OpenStage, monke
             elapsed_s += 100.0
 
         sleeping(monkeypatch, during=be_stopped)
-        monkeypatch.setattr(budgets, "time", SimpleNamespace(monotonic=lambda: elapsed_s))
+        monkeypatch.setattr(rate_limits, "time", SimpleNamespace(monotonic=lambda: elapsed_s))
         budget = SharedBudget(s.database, NAME, 1.0, 1, 5.0)
         await budget.wait_turn()
         with pytest.raises(NotSent, match="went by while this process could not use it"):
@@ -256,7 +256,7 @@ async def test_a_call_that_was_held_up_goes_out_or_asks_again(
             elapsed_s += slept[-1] + late_s
 
         slept = sleeping(monkeypatch, during=be_held_up)
-        monkeypatch.setattr(budgets, "time", SimpleNamespace(monotonic=lambda: elapsed_s))
+        monkeypatch.setattr(rate_limits, "time", SimpleNamespace(monotonic=lambda: elapsed_s))
         budget = SharedBudget(s.database, NAME, rate_per_s, 1, 3.0)
         await budget.wait_turn()
         if sent:
@@ -285,7 +285,7 @@ async def test_a_store_that_takes_its_time_with_every_answer_keeps_nobody_back_f
             elapsed_s, stall_s = elapsed_s + slept[-1] + stall_s, 0.0
 
         slept = sleeping(monkeypatch, during=pass_by)
-        monkeypatch.setattr(budgets, "time", SimpleNamespace(monotonic=lambda: elapsed_s))
+        monkeypatch.setattr(rate_limits, "time", SimpleNamespace(monotonic=lambda: elapsed_s))
         budget = SharedBudget(s.database, NAME, 24.0, 1, 5.0)
         with on_the_wire(answer_slowly):
             for _ in range(2):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from payonce.engine.database import rate_limits as budgets
+from payonce.engine.database import rate_limits
 from payonce.testing import OpenStage
 from tests.ablations import patched
 from tests.conformance.wire import without
@@ -57,11 +57,11 @@ ABLATIONS: dict[str, tuple[Callable[[], AbstractContextManager[None]], Check]] =
         plain(test_budgets.test_after_a_penalty_calls_go_one_by_one),
     ),
     "the look after a wait": (
-        patched(budgets, "is_held", never_held),
+        patched(rate_limits, "is_held", never_held),
         test_budgets.test_a_penalty_voids_turns_that_are_being_waited_for,
     ),
     "the lapse of a turn": (
-        patched(budgets, "late_max_s", lambda rate_per_s, usual_s: 1e9),
+        patched(rate_limits, "late_max_s", lambda rate_per_s, usual_s: 1e9),
         test_budgets.test_a_process_that_was_stopped_loses_its_turn,
     ),
 }  # fmt: skip

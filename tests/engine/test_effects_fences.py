@@ -21,10 +21,10 @@ from payonce.engine.effects import (
     State,
     answer_review,
     reviews,
+    send,
     store,
 )
 from payonce.engine.effects import run as run_module
-from payonce.engine.effects import send as sending_module
 from payonce.engine.effects.declaration import SEND_MAX_S
 from payonce.engine.messages.transaction import Tx
 from payonce.kit.outcomes import Invalid, Refused, Retry, Stale, Unknown
@@ -118,7 +118,7 @@ async def test_a_run_that_was_held_up_before_sending_does_not_send(
     async with open_desk(stage, Blind()) as desk:
         work = await desk.claim()
         with monkeypatch.context() as patch:
-            patch.setattr(sending_module, "time", Ahead(TIMEOUT_S))
+            patch.setattr(send, "time", Ahead(TIMEOUT_S))
             with pytest.raises(Retry, match="held up"):
                 await desk.pay(work)
         assert desk.vendor.calls == []
@@ -133,12 +133,12 @@ async def test_a_process_stopped_before_its_send_that_wakes_after_another_finish
     committed, woken = asyncio.Event(), asyncio.Event()
 
     async def stand_still_once(*arguments: Any) -> Any:
-        monkeypatch.setattr(run_module, "send", sending_module.send)
+        monkeypatch.setattr(run_module, "send", send.send)
         committed.set()
         await woken.wait()
         with monkeypatch.context() as patch:
-            patch.setattr(sending_module, "time", Ahead(TIMEOUT_S + HORIZON_S))
-            return await sending_module.send(*arguments)
+            patch.setattr(send, "time", Ahead(TIMEOUT_S + HORIZON_S))
+            return await send.send(*arguments)
 
     async with open_desk(stage, safety) as desk:
         monkeypatch.setattr(run_module, "send", stand_still_once)
@@ -162,7 +162,7 @@ async def test_two_runs_that_find_it_unknown_at_once_replay_it_once(stage: OpenS
         if looking:
             looking.pop()
             await both_have_looked.wait()
-        return await sending_module.send_again(*arguments)
+        return await send.send_again(*arguments)
 
     async with open_desk(stage, KEYED, "lost after", honours_keys=True) as desk:
         work = await desk.claim()
@@ -321,7 +321,7 @@ async def test_an_outcome_whose_record_was_not_confirmed_is_on_record_once(
         return recorded
 
     monkeypatch.setattr(store, "record_plain", unconfirmed)
-    monkeypatch.setattr(sending_module, "RECORD_WAIT_S", 0.0)
+    monkeypatch.setattr(send, "RECORD_WAIT_S", 0.0)
     async with open_desk(stage, Blind()) as desk:
         assert await desk.pay(await desk.claim()) == PAID
         rows = await desk.s.owner.fetch("select event from payonce.effect_attempts order by id")
@@ -337,7 +337,7 @@ async def test_an_outcome_waits_for_a_store_that_is_away(stage: OpenStage, monke
         return await record(*arguments)
 
     monkeypatch.setattr(store, "record_plain", fail_once)
-    monkeypatch.setattr(sending_module, "RECORD_WAIT_S", 0.0)
+    monkeypatch.setattr(send, "RECORD_WAIT_S", 0.0)
     async with open_desk(stage, Blind()) as desk:
         assert await desk.pay(await desk.claim()) == PAID
         assert not failures

@@ -9,7 +9,7 @@ from payonce.engine import janitors
 from payonce.engine.audit import heads_in
 from payonce.engine.janitors import run_janitors
 from payonce.engine.janitors.snapshots import Snapshots
-from payonce.engine.ledger import snapshots as ledger_snapshots
+from payonce.engine.ledger import snapshots
 from payonce.testing import OpenStage, Stage, eventually
 from tests.engine.audit_notes import noted, verified
 from tests.engine.effects_stage import open_desk
@@ -76,5 +76,5 @@ async def test_snapshots_go_on_where_the_last_tick_ended(stage: OpenStage) -> No
 async def test_a_balance_with_few_new_lines_gets_no_snapshot(stage: OpenStage) -> None:
     async with stage() as s:
         await posted(s, transfer("p-1", 5))
-        assert ledger_snapshots.LINES_WORTHWHILE > 1
+        assert snapshots.LINES_WORTHWHILE > 1
         assert await Snapshots(s.database).tick() == 0

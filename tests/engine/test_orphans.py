@@ -4,8 +4,7 @@ import asyncio
 
 import pytest
 
-from payonce.engine.effects import Blind, Cause, Findable, Keyed, Safety, answer_review, reviews
-from payonce.engine.effects import orphans as orphans_module
+from payonce.engine.effects import Blind, Cause, Findable, Keyed, Safety, answer_review, orphans, reviews
 from payonce.engine.effects.review import Answer
 from payonce.engine.janitors import orphans as janitor
 from payonce.engine.janitors.orphans import review_orphans
@@ -153,7 +152,7 @@ async def test_a_message_redriven_after_the_first_look_keeps_its_effect(
         async def redriven_meanwhile(*arguments: object) -> bool:
             await desk.s.admin.redrive("pay", Filter())
             await desk.stop_in_the_vendor(await desk.claim(), "stop before")
-            return await orphans_module.review_orphan(*arguments)  # type: ignore[arg-type]
+            return await orphans.review_orphan(*arguments)  # type: ignore[arg-type]
 
         monkeypatch.setattr(janitor, "review_orphan", redriven_meanwhile)
         assert await review_orphans(desk.s.database) == 0
@@ -196,7 +195,7 @@ async def test_who_answered_has_time_to_redrive(stage: OpenStage) -> None:
                 tx, review.effect.id, Answer.LOOK_AGAIN, "tester", "look", revision=review.effect.revision
             )
         assert await review_orphans(desk.s.database) == 0
-        await desk.s.clock.advance(orphans_module.ANSWER_GRACE_S + 1)
+        await desk.s.clock.advance(orphans.ANSWER_GRACE_S + 1)
         assert await review_orphans(desk.s.database) == 1, "nobody redrove it"
 
 

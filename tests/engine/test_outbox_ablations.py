@@ -2,8 +2,7 @@
 
 import pytest
 
-from payonce.engine.outbox import NotNow
-from payonce.engine.outbox import relay_steps as relaying
+from payonce.engine.outbox import NotNow, relay_steps
 from payonce.engine.outbox.model import Claimed, Terms, Verdict, verdict
 from payonce.testing import OpenStage
 from tests.ablations import Ablation, Ablations, cases, missed, patched
@@ -33,7 +32,7 @@ ABLATIONS: Ablations = {
         [test_outbox_fences.test_the_receivers_inbox_makes_it_once],
     ),
     "delivering before deleting": (
-        patched(relaying, "claim", claim_and_delete),
+        patched(relay_steps, "claim", claim_and_delete),
         [
             test_outbox_fences.test_what_a_dead_relay_held_is_delivered_again_after_its_lease,
             lambda stage: test_outbox.test_a_broker_that_is_away_makes_nobody_suspect_and_parks_nothing(
@@ -65,15 +64,15 @@ ABLATIONS: Ablations = {
         [test_outbox_fences.test_what_a_dead_relay_held_is_delivered_again_after_its_lease],
     ),
     "suspicion after a broken batch": (
-        patched(relaying, "suspected", suspect_nobody),
+        patched(relay_steps, "suspected", suspect_nobody),
         [test_outbox.test_an_entry_that_breaks_its_batch_is_found_and_parked_alone],
     ),
     "suspicion after deaths": (
-        patched(relaying, "CRASHES_SUSPICIOUS", 1_000),
+        patched(relay_steps, "CRASHES_SUSPICIOUS", 1_000),
         [test_outbox_fences.test_an_entry_that_kills_its_relays_goes_alone_and_is_then_parked],
     ),
     "the end of repeating": (
-        patched(relaying, "REPEAT_FOR_S", 1e9),
+        patched(relay_steps, "REPEAT_FOR_S", 1e9),
         [test_outbox_fences.test_what_was_first_tried_long_ago_is_parked_and_not_repeated],
     ),
     "the memory of the inbox": (

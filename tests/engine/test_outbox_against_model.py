@@ -25,8 +25,8 @@ from payonce.engine.outbox import (
     put_out,
     redrive_entries,
     relay_step,
+    relay_steps,
 )
-from payonce.engine.outbox import relay_steps as relaying
 from payonce.engine.outbox.model import REPEAT_FOR_S, Claimed, State, Terms, Verdict, verdict
 from payonce.testing import OpenStage, Stage
 from tests.engine import outbox_stage
@@ -233,7 +233,7 @@ def drop_what_is_refused(terms: Terms, claimed: Claimed, answer: Answer) -> Verd
     return replace(decided, to=None) if decided.to is State.PARKED else decided
 
 
-CLAIM = relaying.claim
+CLAIM = relay_steps.claim
 
 
 @contextmanager
@@ -245,9 +245,9 @@ def patched(target: object, name: str, replacement: Any) -> Iterator[None]:
 
 PLANTED = {
     "no inbox": lambda: patched(outbox_stage, "accept", accept_always),
-    "deleted before it is delivered": lambda: patched(relaying, "claim", claim_and_delete),
-    "a sender that repeats for ever": lambda: patched(relaying, "REPEAT_FOR_S", 100 * KEEP_S),
-    "refused entries are dropped": lambda: patched(relaying, "verdict", drop_what_is_refused),
+    "deleted before it is delivered": lambda: patched(relay_steps, "claim", claim_and_delete),
+    "a sender that repeats for ever": lambda: patched(relay_steps, "REPEAT_FOR_S", 100 * KEEP_S),
+    "refused entries are dropped": lambda: patched(relay_steps, "verdict", drop_what_is_refused),
 }
 
 

@@ -7,8 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from payonce.engine.messages.inbox import KEEP_S, forget_accepted
-from payonce.engine.outbox import NotNow, redrive_entries, relay_step
-from payonce.engine.outbox import relay_steps as relaying
+from payonce.engine.outbox import NotNow, redrive_entries, relay_step, relay_steps
 from payonce.engine.outbox.model import ON_ITS_WAY_MAX_S, REPEAT_FOR_S, Refusal, verdict
 from payonce.engine.outbox.relay_steps import CRASHES_SUSPICIOUS, claim, reap, record
 from payonce.testing import OpenStage, Stage
@@ -136,7 +135,7 @@ async def test_a_relay_that_was_stopped_before_its_delivery_does_not_begin_it(
     async with open_desk(stage) as desk:
         [entry_id] = await desk.put()
         moments = iter([0.0, LEASE_S - TERMS.timeout_s + 0.1])
-        monkeypatch.setattr(relaying, "time", SimpleNamespace(monotonic=lambda: next(moments, 100.0)))
+        monkeypatch.setattr(relay_steps, "time", SimpleNamespace(monotonic=lambda: next(moments, 100.0)))
         await desk.step()
         assert desk.broker.calls == []
         assert (await desk.row(entry_id))["state"] == "waiting"

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from payonce.kit.webhooks import Refusal, Scheme, Secret, Verified, new_secret, signed_headers, verify
-from payonce.kit.webhooks import verification as verifying
+from payonce.kit.webhooks import Refusal, Scheme, Secret, Verified, new_secret, signed_headers, verification, verify
 from tests.kit.test_webhooks import BODY, NOW, OTHER, SECRET, signed
 
 STATUSES = {400, 401, 413}
@@ -59,7 +58,7 @@ def test_whatever_we_sign_verifies(body: bytes, event_id: str, at: datetime, lat
         at + timedelta(seconds=late_s),
         schemes=accepted,
     )
-    if accepted[0] is Scheme.OLDER and verifying._BEGINS_WITH_A_TIME.match(body) and len(accepted) > 1:
+    if accepted[0] is Scheme.OLDER and verification._BEGINS_WITH_A_TIME.match(body) and len(accepted) > 1:
         assert isinstance(answer, Refusal)
     else:
         assert answer == Verified(accepted[0], at, event_id if accepted[0] is Scheme.STANDARD else None)
@@ -96,12 +95,12 @@ def test_another_key_never_verifies(key: bytes) -> None:
     [
         ("_any_matches", lambda expected, given: True),
         ("_timely", lambda timestamp, name, now, tolerance_s: now),
-        ("_DIGITS", verifying._PRINTABLE),
+        ("_DIGITS", verification._PRINTABLE),
     ],
 )
 def test_without_a_safeguard_these_tests_fail(name: str, replacement: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The signature, the clock, and the strict reading of a time."""
-    monkeypatch.setattr(verifying, name, replacement)
+    monkeypatch.setattr(verification, name, replacement)
     with pytest.raises((AssertionError, ValueError)):
         refuse_three_tricks()
 

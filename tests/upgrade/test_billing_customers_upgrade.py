@@ -8,8 +8,7 @@ import pytest
 
 from payonce.app.registry import all_migrations
 from payonce.engine.database.migrate import migrate
-from payonce.services.billing.subscriptions.store import customers
-from payonce.services.billing.subscriptions.store import invoices as invoice_store
+from payonce.services.billing.subscriptions.store import customers, invoices
 from payonce.testing import ScratchDatabase, ScratchServer, open_stage
 
 HEAD = all_migrations()
@@ -54,7 +53,7 @@ async def test_accounts_of_the_version_before_keep_everything_and_can_be_edited(
         async with s.begin() as tx:
             edited = await customers.edit(tx, "a-1", 0, {"external_id": "crm-1", "name": "Countess"}, "shop")
         assert (edited.external_id, edited.revision, edited.locale) == ("crm-1", 1, "ar-AE")
-        invoice = await invoice_store.find(s.read, "i-1")
+        invoice = await invoices.find(s.read, "i-1")
         assert invoice is not None
         assert (await customers.as_invoiced(s.read, invoice)).name == "Ada"
         with pytest.raises(asyncpg.UniqueViolationError):

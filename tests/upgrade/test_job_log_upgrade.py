@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from payonce.engine.database.migrate import migrate
-from payonce.engine.messages import job_log as joblog
+from payonce.engine.messages import job_log
 from payonce.engine.messages.maintenance import Task, entry_of, write_upkeep
 from payonce.testing import ScratchDatabase, ScratchServer
 from tests.upgrade.released import HEAD, make_database_at
@@ -46,10 +46,10 @@ async def test_old_rows_are_read_and_old_workers_write_on_in_every_partition(emp
     await owner.execute("update payonce.job_logs set created_at = $2 where message_id = $1", entry.id, moments[1])
     await owner.execute(f"select payonce.add_job_log_partition('{DAYS[1]}')")
     assert await owner.fetchval("select count(*) from payonce.job_logs_20260202") == 2
-    runs = await joblog.recent(owner, correlation_id=Task.PUMP.value)
+    runs = await job_log.recent(owner, correlation_id=Task.PUMP.value)
     assert [(run.last_error, run.info) for run in runs] == [
         (None, "after"), (None, "while it is replaced"), (None, "while it is replaced"), (None, "before"),
     ]  # fmt: skip
-    [waits] = await joblog.recent(owner, status="retry")
+    [waits] = await job_log.recent(owner, status="retry")
     assert (waits.last_error, waits.info) == ("timeout", None)
     await owner.close()

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from payonce.engine.janitors.prune import Prune
 from payonce.engine.messages.requests import KEPT_S, fingerprint_of
 from payonce.engine.messages.transaction import Tx
-from payonce.http.kit import idempotency as once_module
+from payonce.http.kit import idempotency
 from payonce.http.kit.idempotency import Once, moves_money
 from payonce.http.kit.problems import Problem
 from payonce.kit.outcomes import Invalid, Retry, Stale
@@ -290,7 +290,7 @@ async def test_a_safeguard_that_is_taken_out_is_missed(
     web: OpenWeb, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     attribute, replacement, check = ABLATIONS[name]
-    monkeypatch.setattr(once_module, attribute, replacement)
+    monkeypatch.setattr(idempotency, attribute, replacement)
     with pytest.raises(AssertionError):
         await check(web)
 

@@ -32,10 +32,10 @@ from payonce.cli import (
     users,
     webhooks,
 )
-from payonce.cli.demo import command as demo
+from payonce.cli.demo import command
 from payonce.cli.errors import EXIT_INTERRUPTED, EXIT_INVALID, explained, say_error
 from payonce.cli.output import note
-from payonce.services.billing.cli import commands as billing
+from payonce.services.billing.cli import commands
 
 # The mark \b keeps the lines of a paragraph as they are.
 HELP: Final = """Money moves once: durable queues and recorded effects on PostgreSQL.
@@ -89,7 +89,7 @@ def _about(
 app.command("up")(serve.up)
 app.command("run")(serve.run)
 app.command("console")(console.console)
-app.command("demo")(demo.demo)
+app.command("demo")(command.demo)
 app.add_typer(queues.commands, name="queues")
 app.add_typer(outbox.commands, name="outbox")
 app.command("trace")(trace.trace)
@@ -104,7 +104,7 @@ db.commands.add_typer(quarantine.commands, name="quarantine")
 app.add_typer(db.commands, name="db")
 app.add_typer(reconcile.commands, name="reconcile")
 app.add_typer(webhooks.commands, name="webhooks")
-app.add_typer(billing.commands, name="billing")
+app.add_typer(commands.commands, name="billing")
 app.command("crash")(crash.crash)
 app.command("cloudtasks")(cloudtasks.cloudtasks)
 app.command("simulators")(simulators.simulators)

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from payonce.cli import redis_queues as elsewhere
+from payonce.cli import redis_queues
 from payonce.cli.arguments import (
     ByOption,
     QueueArgument,
@@ -92,7 +92,7 @@ async def _redrive(queue: str, which: "Filter", by: str, why: str, yes: bool, as
     from payonce.engine.messages.model import State
 
     async with opened() as app:
-        await elsewhere.refuse(app, queue)
+        await redis_queues.refuse(app, queue)
         preview = await app.admin.preview(queue, State.PARKED, which)
         result: dict[str, Any] = {"queue": queue, "redriven": 0, "matching": preview.count, "amounts": [],
                                   "in_review": preview.in_review}  # fmt: skip
@@ -157,7 +157,7 @@ async def _purge(queue: str, state: str, which: "Filter", by: str, yes: bool, as
     from payonce.engine.messages.model import State
 
     async with opened() as app:
-        await elsewhere.refuse(app, queue)
+        await redis_queues.refuse(app, queue)
         preview = await app.admin.preview(queue, State(state), which)
         kept = preview.with_open_effects
         why = f"{kept:,} of them stay, because money may be under way; see: payonce effects list"

@@ -8,9 +8,7 @@ from uuid import UUID
 
 import typer
 
-from payonce.cli import changes, operations
-from payonce.cli import pushed_queues as pushed
-from payonce.cli import redis_queues as elsewhere
+from payonce.cli import changes, operations, pushed_queues, redis_queues
 from payonce.cli.arguments import ByOption, QueueArgument, StateOption, parsed_id, somebody
 from payonce.cli.output import JsonOption, opened, run_async, show, table
 from payonce.kit.outcomes import Invalid
@@ -44,10 +42,10 @@ commands.command("redrive")(changes.redrive)
 commands.command("purge")(changes.purge)
 commands.command("operations")(operations.operations)
 commands.command("stop")(operations.stop)
-commands.command("refill")(elsewhere.refill)
-commands.command("move")(elsewhere.move)
-commands.command("sync")(pushed.sync)
-commands.command("tune")(pushed.tune)
+commands.command("refill")(redis_queues.refill)
+commands.command("move")(redis_queues.move)
+commands.command("sync")(pushed_queues.sync)
+commands.command("tune")(pushed_queues.tune)
 
 
 @commands.command("list")
@@ -56,7 +54,7 @@ def list_queues(as_json: JsonOption = False) -> None:
 
     async def act() -> None:
         async with opened() as app:
-            await elsewhere.warn(app)
+            await redis_queues.warn(app)
             depths = [await app.admin.depth(name) for name in await app.admin.queues()]
         show({"queues": [asdict(depth) for depth in depths]}, as_json, _depth_table(depths))
 
@@ -69,7 +67,7 @@ def show_queue(queue: QueueArgument, as_json: JsonOption = False) -> None:
 
     async def act() -> None:
         async with opened() as app:
-            await elsewhere.warn(app, queue)
+            await redis_queues.warn(app, queue)
             depth = await app.admin.depth(queue)
             declared = await _declared(app, queue)
         policy = declared["policy"]
@@ -100,7 +98,7 @@ def peek(
 
     async def act() -> None:
         async with opened() as app:
-            await elsewhere.warn(app, queue)
+            await redis_queues.warn(app, queue)
             found = await app.admin.peek(queue, State(state), limit, behind)
         following = str(found[-1].message.id) if len(found) == limit else None
         result = {"queue": queue, "state": state, "messages": described(found), "next_after": following}
@@ -146,7 +144,7 @@ def put(
 
     async def act() -> None:
         async with opened() as app:
-            await elsewhere.refuse(app, queue)
+            await redis_queues.refuse(app, queue)
             [accepted] = await app.feed.put([message])
         fresh = accepted == message.id
         result = {"queue": queue, "id": str(accepted), "accepted": fresh}
@@ -214,7 +212,7 @@ def _set_paused(queue: str, reason: str | None, by: str | None, as_json: bool) -
 
     async def act() -> None:
         async with opened() as app:
-            await elsewhere.refuse(app, queue)
+            await redis_queues.refuse(app, queue)
             if reason is not None:
                 await app.admin.pause(queue, reason, somebody(by))
             else:

@@ -47,13 +47,13 @@ async def _trace(what: str) -> dict[str, Any]:
     from dataclasses import asdict
 
     from payonce.app.logging import without_secrets
-    from payonce.engine.messages import job_log as joblog
+    from payonce.engine.messages import job_log
     from payonce.engine.messages.search import find_anywhere
 
     async with opened() as app:
-        found = await joblog.trace(app.read, what)
+        found = await job_log.trace(app.read, what)
         for known in () if found.entries else await app.known_as(what):
-            found = await joblog.trace(app.read, known)
+            found = await job_log.trace(app.read, known)
         waiting = None if found.entries else await find_anywhere(app.admin, what)
         in_redis = app.backend.name == "redis"
     entries = [

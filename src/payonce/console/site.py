@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from payonce.console import login as entrance
+from payonce.console import login
 from payonce.console.auth import HEADERS, Door, is_loopback, visit_of
 from payonce.console.context import Desk
 from payonce.console.cookies import Cookies
@@ -53,7 +53,7 @@ def build_console(
     return Starlette(
         routes=[
             Mount("/static", _Static(directory=STATIC)),
-            *entrance.routes(desk, is_loopback(host)),
+            *login.routes(desk, is_loopback(host)),
             # What is written out comes before what matches anything: /effects/freeze is not the effect "freeze".
             *sorted(routes, key=lambda route: len(re.findall(r"{", route.path))),
             # Behind the door like every page: whoever lost the way keeps the navigation.

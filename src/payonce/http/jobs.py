@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 
 from payonce.app.logging import without_secrets
 from payonce.engine.audit import Severity, notes
-from payonce.engine.messages import job_log as joblog
+from payonce.engine.messages import job_log
 from payonce.http.kit.auth import Caller, require
 from payonce.http.kit.context import AtDesk
 from payonce.http.kit.problems import not_found, responses
@@ -34,7 +34,7 @@ class Job(BaseModel):
     queue: str
     message_id: UUID
     trace_id: str
-    status: joblog.Status
+    status: job_log.Status
     attempts: int
     action: str
     correlation_id: str | None
@@ -93,7 +93,7 @@ def job_routes() -> APIRouter:
         limit: Limit = PAGE_DEFAULT,
         before: Annotated[Number | None, Query(description="The last id of the page before.")] = None,
     ) -> JobPage:
-        found = await joblog.recent(
+        found = await job_log.recent(
             desk.read, queue=queue, status=status, action=action, correlation_id=correlation_id,
             idempotency_key=idempotency_key, since=since, until=until, limit=limit, before_id=before,
         )  # fmt: skip
@@ -105,7 +105,7 @@ def job_routes() -> APIRouter:
         desk: AtDesk,
         caller: Reader,
     ) -> TraceDocument:
-        found = await joblog.trace(desk.read, what)
+        found = await job_log.trace(desk.read, what)
         if not found.entries:
             raise not_found(f"trace of {what!r} in this database, or it is older than the job log")
         return TraceDocument(
@@ -134,7 +134,7 @@ def job_routes() -> APIRouter:
     return routes
 
 
-def shown_jobs(entries: Iterable[joblog.Entry]) -> list[Job]:
+def shown_jobs(entries: Iterable[job_log.Entry]) -> list[Job]:
     return [
         Job(**{**asdict(entry), "last_error": without_secrets(entry.last_error), "info": without_secrets(entry.info)})
         for entry in entries

@@ -14,7 +14,7 @@ from typing import Final
 from payonce.engine.database.connections import Database, is_transient
 from payonce.engine.database.notifier import Bell
 from payonce.kit.log import get_logger
-from payonce.taskserver import metrics as observing
+from payonce.taskserver import metrics
 from payonce.taskserver.arithmetic import (
     ERRORS_HIGH_SHARE,
     ERRORS_LOOKED_AT,
@@ -138,7 +138,7 @@ class Dispatcher:
         for name, lane in list(self._lanes.items()):
             if name not in live or live[name].id != lane.queue.id:
                 self._lanes.pop(name).close()
-                observing.forget(name)
+                metrics.forget(name)
         for name, queue in live.items():
             if name not in self._lanes:
                 self._lanes[name] = Lane(queue, self._bell, self._rung)
@@ -191,7 +191,7 @@ class Dispatcher:
 
     async def _send(self, claim: Claim, deadline: asyncio.Timeout) -> Answer:
         answer = await self._sender.send(claim, deadline)
-        observing.count_sent(claim.queue.name, answer)
+        metrics.count_sent(claim.queue.name, answer)
         return answer
 
     def _look_again(self, ending: Ending) -> None:
@@ -218,7 +218,7 @@ class Dispatcher:
                 continue
             for ending in endings:
                 _tell_ending(ending, ending.claim.key in settled)
-            observing.count_settled(ending for ending in endings if ending.claim.key in settled)
+            metrics.count_settled(ending for ending in endings if ending.claim.key in settled)
             return [ending.claim.key in settled for ending in endings]
 
     async def _watch(self, claim: Claim, answer: Answer) -> None:

@@ -20,17 +20,14 @@ from payonce.kit.outcomes import Retry
 from payonce.kit.webhooks import Scheme, Secret
 from payonce.services.billing import INVARIANTS, QUEUES, ROLES
 from payonce.services.billing.payments.handlers.notifications import Notifier, open_notifier
-from payonce.services.billing.payments.store import payment_methods as methods
+from payonce.services.billing.payments.store import payment_methods
 from payonce.services.billing.policies import BILLING_CLOCK
-from payonce.services.billing.subscriptions import schedules as keeping
-from payonce.services.billing.subscriptions.handlers import new_subscriptions as starting
-from payonce.services.billing.subscriptions.handlers import payment_events as applying
-from payonce.services.billing.subscriptions.handlers import plan_changes as changing
-from payonce.services.billing.subscriptions.handlers import test_clocks as clocks
+from payonce.services.billing.subscriptions import schedules
+from payonce.services.billing.subscriptions.handlers import new_subscriptions, payment_events, plan_changes, test_clocks
 from payonce.services.billing.subscriptions.handlers.plan_changes import When
 from payonce.services.billing.subscriptions.model import Invoice, State, Subscription
 from payonce.services.billing.subscriptions.store import invoices as invoice_store
-from payonce.services.billing.subscriptions.store import subscriptions as store
+from payonce.services.billing.subscriptions.store import subscriptions
 from payonce.services.billing.wire import Notification
 from payonce.testing import OpenStage, Stage
 from payonce.testing.faults import Script
@@ -89,7 +86,7 @@ class Door:
         self.given.append(notification)
         try:
             async with self.s.begin() as tx:
-                applied = await applying.apply(tx, notification)
+                applied = await payment_events.apply(tx, notification)
         except Retry as not_yet:
             return 503, {"detail": not_yet.reason}
         return 200, {"status": applied.status}
@@ -115,7 +112,7 @@ class House:
     customers: list[Customer] = field(default_factory=list)
 
     async def customer(
-        self, card: str | None = PAYS, *, zone: str = "UTC", test_clock: clocks.TestClock | None = None
+        self, card: str | None = PAYS, *, zone: str = "UTC", test_clock: test_clocks.TestClock | None = None
     ) -> Customer:
         """Registered, with a card."""
         customer = Customer(f"acc-{len(self.customers) + 1}", None)
@@ -134,13 +131,13 @@ class House:
     async def give_card(self, customer: Customer, number: str = PAYS) -> None:
         """As a customer's browser and then the route of payments do it: from now on this one is charged."""
         customer.card = self.gateway.tokenise(number)
-        details = await methods.described(self.client, customer.card)
+        details = await payment_methods.described(self.client, customer.card)
         async with self.s.begin() as tx:
-            attached = await methods.attach(tx, customer.id, details)
+            attached = await payment_methods.attach(tx, customer.id, details)
         await self.notifier.at_once(attached.notice)
         if not attached.method.is_default:
             async with self.s.begin() as tx:
-                chosen = await methods.make_default(tx, customer.id, attached.method.id)
+                chosen = await payment_methods.make_default(tx, customer.id, attached.method.id)
             await self.notifier.at_once(chosen.notice)
 
     def card_will(self, customer: Customer, *outcomes: str) -> None:
@@ -150,38 +147,38 @@ class House:
 
     async def subscribe(self, customer: Customer, plan: str = "basic", *, run: bool = True) -> Subscription:
         async with self.s.begin() as tx:
-            subscription = await starting.start(tx, customer.id, plan)
+            subscription = await new_subscriptions.start(tx, customer.id, plan)
         if run:
             await self.run()
         return await self.subscription(subscription)
 
     async def start_trial(self, customer: Customer, plan: str = "trial", *, run: bool = True) -> Subscription:
         async with self.s.begin() as tx:
-            subscription = await starting.start_trial(tx, customer.id, plan)
+            subscription = await new_subscriptions.start_trial(tx, customer.id, plan)
         if run:
             await self.run()
         return await self.subscription(subscription)
 
     async def change_plan(self, subscription: Subscription, plan: str, when: When | None = None) -> Subscription:
         async with self.s.begin() as tx:
-            await changing.ask_for_plan(tx, subscription.account_id, subscription.id, plan, when)
+            await plan_changes.ask_for_plan(tx, subscription.account_id, subscription.id, plan, when)
         await self.run()
         return await self.subscription(subscription)
 
     async def cancel(self, subscription: Subscription, when: When = When.NOW) -> Subscription:
         async with self.s.begin() as tx:
-            await changing.cancel(tx, subscription.account_id, subscription.id, when)
+            await plan_changes.cancel(tx, subscription.account_id, subscription.id, when)
         await self.run()
         return await self.subscription(subscription)
 
     async def pause(self, subscription: Subscription) -> Subscription:
         async with self.s.begin() as tx:
-            await changing.pause(tx, subscription.account_id, subscription.id)
+            await plan_changes.pause(tx, subscription.account_id, subscription.id)
         return await self.subscription(subscription)
 
     async def resume(self, subscription: Subscription) -> Subscription:
         async with self.s.begin() as tx:
-            await changing.resume(tx, subscription.account_id, subscription.id)
+            await plan_changes.resume(tx, subscription.account_id, subscription.id)
         await self.run()
         return await self.subscription(subscription)
 
@@ -216,25 +213,25 @@ class House:
     async def look(self) -> None:
         """What the schedules do at their times."""
         async with self.s.begin() as tx:
-            await tx.send(BILLING_CLOCK, {}, action=keeping.RENEW)
-            await tx.send(BILLING_CLOCK, {}, action=keeping.EARN)
+            await tx.send(BILLING_CLOCK, {}, action=schedules.RENEW)
+            await tx.send(BILLING_CLOCK, {}, action=schedules.EARN)
         await self.drain()
 
-    async def test_clock(self, at: datetime = BEGIN) -> clocks.TestClock:
+    async def test_clock(self, at: datetime = BEGIN) -> test_clocks.TestClock:
         async with self.s.begin() as tx:
-            return await clocks.create(tx, "a clock", "test", at)
+            return await test_clocks.create(tx, "a clock", "test", at)
 
-    async def advance(self, clock: clocks.TestClock, to: datetime) -> clocks.TestClock:
+    async def advance(self, clock: test_clocks.TestClock, to: datetime) -> test_clocks.TestClock:
         async with self.s.begin() as tx:
-            await clocks.advance(tx, clock.id, to)
+            await test_clocks.advance(tx, clock.id, to)
         await self.run()
-        found = await clocks.find(self.s.read, clock.id)
+        found = await test_clocks.find(self.s.read, clock.id)
         assert found is not None
         return found
 
     async def subscription(self, subscription: Subscription | str) -> Subscription:
         subscription_id = subscription if isinstance(subscription, str) else subscription.id
-        found = await store.find(self.s.read, subscription_id)
+        found = await subscriptions.find(self.s.read, subscription_id)
         assert found is not None
         return found
 
@@ -247,7 +244,7 @@ class House:
         return (await invoice_store.of_account(self.s.read, account_id))[::-1]
 
     async def story(self, subscription: Subscription) -> list[str]:
-        return [event["kind"] for event in await store.events(self.s.read, subscription.id)]
+        return [event["kind"] for event in await subscriptions.events(self.s.read, subscription.id)]
 
     def captures(self, invoice: Invoice) -> int:
         """How often the gateway has captured money for the invoice, by its books."""

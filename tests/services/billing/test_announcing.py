@@ -9,7 +9,7 @@ import pytest
 from payonce.engine.webhooks import DELIVERIES, add_endpoint
 from payonce.kit.crypto import Keyring
 from payonce.services.billing.subscriptions.domain.refusals import Conflict
-from payonce.services.billing.subscriptions.handlers import new_subscriptions as starting
+from payonce.services.billing.subscriptions.handlers import new_subscriptions
 from payonce.services.billing.subscriptions.handlers.plan_changes import When
 from payonce.testing import OpenStage
 from tests.services.billing.billing_stage import House, open_house
@@ -84,8 +84,8 @@ async def test_nothing_is_said_of_what_was_not_committed(stage: OpenStage) -> No
 
         async def start_two() -> None:
             async with house.s.begin() as tx:
-                await starting.start(tx, customer.id, "basic")
-                await starting.start(tx, customer.id, "pro")
+                await new_subscriptions.start(tx, customer.id, "basic")
+                await new_subscriptions.start(tx, customer.id, "pro")
 
         with pytest.raises(Conflict):
             await start_two()

@@ -17,17 +17,14 @@ from payonce.engine.controls import ask
 from payonce.kit.outcomes import Invalid
 from payonce.services.billing.payments import decisions
 from payonce.services.billing.payments.decisions import GiveBack
-from payonce.services.billing.payments.store import transactions as payments
+from payonce.services.billing.payments.store import transactions
 from payonce.services.billing.policies import REFUND_INITIATION
 from payonce.services.billing.subscriptions.decisions.credit import CreditChange, CreditVerdict, changing_credit
 from payonce.services.billing.subscriptions.domain.refusals import Conflict
-from payonce.services.billing.subscriptions.handlers import dunning as collecting
-from payonce.services.billing.subscriptions.handlers import payment_events as applying
-from payonce.services.billing.subscriptions.handlers import test_clocks as clocks
+from payonce.services.billing.subscriptions.handlers import dunning, payment_events, test_clocks
 from payonce.services.billing.subscriptions.handlers.plan_changes import When
 from payonce.services.billing.subscriptions.model import Subscription
-from payonce.services.billing.subscriptions.store import credit as credit_store
-from payonce.services.billing.subscriptions.store import subscriptions as store
+from payonce.services.billing.subscriptions.store import credit, subscriptions
 from payonce.testing.servers import ScratchServer
 from payonce.testing.stage import open_stage
 from tests.services.billing.billing_stage import AED, DECLINES, EXPIRED, PAYS, Customer, aed, open_house
@@ -72,7 +69,7 @@ class Life(RuleBasedStateMachine):
             self.run(self.house.run())
 
     def running(self) -> Subscription | None:
-        return self.run(store.running(self.house.s.read, self.customer.id))
+        return self.run(subscriptions.running(self.house.s.read, self.customer.id))
 
     @rule(plan=st.sampled_from(PLANS), trial=st.booleans())
     def subscribe(self, plan: str, trial: bool) -> None:
@@ -94,7 +91,7 @@ class Life(RuleBasedStateMachine):
         to = self.clock.target_at + timedelta(days=days, seconds=seconds)
         self.clock = self.run(self.house.advance(self.clock, to))
         assert self.clock.arrived
-        assert self.run(clocks.waits_for(self.house.s.read, self.clock.id)) is None
+        assert self.run(test_clocks.waits_for(self.house.s.read, self.clock.id)) is None
 
     @rule(plan=st.sampled_from(PLANS), when=st.sampled_from([None, When.NOW, When.PERIOD_END]))
     def change(self, plan: str, when: When | None) -> None:
@@ -116,7 +113,7 @@ class Life(RuleBasedStateMachine):
         self.run(self.house.run())
 
     async def _give_back(self, hundredths: int, outside: bool) -> None:
-        charges = await payments.listed(self.house.s.read, self.customer.id, None, None, 1)
+        charges = await transactions.listed(self.house.s.read, self.customer.id, None, None, 1)
         for charge in charges:
             asked = GiveBack(
                 transaction_id=charge.id, left_minor=charge.left.minor, outside=outside, note="a bad day",
@@ -146,7 +143,7 @@ class Life(RuleBasedStateMachine):
 
     async def _change_credit(self, verdict: CreditVerdict, hundredths: int) -> None:
         """Some of what there is; of what is added, of the price of Pro."""
-        has = await credit_store.balance(self.house.s.read, self.customer.id, AED)
+        has = await credit.balance(self.house.s.read, self.customer.id, AED)
         most = aed("99.00") if verdict is CreditVerdict.ADD else has.amount
         asked = CreditChange(
             account_id=self.customer.id, currency="AED", exponent=2, seen=has.revision, verdict=verdict,
@@ -176,7 +173,7 @@ class Life(RuleBasedStateMachine):
         async def pay() -> None:
             for invoice in (await self.house.invoices(self.customer))[-1:]:
                 async with self.house.s.begin() as tx:
-                    await collecting.pay_invoice(tx, self.customer.id, invoice.id)
+                    await dunning.pay_invoice(tx, self.customer.id, invoice.id)
                 await self.house.run()
 
         self.wish(pay())
@@ -192,7 +189,7 @@ class Life(RuleBasedStateMachine):
         async def repeat() -> None:
             for notification in given[:1]:
                 async with self.house.s.begin() as tx:
-                    assert (await applying.apply(tx, notification)).status == "duplicate"
+                    assert (await payment_events.apply(tx, notification)).status == "duplicate"
 
         self.run(repeat())
 

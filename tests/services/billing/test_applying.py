@@ -7,8 +7,8 @@ import pytest
 
 from payonce.kit.outcomes import Retry
 from payonce.services.billing.policies import BILLING_CLOCK, CHARGE_INITIATION, PAYMENT_INITIATION, PLAN_CHANGE
-from payonce.services.billing.subscriptions import schedules as keeping
-from payonce.services.billing.subscriptions.handlers import payment_events as applying
+from payonce.services.billing.subscriptions import schedules
+from payonce.services.billing.subscriptions.handlers import payment_events
 from payonce.services.billing.subscriptions.handlers.payment_events import Applied
 from payonce.services.billing.subscriptions.handlers.plan_changes import When
 from payonce.services.billing.subscriptions.model import InvoiceState, State
@@ -21,7 +21,7 @@ LOST_ANSWERS = 2
 
 async def give(house: House, notification: Notification) -> Applied:
     async with house.s.begin() as tx:
-        return await applying.apply(tx, notification)
+        return await payment_events.apply(tx, notification)
 
 
 async def everything(house: House) -> dict[str, list[dict[str, Any]]]:
@@ -88,8 +88,8 @@ async def test_every_message_that_comes_again_changes_nothing(stage: OpenStage) 
             at = change.issued_at.isoformat()
             changed = {**named, "change_id": change.id, "plan_id": change.plan_id, "at": at}
             await tx.send(PLAN_CHANGE, changed, action=Action.UPGRADE)
-            await tx.send(BILLING_CLOCK, {}, action=keeping.RENEW)
-            await tx.send(BILLING_CLOCK, {}, action=keeping.EARN)
+            await tx.send(BILLING_CLOCK, {}, action=schedules.RENEW)
+            await tx.send(BILLING_CLOCK, {}, action=schedules.EARN)
         await house.run()
         assert await everything(house) == before
         assert await house.parked() == []

@@ -8,22 +8,24 @@ import pytest
 
 from payonce.engine.messages.transaction import Tx
 from payonce.kit.outcomes import Retry
-from payonce.services.billing.payments.handlers import credit_holds
-from payonce.services.billing.payments.handlers import refunds as refunding
+from payonce.services.billing.payments.handlers import credit_holds, refunds
 from payonce.services.billing.payments.store import refunds as refund_store
-from payonce.services.billing.subscriptions.decisions import credit as credit_decisions
+from payonce.services.billing.subscriptions.decisions import credit
 from payonce.services.billing.subscriptions.decisions.credit import CreditChange
 from payonce.services.billing.subscriptions.domain import dunning
 from payonce.services.billing.subscriptions.domain.proration import Billed
-from payonce.services.billing.subscriptions.handlers import invoices as issuing
-from payonce.services.billing.subscriptions.handlers import payment_events as applying
-from payonce.services.billing.subscriptions.handlers import plan_change_billing, plan_moves
-from payonce.services.billing.subscriptions.handlers import renewals as renewing
-from payonce.services.billing.subscriptions.handlers import settlement as settling
+from payonce.services.billing.subscriptions.handlers import (
+    invoices,
+    payment_events,
+    plan_change_billing,
+    plan_moves,
+    renewals,
+    settlement,
+)
 from payonce.services.billing.subscriptions.handlers import test_clocks as clocks
 from payonce.services.billing.subscriptions.handlers.plan_changes import When
 from payonce.services.billing.subscriptions.model import Invoice, InvoiceLine, Subscription
-from payonce.services.billing.subscriptions.store import charge_credit as crediting
+from payonce.services.billing.subscriptions.store import charge_credit
 from payonce.services.billing.subscriptions.store import credit as credit_store
 from payonce.services.billing.subscriptions.store import invoices as invoice_store
 from payonce.services.billing.subscriptions.store.credit import Balance
@@ -104,7 +106,7 @@ ABLATIONS: Ablations = {
         [test_applying.test_an_event_that_comes_again_is_a_duplicate_and_changes_nothing],
     ),
     "the generation in the key": (
-        patched(issuing, "charge_key", key_without_generation),
+        patched(invoices, "charge_key", key_without_generation),
         [test_collecting.test_paid_on_a_day_of_dunning_it_is_active_as_if_nothing_had_been],
     ),
     "the revision": (
@@ -151,15 +153,15 @@ ABLATIONS: Ablations = {
         [test_promises.test_two_workers_with_one_renewal_issue_it_once],
     ),
     "whether it is due": (
-        patched(renewing, "is_due", always),
+        patched(renewals, "is_due", always),
         [test_applying.test_every_message_that_comes_again_changes_nothing],
     ),
     "the answer of the right try": (
-        patched(applying, "_answers", always),
+        patched(payment_events, "_answers", always),
         [test_applying.test_an_answer_to_an_earlier_try_is_not_taken_for_the_present_one],
     ),
     "money back for what has ended": (
-        patched(applying, "_give_back", nothing),
+        patched(payment_events, "_give_back", nothing),
         [test_applying.test_a_payment_that_comes_after_the_end_is_given_back],
     ),
     "no charge before the odd payment is back": (
@@ -174,7 +176,7 @@ ABLATIONS: Ablations = {
         [test_given_back_once.test_a_change_that_meets_a_refund_waits_for_it_and_leaves_it_out],
     ),
     "no note of what the gateway may give back": (
-        patched(refunding, "_refuse_what_is_under_way", always),
+        patched(refunds, "_refuse_what_is_under_way", always),
         [test_outside.test_while_the_gateway_gives_back_anything_of_it_nothing_is_noted],
     ),
     "credit that refunds do not reach": (
@@ -186,7 +188,7 @@ ABLATIONS: Ablations = {
         ],
     ),
     "credit that refunds reach again": (
-        patched(crediting, "release", nothing),
+        patched(charge_credit, "release", nothing),
         [given(test_given_back_once.test_the_credit_of_a_change_that_is_not_paid_goes_back_in_money, "declines")],
     ),
     "holds that are newer stay": (
@@ -194,11 +196,11 @@ ABLATIONS: Ablations = {
         [test_given_back_once.test_a_hold_that_comes_late_replaces_none_that_was_asked_for_after_it],
     ),
     "a late answer to a change that has ended": (
-        patched(crediting, "release", nothing),
+        patched(charge_credit, "release", nothing),
         [given(test_given_back_once.test_a_cancellation_before_the_credit_is_held_leaves_all_to_refunds, When.NOW)],
     ),
     "the balance that a person saw": (
-        patched(credit_decisions, "_seen", whatever_was_seen),
+        patched(credit, "_seen", whatever_was_seen),
         [
             given(test_credit.test_of_two_people_who_adjust_at_once_the_second_looks_again, "nothing"),
             test_credit.test_what_was_asked_before_the_balance_changed_is_not_granted,
@@ -209,7 +211,7 @@ ABLATIONS: Ablations = {
         [test_credit.test_a_payout_that_payments_has_no_room_for_fails_once_and_for_all],
     ),
     "the clock that is woken": (
-        patched(settling, "wake", nothing),
+        patched(settlement, "wake", nothing),
         [test_clocks.test_a_year_of_a_customer_passes_at_once],
     ),
     "the look at what was passed over": (
@@ -225,7 +227,7 @@ ABLATIONS: Ablations = {
         [test_collecting.test_a_failed_renewal_is_tried_on_its_days_and_then_unpaid],
     ),
     "the notice of a new price": (
-        patched(renewing, "_chosen_plan_id", with_the_next_renewal),
+        patched(renewals, "_chosen_plan_id", with_the_next_renewal),
         [test_plan_notice.test_a_renewal_that_leaves_no_time_for_the_notice_is_at_the_older_price],
     ),
     "the move of whoever comes back to an older version": (

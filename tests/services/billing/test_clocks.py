@@ -7,11 +7,9 @@ import pytest
 
 from payonce.kit.outcomes import Invalid
 from payonce.services.billing.policies import BILLING_CLOCK
-from payonce.services.billing.subscriptions import schedules as keeping
+from payonce.services.billing.subscriptions import schedules
 from payonce.services.billing.subscriptions.domain.refusals import Conflict, NotFound
-from payonce.services.billing.subscriptions.handlers import new_subscriptions as starting
-from payonce.services.billing.subscriptions.handlers import plan_changes as changing
-from payonce.services.billing.subscriptions.handlers import test_clocks as clocks
+from payonce.services.billing.subscriptions.handlers import new_subscriptions, plan_changes, test_clocks
 from payonce.services.billing.subscriptions.handlers.plan_changes import When
 from payonce.services.billing.subscriptions.model import State, Subscription
 from payonce.services.billing.subscriptions.store import subscriptions as store
@@ -66,10 +64,10 @@ async def test_a_clock_waits_for_what_is_under_way(stage: OpenStage) -> None:
         stuck = await house.advance(clock, A_YEAR_ON)
         assert stuck.now_at == subscription.period_end
         invoices = await house.invoices(subscription)
-        assert await clocks.waits_for(house.s.read, clock.id) == f"the charge of invoice {invoices[1].number}"
+        assert await test_clocks.waits_for(house.s.read, clock.id) == f"the charge of invoice {invoices[1].number}"
         await house.s.admin.resume("q:pay:charge_initiation")
         await house.run()
-        found = await clocks.find(house.s.read, clock.id)
+        found = await test_clocks.find(house.s.read, clock.id)
         assert found is not None
         assert found.arrived
         assert len(await house.invoices(subscription)) == 13
@@ -81,10 +79,10 @@ async def test_a_clock_whose_message_is_lost_goes_on_at_the_next_look(stage: Ope
         clock = await house.test_clock(LONG_AGO)
         subscription = await house.subscribe(await house.customer(test_clock=clock))
         async with house.s.begin() as tx:
-            await clocks.advance(tx, clock.id, A_YEAR_ON)
+            await test_clocks.advance(tx, clock.id, A_YEAR_ON)
         await house.s.owner.execute("delete from payonce.messages where queue = $1", BILLING_CLOCK.queue)
         async with house.s.begin() as tx:
-            await tx.send(BILLING_CLOCK, {}, action=keeping.RENEW)
+            await tx.send(BILLING_CLOCK, {}, action=schedules.RENEW)
         await house.run()
         assert len(await house.invoices(subscription)) == 13
 
@@ -116,11 +114,11 @@ async def test_a_cancellation_that_holds_the_subscription_as_the_clock_arrives_i
         subscription = await house.subscribe(await house.customer(test_clock=clock))
         assert subscription.period_end is not None
         async with house.s.begin() as tx:
-            await changing.cancel(tx, None, subscription.id, When.PERIOD_END)
+            await plan_changes.cancel(tx, None, subscription.id, When.PERIOD_END)
             async with house.s.begin() as other:
-                await clocks.advance(other, clock.id, subscription.period_end)
+                await test_clocks.advance(other, clock.id, subscription.period_end)
             await house.drain()
-            arrived = await apart(clocks.find(house.s.read, clock.id))
+            arrived = await apart(test_clocks.find(house.s.read, clock.id))
             assert arrived is not None
             assert arrived.arrived
         await house.run()
@@ -136,7 +134,7 @@ async def test_revenue_of_a_subscription_that_is_locked_as_the_clock_arrives_is_
         async with house.s.begin() as tx:
             await store.locked(tx, subscription.id)
             async with house.s.begin() as other:
-                await clocks.advance(other, clock.id, invoice.earn_at)
+                await test_clocks.advance(other, clock.id, invoice.earn_at)
             await house.drain()
             assert await house.balance("revenue") == 0
         await house.run()
@@ -153,7 +151,7 @@ async def test_a_clock_that_arrived_and_has_something_left_to_put_is_moved_by_th
         )
         await house.look()
         assert len(await house.invoices(subscription)) == 2
-        assert await clocks.waits_for(house.s.read, clock.id) is None
+        assert await test_clocks.waits_for(house.s.read, clock.id) is None
 
 
 async def test_a_cancellation_that_waits_for_the_clock_to_put_the_renewal_comes_before_it(stage: OpenStage) -> None:
@@ -162,8 +160,8 @@ async def test_a_cancellation_that_waits_for_the_clock_to_put_the_renewal_comes_
         subscription = await house.subscribe(await house.customer(test_clock=clock))
         assert subscription.period_end is not None
         async with house.s.begin() as tx:
-            arriving = await clocks.advance(tx, clock.id, subscription.period_end)
-            await clocks._hop(tx, arriving)
+            arriving = await test_clocks.advance(tx, clock.id, subscription.period_end)
+            await test_clocks._hop(tx, arriving)
             canceling = asyncio.create_task(cancel(house, subscription))
             await eventually(lambda: waits_for_a_lock(house.s))
         await canceling
@@ -173,7 +171,7 @@ async def test_a_cancellation_that_waits_for_the_clock_to_put_the_renewal_comes_
 
 async def cancel(house: House, subscription: Subscription) -> None:
     async with house.s.begin() as tx:
-        await changing.cancel(tx, None, subscription.id, When.PERIOD_END)
+        await plan_changes.cancel(tx, None, subscription.id, When.PERIOD_END)
 
 
 async def ended_with_its_period(house: House, subscription: Subscription) -> None:
@@ -181,7 +179,7 @@ async def ended_with_its_period(house: House, subscription: Subscription) -> Non
     assert (ended.state, ended.ended_at) == (State.CANCELED, subscription.period_end)
     assert len(await house.invoices(subscription)) == 1
     assert subscription.test_clock_id is not None
-    assert await clocks.waits_for(house.s.read, subscription.test_clock_id) is None
+    assert await test_clocks.waits_for(house.s.read, subscription.test_clock_id) is None
     assert await house.broken() == {}
 
 
@@ -205,11 +203,11 @@ async def test_a_clock_is_not_set_back_nor_sent_too_far(stage: OpenStage) -> Non
         async with house.s.begin() as tx:
             for moment in (LONG_AGO - timedelta(days=1), LONG_AGO + timedelta(days=10_000)):
                 with pytest.raises(Conflict, match="the clock stands at 2020-01-31"):
-                    await clocks.advance(tx, clock.id, moment)
+                    await test_clocks.advance(tx, clock.id, moment)
             with pytest.raises(NotFound, match="no test clock"):
-                await clocks.advance(tx, "gone", A_YEAR_ON)
+                await test_clocks.advance(tx, "gone", A_YEAR_ON)
             with pytest.raises(Invalid, match="no time zone"):
-                await clocks.advance(tx, clock.id, A_YEAR_ON.replace(tzinfo=None))
+                await test_clocks.advance(tx, clock.id, A_YEAR_ON.replace(tzinfo=None))
 
 
 async def test_only_an_account_without_a_subscription_is_put_on_a_clock(stage: OpenStage) -> None:
@@ -218,11 +216,11 @@ async def test_only_an_account_without_a_subscription_is_put_on_a_clock(stage: O
         clock = await house.test_clock(LONG_AGO)
         await house.subscribe(other)
         async with house.s.begin() as tx:
-            await clocks.put_on_clock(tx, customer.id, clock.id)
+            await test_clocks.put_on_clock(tx, customer.id, clock.id)
             with pytest.raises(Conflict, match="without a subscription"):
-                await clocks.put_on_clock(tx, other.id, clock.id)
+                await test_clocks.put_on_clock(tx, other.id, clock.id)
             with pytest.raises(NotFound, match="no test clock"):
-                await clocks.put_on_clock(tx, customer.id, "gone")
+                await test_clocks.put_on_clock(tx, customer.id, "gone")
         assert (await house.subscribe(customer)).period_start == LONG_AGO
 
 
@@ -234,17 +232,17 @@ async def test_who_subscribes_while_they_are_put_on_a_clock_lives_by_one_time(st
 
         async def join(account_id: str) -> None:
             async with house.s.begin() as tx:
-                await clocks.put_on_clock(tx, account_id, clock.id)
+                await test_clocks.put_on_clock(tx, account_id, clock.id)
 
         async with house.s.begin() as tx:
-            await starting.start(tx, first.id, "basic")
+            await new_subscriptions.start(tx, first.id, "basic")
             joining = apart(join(first.id))
             await eventually(lambda: waits_for_a_lock(house.s))
         with pytest.raises(Conflict, match="without a subscription"):
             await joining
 
         async with house.s.begin() as tx:
-            await clocks.put_on_clock(tx, second.id, clock.id)
+            await test_clocks.put_on_clock(tx, second.id, clock.id)
             subscribing = apart(house.subscribe(second, run=False))
             await eventually(lambda: waits_for_a_lock(house.s))
         assert (await subscribing).test_clock_id == clock.id

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from payonce.services.billing.subscriptions.domain.refusals import Conflict, NotFound
-from payonce.services.billing.subscriptions.handlers import dunning as collecting
+from payonce.services.billing.subscriptions.handlers import dunning
 from payonce.services.billing.subscriptions.handlers.plan_changes import When
 from payonce.services.billing.subscriptions.model import Due, InvoiceState, State, Subscription
 from payonce.testing import OpenStage
@@ -83,7 +83,7 @@ async def test_a_plan_may_say_that_who_does_not_pay_is_canceled(stage: OpenStage
         _, subscription = await with_a_failed_renewal(house, *[SOFT] * 6, plan="strict")
         await house.pass_days(14)
         canceled = await house.subscription(subscription)
-        assert (canceled.state, canceled.reason) == (State.CANCELED, collecting.NOT_PAID)
+        assert (canceled.state, canceled.reason) == (State.CANCELED, dunning.NOT_PAID)
         assert (await house.invoices(subscription))[1].state is InvoiceState.UNCOLLECTIBLE
         assert await house.broken() == {}
 
@@ -120,7 +120,7 @@ async def test_a_card_that_comes_while_another_is_charged_is_tried_when_that_fai
         await house.s.admin.pause("q:pay:charge_initiation", "to be late")
         await house.drain()
         async with house.s.begin() as tx:
-            invoice = await collecting.try_new_card(tx, customer.id)
+            invoice = await dunning.try_new_card(tx, customer.id)
         assert invoice is not None
         assert invoice.try_at_once
         house.card_will(customer, HARD, PAYS_AGAIN)
@@ -181,12 +181,12 @@ async def test_an_invoice_is_paid_when_its_customer_asks_for_it(stage: OpenStage
         [first, second] = await house.invoices(subscription)
         async with house.s.begin() as tx:
             with pytest.raises(NotFound, match="no invoice"):
-                await collecting.pay_invoice(tx, "somebody else", second.id)
+                await dunning.pay_invoice(tx, "somebody else", second.id)
             with pytest.raises(Conflict, match="paid and not to be paid"):
-                await collecting.pay_invoice(tx, customer.id, first.id)
-            await collecting.pay_invoice(tx, customer.id, second.number)
+                await dunning.pay_invoice(tx, customer.id, first.id)
+            await dunning.pay_invoice(tx, customer.id, second.number)
             with pytest.raises(Conflict, match="is being charged"):
-                await collecting.pay_invoice(tx, None, second.id)
+                await dunning.pay_invoice(tx, None, second.id)
         await house.run()
         assert await house.state(subscription) is State.ACTIVE
         assert await house.broken() == {}

@@ -11,7 +11,7 @@ from payonce.engine.audit import notes
 from payonce.engine.controls import Approval, Done, ask, grant, set_threshold
 from payonce.kit.outcomes import Invalid, Stale
 from payonce.services.billing.policies import BILLING_CLOCK, REFUND_INITIATION, SUBSCRIPTION_UPDATE
-from payonce.services.billing.subscriptions import schedules as keeping
+from payonce.services.billing.subscriptions import schedules
 from payonce.services.billing.subscriptions.decisions.credit import (
     ACTION,
     CreditChange,
@@ -19,9 +19,7 @@ from payonce.services.billing.subscriptions.decisions.credit import (
     changing_credit,
 )
 from payonce.services.billing.subscriptions.domain.refusals import Conflict
-from payonce.services.billing.subscriptions.handlers import dunning as collecting
-from payonce.services.billing.subscriptions.handlers import payment_events as applying
-from payonce.services.billing.subscriptions.handlers import renewals as renewing
+from payonce.services.billing.subscriptions.handlers import dunning, payment_events, renewals
 from payonce.services.billing.subscriptions.handlers.plan_changes import When
 from payonce.services.billing.subscriptions.model import (
     CreditPayout,
@@ -31,9 +29,7 @@ from payonce.services.billing.subscriptions.model import (
     State,
     Subscription,
 )
-from payonce.services.billing.subscriptions.store import credit as credit_store
-from payonce.services.billing.subscriptions.store import credit_payouts
-from payonce.services.billing.subscriptions.store import subscriptions as store
+from payonce.services.billing.subscriptions.store import credit, credit_payouts, subscriptions
 from payonce.services.billing.wire import Status
 from payonce.testing import OpenStage
 from payonce.vendors.gateway.port import RefundOrder
@@ -47,7 +43,7 @@ AT_ONCE_S = 6.0
 
 async def change_of(house: House, verdict: CreditVerdict, amount: str, **how: Any) -> CreditChange:
     """About the balance as it is now."""
-    has = await credit_store.balance(house.s.read, house.customers[0].id, AED)
+    has = await credit.balance(house.s.read, house.customers[0].id, AED)
     given = {"seen": has.revision, "note": "they wrote to us", **how}
     return CreditChange(
         account_id=house.customers[0].id, currency="AED", exponent=2, verdict=verdict, amount_minor=aed(amount).minor,
@@ -81,7 +77,7 @@ async def payout_of(house: House, payout_id: str) -> CreditPayout:
 
 async def entries_of(house: House, customer: Customer) -> list[tuple[str, str]]:
     """The oldest first."""
-    found = await credit_store.entries(house.s.read, customer.id)
+    found = await credit.entries(house.s.read, customer.id)
     return [(each.kind.value, each.amount.to_text()) for each in found[::-1]]
 
 
@@ -230,7 +226,7 @@ async def test_a_payout_whose_message_was_purged_gets_another(stage: OpenStage) 
         assert (await payout_of(house, payout.id)).state is PayoutState.PENDING
         await house.pass_days(0.02)
         async with house.s.begin() as tx:
-            await tx.send(BILLING_CLOCK, {}, action=keeping.PUT_BACK)
+            await tx.send(BILLING_CLOCK, {}, action=schedules.PUT_BACK)
         await house.run()
         assert (await payout_of(house, payout.id)).state is PayoutState.SUCCEEDED
         assert house.gateway.books.refunded_total("AED") == aed("970.00")
@@ -322,7 +318,7 @@ async def test_above_the_threshold_a_second_person_agrees_or_it_is_not_done(stag
             assert granted.state == "granted"
             await house.run()
         assert house.gateway.books.refunded_total("AED") == aed("970.00")
-        assert (await credit_store.entries(house.s.read, customer.id))[0].actor == "ann, granted by bob"
+        assert (await credit.entries(house.s.read, customer.id))[0].actor == "ann, granted by bob"
         assert await house.broken() == {}
 
 
@@ -394,8 +390,8 @@ async def test_a_payout_that_meets_a_renewal_waits_and_is_refused(stage: OpenSta
         await house.s.clock.freeze(end)
         asked = await change_of(house, CreditVerdict.PAY_OUT, "970.00")
         async with house.s.begin() as tx:
-            standing = await store.locked(tx, subscription.id)
-            await renewing._renew(tx, standing, standing.subscription.period + 1)
+            standing = await subscriptions.locked(tx, subscription.id)
+            await renewals._renew(tx, standing, standing.subscription.period + 1)
             payout = asyncio.create_task(decide(house, asked))
             assert await waits_or_ended(house.s, payout)
         with pytest.raises(Stale, match=r"it is 941.00 AED now"):
@@ -472,14 +468,14 @@ async def test_an_invoice_whose_credit_was_paid_out_after_it_was_given_up_is_not
         owed = (await house.invoices(subscription))[-1]
         with pytest.raises(Conflict, match=r"of that is gone; add as much credit, or leave it unpaid"):
             async with house.s.begin() as tx:
-                await collecting.pay_invoice(tx, None, owed.id)
+                await dunning.pay_invoice(tx, None, owed.id)
         await house.give_card(customer)
         await house.run()
         assert await house.state(subscription) is State.UNPAID
         assert await house.parked() == []
         await change(house, CreditVerdict.ADD, back.to_text())
         async with house.s.begin() as tx:
-            await collecting.pay_invoice(tx, None, owed.id)
+            await dunning.pay_invoice(tx, None, owed.id)
         await house.run()
         assert await house.state(subscription) is State.ACTIVE
         assert await house.broken() == {}
@@ -497,7 +493,7 @@ async def test_an_answer_that_does_not_fit_a_payout_changes_nothing_and_is_loud(
             (nobodys, "there is no payout 'nobody'"),
         ):
             async with house.s.begin() as tx:
-                assert (await applying.apply(tx, odd)).problem == problem
+                assert (await payment_events.apply(tx, odd)).problem == problem
         assert await house.credit(customer) == aed("0.00")
         assert await house.broken() == {}
 

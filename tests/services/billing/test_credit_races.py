@@ -14,18 +14,14 @@ from payonce.engine.controls import ask
 from payonce.kit.outcomes import Invalid, Stale
 from payonce.services.billing.payments import decisions
 from payonce.services.billing.payments.decisions import GiveBack
-from payonce.services.billing.payments.store import transactions as payments
+from payonce.services.billing.payments.store import transactions
 from payonce.services.billing.policies import CHARGE_INITIATION, CREDIT_HOLD, REFUND_INITIATION
 from payonce.services.billing.subscriptions.decisions.credit import CreditChange, CreditVerdict, changing_credit
 from payonce.services.billing.subscriptions.domain.refusals import Conflict
-from payonce.services.billing.subscriptions.handlers import dunning as collecting
-from payonce.services.billing.subscriptions.handlers import payment_events as applying
-from payonce.services.billing.subscriptions.handlers import plan_changes as changing
+from payonce.services.billing.subscriptions.handlers import dunning, payment_events, plan_changes
 from payonce.services.billing.subscriptions.handlers.plan_changes import When
 from payonce.services.billing.subscriptions.model import PayoutWay, Subscription
-from payonce.services.billing.subscriptions.store import credit as credit_store
-from payonce.services.billing.subscriptions.store import credit_payouts
-from payonce.services.billing.subscriptions.store import subscriptions as store
+from payonce.services.billing.subscriptions.store import credit, credit_payouts, subscriptions
 from payonce.testing import OpenStage
 from payonce.testing.servers import ScratchServer
 from payonce.testing.stage import open_stage
@@ -46,9 +42,9 @@ def decides(verdict: CreditVerdict, hundredths: int, *, locked: bool) -> Step:
 
     async def decide(house: House, subscription: Subscription) -> None:
         account_id = subscription.account_id
-        seen = await credit_store.balance(house.s.read, account_id, AED)
+        seen = await credit.balance(house.s.read, account_id, AED)
         async with house.s.begin() as tx:
-            has = await credit_store.opened(tx, account_id, AED) if locked else seen
+            has = await credit.opened(tx, account_id, AED) if locked else seen
             most = aed("99.00") if verdict is CreditVerdict.ADD else has.amount
             asked = CreditChange(
                 account_id=account_id, currency="AED", exponent=2, seen=has.revision, verdict=verdict,
@@ -62,14 +58,14 @@ def decides(verdict: CreditVerdict, hundredths: int, *, locked: bool) -> Step:
 def change_to(plan: str) -> Step:
     async def change(house: House, subscription: Subscription) -> None:
         async with house.s.begin() as tx:
-            await changing.ask_for_plan(tx, None, subscription.id, plan, When.NOW)
+            await plan_changes.ask_for_plan(tx, None, subscription.id, plan, When.NOW)
 
     return change
 
 
 async def cancel(house: House, subscription: Subscription) -> None:
     async with house.s.begin() as tx:
-        await changing.cancel(tx, None, subscription.id, When.NOW)
+        await plan_changes.cancel(tx, None, subscription.id, When.NOW)
 
 
 async def subscribe_again(house: House, subscription: Subscription) -> None:
@@ -79,12 +75,12 @@ async def subscribe_again(house: House, subscription: Subscription) -> None:
 async def pay_invoice(house: House, subscription: Subscription) -> None:
     for invoice in (await house.invoices(subscription))[-1:]:
         async with house.s.begin() as tx:
-            await collecting.pay_invoice(tx, None, invoice.id)
+            await dunning.pay_invoice(tx, None, invoice.id)
 
 
 async def renewal(house: House, subscription: Subscription) -> None:
     """What is under way for another period is over by then; what waits within the minute is not."""
-    found = await store.running(house.s.read, subscription.account_id)
+    found = await subscriptions.running(house.s.read, subscription.account_id)
     if found is None or found.due_at is None:
         return
     if found.due_at - await house.s.clock.now() > timedelta(hours=1):
@@ -97,7 +93,7 @@ async def renewal(house: House, subscription: Subscription) -> None:
 
 
 async def refund(house: House, subscription: Subscription) -> None:
-    for charge in await payments.listed(house.s.read, subscription.account_id, None, None, 1):
+    for charge in await transactions.listed(house.s.read, subscription.account_id, None, None, 1):
         asked = GiveBack(
             transaction_id=charge.id, left_minor=charge.left.minor, amount_minor=charge.free.minor // 2 or None,
             note="a bad day",
@@ -108,7 +104,7 @@ async def refund(house: House, subscription: Subscription) -> None:
 
 async def refund_at_the_desk(house: House, subscription: Subscription) -> None:
     """Of the gateway, which then refuses what it has no room for."""
-    charges = await payments.listed(house.s.read, subscription.account_id, None, None, 200)
+    charges = await transactions.listed(house.s.read, subscription.account_id, None, None, 200)
     if charges and charges[-1].gateway_id is not None and not house.gateway.books.refunds:
         await house.client.refund(RefundOrder("desk", charges[-1].gateway_id, 50_000, "AED", "desk"))
 
@@ -116,7 +112,7 @@ async def refund_at_the_desk(house: House, subscription: Subscription) -> None:
 async def tell_again(house: House, _: Subscription) -> None:
     for told in house.door.given[-2:]:
         async with house.s.begin() as tx:
-            assert (await applying.apply(tx, told)).status == applying.DUPLICATE
+            assert (await payment_events.apply(tx, told)).status == payment_events.DUPLICATE
 
 
 async def lose_refund_messages(house: House, _: Subscription) -> None:

@@ -10,15 +10,14 @@ from pypdf import PdfReader
 from payonce.engine.reconcile import reconcile
 from payonce.kit.money import Amount, asset_of
 from payonce.services.billing.payments import statements
-from payonce.services.billing.payments.handlers import refunds as refunding
+from payonce.services.billing.payments.handlers import refunds
 from payonce.services.billing.subscriptions.decisions.credit import CreditChange, CreditVerdict
 from payonce.services.billing.subscriptions.domain.calendar import Interval, Unit
 from payonce.services.billing.subscriptions.domain.config import Terms
 from payonce.services.billing.subscriptions.handlers.plan_changes import When
 from payonce.services.billing.subscriptions.model import Invoice, InvoiceState, PayoutState, State, Subscription
 from payonce.services.billing.subscriptions.pdf.operator_copy import on_paper
-from payonce.services.billing.subscriptions.store import credit as credit_store
-from payonce.services.billing.subscriptions.store import credit_payouts, plans
+from payonce.services.billing.subscriptions.store import credit, credit_payouts, plans
 from payonce.services.billing.subscriptions.store.plans import Offer
 from payonce.testing import OpenStage
 from tests.services.billing.billing_stage import SECRET, House, open_house
@@ -75,7 +74,7 @@ async def test_a_whole_life_in_minor_units_of_its_currency(stage: OpenStage, lif
         ]  # fmt: skip
         assert invoices[1].transaction_id is not None
         async with house.s.begin() as tx:
-            await refunding.ask(tx, invoices[1].transaction_id, money(life.given_back), "a bad day", "by hand")
+            await refunds.ask(tx, invoices[1].transaction_id, money(life.given_back), "a bad day", "by hand")
         await house.go_to(TRIAL_ENDS + timedelta(days=70))
         invoices = await house.invoices(subscription)
         assert [each.due for each in invoices] == [money(text) for text in life.due]
@@ -112,7 +111,7 @@ async def test_credit_is_granted_paid_out_and_used_in_minor_units_of_its_currenc
         await house.go_to(BEGIN + timedelta(days=14))
         await house.change_plan(subscription, "free", When.NOW)
         await house.change_plan(subscription, "small", When.PERIOD_END)
-        assert (await credit_store.balance(house.s.read, customer.id, asset)).amount == money(granted)
+        assert (await credit.balance(house.s.read, customer.id, asset)).amount == money(granted)
         asked = CreditChange(
             account_id=customer.id, currency=currency, exponent=asset.exponent, seen=1, verdict=CreditVerdict.PAY_OUT,
             amount_minor=money(paid_out).minor, note="they asked for it",
@@ -126,7 +125,7 @@ async def test_credit_is_granted_paid_out_and_used_in_minor_units_of_its_currenc
         await house.go_to(BEGIN + timedelta(days=29))
         renewal = (await house.invoices(subscription))[-1]
         assert (renewal.credit, renewal.due) == (left, money(due))
-        assert (await credit_store.balances(house.s.read, customer.id))[0].amount == Amount.zero(asset)
+        assert (await credit.balances(house.s.read, customer.id))[0].amount == Amount.zero(asset)
         assert await house.balance("credit", asset) == 0
         assert await house.broken() == {}
 

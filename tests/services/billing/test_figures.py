@@ -5,8 +5,7 @@ from datetime import timedelta
 from payonce.engine.messages.model import Message
 from payonce.services.billing.policies import BILLING_CLOCK
 from payonce.services.billing.subscriptions.handlers.plan_changes import When
-from payonce.services.billing.subscriptions.store import figures
-from payonce.services.billing.subscriptions.store import monthly_figures as figures_kept
+from payonce.services.billing.subscriptions.store import figures, monthly_figures
 from payonce.testing import OpenStage
 from tests.services.billing.billing_stage import AED, BEGIN, DECLINES, House, open_house
 
@@ -18,13 +17,13 @@ async def test_kept_months_and_the_running_one_are_what_the_invoices_say(stage: 
         from_invoices = await figures.counted(read, 12, AED)
         assert from_invoices[-1].running == 4
         assert [(month.won, month.lost) for month in from_invoices[-3:]] == [(0, 0), (1, 1), (1, 1)]
-        assert await figures_kept.months(read, 12, AED) == from_invoices, "nothing is kept yet"
+        assert await monthly_figures.months(read, 12, AED) == from_invoices, "nothing is kept yet"
         assert await figures.running_month(read, AED) == from_invoices[-1]
         await keep(house)
-        assert await figures_kept.kept(read, 11, AED) == from_invoices[:-1]
-        assert await figures_kept.months(read, 12, AED) == from_invoices
-        assert await figures_kept.months(read, 36, AED) == await figures.counted(read, 36, AED)
-        assert len(await figures_kept.months(read, 1, AED)) == 1
+        assert await monthly_figures.kept(read, 11, AED) == from_invoices[:-1]
+        assert await monthly_figures.months(read, 12, AED) == from_invoices
+        assert await monthly_figures.months(read, 36, AED) == await figures.counted(read, 36, AED)
+        assert len(await monthly_figures.months(read, 1, AED)) == 1
 
 
 async def test_a_month_is_counted_anew_while_its_invoices_may_change_and_then_no_more(stage: OpenStage) -> None:
@@ -32,20 +31,20 @@ async def test_a_month_is_counted_anew_while_its_invoices_may_change_and_then_no
         await house.subscribe(await house.customer())
         await house.go_to(BEGIN + timedelta(days=125))
         await keep(house)
-        right = await figures_kept.kept(house.s.read, 12, AED)
+        right = await monthly_figures.kept(house.s.read, 12, AED)
         await house.s.owner.execute("update subscriptions.kept_months set won = 77")
         await keep(house)
-        assert [each.won for each in await figures_kept.kept(house.s.read, 3, AED)] == [77, 77, 77], "within a day"
+        assert [each.won for each in await monthly_figures.kept(house.s.read, 3, AED)] == [77, 77, 77], "within a day"
         await house.s.clock.advance(86_401)
         await keep(house)
-        assert [each.won for each in await figures_kept.kept(house.s.read, 3, AED)] == [77, 0, 0]
+        assert [each.won for each in await monthly_figures.kept(house.s.read, 3, AED)] == [77, 0, 0]
         await house.s.owner.execute("delete from subscriptions.kept_months where begin_at < $1", BEGIN)
         await keep(house)
-        assert await figures_kept.kept(house.s.read, 12, AED) == right, "all of them, where one is missing"
+        assert await monthly_figures.kept(house.s.read, 12, AED) == right, "all of them, where one is missing"
 
 
 async def keep(house: House) -> None:
-    await house.s.feed.put([Message(queue=BILLING_CLOCK.queue, action=figures_kept.KEEP)])
+    await house.s.feed.put([Message(queue=BILLING_CLOCK.queue, action=monthly_figures.KEEP)])
     await house.drain()
 
 

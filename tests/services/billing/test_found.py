@@ -5,11 +5,11 @@ from datetime import timedelta
 import pytest
 
 from payonce.kit.money import Amount
-from payonce.services.billing.payments.handlers import refunds as refunding
+from payonce.services.billing.payments.handlers import refunds
 from payonce.services.billing.policies import BILLING_CLOCK
-from payonce.services.billing.subscriptions import schedules as keeping
+from payonce.services.billing.subscriptions import schedules
 from payonce.services.billing.subscriptions.domain.refusals import Conflict
-from payonce.services.billing.subscriptions.handlers import test_clocks as clocks
+from payonce.services.billing.subscriptions.handlers import test_clocks
 from payonce.services.billing.subscriptions.model import State
 from payonce.testing import OpenStage
 from tests.services.billing.billing_stage import AED, House, aed, open_house
@@ -34,7 +34,7 @@ async def test_of_a_late_payment_that_a_person_gave_back_in_part_the_rest_goes_b
         told = await house.told("initial")
         assert told.transaction_id is not None
         async with house.s.begin() as tx:
-            await refunding.ask(tx, told.transaction_id, Amount(1_000, AED), "a part of it", "by-hand")
+            await refunds.ask(tx, told.transaction_id, Amount(1_000, AED), "a part of it", "by-hand")
         await house.cancel(await house.subscription(subscription))
         await all_is_back(house)
 
@@ -49,10 +49,10 @@ async def test_a_late_payments_refund_that_lost_its_message_is_asked_for_again_a
         assert await house.balance("unapplied") == -2_900
         await house.s.owner.execute("delete from payonce.messages where queue = $1", REFUNDS)
         await house.s.admin.resume(REFUNDS)
-        await house.s.clock.advance(keeping.FORGOTTEN_AFTER_S + 1)
+        await house.s.clock.advance(schedules.FORGOTTEN_AFTER_S + 1)
         for _ in range(2):
             async with house.s.begin() as tx:
-                await tx.send(BILLING_CLOCK, {}, action=keeping.PUT_BACK)
+                await tx.send(BILLING_CLOCK, {}, action=schedules.PUT_BACK)
             await house.run()
         await all_is_back(house)
 
@@ -100,9 +100,9 @@ async def test_a_change_of_plan_after_an_outage_does_not_jump_over_the_periods_t
 
 
 async def put_back(house: House) -> None:
-    await house.s.clock.advance(keeping.FORGOTTEN_AFTER_S + 1)
+    await house.s.clock.advance(schedules.FORGOTTEN_AFTER_S + 1)
     async with house.s.begin() as tx:
-        await tx.send(BILLING_CLOCK, {}, action=keeping.PUT_BACK)
+        await tx.send(BILLING_CLOCK, {}, action=schedules.PUT_BACK)
     await house.run()
 
 
@@ -117,7 +117,7 @@ async def test_a_test_clock_whose_renewal_lost_its_message_goes_on(stage: OpenSt
         await house.s.admin.resume("q:sub:payment_initiation")
         await put_back(house)
         assert [each.period for each in await house.invoices(subscription)] == [0, 1]
-        assert await clocks.waits_for(house.s.read, clock.id) is None
+        assert await test_clocks.waits_for(house.s.read, clock.id) is None
         assert await house.broken() == {}
 
 
@@ -133,7 +133,7 @@ async def test_a_first_invoice_that_lost_its_message_is_issued_and_holds_up_no_c
         await house.s.owner.execute("delete from payonce.messages")
         await put_back(house)
         assert await house.state(subscription) is (State.TRIALING if trial else State.ACTIVE)
-        assert await clocks.waits_for(house.s.read, clock.id) is None
+        assert await test_clocks.waits_for(house.s.read, clock.id) is None
         [invoice] = await house.invoices(subscription)
         assert house.captures(invoice) == 1
         assert await house.broken() == {}

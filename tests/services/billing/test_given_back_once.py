@@ -14,13 +14,11 @@ from payonce.kit.money import Amount
 from payonce.kit.outcomes import Invalid
 from payonce.services.billing.payments import decisions
 from payonce.services.billing.payments.decisions import GiveBack
-from payonce.services.billing.payments.handlers import credit_holds
-from payonce.services.billing.payments.handlers import refunds as refunding
+from payonce.services.billing.payments.handlers import credit_holds, refunds
 from payonce.services.billing.payments.model import Transaction
-from payonce.services.billing.payments.store import transactions as store
+from payonce.services.billing.payments.store import transactions
 from payonce.services.billing.policies import BILLING_CLOCK, CHARGE_INITIATION, CREDIT_HOLD, REFUND_INITIATION
-from payonce.services.billing.subscriptions.handlers import payment_events as applying
-from payonce.services.billing.subscriptions.handlers import plan_changes as changing
+from payonce.services.billing.subscriptions.handlers import payment_events, plan_changes
 from payonce.services.billing.subscriptions.handlers.plan_changes import When
 from payonce.services.billing.subscriptions.model import Invoice, LineKind, Subscription
 from payonce.services.billing.wire import CREDITED, CreditHold, HeldCredit
@@ -35,7 +33,7 @@ HALFWAY = FIRST_OF_FEBRUARY + timedelta(days=14)
 
 async def charge_of(house: House, invoice: Invoice) -> Transaction:
     assert invoice.transaction_id is not None
-    found = await store.find(house.s.read, invoice.transaction_id)
+    found = await transactions.find(house.s.read, invoice.transaction_id)
     assert found is not None
     return found
 
@@ -250,9 +248,9 @@ async def test_a_change_that_meets_a_refund_waits_for_it_and_leaves_it_out(stage
         subscription, first = await halfway(house)
         assert first.transaction_id is not None
         async with house.s.begin() as tx:
-            await changing.ask_for_plan(tx, subscription.account_id, subscription.id, "pro")
+            await plan_changes.ask_for_plan(tx, subscription.account_id, subscription.id, "pro")
         async with house.s.begin() as tx:
-            await refunding.ask(tx, first.transaction_id, aed("20.00"), "they left us", "k")
+            await refunds.ask(tx, first.transaction_id, aed("20.00"), "they left us", "k")
             change = asyncio.create_task(house.drain())
             assert await waits_or_ended(house.s, change)
         await change
@@ -308,7 +306,7 @@ async def test_an_answer_that_comes_twice_and_late_invoices_once(stage: OpenStag
         await house.change_plan(subscription, "pro")
         answer = await house.told("credit_hold")
         async with house.s.begin() as tx:
-            await applying.apply(tx, msgspec.structs.replace(answer, event_id="again"))
+            await payment_events.apply(tx, msgspec.structs.replace(answer, event_id="again"))
         await house.run()
         assert len(await house.invoices(subscription)) == 2
         assert (await charge_of(house, first)).credited == aed("14.50")

@@ -6,17 +6,17 @@ import pytest
 
 from payonce.engine.audit import Severity, notes
 from payonce.services.billing.policies import BILLING_CLOCK
-from payonce.services.billing.subscriptions import schedules as keeping
-from payonce.services.billing.subscriptions.handlers import revenue as recognising
+from payonce.services.billing.subscriptions import schedules
+from payonce.services.billing.subscriptions.handlers import revenue
 from payonce.services.billing.subscriptions.model import InvoiceState, State
-from payonce.services.billing.subscriptions.store import due_work as falling_due
+from payonce.services.billing.subscriptions.store import due_work
 from payonce.testing import OpenStage
 from tests.services.billing.billing_stage import House, open_house
 
 
 async def put_back(house: House) -> list[str]:
     async with house.s.begin() as tx:
-        await tx.send(BILLING_CLOCK, {}, action=keeping.PUT_BACK)
+        await tx.send(BILLING_CLOCK, {}, action=schedules.PUT_BACK)
     await house.drain()
     found = await notes(house.s.read, severity=Severity.WARNING)
     return [note.text for note in found if note.location == "billing.put_back"]
@@ -43,7 +43,7 @@ async def test_a_charge_that_lost_its_message_is_asked_for_again_and_made_once(s
         subscription = await house.subscribe(await house.customer(), run=False)
         await house.s.admin.pause("q:pay:charge_initiation", "to lose it")
         await house.drain()
-        await house.s.clock.advance(keeping.FORGOTTEN_AFTER_S + 1)
+        await house.s.clock.advance(schedules.FORGOTTEN_AFTER_S + 1)
         assert await put_back(house) == [], "it has its message"
         await house.s.owner.execute("delete from payonce.messages")
         await house.s.admin.resume("q:pay:charge_initiation")
@@ -57,8 +57,8 @@ async def test_a_charge_that_lost_its_message_is_asked_for_again_and_made_once(s
 async def test_more_than_one_look_takes_is_looked_for_again_at_once(
     stage: OpenStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(falling_due, "TAKEN_MAX", 2)
-    monkeypatch.setattr(recognising, "COUNTED_MAX", 2)
+    monkeypatch.setattr(due_work, "TAKEN_MAX", 2)
+    monkeypatch.setattr(revenue, "COUNTED_MAX", 2)
     async with open_house(stage) as house:
         subscriptions = [await house.subscribe(await house.customer()) for _ in range(3)]
         await house.s.clock.advance(timedelta(days=30).total_seconds())
@@ -79,6 +79,6 @@ async def test_tokens_that_expired_long_ago_are_cleaned_up(stage: OpenStage) -> 
                 str(number), customer.id, days,
             )  # fmt: skip
         async with house.s.begin() as tx:
-            await tx.send(BILLING_CLOCK, {}, action=keeping.CLEAN_UP)
+            await tx.send(BILLING_CLOCK, {}, action=schedules.CLEAN_UP)
         await house.drain()
         assert await house.s.owner.fetchval("select count(*) from subscriptions.refresh_tokens") == 1

@@ -8,10 +8,10 @@ import pytest
 from payonce.engine.controls import ask
 from payonce.services.billing.subscriptions.decisions.credit import CreditChange, CreditVerdict, changing_credit
 from payonce.services.billing.subscriptions.domain.refusals import Conflict, NotFound
-from payonce.services.billing.subscriptions.handlers import new_subscriptions as starting
+from payonce.services.billing.subscriptions.handlers import new_subscriptions
 from payonce.services.billing.subscriptions.handlers.plan_changes import When
 from payonce.services.billing.subscriptions.model import Due, InvoiceState, State
-from payonce.services.billing.subscriptions.store import subscriptions as store
+from payonce.services.billing.subscriptions.store import subscriptions
 from payonce.testing import OpenStage
 from tests.services.billing.billing_stage import BEGIN, DECLINES, PAYS, House, aed, open_house
 
@@ -145,9 +145,9 @@ async def test_a_customer_has_one_trial_and_whoever_never_got_it_may_try_again(s
         with pytest.raises(Conflict, match="has had a trial"):
             await house.start_trial(customer)
         async with house.s.begin() as tx:
-            await starting.start_trial(tx, customer.id, "trial", again=True)
+            await new_subscriptions.start_trial(tx, customer.id, "trial", again=True)
         await house.run()
-        begun = await store.running(house.s.read, customer.id)
+        begun = await subscriptions.running(house.s.read, customer.id)
         assert begun is not None
         assert begun.state is State.TRIALING
         assert await house.broken() == {}

@@ -12,10 +12,9 @@ import pytest
 
 from payonce.engine.audit import Severity, notes
 from payonce.services.billing.policies import BILLING_CLOCK, CHARGE_INITIATION, PAYMENTS_CLOCK
-from payonce.services.billing.subscriptions import schedules as keeping
+from payonce.services.billing.subscriptions import schedules
 from payonce.services.billing.subscriptions.domain.refusals import Conflict
-from payonce.services.billing.subscriptions.handlers import dunning as collecting
-from payonce.services.billing.subscriptions.handlers import payment_events as applying
+from payonce.services.billing.subscriptions.handlers import dunning, payment_events
 from payonce.services.billing.subscriptions.model import WRONG_AMOUNT, Due, Invoice, InvoiceState, State, Subscription
 from payonce.services.billing.wire import Status
 from payonce.testing import OpenStage
@@ -116,7 +115,7 @@ async def test_a_renewal_is_then_charged_once_and_its_own_amount(stage: OpenStag
     async with open_house(stage) as house:
         _, subscription = await renewal(house)
         await house.run()
-        assert (await house.subscription(subscription)).reason == collecting.NOT_FITTING
+        assert (await house.subscription(subscription)).reason == dunning.NOT_FITTING
         await house.pass_days(1)
         invoice = await last_invoice(house, subscription)
         assert (invoice.state, invoice.generation) == (InvoiceState.PAID, 2)
@@ -135,14 +134,14 @@ async def test_nothing_is_charged_while_the_odd_payment_is_not_back(stage: OpenS
         invoice = await last_invoice(house, subscription)
         async with house.s.begin() as tx:
             with pytest.raises(Conflict, match="on its way back; pay when it is back"):
-                await collecting.pay_invoice(tx, customer.id, invoice.id)
+                await dunning.pay_invoice(tx, customer.id, invoice.id)
         await house.pass_days(15)
         invoice = await last_invoice(house, subscription)
         assert (invoice.state, invoice.generation, house.captures(invoice)) == (InvoiceState.OPEN, 1, 1)
         waiting, now = await house.subscription(subscription), await house.s.clock.now()
         assert (waiting.state, waiting.due_for) == (State.PAST_DUE, Due.DUN)
         assert waiting.due_at is not None
-        assert now < waiting.due_at <= now + collecting.LOOKED_AGAIN_AFTER
+        assert now < waiting.due_at <= now + dunning.LOOKED_AGAIN_AFTER
         assert "dunning_waits" in await house.story(subscription)
         assert "money that fits no invoice is named, and on its way back" in await house.broken()
         await house.s.admin.resume(REFUNDS)
@@ -165,7 +164,7 @@ async def test_a_card_that_came_meanwhile_is_not_tried_before_the_odd_payment_is
         await house.s.admin.resume(REFUNDS)
         await house.run()
         async with house.s.begin() as tx:
-            await collecting.pay_invoice(tx, customer.id, invoice.id)
+            await dunning.pay_invoice(tx, customer.id, invoice.id)
         await house.run()
         assert (await last_invoice(house, subscription)).state is InvoiceState.PAID
         assert await house.broken() == {}
@@ -180,13 +179,13 @@ async def test_it_is_put_back_no_more_and_the_right_order_under_that_key_is_refu
         await house.drain()
         assert (await last_invoice(house, subscription)).charging, "charged, and we do not know it yet"
         await house.s.owner.execute("delete from payonce.messages")
-        await house.s.clock.advance(keeping.FORGOTTEN_AFTER_S + 1)
+        await house.s.clock.advance(schedules.FORGOTTEN_AFTER_S + 1)
         for _ in range(2):
             async with house.s.begin() as tx:
-                await tx.send(BILLING_CLOCK, {}, action=keeping.PUT_BACK)
+                await tx.send(BILLING_CLOCK, {}, action=schedules.PUT_BACK)
                 await tx.send(PAYMENTS_CLOCK, {}, action="put_back_payments")
             await house.run()
-            await house.s.clock.advance(keeping.FORGOTTEN_AFTER_S + 1)
+            await house.s.clock.advance(schedules.FORGOTTEN_AFTER_S + 1)
         put_back = [n.text for n in await notes(house.s.read, severity=Severity.WARNING) if "charged" in n.text]
         assert put_back == ["invoice INV-2026-000001 was being charged and had no message"]
         assert [text for text in await house.parked() if "is on record with another amount" in text]
@@ -203,7 +202,7 @@ async def test_a_failure_of_another_amount_took_nothing_and_releases_the_invoice
         told = await house.told("initial")
         assert told.status is Status.FAILED
         async with house.s.begin() as tx:
-            applied = await applying.apply(tx, msgspec.structs.replace(told, event_id="evt-odd", amount="28.00"))
+            applied = await payment_events.apply(tx, msgspec.structs.replace(told, event_id="evt-odd", amount="28.00"))
         assert applied.problem == "28.00 AED is not what INV-2026-000001 is of"
         invoice = await last_invoice(house, subscription)
         assert (invoice.charging, invoice.decline_code) == (False, "card_declined")

@@ -12,16 +12,15 @@ from payonce.kit.money import Amount
 from payonce.kit.outcomes import Invalid, Stale
 from payonce.services.billing.payments import decisions
 from payonce.services.billing.payments.decisions import GiveBack
-from payonce.services.billing.payments.handlers import refunds as refunding
+from payonce.services.billing.payments.handlers import refunds
 from payonce.services.billing.payments.model import Refund, Transaction
 from payonce.services.billing.payments.model import State as ChargeState
 from payonce.services.billing.payments.store import refunds as refund_store
-from payonce.services.billing.payments.store import transactions as store
-from payonce.services.billing.subscriptions.handlers import payment_events as applying
+from payonce.services.billing.payments.store import transactions
+from payonce.services.billing.subscriptions.handlers import payment_events
 from payonce.services.billing.subscriptions.model import InvoiceState, State, Subscription
 from payonce.services.billing.subscriptions.pdf.content import printed_note
-from payonce.services.billing.subscriptions.store import accounts
-from payonce.services.billing.subscriptions.store import invoices as invoice_store
+from payonce.services.billing.subscriptions.store import accounts, invoices
 from payonce.testing import OpenStage
 from payonce.vendors.gateway.port import RefundOrder
 from tests.locks import waits_or_ended
@@ -41,7 +40,7 @@ async def odd_charge(house: House) -> tuple[Subscription, Transaction]:
 
 
 async def charge(house: House, transaction_id: str) -> Transaction:
-    found = await store.find(house.s.read, transaction_id)
+    found = await transactions.find(house.s.read, transaction_id)
     assert found is not None
     return found
 
@@ -116,7 +115,7 @@ async def test_while_the_gateway_gives_back_anything_of_it_nothing_is_noted(stag
     async with open_house(stage) as house:
         _, odd = await odd_charge(house)
         async with house.s.begin() as tx:
-            await refunding.ask(tx, odd.id, aed("10.00"), "a part", "k")
+            await refunds.ask(tx, odd.id, aed("10.00"), "a part", "k")
             noting = asyncio.create_task(_note_the_rest(house, odd))
             assert await waits_or_ended(house.s, noting)
         with pytest.raises(Invalid, match=r"a refund of 10\.00 AED .* is under way at the gateway; wait"):
@@ -129,7 +128,7 @@ async def test_while_the_gateway_gives_back_anything_of_it_nothing_is_noted(stag
 
 async def _note_the_rest(house: House, odd: Transaction) -> Refund:
     async with house.s.begin() as tx:
-        return await refunding.note_outside(tx, odd.id, aed("18.00"), "by bank", "k2")
+        return await refunds.note_outside(tx, odd.id, aed("18.00"), "by bank", "k2")
 
 
 async def test_a_payment_of_an_invoice_gets_its_credit_note_as_if_the_gateway_had_given_it_back(
@@ -160,14 +159,14 @@ async def test_a_credit_note_says_how_the_money_went_back(stage: OpenStage) -> N
         older = {name: value for name, value in by_bank.metadata.items() if name != "outside"} | {"refund_id": "older"}
         told_by_older = replace(by_bank, event_id="older", amount="1.00", metadata=older)
         async with house.s.begin() as tx:
-            await refunding.ask(tx, invoice.transaction_id, aed("2.00"), "a bad day", "k1")
-            await applying.apply(tx, told_by_older)
+            await refunds.ask(tx, invoice.transaction_id, aed("2.00"), "a bad day", "k1")
+            await payment_events.apply(tx, told_by_older)
         await house.run()
         [invoice] = await house.invoices(subscription)
         account = await accounts.account(house.s.read, invoice.account_id)
         printed = [
             printed_note(each, (), invoice, account, ("payonce",), "UTC")
-            for each in await invoice_store.credit_notes(house.s.read, invoice)
+            for each in await invoices.credit_notes(house.s.read, invoice)
         ]
         assert {each.total.to_text(): each.status for each in printed} == {
             "9.00": "Refunded by another way than the card", "2.00": "Refunded to the visa card ending in 4242",

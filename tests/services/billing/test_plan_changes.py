@@ -17,8 +17,7 @@ from payonce.services.billing.subscriptions.handlers import plan_changes as chan
 from payonce.services.billing.subscriptions.handlers import plan_migrations, plan_moves
 from payonce.services.billing.subscriptions.handlers.plan_changes import When
 from payonce.services.billing.subscriptions.model import ENDED, ChangeState, PlanChangeRecord, State, Subscription
-from payonce.services.billing.subscriptions.store import plan_changes, plans
-from payonce.services.billing.subscriptions.store import subscriptions as store
+from payonce.services.billing.subscriptions.store import plan_changes, plans, subscriptions
 from payonce.testing import OpenStage
 from payonce.testing.servers import ScratchServer
 from payonce.testing.stage import open_stage
@@ -298,7 +297,7 @@ async def resume(house: House, subscription: Subscription) -> None:
 
 async def stay(house: House, subscription: Subscription) -> None:
     """With the version that it has, or that its trial was promised."""
-    found = await store.find(house.s.read, subscription.id)
+    found = await subscriptions.find(house.s.read, subscription.id)
     assert found is not None
     async with house.s.begin() as tx:
         plan_id = found.converts_to_plan_id or found.plan_id

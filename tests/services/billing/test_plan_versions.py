@@ -9,7 +9,7 @@ import pytest
 from payonce.engine.audit import notes
 from payonce.kit.money import Amount
 from payonce.services.billing.policies import BILLING_CLOCK
-from payonce.services.billing.subscriptions import schedules as keeping
+from payonce.services.billing.subscriptions import schedules
 from payonce.services.billing.subscriptions.domain.calendar import Interval, Unit
 from payonce.services.billing.subscriptions.domain.refusals import Conflict
 from payonce.services.billing.subscriptions.handlers import plan_migrations, plan_moves
@@ -296,7 +296,7 @@ async def test_a_migration_that_lost_its_message_is_taken_up_again(stage: OpenSt
 async def put_back(house: House) -> None:
     await house.s.clock.freeze(await house.s.clock.now() + timedelta(seconds=1_000))
     async with house.s.begin() as tx:
-        await tx.send(BILLING_CLOCK, {}, action=keeping.PUT_BACK)
+        await tx.send(BILLING_CLOCK, {}, action=schedules.PUT_BACK)
     await house.run()
 
 

@@ -7,7 +7,7 @@ import asyncpg
 import pytest
 
 from payonce.kit.outcomes import Retry
-from payonce.services.billing.subscriptions.handlers import renewals as renewing
+from payonce.services.billing.subscriptions.handlers import renewals
 from payonce.services.billing.subscriptions.invariants.subscriptions import INVARIANTS
 from payonce.services.billing.subscriptions.model import State
 from payonce.services.billing.subscriptions.store import invoices as invoice_store
@@ -192,7 +192,7 @@ async def test_numbers_of_many_at_the_same_moment_have_no_gaps(stage: OpenStage)
         async def bill(number: int) -> None:
             async with house.s.begin() as tx:
                 standing = await store.locked(tx, subscriptions[number].id)
-                await renewing.bill_first(tx, standing, Action.INITIAL)
+                await renewals.bill_first(tx, standing, Action.INITIAL)
                 if number % 3 == 0:
                     raise Retry("given up")
 
@@ -215,7 +215,7 @@ async def test_two_workers_with_one_renewal_issue_it_once(stage: OpenStage) -> N
             standing = await store.locked(tx, subscription.id)
             second = asyncio.create_task(renew(house, subscription.id))
             assert await waits_or_ended(house.s, second)
-            await renewing._renew(tx, standing, 1)
+            await renewals._renew(tx, standing, 1)
         await second
         await house.run()
         invoices = await house.invoices(subscription)
@@ -225,4 +225,4 @@ async def test_two_workers_with_one_renewal_issue_it_once(stage: OpenStage) -> N
 
 async def renew(house: House, subscription_id: str) -> None:
     async with house.s.begin() as tx:
-        await renewing._renew(tx, await store.locked(tx, subscription_id), 1)
+        await renewals._renew(tx, await store.locked(tx, subscription_id), 1)

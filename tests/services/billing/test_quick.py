@@ -1,8 +1,7 @@
 """How much a renewal asks of the store: what is added here is paid by every customer every month."""
 
-from payonce.services.billing.subscriptions.handlers import payment_events as applying
-from payonce.services.billing.subscriptions.handlers import renewals as renewing
-from payonce.services.billing.subscriptions.store import subscriptions as store
+from payonce.services.billing.subscriptions.handlers import payment_events, renewals
+from payonce.services.billing.subscriptions.store import subscriptions
 from payonce.testing import OpenStage
 from tests.conformance.wire import on_the_wire
 from tests.services.billing.billing_stage import open_house
@@ -26,7 +25,7 @@ async def test_a_renewal_is_a_handful_of_statements(stage: OpenStage) -> None:
 
         async with house.s.begin() as tx:
             with on_the_wire(see):
-                await renewing._renew(tx, await store.locked(tx, subscription.id), 1)
+                await renewals._renew(tx, await subscriptions.locked(tx, subscription.id), 1)
         assert len(seen) == ISSUED_IN, seen
         await house.s.admin.pause("q:pay:subscription_update", "to be told here")
         house.door.answers = [503]
@@ -35,7 +34,7 @@ async def test_a_renewal_is_a_handful_of_statements(stage: OpenStage) -> None:
         seen.clear()
         async with house.s.begin() as tx:
             with on_the_wire(see):
-                await applying.apply(tx, told)
+                await payment_events.apply(tx, told)
         assert len(seen) == APPLIED_IN, seen
         assert [each.period for each in await house.invoices(subscription)] == [0, 1]
         assert await house.balance("receivable") == 0

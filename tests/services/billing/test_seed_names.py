@@ -6,7 +6,7 @@ import json
 import pytest
 
 from payonce.embedded.redis import RedisServer
-from payonce.engine.messages import job_log as joblog
+from payonce.engine.messages import job_log
 from payonce.engine.messages.maintenance import Task
 from payonce.engine.messages.policy import Policy
 from payonce.engine.outbox import relay_step
@@ -108,7 +108,7 @@ async def test_pump_and_sweep_are_in_each_services_job_log_under_their_names(
         assert await _die_with(house, PAYMENT_INITIATION) == 1
         running = asyncio.create_task(house.worker.run())
         read = house.s.read
-        await eventually(lambda: joblog.recent(read, correlation_id=Task.SWEEP.value), what="the sweep is told")
+        await eventually(lambda: job_log.recent(read, correlation_id=Task.SWEEP.value), what="the sweep is told")
         await house.worker.stop()
         await running
         told = "select queue, status, last_error, info from {}.job_logs where action = $1"

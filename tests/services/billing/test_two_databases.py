@@ -21,13 +21,11 @@ from payonce.engine.outbox import Entry, relay_step
 from payonce.http.server import listening
 from payonce.kit.outcomes import Invalid
 from payonce.services.billing import subscriptions
-from payonce.services.billing.payments import APART_INVARIANTS
-from payonce.services.billing.payments import ledger as books
+from payonce.services.billing.payments import APART_INVARIANTS, ledger
 from payonce.services.billing.payments.api import inbound_messages
 from payonce.services.billing.policies import CHARGE_INITIATION, PAYMENTS_CLOCK, PAYMENTS_QUEUES, SUBSCRIPTIONS_QUEUES
-from payonce.services.billing.subscriptions import schedules as keeping
-from payonce.services.billing.subscriptions.handlers import new_subscriptions as starting
-from payonce.services.billing.subscriptions.handlers import renewals as renewing
+from payonce.services.billing.subscriptions import schedules
+from payonce.services.billing.subscriptions.handlers import new_subscriptions, renewals
 from payonce.services.billing.subscriptions.handlers.payments_relay import RELAY, PaymentsRelay
 from payonce.services.billing.subscriptions.store import subscriptions as store
 from payonce.services.billing.wire import Action
@@ -62,15 +60,15 @@ class Two:
         """The message of a first invoice, which payments has."""
         async with self.subscriptions.begin() as tx:
             await tx.execute("insert into subscriptions.accounts (id, email) values ('acc-1', 'ada@example.com')")
-            made = await starting.start(tx, "acc-1", "basic")
-            await renewing.bill_first(tx, await store.locked(tx, made.id), Action.INITIAL)
+            made = await new_subscriptions.start(tx, "acc-1", "basic")
+            await renewals.bill_first(tx, await store.locked(tx, made.id), Action.INITIAL)
         return await self._forwarded()
 
     async def asked_again(self) -> UUID:
         """What the schedule puts that looks for charges without an answer."""
         async with self.subscriptions.begin() as tx:
             await tx.execute("update subscriptions.invoices set updated_at = updated_at - interval '1 hour'")
-            await keeping._put_back_charges(tx)
+            await schedules._put_back_charges(tx)
         return await self._forwarded()
 
     async def _forwarded(self) -> UUID:
@@ -267,7 +265,7 @@ async def test_each_database_has_the_queues_schedules_and_checks_of_its_own_serv
 async def test_the_audit_of_each_database_finds_money_between_the_services_that_nobody_told_of(two: OpenTwo) -> None:
     async with two() as at:
         for app, invariants in ((at.subscriptions, subscriptions.APART_INVARIANTS), (at.payments, APART_INVARIANTS)):
-            stray = Posting("stray", Reference("test", "stray"), moved(aed("1.00"), books.CAPTURED, "test/stray"))
+            stray = Posting("stray", Reference("test", "stray"), moved(aed("1.00"), ledger.CAPTURED, "test/stray"))
             async with app.begin() as tx:
                 await tx.post(stray)
             [name] = invariants

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
-from payonce.engine import controls as brakes
+from payonce.engine import controls
 from payonce.engine.ledger import Account, balance
 from payonce.engine.messages.model import Message
 from payonce.engine.messages.process import Worker
@@ -17,7 +17,7 @@ from payonce.engine.monitoring.vendor_calls import watching
 from payonce.kit.http import HttpClient
 from payonce.kit.money import Amount
 from payonce.queues.postgres import PostgresQueue
-from payonce.services.payouts import ledger as books
+from payonce.services.payouts import ledger
 from payonce.services.payouts.api.webhook import Asked
 from payonce.services.payouts.decisions.payouts import Decision, Verdict, deciding
 from payonce.services.payouts.domain.config import Terms
@@ -31,10 +31,8 @@ from payonce.services.payouts.handlers.wallet import HostWallet
 from payonce.services.payouts.invariants.payouts import INVARIANTS
 from payonce.services.payouts.model import ETH, USDT, Payout, State, Swap
 from payonce.services.payouts.policies import HOSTPAY
-from payonce.services.payouts.store import payouts as store
-from payonce.services.payouts.store import swaps as swap_store
+from payonce.services.payouts.store import payouts, swaps, wallet_limits
 from payonce.services.payouts.store import wallet as wallet_store
-from payonce.services.payouts.store import wallet_limits
 from payonce.services.payouts.store.orders import receive
 from payonce.testing import OpenStage, Stage
 from payonce.testing.faults import Script
@@ -127,10 +125,10 @@ class House:
         return (await self.payout(payout)).state
 
     async def payout(self, payout: Payout) -> Payout:
-        return await store.payout(self.s.read, payout.id)
+        return await payouts.payout(self.s.read, payout.id)
 
     async def swap(self, payout: Payout) -> Swap:
-        [swap] = await swap_store.active_swaps(self.s.read, payout.id)
+        [swap] = await swaps.active_swaps(self.s.read, payout.id)
         return swap
 
     async def tell_again(self, payout: Payout, put: int = 9) -> None:
@@ -146,24 +144,24 @@ class House:
         kept = await self.payout(payout)
         asked = Decision(payout_id=payout.id, seen=kept.revision, verdict=verdict, note="go on", **said)
         async with self.s.begin() as tx:
-            await brakes.ask(tx, deciding(self.s.admin), asked, by, "looked at it")
+            await controls.ask(tx, deciding(self.s.admin), asked, by, "looked at it")
 
     async def message(self, payload: dict[str, Any]) -> None:
         await self.s.feed.put([Message(queue=HOSTPAY.queue, payload=payload)])
 
     async def grant(self, *, deny: bool = False) -> None:
         async with self.s.begin() as tx:
-            [waiting] = await brakes.approvals(tx)
+            [waiting] = await controls.approvals(tx)
             if deny:
-                await brakes.deny(tx, waiting.id, "bob", "not this one")
+                await controls.deny(tx, waiting.id, "bob", "not this one")
         if not deny:
             granted = await self.grant_one(waiting.id)
-            assert granted.state is brakes.Verdict.GRANTED, granted.result
+            assert granted.state is controls.Verdict.GRANTED, granted.result
 
-    async def grant_one(self, approval_id: int, by: str = "bob") -> brakes.Approval:
+    async def grant_one(self, approval_id: int, by: str = "bob") -> controls.Approval:
         known = (wallet_limits.clearing(self.s.admin), deciding(self.s.admin))
         async with self.s.begin() as tx:
-            return await brakes.grant(tx, {action.name: action for action in known}, approval_id, by)
+            return await controls.grant(tx, {action.name: action for action in known}, approval_id, by)
 
     def transfers(self, *, final: bool = True) -> list[Mined]:
         """Out of the wallet."""
@@ -195,7 +193,7 @@ class House:
         assert len(set(nonces)) == len(nonces)
         deposits = Counter(each.address for each in self.deposits())
         assert all(count == 1 for count in deposits.values())
-        ours = await balance(self.s.read, Account(books.HOST_WALLET, ETH))
+        ours = await balance(self.s.read, Account(ledger.HOST_WALLET, ETH))
         assert OPENING + ours == self.chain.balance(self.wallet.address, ETH)
         held = sum(minor for (_, asset), minor in self.chain.balances().items() if asset == ETH)
         assert held == 0
@@ -204,8 +202,8 @@ class House:
         for payout in finished:
             assert await self.state(payout) is State.FINISHED, (await self.payout(payout)).reason
         if finished:
-            assert not await balance(self.s.read, Account(books.AT_EXCHANGE, ETH))
-            assert not await balance(self.s.read, Account(books.OWED, ETH))
+            assert not await balance(self.s.read, Account(ledger.AT_EXCHANGE, ETH))
+            assert not await balance(self.s.read, Account(ledger.OWED, ETH))
 
 
 def usdt(text: str) -> Amount:
@@ -226,7 +224,7 @@ async def braked_worker(s: Stage, handlers: Sequence[Handler], resources: Sequen
     run = unhurried(handlers)
     await s.feed.declare([handler.policy for handler in run])
     open_queue = partial(PostgresQueue, s.database, s.bell, worker="worker-1")
-    return Worker(run, s.database, s.feed, open_queue, resources, checks=brakes.CHECKS)
+    return Worker(run, s.database, s.feed, open_queue, resources, checks=controls.CHECKS)
 
 
 @asynccontextmanager

@@ -14,13 +14,12 @@ from payonce.engine.ledger import Account, balance
 from payonce.engine.messages.process import Worker
 from payonce.kit.http import HttpClient
 from payonce.kit.money import Amount
-from payonce.services.payouts import INVARIANTS, ROLES, Terms
-from payonce.services.payouts import ledger as books
+from payonce.services.payouts import INVARIANTS, ROLES, Terms, ledger
 from payonce.services.payouts.api.webhook import Asked, read_webhook
 from payonce.services.payouts.handlers.wallet import HostWallet
 from payonce.services.payouts.model import ETH, USDT, Payout, State, Swap, SwapState
 from payonce.services.payouts.policies import QUEUES
-from payonce.services.payouts.store import payouts as store
+from payonce.services.payouts.store import payouts
 from payonce.services.payouts.store import swaps as swap_store
 from payonce.services.payouts.store.currencies import write_list
 from payonce.services.payouts.store.orders import Taken, check_currency, receive
@@ -89,7 +88,7 @@ class Office:
         await self.s.drain(self.worker)
 
     async def payout(self, taken: Taken | str) -> Payout:
-        return await store.payout(self.s.read, taken if isinstance(taken, str) else taken.payout.id)
+        return await payouts.payout(self.s.read, taken if isinstance(taken, str) else taken.payout.id)
 
     async def state(self, taken: Taken | str) -> State:
         return (await self.payout(taken)).state
@@ -121,7 +120,7 @@ class Office:
             self.changenow.deposit(swap.payin_address, "eth", swap.amount.to_decimal(), f"0x{swap.cn_api_id}")
         async with self.s.begin() as tx:
             paid = await swap_store.advance(tx, paying, SwapState.PAID_IN)
-            if (posting := books.paid_in(paid, gas or Amount.zero(ETH))) is not None:
+            if (posting := ledger.paid_in(paid, gas or Amount.zero(ETH))) is not None:
                 await tx.post(posting)
 
     async def finish(self, swap: Swap) -> None:

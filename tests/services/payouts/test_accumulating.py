@@ -5,7 +5,7 @@ from decimal import Decimal
 import pytest
 
 from payonce.engine.messages.model import Message
-from payonce.services.payouts.handlers import accumulation as accumulating
+from payonce.services.payouts.handlers import accumulation
 from payonce.services.payouts.handlers.accumulation import BATCH_MAX, LOOK
 from payonce.services.payouts.model import State
 from payonce.services.payouts.policies import KEEPING
@@ -34,7 +34,7 @@ async def count(office: Office, state: State) -> int:
 async def test_more_than_a_batch_has_leave_together_when_fewer_are_too_little(
     stage: OpenStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(accumulating, "BATCH_MAX", 3)
+    monkeypatch.setattr(accumulation, "BATCH_MAX", 3)
     async with open_office(stage) as office:
         takes(office, "0.003")
         for number in range(4):
@@ -54,7 +54,7 @@ async def test_a_batch_is_no_longer_than_it_need_be(stage: OpenStage, monkeypatc
             await office.order(payment_id=f"pay-{number}", subscription_price=SMALL)
         await office.run()
         assert await count(office, State.ACCUMULATING) == 5
-        monkeypatch.setattr(accumulating, "BATCH_MAX", 3)
+        monkeypatch.setattr(accumulation, "BATCH_MAX", 3)
         takes(office, "0.001")
         await look(office)
         assert await count(office, State.SWAPPED) == 3
@@ -66,8 +66,8 @@ async def test_a_batch_is_no_longer_than_it_need_be(stage: OpenStage, monkeypatc
 async def test_very_many_that_are_too_little_do_not_keep_a_large_one(
     stage: OpenStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(accumulating, "BATCH_MAX", 1)
-    monkeypatch.setattr(accumulating, "BATCH_LIMIT", 2)
+    monkeypatch.setattr(accumulation, "BATCH_MAX", 1)
+    monkeypatch.setattr(accumulation, "BATCH_LIMIT", 2)
     async with open_office(stage) as office:
         takes(office, "0.004")
         for number in range(3):
@@ -92,7 +92,7 @@ async def test_one_that_does_not_fit_is_passed_over(stage: OpenStage) -> None:
 async def test_every_client_is_looked_at_however_many_there_are(
     stage: OpenStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(accumulating, "CLIENTS_MAX", 1)
+    monkeypatch.setattr(accumulation, "CLIENTS_MAX", 1)
     async with open_office(stage) as office:
         takes(office, "0.06")
         made = [

@@ -14,7 +14,7 @@ from payonce.services.payouts.api.webhook import Asked, NotTaken
 from payonce.services.payouts.domain.addresses import checksummed, key_of, wrong_with
 from payonce.services.payouts.domain.checksums import BASE58, BECH32, BITCOIN, PAY_TO_KEY, TRON, base58check, segwit
 from payonce.services.payouts.model import USDT, Hold, State
-from payonce.services.payouts.store import queries as looking
+from payonce.services.payouts.store import queries
 from payonce.services.payouts.store.orders import Taken, receive
 from payonce.services.payouts.store.queries import Wanted
 from payonce.testing import OpenStage
@@ -175,7 +175,7 @@ async def test_people_see_one_client_and_find_it_by_any_spelling(stage: OpenStag
         for number, spelled in enumerate(SPELLINGS[:2]):
             await office.order(payment_id=f"pay-{number}", wallet_address=spelled, subscription_price="0.40", **COIN)
         await office.run()
-        [client] = await looking.accumulated(office.s.read)
+        [client] = await queries.accumulated(office.s.read)
         assert client.payouts == 2
-        found = [len(await looking.listed(office.s.read, Wanted(wallet=spelled), None, 10)) for spelled in SPELLINGS]
+        found = [len(await queries.listed(office.s.read, Wanted(wallet=spelled), None, 10)) for spelled in SPELLINGS]
         assert found == [2, 2, 2]

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from payonce.engine import controls as brakes
+from payonce.engine import controls
 from payonce.kit.money import Amount
 from payonce.services.payouts.api.webhook import Asked
 from payonce.services.payouts.handlers import hostpay
@@ -149,7 +149,7 @@ async def test_no_more_payments_are_signed_than_the_wallet_can_pay(stage: OpenSt
 async def test_no_more_leave_within_a_window_than_a_limit_allows(stage: OpenStage) -> None:
     async with busy_house(stage) as house:
         async with house.s.begin() as tx:
-            await brakes.set_limit(tx, eth("0.12"), "ann", window_s=86_400, vendor="evm")
+            await controls.set_limit(tx, eth("0.12"), "ann", window_s=86_400, vendor="evm")
         payouts = [await order(house, number) for number in range(RUNS)]
         await run(house)
         assert await states(house, payouts) == {State.FINISHED: 3, State.SWAPPED: RUNS - 3}
@@ -161,14 +161,14 @@ async def test_what_is_frozen_is_not_paid_beside_what_is_not(stage: OpenStage) -
     async with busy_house(stage) as house:
         payouts = [await order(house, number) for number in range(RUNS)]
         async with house.s.begin() as tx:
-            frozen = await brakes.freeze(tx, by="ann", reason="court order", tenant=payouts[3].closed_channel_id)
+            frozen = await controls.freeze(tx, by="ann", reason="court order", tenant=payouts[3].closed_channel_id)
         await run(house)
         others = [*payouts[:3], *payouts[4:]]
         assert await states(house, others) == {State.FINISHED: len(others)}
         assert await house.state(payouts[3]) is not State.FINISHED
         assert len(house.transfers()) == len(others)
         async with house.s.begin() as tx:
-            await brakes.lift(tx, frozen.id, "ann", "the order was lifted")
+            await controls.lift(tx, frozen.id, "ann", "the order was lifted")
         await run(house)
         await house.sound(*payouts)
         await nonces_are_whole(house)

@@ -10,12 +10,12 @@ from payonce.engine.messages.model import Message
 from payonce.engine.messages.transaction import Reader
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Invalid, Stale
-from payonce.services.payouts import ledger as books
+from payonce.services.payouts import ledger
 from payonce.services.payouts.decisions.payouts import ACTION, Decision, Verdict, deciding
 from payonce.services.payouts.model import ETH, USDT, Hold, State
 from payonce.services.payouts.policies import KEEPING, SWAP, SWAPPED
 from payonce.services.payouts.schedules import CURRENCIES
-from payonce.services.payouts.store import swap_details as swap_reading
+from payonce.services.payouts.store import swap_details
 from payonce.services.payouts.store.orders import Taken
 from payonce.services.payouts.store.swap_details import Seen
 from payonce.services.payouts.store.timeline import carried, open_verdicts
@@ -46,7 +46,7 @@ async def held_for_its_address(office: Office) -> Taken:
 async def empty(office: Office) -> None:
     """Nothing is owed any more, in either asset."""
     for asset in (USDT, ETH):
-        assert not await office.balance(books.OWED, asset)
+        assert not await office.balance(ledger.OWED, asset)
     assert await office.broken() == {}
 
 
@@ -123,7 +123,7 @@ async def test_a_run_that_had_read_the_old_address_orders_nothing_for_it(
     async with open_office(stage) as office:
         taken = await priced(office, payout_currency=coin, payout_network=coin, wallet_address=old)
 
-        see = swap_reading.see_part
+        see = swap_details.see_part
 
         async def seen_a_moment_before(read: Reader, unique_id: str, part: int) -> Seen | None:
             seen = await see(read, unique_id, part)
@@ -132,7 +132,7 @@ async def test_a_run_that_had_read_the_old_address_orders_nothing_for_it(
                 await decide(office, taken, Verdict.READDRESS, address=new)
             return seen
 
-        monkeypatch.setattr(swap_reading, "see_part", seen_a_moment_before)
+        monkeypatch.setattr(swap_details, "see_part", seen_a_moment_before)
         await office.run()
         assert await office.state(taken) is State.SWAPPED
         await went_elsewhere(office, taken, new)
@@ -256,9 +256,9 @@ async def test_a_refund_undoes_everything_the_fee_included(stage: OpenStage, pri
             await decide(office, taken, Verdict.HOLD)
         await decide(office, taken, Verdict.REFUND)
         assert await office.state(taken) is State.REFUNDED
-        for path in (books.COLLECTED, books.FEES, books.CONVERSION):
+        for path in (ledger.COLLECTED, ledger.FEES, ledger.CONVERSION):
             assert not await office.balance(path, USDT)
-        assert not await office.balance(books.CONVERSION)
+        assert not await office.balance(ledger.CONVERSION)
         await empty(office)
 
 
@@ -267,8 +267,8 @@ async def test_what_is_rejected_is_owed_to_nobody(stage: OpenStage) -> None:
         taken = await held_for_its_address(office)
         await decide(office, taken, Verdict.REJECT)
         assert await office.state(taken) is State.REJECTED
-        assert await office.balance(books.REJECTED) == eth("-0.0388")
-        assert await office.balance(books.FEES, USDT) == usdt("-3")
+        assert await office.balance(ledger.REJECTED) == eth("-0.0388")
+        assert await office.balance(ledger.FEES, USDT) == usdt("-3")
         await empty(office)
 
 
@@ -278,7 +278,7 @@ async def test_what_accumulates_can_be_refunded(stage: OpenStage) -> None:
         await office.run()
         assert await office.state(taken) is State.ACCUMULATING
         await decide(office, taken, Verdict.REFUND)
-        assert not await office.balance(books.client_account(taken.payout))
+        assert not await office.balance(ledger.client_account(taken.payout))
         await empty(office)
 
 

@@ -5,7 +5,7 @@ from decimal import Decimal
 from payonce.queues.cloudtasks.statements import SUSPICIOUS
 from payonce.services.payouts.demo.run import ALONE, DONE
 from payonce.services.payouts.model import Hold
-from payonce.services.payouts.store import payouts as store
+from payonce.services.payouts.store import payouts
 from payonce.testing import OpenStage
 from tests.services.payouts.payouts_stage import TO_BTC, open_office
 
@@ -18,7 +18,7 @@ async def test_a_payout_that_a_person_has_is_waited_for_while_money_of_it_is_und
         first, second = await office.swaps(taken)
         await office.pay(first)
         async with office.s.begin() as tx:
-            await store.keep(tx, await store.locked(tx, taken.payout.id), Hold.VERIFYING, "papers are asked for")
+            await payouts.keep(tx, await payouts.locked(tx, taken.payout.id), Hold.VERIFYING, "papers are asked for")
         assert await office.s.read.fetchval(DONE, [], []) == 0
         assert await office.s.read.fetchval(DONE, [], [first.cn_api_id]) == 1
         await office.pay(second)

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from payonce.engine.messages.model import Message
-from payonce.services.payouts.handlers import next_messages as sending
+from payonce.services.payouts.handlers import next_messages
 from payonce.services.payouts.messages.payloads import FOLLOW_EXCHANGE, HAND_OVER
 from payonce.services.payouts.messages.tokens import hops
 from payonce.services.payouts.model import State, payout_from
 from payonce.services.payouts.policies import ESTIMATE, ESTIMATED, EXTERNAL, KEEPING, QUEUES, SWAP, SWAPPED
-from payonce.services.payouts.store import payouts as store
+from payonce.services.payouts.store import payouts
 from payonce.services.payouts.store import swaps as swap_store
 from payonce.services.payouts.store.orders import Taken
 from payonce.testing import OpenStage
@@ -49,20 +49,20 @@ async def again(office: Office, taken: Taken, kinds: Sequence[str], put: int = 7
     async with office.s.begin() as tx:
         for number, kind in enumerate(kinds, start=put):
             if kind == "estimate":
-                await sending.send_estimate(tx, payout, number)
+                await next_messages.send_estimate(tx, payout, number)
             if kind == "estimated":
                 dear = Estimate(PRICING, Decimal(97), Decimal(5), Decimal(1), Decimal("0.1"))
                 now = int((await office.s.clock.now()).timestamp())
-                await sending.send_estimated(tx, asked, payout, number, dear, now)
+                await next_messages.send_estimated(tx, asked, payout, number, dear, now)
             for swap in swaps:
                 if kind == "swap":
-                    await sending.send_swap(tx, payout, swap, number)
+                    await next_messages.send_swap(tx, payout, swap, number)
                 if kind == "swapped" and swap.cn_api_id is not None:
                     made = Made(
                         swap.cn_api_id, TO_BTC, swap.amount.to_decimal(), Decimal(9), "elsewhere", None, "elsewhere",
                         None, HOST_WALLET, "standard", "direct",
                     )  # fmt: skip
-                    await sending.send_swapped(tx, payout, swap, number, made, HOST_WALLET)
+                    await next_messages.send_swapped(tx, payout, swap, number, made, HOST_WALLET)
 
 
 @pytest.mark.parametrize("paused", [ESTIMATED.queue, SWAP.queue, SWAPPED.queue])
@@ -126,7 +126,7 @@ async def test_an_exchange_that_nobody_here_ordered_writes_nothing(stage: OpenSt
         [swap] = await office.swaps(taken)
         made = Made("deadbeefdeadbe", TO_BTC, Decimal(1), Decimal(1), "p", None, "c", None, None, "standard", "direct")
         async with office.s.begin() as tx:
-            await sending.send_swapped(tx, stranger, swap, 9, made, HOST_WALLET)
+            await next_messages.send_swapped(tx, stranger, swap, 9, made, HOST_WALLET)
         await office.run()
         assert await snapshot(office) == before
         assert "no exchange 'deadbeefdeadbe' of" in await parked(office, SWAPPED.queue)
@@ -232,5 +232,5 @@ async def test_hostpay_is_told_what_is_on_record_and_not_what_a_message_says(sta
 async def _row(office: Office, taken: Taken) -> dict[str, Any]:
     row = await office.s.owner.fetchrow("select * from payouts.payouts where id = $1", taken.payout.id)
     assert row is not None
-    assert await store.find(office.s.read, taken.payout.id) is not None
+    assert await payouts.find(office.s.read, taken.payout.id) is not None
     return dict(row)

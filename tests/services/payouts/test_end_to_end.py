@@ -21,7 +21,7 @@ from payonce.engine.database.sessions import connect
 from payonce.engine.ledger import Account, balance
 from payonce.http.server import listening
 from payonce.kit.http import HttpClient, Response
-from payonce.services.payouts import ledger as books
+from payonce.services.payouts import ledger
 from payonce.services.payouts.model import ETH
 from payonce.settings import load_settings
 from payonce.testing import Clock, ScratchDatabase, Servers
@@ -122,7 +122,7 @@ async def test_a_webhook_becomes_a_payout_that_the_client_has(
         assert (transfer.sender, transfer.hash) == (house.world.wallet, deposit.tx_hash)
         for table in ("split_payout_request", "split_payout_que", "split_payout_hostpay"):
             assert await house.count(f"payouts.{table}") == 1
-        ours = await balance(house.app.read, Account(books.HOST_WALLET, ETH))
+        ours = await balance(house.app.read, Account(ledger.HOST_WALLET, ETH))
         assert OPENING + ours == house.world.chain.balance(house.world.wallet, ETH)
         report = await house.app.audit()
         assert [finding.text for finding in report.findings] == []

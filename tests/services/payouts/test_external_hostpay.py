@@ -15,7 +15,7 @@ from payonce.kit.outcomes import Invalid, Unavailable
 from payonce.kit.webhooks.secrets import Secret
 from payonce.queues.cloudtasks.client import Config, Errand, QueueNumbers, Said, TaskService
 from payonce.queues.cloudtasks.names import LOCAL_ACCOUNT, Place
-from payonce.services.payouts import ledger as books
+from payonce.services.payouts import ledger
 from payonce.services.payouts.api.webhook import NotTaken
 from payonce.services.payouts.decisions.payouts import Decision, Verdict, deciding
 from payonce.services.payouts.handlers.external_hostpay import NAME_KNOWN_S, ExternalHostPay, HandOver
@@ -146,8 +146,8 @@ async def test_gchostpay_is_told_once_and_the_payout_is_followed_to_its_end(stag
         await yard.run(4 * 3_600)
         assert await yard.office.state(taken) is State.FINISHED
         assert len(yard.own.calls) == 1
-        assert await yard.office.balance(books.AT_EXCHANGE) == eth("0")
-        assert await yard.office.balance(books.OWED) == eth("0")
+        assert await yard.office.balance(ledger.AT_EXCHANGE) == eth("0")
+        assert await yard.office.balance(ledger.OWED) == eth("0")
         assert await yard.office.broken() == {}
         exchange = yard.office.changenow.books.entries[str(swap.cn_api_id)]
         for held, by in ((exchange.payin_hash, "transaction"), (exchange.payout_hash, "transaction to the client")):

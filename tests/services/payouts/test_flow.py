@@ -7,7 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from payonce.app.logging import NO_SIGN, sign_of
-from payonce.services.payouts import ledger as books
+from payonce.services.payouts import ledger
 from payonce.services.payouts.handlers.orchestrator import ESTIMATE_MAX_AGE_S
 from payonce.services.payouts.model import USDT, State
 from payonce.services.payouts.policies import ESTIMATED
@@ -112,23 +112,23 @@ async def test_an_estimate_of_a_while_ago_is_used(stage: OpenStage) -> None:
 async def test_the_books_close_at_every_step(stage: OpenStage) -> None:
     async with open_office(stage) as office:
         taken = await office.order()
-        assert await office.balance(books.COLLECTED, USDT) == usdt("100")
-        assert await office.balance(books.FEES, USDT) == usdt("-3")
-        assert await office.balance(books.OWED, USDT) == usdt("-97")
+        assert await office.balance(ledger.COLLECTED, USDT) == usdt("100")
+        assert await office.balance(ledger.FEES, USDT) == usdt("-3")
+        assert await office.balance(ledger.OWED, USDT) == usdt("-97")
         await office.run()
-        assert await office.balance(books.OWED, USDT) == usdt("0")
-        assert await office.balance(books.OWED) == eth("-0.0388")
-        assert await office.balance(books.CONVERSION) == eth("0.0388")
+        assert await office.balance(ledger.OWED, USDT) == usdt("0")
+        assert await office.balance(ledger.OWED) == eth("-0.0388")
+        assert await office.balance(ledger.CONVERSION) == eth("0.0388")
         [swap] = await office.swaps(taken)
         await office.pay(swap, gas=eth("0.00042"))
         assert await office.state(taken) is State.PAID_IN
-        assert await office.balance(books.HOST_WALLET) == eth("-0.03922")
-        assert await office.balance(books.AT_EXCHANGE) == eth("0.0388")
-        assert await office.balance(books.NETWORK_FEES) == eth("0.00042")
+        assert await office.balance(ledger.HOST_WALLET) == eth("-0.03922")
+        assert await office.balance(ledger.AT_EXCHANGE) == eth("0.0388")
+        assert await office.balance(ledger.NETWORK_FEES) == eth("0.00042")
         assert await office.broken() == {}
         await office.finish(swap)
         assert await office.state(taken) is State.FINISHED
-        assert await office.balance(books.OWED) == await office.balance(books.AT_EXCHANGE) == eth("0")
+        assert await office.balance(ledger.OWED) == await office.balance(ledger.AT_EXCHANGE) == eth("0")
         assert await office.broken() == {}
 
 
@@ -145,8 +145,8 @@ async def test_a_payout_in_eth_goes_to_the_wallet_without_an_exchange(stage: Ope
         await office.pay(swap, gas=eth("0.0001"))
         await office.finish(swap)
         assert await office.state(taken) is State.FINISHED
-        assert await office.balance(books.HOST_WALLET) == eth("-0.0389")
-        assert await office.balance(books.AT_EXCHANGE) == eth("0")
+        assert await office.balance(ledger.HOST_WALLET) == eth("-0.0389")
+        assert await office.balance(ledger.AT_EXCHANGE) == eth("0")
         assert await office.broken() == {}
 
 

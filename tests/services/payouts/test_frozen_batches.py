@@ -1,6 +1,6 @@
 """A frozen channel is not paid through a batch that another channel leads."""
 
-from payonce.engine import controls as brakes
+from payonce.engine import controls
 from payonce.engine.messages.model import Message
 from payonce.services.payouts.handlers.accumulation import LOOK, batch_client, look_for_batches
 from payonce.services.payouts.handlers.estimator import price_payout
@@ -18,13 +18,13 @@ PRICES = ("100", "10", "30")
 
 async def freeze(house: House, payout: Payout) -> int:
     async with house.s.begin() as tx:
-        made = await brakes.freeze(tx, by="ann", reason="court order", tenant=payout.closed_channel_id)
+        made = await controls.freeze(tx, by="ann", reason="court order", tenant=payout.closed_channel_id)
     return made.id
 
 
 async def lift(house: House, freeze_id: int) -> None:
     async with house.s.begin() as tx:
-        await brakes.lift(tx, freeze_id, "ann", "the order was lifted")
+        await controls.lift(tx, freeze_id, "ann", "the order was lifted")
 
 
 async def small_payouts(house: House, *prices: str) -> list[Payout]:

@@ -12,8 +12,7 @@ from payonce.kit.outcomes import Retry
 from payonce.services.payouts.api.webhook import unique_id_of
 from payonce.services.payouts.model import Hold, State, SwapState
 from payonce.services.payouts.policies import SWAPPED
-from payonce.services.payouts.store import payouts as store
-from payonce.services.payouts.store import swaps as swap_store
+from payonce.services.payouts.store import payouts, swaps
 from payonce.services.payouts.store.orders import Collision
 from payonce.testing import OpenStage, eventually
 from tests.services.payouts.payouts_stage import TO_BTC, open_office
@@ -28,10 +27,10 @@ async def test_a_payout_that_has_moved_on_is_not_moved_by_a_stale_read(stage: Op
         taken = await office.order()
         stale = taken.payout
         async with office.s.begin() as tx:
-            await store.keep(tx, stale, Hold.PERSON, "first")
+            await payouts.keep(tx, stale, Hold.PERSON, "first")
         with pytest.raises(Retry, match="no longer received"):
             async with office.s.begin() as tx:
-                await store.keep(tx, stale, Hold.PERSON, "second")
+                await payouts.keep(tx, stale, Hold.PERSON, "second")
         assert (await office.payout(taken)).reason == "first"
 
 
@@ -43,7 +42,7 @@ async def test_a_swap_that_has_moved_on_is_not_moved_by_a_stale_read(stage: Open
         await office.pay(swap)
         with pytest.raises(Retry, match="no longer created"):
             async with office.s.begin() as tx:
-                await swap_store.advance(tx, swap, SwapState.PAYING)
+                await swaps.advance(tx, swap, SwapState.PAYING)
 
 
 async def test_hostpay_is_not_told_of_a_swap_that_has_moved_on(stage: OpenStage) -> None:
@@ -54,7 +53,7 @@ async def test_hostpay_is_not_told_of_a_swap_that_has_moved_on(stage: OpenStage)
         await office.pay(swap)
         with pytest.raises(Retry, match="no longer created"):
             async with office.s.begin() as tx:
-                await swap_store.trigger(tx, swap)
+                await swaps.trigger(tx, swap)
 
 
 async def test_of_two_parts_that_move_at_once_the_later_sees_the_earlier(stage: OpenStage) -> None:
@@ -65,15 +64,15 @@ async def test_of_two_parts_that_move_at_once_the_later_sees_the_earlier(stage: 
         await office.run()
         async with office.s.begin() as tx:
             first, second = [
-                await swap_store.advance(tx, swap, SwapState.PAYING) for swap in await office.swaps(taken)
+                await swaps.advance(tx, swap, SwapState.PAYING) for swap in await office.swaps(taken)
             ]  # fmt: skip
 
         async def pay_second() -> None:
             async with office.s.begin() as tx:
-                await swap_store.advance(tx, second, SwapState.PAID_IN)
+                await swaps.advance(tx, second, SwapState.PAID_IN)
 
         async with office.s.begin() as tx:
-            await swap_store.advance(tx, first, SwapState.PAID_IN)
+            await swaps.advance(tx, first, SwapState.PAID_IN)
             behind = asyncio.create_task(pay_second())
             await eventually(partial(office.s.owner.fetchval, WAITING), what="the second waits for the first")
         await behind
@@ -85,7 +84,7 @@ async def test_a_move_that_the_table_does_not_have_is_a_bug(stage: OpenStage) ->
         taken = await office.order()
         with pytest.raises(AssertionError, match="does not go"):
             async with office.s.begin() as tx:
-                await store.move(tx, taken.payout, State.FINISHED)
+                await payouts.move(tx, taken.payout, State.FINISHED)
 
 
 async def test_two_payments_never_have_one_unique_id(stage: OpenStage) -> None:
@@ -105,7 +104,7 @@ async def test_a_part_never_has_two_active_swaps(stage: OpenStage) -> None:
         assert payout.value is not None
         with pytest.raises(asyncpg.UniqueViolationError, match="one_active_swap_per_part"):
             async with office.s.begin() as tx:
-                await swap_store.begin_swap(tx, payout, 1, [(payout.id, 1, payout.value)])
+                await swaps.begin_swap(tx, payout, 1, [(payout.id, 1, payout.value)])
 
 
 async def test_what_hostpay_was_told_of_is_never_replaced(stage: OpenStage) -> None:
@@ -116,7 +115,7 @@ async def test_what_hostpay_was_told_of_is_never_replaced(stage: OpenStage) -> N
         assert swap.triggered_at is not None
         with pytest.raises(asyncpg.CheckViolationError, match="replaced_only_before_hostpay"):
             async with office.s.begin() as tx:
-                await swap_store.replace(tx, swap, "a better rate")
+                await swaps.replace(tx, swap, "a better rate")
 
 
 async def test_before_hostpay_was_told_a_swap_may_be_replaced(stage: OpenStage) -> None:
@@ -127,9 +126,9 @@ async def test_before_hostpay_was_told_a_swap_may_be_replaced(stage: OpenStage) 
         [swap] = await office.swaps(taken)
         assert (swap.state, swap.triggered_at) == (SwapState.CREATED, None)
         async with office.s.begin() as tx:
-            another = await swap_store.replace(tx, swap, "it expires soon")
+            another = await swaps.replace(tx, swap, "it expires soon")
         assert another.round == swap.round + 1
-        assert (await swap_store.swap(office.s.read, swap.id)).state is SwapState.ABANDONED
+        assert (await swaps.swap(office.s.read, swap.id)).state is SwapState.ABANDONED
         assert [each.id for each in await office.swaps(taken)] == [another.id]
         # The message about the first one finds it replaced.
         await office.s.admin.resume(SWAPPED.queue)
@@ -152,7 +151,7 @@ async def test_what_has_a_row_of_hostpay_never_lapses(stage: OpenStage) -> None:
         )  # fmt: skip
         with pytest.raises(AssertionError, match="may have been paid"):
             async with office.s.begin() as tx:
-                await swap_store.lapse(tx, swap, "expired")
+                await swaps.lapse(tx, swap, "expired")
 
 
 async def test_fee_and_rest_that_are_not_the_price_are_refused_by_the_store(stage: OpenStage) -> None:

@@ -11,7 +11,7 @@ from payonce.services.payouts.domain.addresses import in_capitals
 from payonce.services.payouts.model import Hold, State, SwapState
 from payonce.services.payouts.policies import FOLLOW, GIVE_UP_AFTER_S, HOSTPAY
 from payonce.services.payouts.store import payouts as store
-from payonce.services.payouts.store import swaps as swap_store
+from payonce.services.payouts.store import swaps
 from payonce.testing import OpenStage
 from payonce.vendors.changenow.books import Fate as ExchangeFate
 from payonce.vendors.changenow.port import Exchange, Pair, Status
@@ -62,7 +62,7 @@ async def test_a_message_that_comes_twice_at_any_time_changes_nothing(stage: Ope
         puts = iter(range(10, 500))
 
         async def tell_again() -> None:
-            for swap in await swap_store.active_swaps(house.s.read, payout.id):
+            for swap in await swaps.active_swaps(house.s.read, payout.id):
                 if swap.triggered_at is not None and swap.state is not SwapState.FINISHED:
                     await house.tell_again(payout, next(puts))
 
@@ -183,11 +183,11 @@ async def test_of_two_parts_one_may_be_swapped_anew_while_the_other_is_paid(stag
         before = await house.another_worker(*PARKING)
         while await before.step():
             pass
-        first, second = await swap_store.active_swaps(house.s.read, payout.id)
+        first, second = await swaps.active_swaps(house.s.read, payout.id)
         assert second.cn_api_id is not None
         house.changenow.decide(second.cn_api_id, ExchangeFate.REFUND)
         await house.run()
-        rounds = [swap.round for swap in await swap_store.active_swaps(house.s.read, payout.id)]
+        rounds = [swap.round for swap in await swaps.active_swaps(house.s.read, payout.id)]
         assert rounds == [first.round, second.round + 1]
         assert len(house.transfers()) == 3
         await house.sound(payout)
@@ -202,7 +202,7 @@ async def test_an_exchange_that_sends_the_money_back_is_followed_by_another_swap
         await house.run()
         second = await house.swap(payout)
         assert (second.round, second.state) == (2, SwapState.FINISHED)
-        returned = await swap_store.swap(house.s.read, first.id)
+        returned = await swaps.swap(house.s.read, first.id)
         assert returned.state is SwapState.RETURNED
         assert len(house.transfers()) == 2
         await house.sound(payout)

@@ -9,10 +9,8 @@ import msgspec
 import pytest
 
 from payonce.engine.messages.model import Lease
-from payonce.services.payouts.decisions import payouts as decisions
-from payonce.services.payouts.handlers import hostpay
-from payonce.services.payouts.handlers import payment_follow as hostpay_follow
-from payonce.services.payouts.handlers import prior_attempts as earlier
+from payonce.services.payouts.decisions import payouts
+from payonce.services.payouts.handlers import hostpay, payment_follow, prior_attempts
 from payonce.services.payouts.handlers.wallet import HostWallet
 from payonce.services.payouts.store import refunds, wallet_limits
 from payonce.services.payouts.store import wallet as wallet_store
@@ -183,7 +181,7 @@ ABLATIONS: Ablations = {
         [given(test_hostpay_clearances.test_a_clearance_counts_for_its_address_and_memo_alone, "extra_id")],
     ),
     "another address ends what was agreed to": (
-        patched(decisions, "void_clearances", no_row),
+        patched(payouts, "void_clearances", no_row),
         [test_hostpay_clearances.test_what_was_agreed_to_before_another_address_is_over_even_when_the_first_comes_back],
     ),
     "one question of a payment": (
@@ -216,27 +214,27 @@ ABLATIONS: Ablations = {
         ],
     ),
     "the exchange's word before a deposit is back": (
-        patched(hostpay_follow, "_still_at_exchange", never_exceeded),
+        patched(payment_follow, "_still_at_exchange", never_exceeded),
         [test_refunds.test_what_the_exchange_still_works_on_is_not_back_whatever_arrives],
     ),
     "the second person": (
-        patched(decisions, "_BY_TWO", {}),
+        patched(payouts, "_BY_TWO", {}),
         [test_refunds.test_that_a_deposit_came_back_needs_a_second_person],
     ),
     "many looks before a payment is lost": (
-        patched(hostpay_follow, "LOST_LOOKS", 1),
+        patched(payment_follow, "LOST_LOOKS", 1),
         [given(test_hostpay_chain.test_a_receipt_that_a_node_does_not_show_for_a_while_is_waited_for, 1, True)],
     ),
     "the time between these looks": (
-        patched(hostpay_follow, "LOST_LOOK_S", 0.0),
+        patched(payment_follow, "LOST_LOOK_S", 0.0),
         [given(test_hostpay_chain.test_a_receipt_that_a_node_does_not_show_for_a_while_is_waited_for, 2, True)],
     ),
     "the exchange's word before a payment is lost": (
-        patched(hostpay_follow, "_seen", no_row),
+        patched(payment_follow, "_seen", no_row),
         [test_hostpay_chain.test_what_the_exchange_has_seen_is_not_lost_whatever_the_node_shows],
     ),
     "the look at earlier rounds": (
-        patched(earlier, "paid_after_all", never_exceeded),
+        patched(prior_attempts, "paid_after_all", never_exceeded),
         [earlier_round_direct],
     ),
     "what has ended stays": (

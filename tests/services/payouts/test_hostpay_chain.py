@@ -9,7 +9,7 @@ import pytest
 
 from payonce.engine.audit import notes
 from payonce.engine.messages.model import Message
-from payonce.services.payouts.handlers import payment_follow as hostpay_follow
+from payonce.services.payouts.handlers import payment_follow
 from payonce.services.payouts.handlers.payment_follow import LOST_LOOK_S, LOST_LOOKS
 from payonce.services.payouts.model import ETH, Hold, State
 from payonce.services.payouts.policies import KEEPING
@@ -210,8 +210,8 @@ async def test_an_earlier_round_that_was_paid_after_all_keeps_the_next_from_bein
     async with open_house(stage) as house:
         payout = await house.waiting_for_hostpay(direct=direct)
         with monkeypatch.context() as patch:
-            patch.setattr(hostpay_follow, "LOST_LOOKS", 1)
-            patch.setattr(hostpay_follow, "_seen", nothing_seen)
+            patch.setattr(payment_follow, "LOST_LOOKS", 1)
+            patch.setattr(payment_follow, "_seen", nothing_seen)
             hiding_receipts(house, 1)
             await house.run(1_200.0)
         kept = await house.payout(payout)

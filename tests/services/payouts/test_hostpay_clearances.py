@@ -4,7 +4,7 @@ from decimal import Decimal
 
 import pytest
 
-from payonce.engine import controls as brakes
+from payonce.engine import controls
 from payonce.kit.outcomes import Invalid
 from payonce.services.payouts.decisions.payouts import Verdict
 from payonce.services.payouts.handlers.accumulation import batch_client, look_for_batches
@@ -30,8 +30,8 @@ async def above_the_limit(house: House, *, direct: bool = True) -> Payout:
     return payout
 
 
-async def waiting(house: House) -> brakes.Approval:
-    [found] = await brakes.approvals(house.s.read)
+async def waiting(house: House) -> controls.Approval:
+    [found] = await controls.approvals(house.s.read)
     return found
 
 
@@ -120,7 +120,7 @@ async def test_an_approval_whose_address_or_memo_is_no_longer_the_payouts_is_ref
         payout = await above_the_limit(house)
         await house.s.owner.execute(f"update payouts.payouts set {column} = $1", ELSEWHERE)
         refused = await house.grant_one((await waiting(house)).id)
-        assert refused.state is brakes.Verdict.DENIED
+        assert refused.state is controls.Verdict.DENIED
         assert "the payout has another address or memo by now" in refused.result
         await is_asked_anew(house, payout)
 
@@ -153,7 +153,7 @@ async def test_of_two_who_let_it_go_on_the_first_does_not_agree_to_its_payment(s
         payout = await above_the_limit(house)
         await house.grant(deny=True)
         async with house.s.begin() as tx:
-            await brakes.set_threshold(tx, usdt("0"), "root")
+            await controls.set_threshold(tx, usdt("0"), "root")
         await house.release(payout)
         await house.grant()
         await house.run(SOON_S)
@@ -169,8 +169,8 @@ async def test_of_one_payment_one_question_is_open_and_a_denial_is_the_end_of_it
             await house.run(SOON_S)
             assert (await waiting(house)).id > before.id
         await house.grant(deny=True)
-        assert not await brakes.approvals(house.s.read)
-        for earlier in await brakes.approvals(house.s.read, brakes.Verdict.EXPIRED):
+        assert not await controls.approvals(house.s.read)
+        for earlier in await controls.approvals(house.s.read, controls.Verdict.EXPIRED):
             with pytest.raises(Invalid, match="was withdrawn"):
                 await house.grant_one(earlier.id)
         await house.run(SOON_S)
@@ -193,7 +193,7 @@ async def test_what_an_earlier_version_asked_without_an_address_is_refused_and_a
         old = await waiting(house)
         if granted:
             refused = await house.grant_one(old.id)
-            assert refused.state is brakes.Verdict.DENIED
+            assert refused.state is controls.Verdict.DENIED
             assert "a payment to no address" in refused.result
         await house.release(payout)
         await house.run(SOON_S)

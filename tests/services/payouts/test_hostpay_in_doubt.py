@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from payonce.engine import controls as brakes
+from payonce.engine import controls
 from payonce.engine.audit import Severity, notes
 from payonce.services.payouts.decisions.payouts import Decision, Verdict, deciding
 from payonce.services.payouts.handlers.hostpay import PAID_IN_WITHIN_S, pay_swap
@@ -59,7 +59,7 @@ async def hold(house: House, payout: Payout) -> None:
     seen = await house.payout(payout)
     asked = Decision(payout_id=seen.id, seen=seen.revision, verdict=Verdict.HOLD, note="a stolen wallet")
     async with house.s.begin() as tx:
-        await brakes.ask(tx, deciding(house.s.admin), asked, "ann", "stop it")
+        await controls.ask(tx, deciding(house.s.admin), asked, "ann", "stop it")
     assert await house.state(payout) is State.HELD
 
 

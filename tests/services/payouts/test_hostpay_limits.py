@@ -2,7 +2,7 @@
 
 import pytest
 
-from payonce.engine import controls as brakes
+from payonce.engine import controls
 from payonce.engine.messages.transaction import Tx
 from payonce.engine.monitoring.metrics import REGISTRY
 from payonce.kit.money import Amount
@@ -56,13 +56,13 @@ async def test_why_a_payment_waits_stands_at_its_swap_until_it_is_paid(stage: Op
 async def test_a_frozen_wallet_pays_nothing(stage: OpenStage) -> None:
     async with open_house(stage) as house:
         async with house.s.begin() as tx:
-            frozen = await brakes.freeze(tx, by="ann", reason="look first", vendor="evm")
+            frozen = await controls.freeze(tx, by="ann", reason="look first", vendor="evm")
         payout = await house.order()
         await house.run(1_200.0)
         assert await house.state(payout) is State.SWAPPED
         assert not await house.s.owner.fetchval("select count(*) from payouts.wallet_payments")
         async with house.s.begin() as tx:
-            await brakes.lift(tx, frozen.id, "ann", "looked")
+            await controls.lift(tx, frozen.id, "ann", "looked")
         await house.run()
         await house.sound(payout)
 
@@ -117,7 +117,7 @@ async def test_an_asset_that_is_not_allowed_is_held_and_nobody_is_asked(stage: O
         await house.run()
         held = await house.payout(payout)
         assert (held.state, held.hold) == (State.HELD, Hold.LIMIT)
-        assert not await brakes.approvals(house.s.read)
+        assert not await controls.approvals(house.s.read)
 
 
 async def test_the_limit_of_a_day_holds_within_the_transaction_that_signs(stage: OpenStage) -> None:

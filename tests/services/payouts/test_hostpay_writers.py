@@ -13,7 +13,7 @@ from payonce.services.payouts.handlers.hostpay import pay_swap
 from payonce.services.payouts.handlers.payment_follow import follow_payment
 from payonce.services.payouts.handlers.wallet import LEASE_TTL_S, HostWallet
 from payonce.services.payouts.model import State, SwapState
-from payonce.services.payouts.store import swaps as swap_store
+from payonce.services.payouts.store import swaps
 from payonce.services.payouts.store import wallet as wallet_store
 from payonce.testing import OpenStage
 from payonce.testing.faults import Fault, Script
@@ -125,7 +125,7 @@ async def test_a_swap_whose_payment_is_not_on_record_is_looked_at_now_and_then(s
     async with open_house(stage) as house:
         payout = await house.waiting_for_hostpay()
         async with house.s.begin() as tx:
-            await swap_store.advance(tx, await house.swap(payout), SwapState.PAYING)
+            await swaps.advance(tx, await house.swap(payout), SwapState.PAYING)
         if held:
             await house.decide(payout, Verdict.HOLD)
         await house.worker.step()

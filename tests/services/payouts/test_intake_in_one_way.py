@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from payonce.engine import controls as brakes
+from payonce.engine import controls
 from payonce.services.payouts.api.webhook import Asked, NotTaken, read_webhook
 from payonce.services.payouts.decisions.payouts import Decision, Verdict, deciding
 from payonce.services.payouts.domain.addresses import SHAPES, in_one_spelling, wrong_with
@@ -127,5 +127,5 @@ async def test_another_address_by_a_person_is_kept_in_the_same_spelling(stage: O
             payout_id=held.id, seen=held.revision, verdict=Verdict.READDRESS, note="told", address=BTC_CLIENT.upper()
         )
         async with office.s.begin() as tx:
-            await brakes.ask(tx, deciding(office.s.admin), asked, "ann", "told")
+            await controls.ask(tx, deciding(office.s.admin), asked, "ann", "told")
         assert (await office.payout(taken)).wallet_address == BTC_CLIENT

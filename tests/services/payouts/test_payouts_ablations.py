@@ -9,15 +9,13 @@ import pytest
 from payonce.engine.messages.transaction import Tx
 from payonce.engine.messages.work import Work
 from payonce.kit.money import Amount, Rounding
-from payonce.services.payouts import schedules as keeping
-from payonce.services.payouts.api import webhook as intake
+from payonce.services.payouts import schedules
+from payonce.services.payouts.api import webhook
 from payonce.services.payouts.decisions import payouts as decisions
 from payonce.services.payouts.domain import pricing
-from payonce.services.payouts.handlers import estimator, orchestrator, swapper
-from payonce.services.payouts.handlers import next_messages as sending
+from payonce.services.payouts.handlers import estimator, next_messages, orchestrator, swapper
 from payonce.services.payouts.model import Payout, Swap, SwapState, swap_from
-from payonce.services.payouts.store import minimums
-from payonce.services.payouts.store import swaps as swap_store
+from payonce.services.payouts.store import minimums, swaps
 from payonce.testing import OpenStage, Stage
 from payonce.vendors.changenow.port import Code
 from tests.ablations import Ablations, cases, given, missed, patched
@@ -48,9 +46,9 @@ async def post_nothing(tx: Tx, posting: object) -> None:
 async def tell_what_is_created(tx: Tx, payouts: list[Payout], *_: object) -> None:
     """Hostpay hears of each exchange as it comes, whatever becomes of the others."""
     for payout in payouts:
-        for swap in await swap_store.active_swaps(tx, payout.id):
+        for swap in await swaps.active_swaps(tx, payout.id):
             if swap.cn_api_id is not None and swap.triggered_at is None:
-                await sending.send_hostpay(tx, payout, swap)
+                await next_messages.send_hostpay(tx, payout, swap)
 
 
 async def advance_by_an_earlier_look(tx: Tx, swap: Swap, after: SwapState) -> Swap:
@@ -63,11 +61,11 @@ async def advance_by_an_earlier_look(tx: Tx, swap: Swap, after: SwapState) -> Sw
         """,
         swap.id,
     )
-    carried = await swap_store.payouts_of(tx, swap.id)
-    moved = await swap_store._change(tx, swap, after)
+    carried = await swaps.payouts_of(tx, swap.id)
+    moved = await swaps._change(tx, swap, after)
     for payout in carried:
         others = [SwapState(row["state"]) for row in rows if row["payout_id"] == payout.id]
-        await swap_store.follow(tx, payout, [after, *others])
+        await swaps.follow(tx, payout, [after, *others])
     return swap_from(moved)
 
 
@@ -109,7 +107,7 @@ ABLATIONS: Ablations = {
         patched(minimums, "GAS_MULTIPLE", 0),
         [test_direct_minimum.test_what_is_not_worth_its_gas_waits_and_leaves_with_the_rest_of_its_client],
     ),
-    "each name once": (patched(intake, "_check_said_once", lambda *_: None), [said_twice]),
+    "each name once": (patched(webhook, "_check_said_once", lambda *_: None), [said_twice]),
     "the postings": (patched(Tx, "post", post_nothing), [test_flow.test_the_books_close_at_every_step]),
     "the state of a payout": (
         lambda: without(r"and state = \$2 returning", "and $2::text <> '' returning", within="payouts.payouts"),
@@ -128,7 +126,7 @@ ABLATIONS: Ablations = {
         [test_refusals.test_what_is_too_large_for_one_swap_is_split],
     ),
     "the look at the other parts behind the lock": (
-        patched(swap_store, "advance", advance_by_an_earlier_look),
+        patched(swaps, "advance", advance_by_an_earlier_look),
         [test_guards.test_of_two_parts_that_move_at_once_the_later_sees_the_earlier],
     ),
     "waiting for every part": (
@@ -157,7 +155,7 @@ ABLATIONS: Ablations = {
         [test_keeping.test_a_payout_that_has_a_message_is_left_alone],
     ),
     "the look at payments whose payouts a person has": (
-        patched(keeping, "_look_at_what_is_paid", never),
+        patched(schedules, "_look_at_what_is_paid", never),
         [
             given(
                 test_keeping.test_a_payment_is_followed_to_its_end_although_a_person_has_its_payout,

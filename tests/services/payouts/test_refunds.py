@@ -11,7 +11,7 @@ from payonce.engine.controls import Verdict as Granted
 from payonce.engine.ledger import Account, balance
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Invalid
-from payonce.services.payouts import ledger as books
+from payonce.services.payouts import ledger
 from payonce.services.payouts.decisions.payouts import ACTION, Decision, Verdict, deciding
 from payonce.services.payouts.handlers.payment_follow import REFUND_WITHIN_S
 from payonce.services.payouts.model import ETH, Hold, Payout, State
@@ -49,7 +49,7 @@ def refunds_by(house: House, transaction_hash: str | None) -> None:
 
 
 async def lost(house: House) -> Amount:
-    return await balance(house.s.read, Account(books.EXCHANGE_LOSSES, ETH))
+    return await balance(house.s.read, Account(ledger.EXCHANGE_LOSSES, ETH))
 
 
 @pytest.mark.parametrize("back", ["0.000000000000000001", pytest.param("5", marks=pytest.mark.full), "9.98"])
@@ -156,7 +156,7 @@ async def test_money_that_support_sends_back_is_booked_and_the_payout_can_be_end
         await house.run()
         ends = {Verdict.REFUND: State.REFUNDED, Verdict.REJECT: State.REJECTED, Verdict.RELEASE: State.FINISHED}
         assert await house.state(payout) is ends[after]
-        assert not await balance(house.s.read, Account(books.OWED, ETH))
+        assert not await balance(house.s.read, Account(ledger.OWED, ETH))
         await house.sound()
 
 

@@ -4,8 +4,8 @@ from decimal import Decimal
 
 import pytest
 
-from payonce.services.payouts import ledger as books
-from payonce.services.payouts.handlers import next_messages as sending
+from payonce.services.payouts import ledger
+from payonce.services.payouts.handlers import next_messages
 from payonce.services.payouts.handlers.estimator import TRIES_OF_AN_INACTIVE_PAIR
 from payonce.services.payouts.messages.tokens import hops
 from payonce.services.payouts.model import USDT, Hold, State, SwapState
@@ -68,7 +68,7 @@ async def test_after_a_day_without_an_answer_a_person_decides_and_nothing_is_los
         assert payout.reason is not None
         assert payout.reason.startswith("changenow"), "the cause comes first"
         assert payout.reason.endswith(f"({ESTIMATE.queue} gave up on it)")
-        assert await office.balance(books.OWED, USDT) == usdt("-97")
+        assert await office.balance(ledger.OWED, USDT) == usdt("-97")
         assert await office.broken() == {}
 
 
@@ -88,8 +88,8 @@ async def test_what_is_too_small_for_a_swap_accumulates(stage: OpenStage) -> Non
         await office.run()
         payout = await office.payout(taken)
         assert payout.state is State.ACCUMULATING
-        assert await office.balance(books.client_account(payout)) == eth("-0.000776")
-        assert await office.balance(books.OWED) == eth("0")
+        assert await office.balance(ledger.client_account(payout)) == eth("-0.000776")
+        assert await office.balance(ledger.OWED) == eth("0")
         assert not await office.hostpay_told()
         assert await office.broken() == {}
 
@@ -115,7 +115,7 @@ async def test_small_payouts_of_one_client_become_one_swap(stage: OpenStage) -> 
         await office.pay(swap)
         await office.finish(swap)
         assert {await office.state(each) for each in small} == {State.FINISHED}
-        assert await office.balance(books.OWED) == await office.balance(books.AT_EXCHANGE) == eth("0")
+        assert await office.balance(ledger.OWED) == await office.balance(ledger.AT_EXCHANGE) == eth("0")
         assert await office.broken() == {}
 
 
@@ -259,7 +259,7 @@ async def test_what_the_fees_eat_up_is_held(stage: OpenStage) -> None:
             )  # fmt: skip
             eaten = Estimate(PRICING, Decimal(97), Decimal(0), Decimal(97), Decimal(0))
             now = int((await office.s.clock.now()).timestamp())
-            await sending.send_estimated(tx, asked, taken.payout, 0, eaten, now)
+            await next_messages.send_estimated(tx, asked, taken.payout, 0, eaten, now)
         await office.drain()
         payout = await office.payout(taken)
         assert (payout.state, payout.hold) == (State.HELD, Hold.NO_VALUE)

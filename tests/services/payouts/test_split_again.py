@@ -5,7 +5,7 @@ from decimal import Decimal
 
 from payonce.engine.ledger import Account, balance
 from payonce.kit.money import Amount
-from payonce.services.payouts import ledger as books
+from payonce.services.payouts import ledger
 from payonce.services.payouts.handlers.estimator import price_payout
 from payonce.services.payouts.handlers.orchestrator import value_payout
 from payonce.services.payouts.handlers.swapper import create_swap
@@ -63,5 +63,5 @@ async def test_two_parts_that_are_both_too_large_by_now_are_reviewed_and_not_spl
         await house.run()
         assert await house.state(payout) is State.FINISHED
         assert [paid.amount for paid in house.transfers()] == [eth("0.02"), eth("0.02")]
-        assert await balance(house.s.read, Account(books.OWED, ETH)) == eth("0")
+        assert await balance(house.s.read, Account(ledger.OWED, ETH)) == eth("0")
         assert await broken(house) == []

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from payonce.kit import redact as redacting
+from payonce.kit import redact
 from payonce.kit.http import budgeted
 from payonce.kit.outcomes import NotSent, Refused, Retry, Unknown
 from payonce.testing import OpenStage
@@ -96,7 +96,7 @@ ABLATIONS: Ablations = {
         [given(lambda _: test_answers.test_a_card_number_and_a_key_that_are_said_back_reach_no_error("charge", 402))],
     ),
     "taking card numbers out of texts": (
-        patched(redacting, "_without_cards", as_it_stands),
+        patched(redact, "_without_cards", as_it_stands),
         [given(lambda _: test_answers.test_a_card_number_and_a_key_that_are_said_back_reach_no_error("charge", 503))],
     ),
     "the rest that the gateway asks for": (

@@ -11,7 +11,7 @@ from payonce.cli.demo import queue, transfers
 from payonce.cli.errors import EXIT_FAILED, say_error
 from payonce.cli.output import JsonOption, command_settings, loop_factory, note, run_async, show
 from payonce.kit.outcomes import Invalid
-from payonce.services.billing.demo import run as billing
+from payonce.services.billing.demo import run
 from payonce.services.payouts.demo import run as payouts
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Demonstration(Protocol):
 DEMONSTRATIONS: Final[dict[str, Demonstration]] = {
     "transfers": transfers.demonstrate,
     "payouts": payouts.demonstrate,
-    "billing": billing.demonstrate,
+    "billing": run.demonstrate,
     "queue": queue.demonstrate,
 }
 
@@ -83,7 +83,7 @@ def demo(
         raise Invalid(f"there is no demonstration {name!r}; there are: {', '.join(DEMONSTRATIONS)}")
     if name != "billing" and (customers, months) != (None, None):
         raise Invalid("--customers and --months are of the demonstration billing; leave them out")
-    demonstrate = DEMONSTRATIONS[name] if months is None else partial(billing.demonstrate, months=months)
+    demonstrate = DEMONSTRATIONS[name] if months is None else partial(run.demonstrate, months=months)
     report = run_async(demonstrate(command_settings(), seed, size if customers is None else customers), loop_factory())
     show(report.figures(), as_json, report.rendered())
     complaints = report.complaints()

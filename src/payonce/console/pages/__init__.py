@@ -21,7 +21,7 @@ from payonce.console.pages import (
     traces,
     vendors,
 )
-from payonce.services.billing.console import pages as billing
+from payonce.services.billing.console import pages
 from payonce.services.payouts.console import payouts
 
 PAGES: tuple[Page, ...] = (
@@ -36,7 +36,7 @@ PAGES: tuple[Page, ...] = (
     schedules.PAGE,
     vendors.PAGE,
     payouts.PAGE,
-    *billing.PAGES,
+    *pages.PAGES,
     effects.PAGE,
     approvals.PAGE,
     freezes.PAGE,

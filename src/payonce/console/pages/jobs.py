@@ -8,13 +8,13 @@ from starlette.responses import Response
 from payonce.console.forms import PAGE_ROWS, choice_of, moment_of, name_of, number_of, text_of
 from payonce.console.links import link
 from payonce.console.page import Page, Visit, get
-from payonce.engine.messages import job_log as joblog
+from payonce.engine.messages import job_log
 from payonce.kit.outcomes import Invalid
 
 LOOK_LIMIT_MS: Final = 5_000
 ERRORS: Final = "errors"
 """What the table of queues counts as such: failed and parked."""
-STATUSES: Final = (*joblog.LOGGED, ERRORS)
+STATUSES: Final = (*job_log.LOGGED, ERRORS)
 FIELDS = ("queue", "status", "action", "correlation_id", "idempotency_key", "since", "until")
 
 
@@ -24,7 +24,7 @@ async def list_jobs(visit: Visit) -> Response:
     found = await _bounded(
         visit,
         queue=name_of(asked, "queue"),
-        status=None if status == "any" else joblog.ERRORS if status == ERRORS else status,
+        status=None if status == "any" else job_log.ERRORS if status == ERRORS else status,
         action=name_of(asked, "action"),
         correlation_id=name_of(asked, "correlation_id"),
         idempotency_key=name_of(asked, "idempotency_key"),
@@ -48,12 +48,12 @@ async def list_jobs(visit: Visit) -> Response:
     )
 
 
-async def _bounded(visit: Visit, **filters: Any) -> list[joblog.Entry]:
+async def _bounded(visit: Visit, **filters: Any) -> list[job_log.Entry]:
     """Not every filter has an index, and a month of a busy log is long: what reads too much is broken off."""
     async with visit.desk.database.work.acquire() as connection, connection.transaction(readonly=True):
         await connection.execute(f"set local statement_timeout = {LOOK_LIMIT_MS}")
         try:
-            return await joblog.recent(connection, **filters)
+            return await job_log.recent(connection, **filters)
         except asyncpg.QueryCanceledError:
             raise Invalid(
                 f"looking for this took more than {LOOK_LIMIT_MS // 1_000} s and was broken off; "

@@ -5,7 +5,7 @@ from starlette.responses import Response
 
 from payonce.console.forms import id_of
 from payonce.console.page import Page, Visit, get
-from payonce.engine.messages import job_log as joblog
+from payonce.engine.messages import job_log
 from payonce.engine.messages.declarations import declared
 from payonce.engine.messages.explanation import why_next
 from payonce.engine.messages.search import find
@@ -16,7 +16,7 @@ async def show_message(visit: Visit) -> Response:
     message_id = id_of(visit.path, "id")
     assert message_id is not None
     stored = await find(desk.admin, queue, message_id)
-    entries = [entry for entry in await joblog.of_message(desk.read, message_id) if entry.queue == queue]
+    entries = [entry for entry in await job_log.of_message(desk.read, message_id) if entry.queue == queue]
     runs = [entry for entry in entries if not entry.live]
     if stored is None and not runs:
         raise HTTPException(404, f"{queue} has no message {message_id}, and its log has no run of it")

@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from payonce.console.page import Page, Visit, get
 from payonce.engine.janitors.schedule import planned
-from payonce.engine.messages import job_log as joblog
+from payonce.engine.messages import job_log
 from payonce.engine.messages.maintenance import Task
 
 RUNS_SHOWN: Final = 5
@@ -20,7 +20,7 @@ RULES: Final = (
 
 async def list_schedules(visit: Visit) -> Response:
     read = visit.desk.read
-    runs = {task.value: await joblog.recent(read, correlation_id=task.value, limit=RUNS_SHOWN) for task in Task}
+    runs = {task.value: await job_log.recent(read, correlation_id=task.value, limit=RUNS_SHOWN) for task in Task}
     rows = [(each, in_words(each.rule)) for each in await planned(read)]
     return visit.page("schedules.html", "Schedules", rows=rows, runs=runs)
 

@@ -14,7 +14,7 @@ from payonce.kit.outcomes import Invalid
 from payonce.services.payouts.console.queries import where_installed
 from payonce.services.payouts.decisions.wallet_limits import ACTION, limit_change
 from payonce.services.payouts.model import ETH
-from payonce.services.payouts.store import queries as looking
+from payonce.services.payouts.store import queries
 from payonce.services.payouts.store.queries import WalletUse
 
 BOUNDS = ("per_payment", "per_day", "low_balance")
@@ -23,7 +23,7 @@ BOUNDS = ("per_payment", "per_day", "low_balance")
 async def show_vendors(visit: Visit) -> Response:
     read = visit.desk.read
     paused = [(depth.queue, await declared(read, depth.queue)) for depth in visit.glance.depths if depth.paused]
-    wallet = await looking.wallet_use(read) if await looking.is_installed(read) else None
+    wallet = await queries.wallet_use(read) if await queries.is_installed(read) else None
     return visit.page(
         "vendors.html", "Vendors", recent=await vendor_calls(read), tries=await tries(read), calls=calls(),
         budgets=await budgets(read), paused=paused,

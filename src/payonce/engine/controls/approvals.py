@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from payonce.engine.audit import Severity, note
-from payonce.engine.controls import texts as words
+from payonce.engine.controls import texts
 from payonce.engine.controls.thresholds import above_threshold
 from payonce.engine.effects.declaration import decode, encode
 from payonce.engine.messages.transaction import Reader, Tx
@@ -110,7 +110,7 @@ class Preview:
 async def preview(tx: Tx, action: Action[Argument], argument: Argument, by: str) -> Preview:
     """Tries it and takes it back: whoever is about to ask hears what could not be carried out."""
     weighed = await action.weigh(tx, argument)
-    await _try_and_take_back(tx, action, argument, words.name(by, "by"))
+    await _try_and_take_back(tx, action, argument, texts.name(by, "by"))
     return Preview(weighed, await needs_second_person(tx, weighed))
 
 
@@ -126,7 +126,7 @@ async def ask(
     tx: Tx, action: Action[Argument], argument: Argument, by: str, why: str, *, lifetime_s: float = LIFETIME_DEFAULT_S
 ) -> Done | Approval:
     """Does it at once, or leaves it to a second person. Asking the same again answers with what waits already."""
-    by, why = words.name(by, "by"), words.reason(why, "the note")
+    by, why = texts.name(by, "by"), texts.reason(why, "the note")
     weighed = await action.weigh(tx, argument)
     if not (because := await needs_second_person(tx, weighed)):
         result = await action.execute(tx, argument, by)
@@ -147,7 +147,7 @@ async def grant(tx: Tx, actions: Actions, approval_id: int, by: str, why: str = 
 
     What can no longer be carried out as it was asked is denied with the reason as its result, and nothing is done.
     """
-    by, why = words.name(by, "by"), words.reason(why, "the note")
+    by, why = texts.name(by, "by"), texts.reason(why, "the note")
     approval = await _locked(tx, approval_id)
     if approval.state is Verdict.GRANTED:
         return approval
@@ -165,7 +165,7 @@ async def grant(tx: Tx, actions: Actions, approval_id: int, by: str, why: str = 
 
 async def deny(tx: Tx, approval_id: int, by: str, why: str) -> Approval:
     """Refuses for good; it may be asked anew. Denying twice changes nothing."""
-    by, why = words.name(by, "by"), words.reason(why)
+    by, why = texts.name(by, "by"), texts.reason(why)
     approval = await _locked(tx, approval_id)
     if approval.state is Verdict.DENIED:
         return approval
@@ -180,7 +180,7 @@ async def withdraw(tx: Tx, action: str, subjects: Sequence[str], by: str, why: s
         update payonce.approvals set state = 'expired', decided_why = $3
         where action = $1 and subject = any($2::text[]) and state = 'waiting' returning id, subject, text
         """,
-        action, subjects, words.reason(why),
+        action, subjects, texts.reason(why),
     )  # fmt: skip
     for row in rows:
         text = f"withdrew approval {row['id']} to {row['text']}: {why}"
@@ -300,7 +300,7 @@ def _check_decidable(approval: Approval, by: str) -> None:
         raise Invalid(f"approval {approval.id} expired at {approval.expires_at.isoformat()}; ask again")
     if approval.state is not Verdict.WAITING:
         raise Invalid(f"approval {approval.id} was {approval.state} by {approval.decided_by} already")
-    if words.same_person(by, approval.asked_by):
+    if texts.same_person(by, approval.asked_by):
         raise Invalid(f"approval {approval.id} was asked by {approval.asked_by}; a second person must decide")
 
 

@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from payonce.engine import controls as brakes
+from payonce.engine import controls
 from payonce.engine.controls.quarantine import refuse_in_quarantine
 
-SEND_CHECKS: Final = (refuse_in_quarantine, *brakes.CHECKS)
+SEND_CHECKS: Final = (refuse_in_quarantine, *controls.CHECKS)
 """One list for the worker and for the crash explorer: what is explored is what runs."""

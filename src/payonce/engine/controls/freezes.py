@@ -15,7 +15,7 @@ from typing import Any, Final
 import asyncpg
 
 from payonce.engine.audit import Severity, note
-from payonce.engine.controls import texts as words
+from payonce.engine.controls import texts
 from payonce.engine.effects.send import Sending
 from payonce.engine.messages.transaction import Reader, Tx
 from payonce.engine.monitoring import metrics
@@ -92,10 +92,10 @@ async def freeze(
     before may still be on its way to the vendor: `under_way` tells, and after the commit wait_until_quiet() waits.
     """
     given = {"vendor": vendor, "asset": asset, "tenant": tenant, "service": service}
-    conditions = {name: None if text is None else words.name(text, name) for name, text in given.items()}
+    conditions = {name: None if text is None else texts.name(text, name) for name, text in given.items()}
     if everything == any(text is not None for text in conditions.values()):
         raise Invalid("say what to freeze: a vendor, asset, tenant or service, or, with none of them, everything")
-    by, reason = words.name(by, "by"), words.reason(reason)
+    by, reason = texts.name(by, "by"), texts.reason(reason)
     now: datetime = await tx.fetchval("select payonce.due_now()")
     if for_s is not None:
         until = now + timedelta(seconds=for_s)
@@ -152,7 +152,7 @@ async def wait_until_quiet(read: Reader, frozen: Freeze, limit_s: float = QUIET_
 
 async def lift(tx: Tx, freeze_id: int, by: str, why: str) -> Freeze:
     """Lets what waits go on, within LOOK_S."""
-    by, why = words.name(by, "by"), words.reason(why)
+    by, why = texts.name(by, "by"), texts.reason(why)
     row = await tx.fetchrow(
         """
         update payonce.freezes set lifted_by = $2, lifted_at = payonce.due_now(), lifted_why = $3

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from payonce.engine.audit import Severity, note
-from payonce.engine.controls import texts as words
+from payonce.engine.controls import texts
 from payonce.engine.messages.transaction import Reader, Tx
 from payonce.kit.money import Amount, Asset
 from payonce.kit.outcomes import Invalid
@@ -33,7 +33,7 @@ async def set_threshold(tx: Tx, above: Amount, by: str) -> Threshold:
         do update set above_minor = excluded.above_minor, set_by = excluded.set_by, set_at = payonce.due_now()
         returning *
         """,
-        above.asset.code, above.asset.exponent, above.minor, words.name(by, "by"),
+        above.asset.code, above.asset.exponent, above.minor, texts.name(by, "by"),
     )  # fmt: skip
     await note(tx.connection, "brakes.threshold", above.asset.code, f"a second person is asked above {above}",
                actor=by, severity=Severity.WARNING)  # fmt: skip
@@ -41,7 +41,7 @@ async def set_threshold(tx: Tx, above: Amount, by: str) -> Threshold:
 
 
 async def remove_threshold(tx: Tx, asset: Asset, by: str) -> None:
-    by = words.name(by, "by")
+    by = texts.name(by, "by")
     gone = await tx.fetchval(
         "delete from payonce.approval_thresholds where asset = $1 and exponent = $2 returning true",
         asset.code, asset.exponent,

@@ -10,7 +10,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from payonce.engine.audit import Severity, note
-from payonce.engine.controls import texts as words
+from payonce.engine.controls import texts
 from payonce.engine.effects.send import Sending
 from payonce.engine.messages.transaction import Reader, Tx
 from payonce.engine.monitoring import metrics
@@ -54,7 +54,7 @@ async def set_limit(
         raise Invalid(f"the limit is {most}; it must be 0 or more")
     if not 1 <= window_s <= WINDOW_MAX_S:
         raise Invalid(f"the window is {window_s} s; it must be between 1 and {WINDOW_MAX_S:,}")
-    by, vendor = words.name(by, "by"), None if vendor is None else words.name(vendor, "vendor")
+    by, vendor = texts.name(by, "by"), None if vendor is None else texts.name(vendor, "vendor")
     row = await tx.fetchrow(
         """
         insert into payonce.velocity_limits as l (asset, exponent, vendor, window_s, most_minor, set_by)
@@ -72,7 +72,7 @@ async def set_limit(
 
 
 async def remove_limit(tx: Tx, limit_id: int, by: str) -> Limit:
-    by = words.name(by, "by")
+    by = texts.name(by, "by")
     row = await tx.fetchrow("delete from payonce.velocity_limits where id = $1 returning *", limit_id)
     if row is None:
         raise Invalid(f"there is no limit {limit_id}; see: payonce limits list")

@@ -8,7 +8,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from payonce.engine.ledger.model import Reads
-from payonce.engine.messages import job_log as joblog
+from payonce.engine.messages import job_log
 from payonce.kit.money import Amount, Asset
 
 EFFECTS_MAX: Final = 200
@@ -62,10 +62,10 @@ class Story:
 
 async def story(read: Reads, what: str) -> Story:
     """Behind a trace, message, effect or correlation id, or an idempotency key; no scenes when nothing is known."""
-    found = await joblog.trace(read, what)
+    found = await job_log.trace(read, what)
     trace_ids = list(found.trace_ids)
     if not trace_ids and (trace_ids := await _trace_of_effect(read, what)):
-        found = await joblog.trace(read, trace_ids[0])
+        found = await job_log.trace(read, trace_ids[0])
     effects = await _effects(read, trace_ids)
     effect_scenes, tries_cut = await _effect_scenes(read, effects)
     postings = await _postings(read, "trace_id = any($1::text[])", list(trace_ids))
@@ -191,7 +191,7 @@ async def notes_about(read: Reads, references: Sequence[str]) -> list[Scene]:
     ]
 
 
-def _run_scene(entry: joblog.Entry) -> Scene:
+def _run_scene(entry: job_log.Entry) -> Scene:
     kind = Kind.MESSAGE if entry.live else Kind.RUN
     action = f"{entry.action} " if entry.action else ""
     title = f"{action}in {entry.queue}" + ("" if entry.live else f", run {entry.attempts}")

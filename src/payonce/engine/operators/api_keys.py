@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from payonce.engine.audit import Severity, note
-from payonce.engine.controls import texts as words
+from payonce.engine.controls import texts
 from payonce.engine.database.connections import Database
 from payonce.engine.messages.transaction import Reader, Tx
 from payonce.kit.crypto import to_base64url
@@ -68,8 +68,8 @@ def digest_of(text: str) -> bytes:
 async def make_key(
     tx: Tx, holder: str, scopes: Sequence[str], by: str, *, tenant: str | None = None, lifetime_s: float | None = None
 ) -> Made:
-    holder, by = words.name(holder, "the holder"), words.name(by, "by")
-    tenant = None if tenant is None else words.name(tenant, "the tenant")
+    holder, by = texts.name(holder, "the holder"), texts.name(by, "by")
+    tenant = None if tenant is None else texts.name(tenant, "the tenant")
     wanted = _checked_scopes(scopes)
     if lifetime_s is not None and not 0 < lifetime_s <= LIFETIME_MAX_S:
         raise Invalid(f"a key lives for {lifetime_s:g} s; it must be above 0 and at most {LIFETIME_MAX_S:,.0f}")
@@ -91,7 +91,7 @@ async def make_key(
 
 async def revoke_key(tx: Tx, prefix: str, by: str, why: str) -> ApiKey:
     """From this commit on it opens nothing. Revoking twice changes nothing."""
-    by, why = words.name(by, "by"), words.reason(why)
+    by, why = texts.name(by, "by"), texts.reason(why)
     row = await tx.fetchrow(f"select {_COLUMNS} from payonce.api_keys where prefix = $1 for update", _shown(prefix))
     if row is None:
         raise Invalid(f"there is no key {prefix[:40]!r}; see: payonce keys list")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from payonce.engine.audit import Severity, note
-from payonce.engine.controls import texts as words
+from payonce.engine.controls import texts
 from payonce.engine.messages.transaction import Reader, Tx
 from payonce.engine.webhooks.model import (
     DEFAULT_TENANT,
@@ -49,7 +49,7 @@ async def add_endpoint(
     allow_private: bool = False,
 ) -> tuple[Endpoint, Secret]:
     """The endpoint, and its secret, which is shown this once. Without a `secret` one is made."""
-    by, secret = words.name(by, "by"), secret or new_secret()
+    by, secret = texts.name(by, "by"), secret or new_secret()
     values = (
         new_id(), checked_tenant(tenant), checked_url(url, allow_private=allow_private), checked_filter(events),
         checked_description(description), by,
@@ -80,7 +80,7 @@ async def rotate_secret(
     """A new secret, shown this once; those before it sign along for `overlap_s`, and after that no more."""
     if not 0 <= overlap_s <= OVERLAP_MAX_S:
         raise Invalid(f"overlap_s is {overlap_s}; earlier secrets stay for 0 to {OVERLAP_MAX_S} seconds")
-    by, secret = words.name(by, "by"), secret or new_secret()
+    by, secret = texts.name(by, "by"), secret or new_secret()
     found = await locked_endpoint(tx, endpoint_id)
     if found.state is EndpointState.REMOVED:
         raise Invalid(f"endpoint {endpoint_id} was removed; add a new one")
@@ -105,7 +105,7 @@ async def rotate_secret(
 
 async def disable_endpoint(tx: Tx, endpoint_id: UUID, *, by: str, reason: str) -> Endpoint:
     """Nothing is sent to it from now on, whatever was announced. What is skipped meanwhile can be replayed."""
-    return await _move(tx, endpoint_id, EndpointState.DISABLED, by, words.reason(reason))
+    return await _move(tx, endpoint_id, EndpointState.DISABLED, by, texts.reason(reason))
 
 
 async def enable_endpoint(tx: Tx, endpoint_id: UUID, *, by: str) -> Endpoint:
@@ -114,7 +114,7 @@ async def enable_endpoint(tx: Tx, endpoint_id: UUID, *, by: str) -> Endpoint:
 
 async def remove_endpoint(tx: Tx, endpoint_id: UUID, *, by: str, reason: str) -> Endpoint:
     """For good. Its deliveries stay on record until they are pruned; its secrets are destroyed."""
-    removed = await _move(tx, endpoint_id, EndpointState.REMOVED, by, words.reason(reason))
+    removed = await _move(tx, endpoint_id, EndpointState.REMOVED, by, texts.reason(reason))
     await tx.execute(
         """
         update payonce.webhook_secrets set sealed = '', expires_at = least(expires_at, payonce.due_now())
@@ -163,7 +163,7 @@ def _bound_to(endpoint_id: UUID) -> bytes:
 
 
 async def _move(tx: Tx, endpoint_id: UUID, to: EndpointState, by: str, reason: str | None) -> Endpoint:
-    by = words.name(by, "by")
+    by = texts.name(by, "by")
     found = await locked_endpoint(tx, endpoint_id)
     if to not in ENDPOINT_TRANSITIONS[found.state]:
         already = f"is {found.state} already" if found.state is to else f"is {found.state}"

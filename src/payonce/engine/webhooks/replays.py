@@ -7,7 +7,7 @@ from typing import Final
 from uuid import UUID
 
 from payonce.engine.audit import note
-from payonce.engine.controls import texts as words
+from payonce.engine.controls import texts
 from payonce.engine.ledger.model import Reads
 from payonce.engine.messages.transaction import Tx
 from payonce.engine.webhooks.events import send_delivery
@@ -41,7 +41,7 @@ class Range:
 
 async def replay(tx: Tx, delivery_id: UUID, *, by: str, why: str) -> UUID:
     """The event of this delivery once more, whatever became of it. Takes the place of one that is still pending."""
-    by, why = words.name(by, "by"), words.reason(why)
+    by, why = texts.name(by, "by"), texts.reason(why)
     found = await delivery(tx, delivery_id)
     await _must_be_enabled(tx, found.endpoint_id)
     await tx.execute(
@@ -81,7 +81,7 @@ async def replay_range(
     Each event goes out once, by the last delivery of it in the range. It is left out when a delivery behind the range
     is still pending, or has succeeded and successes are not asked for.
     """
-    by, why = words.name(by, "by"), words.reason(why)
+    by, why = texts.name(by, "by"), texts.reason(why)
     if not 1 <= batch <= BATCH_MAX:
         raise Invalid(f"batch is {batch}; one transaction replays 1 to {BATCH_MAX} deliveries")
     if which.until > (now := await tx.fetchval("select payonce.due_now()")):

@@ -20,7 +20,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from payonce.kit.outcomes import Invalid
-from payonce.kit.webhooks import signatures as signing
+from payonce.kit.webhooks import signatures
 from payonce.kit.webhooks.secrets import Secret
 
 TOLERANCE_S: Final = 300
@@ -96,8 +96,8 @@ def verify(
     schemes: Sequence[Scheme] = BOTH,
 ) -> Verified | Refusal:
     """Over the raw bytes as they came. Any of the `secrets` will do, so that they can be exchanged without a gap."""
-    if not secrets or len(secrets) > signing.SECRETS_MAX:
-        raise Invalid(f"{len(secrets)} secrets to verify with; there must be 1 to {signing.SECRETS_MAX}")
+    if not secrets or len(secrets) > signatures.SECRETS_MAX:
+        raise Invalid(f"{len(secrets)} secrets to verify with; there must be 1 to {signatures.SECRETS_MAX}")
     if not 1 <= tolerance_s <= TOLERANCE_MAX_S:
         raise Invalid(f"tolerance_s is {tolerance_s}; it must be 1 to {TOLERANCE_MAX_S} seconds")
     if not schemes:
@@ -116,8 +116,8 @@ def verify(
 
 
 _NAMES: Final = {
-    Scheme.STANDARD: (signing.ID, signing.TIMESTAMP, signing.SIGNATURE),
-    Scheme.OLDER: (signing.OLDER_TIMESTAMP.lower(), signing.OLDER_SIGNATURE.lower()),
+    Scheme.STANDARD: (signatures.ID, signatures.TIMESTAMP, signatures.SIGNATURE),
+    Scheme.OLDER: (signatures.OLDER_TIMESTAMP.lower(), signatures.OLDER_SIGNATURE.lower()),
 }
 
 
@@ -155,20 +155,22 @@ def _scheme(found: dict[str, str], schemes: Sequence[Scheme]) -> Scheme | Refusa
 def _standard(
     found: dict[str, str], body: bytes, secrets: Sequence[Secret], now: datetime, tolerance_s: int, *, alone: bool
 ) -> Verified | Refusal:
-    event_id, timestamp = found[signing.ID], found[signing.TIMESTAMP]
-    if len(event_id) > signing.ID_MAX_CHARS or not _PRINTABLE.fullmatch(event_id) or "." in event_id:
-        return Refusal(Why.MALFORMED, f"{signing.ID} must have up to {signing.ID_MAX_CHARS} visible characters, no dot")
+    event_id, timestamp = found[signatures.ID], found[signatures.TIMESTAMP]
+    if len(event_id) > signatures.ID_MAX_CHARS or not _PRINTABLE.fullmatch(event_id) or "." in event_id:
+        return Refusal(
+            Why.MALFORMED, f"{signatures.ID} must have up to {signatures.ID_MAX_CHARS} visible characters, no dot"
+        )
     if not alone and event_id.isdigit():
         # `1700000000.…` is also what the older scheme signs: its signature would do for this one.
-        return Refusal(Why.MALFORMED, f"{signing.ID} is digits alone, which the other scheme could have signed")
-    at = _timely(timestamp, signing.TIMESTAMP, now, tolerance_s)
+        return Refusal(Why.MALFORMED, f"{signatures.ID} is digits alone, which the other scheme could have signed")
+    at = _timely(timestamp, signatures.TIMESTAMP, now, tolerance_s)
     if isinstance(at, Refusal):
         return at
-    given = [entry[3:] for entry in found[signing.SIGNATURE].split(" ") if entry.startswith("v1,")]
+    given = [entry[3:] for entry in found[signatures.SIGNATURE].split(" ") if entry.startswith("v1,")]
     if not 1 <= len(given) <= SIGNATURES_MAX:
-        return Refusal(Why.MALFORMED, f"{signing.SIGNATURE} must have 1 to {SIGNATURES_MAX} entries like v1,base64")
-    content = signing.standard_content(event_id, timestamp, body)
-    if not _any_matches([signing.standard_signature(secret, content) for secret in secrets], given):
+        return Refusal(Why.MALFORMED, f"{signatures.SIGNATURE} must have 1 to {SIGNATURES_MAX} entries like v1,base64")
+    content = signatures.standard_content(event_id, timestamp, body)
+    if not _any_matches([signatures.standard_signature(secret, content) for secret in secrets], given):
         return _forged()
     return Verified(Scheme.STANDARD, at, event_id)
 
@@ -177,7 +179,7 @@ def _older(
     found: dict[str, str], body: bytes, secrets: Sequence[Secret], now: datetime, tolerance_s: int, *, alone: bool
 ) -> Verified | Refusal:
     timestamp, signature = (found[name] for name in _NAMES[Scheme.OLDER])
-    at = _timely(timestamp, signing.OLDER_TIMESTAMP, now, tolerance_s)
+    at = _timely(timestamp, signatures.OLDER_TIMESTAMP, now, tolerance_s)
     if isinstance(at, Refusal):
         return at
     if not alone and _BEGINS_WITH_A_TIME.match(body):
@@ -185,9 +187,9 @@ def _older(
         return Refusal(Why.MALFORMED, "the body begins like a timestamp, which the other scheme could have signed")
     algorithm, _, given = signature.partition("=")
     if algorithm.lower() != "sha256" or not given:
-        return Refusal(Why.MALFORMED, f"{signing.OLDER_SIGNATURE} must read sha256= and 64 hexadecimal digits")
-    content = signing.older_content(timestamp, body)
-    if not _any_matches([signing.older_signature(secret, content) for secret in secrets], [given.lower()]):
+        return Refusal(Why.MALFORMED, f"{signatures.OLDER_SIGNATURE} must read sha256= and 64 hexadecimal digits")
+    content = signatures.older_content(timestamp, body)
+    if not _any_matches([signatures.older_signature(secret, content) for secret in secrets], [given.lower()]):
         return _forged()
     return Verified(Scheme.OLDER, at, None)
 

@@ -21,7 +21,7 @@ from payonce.engine.database.connections import is_transient
 from payonce.engine.monitoring.metrics import PUSHED_DELIVERIES
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid
-from payonce.queues.cloudtasks import deliveries as replies
+from payonce.queues.cloudtasks import deliveries
 from payonce.queues.cloudtasks.deliveries import Box, Delivery, Reply
 from payonce.queues.cloudtasks.names import Place, delivery_of
 from payonce.queues.cloudtasks.oidc import SERVERLESS, Verifier
@@ -93,7 +93,7 @@ class Door:
     async def _refused(self, authorization: str, *, serverless: bool) -> Reply | None:
         reached = self._pushed.reached_at(self._own_address())
         if reached is None:
-            return replies.CLOSING
+            return deliveries.CLOSING
         try:
             await self._verifier.check(authorization, reached[0], serverless=serverless)
         except Invalid as error:
@@ -104,7 +104,7 @@ class Door:
             if not is_transient(error):
                 raise
             log.warning("task_not_verified", queue=self._target.queue, error=str(error))
-            return replies.AWAY
+            return deliveries.AWAY
         return None
 
 

@@ -8,13 +8,12 @@ from payonce.engine.messages.transaction import Tx
 from payonce.engine.messages.work import Work, handles
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Retry
-from payonce.services.payouts.handlers import next_messages as sending
+from payonce.services.payouts.handlers import next_messages
 from payonce.services.payouts.handlers.accumulation import LOOK
 from payonce.services.payouts.model import UNDER_WAY, Hold, State, payout_from
 from payonce.services.payouts.policies import KEEPING
 from payonce.services.payouts.reconciliation import COMPARE
-from payonce.services.payouts.store import payouts as store
-from payonce.services.payouts.store import swaps as swap_store
+from payonce.services.payouts.store import payouts, swaps
 from payonce.services.payouts.store.currencies import ask_for_list, write_list
 from payonce.vendors.changenow.port import ChangeNow, ExchangeRefused
 
@@ -64,8 +63,8 @@ async def put_back_payouts(work: Work) -> None:
             sorted(UNDER_WAY), FORGOTTEN_AFTER_S, PUT_BACK_MAX,
         )  # fmt: skip
         for row in rows:
-            payout = await store.locked(tx, row["id"])
-            await sending.resume(tx, payout)
+            payout = await payouts.locked(tx, row["id"])
+            await next_messages.resume(tx, payout)
             log.warning("payout_put_back", payout=payout.id, state=payout.state.value)
             await note(
                 tx.connection, "payouts.put_back", payout.id, f"it was {payout.state} and had no message",
@@ -92,9 +91,9 @@ async def _look_at_what_is_paid(tx: Tx) -> None:
         FORGOTTEN_AFTER_S, PUT_BACK_MAX,
     )  # fmt: skip
     for swap_id in dict.fromkeys(row["id"] for row in rows):
-        swap = await swap_store.swap(tx, swap_id)
-        lead = await store.payout_by_unique_id(tx, swap.unique_id)
-        await sending.send_look(tx, lead, swap)
+        swap = await swaps.swap(tx, swap_id)
+        lead = await payouts.payout_by_unique_id(tx, swap.unique_id)
+        await next_messages.send_look(tx, lead, swap)
         log.warning("payout_put_back", payout=lead.id, swap=swap.id)
         await note(
             tx.connection, "payouts.put_back", lead.id, f"swap {swap.id} was {swap.state} and had no message",
@@ -113,9 +112,9 @@ async def _keep_what_is_parked(tx: Tx) -> None:
         sorted(UNDER_WAY), PUT_BACK_MAX,
     )  # fmt: skip
     for row in rows:
-        cause = (row["cause"] or "no reason given")[: store.CAUSE_MAX_LENGTH]
+        cause = (row["cause"] or "no reason given")[: payouts.CAUSE_MAX_LENGTH]
         reason = f"{cause}; its message is parked: release it when the cause is gone"
-        await store.keep(tx, payout_from(row), Hold.GAVE_UP, reason, as_state=State.REVIEW)
+        await payouts.keep(tx, payout_from(row), Hold.GAVE_UP, reason, as_state=State.REVIEW)
 
 
 _MESSAGES: Final = f"""

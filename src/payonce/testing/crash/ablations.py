@@ -11,7 +11,7 @@ from uuid import UUID
 
 import msgspec
 
-from payonce.engine import controls as brakes
+from payonce.engine import controls
 from payonce.engine.controls import actions
 from payonce.engine.database import commits
 from payonce.engine.database.connections import Database
@@ -274,7 +274,7 @@ def commit_looked_up_by_its_id() -> None:
 
 def sent_in_quarantine() -> None:
     """Whoever has connected to the new primary goes on as if nothing could be lost."""
-    put(child, "SEND_CHECKS", brakes.CHECKS)
+    put(child, "SEND_CHECKS", controls.CHECKS)
 
 
 LOST_COMMIT: Final = Ablation(

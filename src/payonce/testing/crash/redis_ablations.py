@@ -6,8 +6,7 @@ from typing import Any, Final
 from payonce.engine.messages.model import Claim, Ending, Settlement
 from payonce.engine.messages.ports import Exchange
 from payonce.engine.outbox import Fate, settle_kept
-from payonce.queues.redis import RedisQueue, pull
-from payonce.queues.redis import durable_copy as kept
+from payonce.queues.redis import RedisQueue, durable_copy, pull
 from payonce.queues.redis.keys import main_key
 from payonce.queues.redis.refill import Refilled
 from payonce.testing.crash import on_redis
@@ -32,8 +31,8 @@ def redis_alone_is_asked() -> None:
     """No row and no id in PostgreSQL stops a run, as with any queue that only has its own leases. The look before a run
     is taken out too: by itself it saves runs that would come to nothing, since whatever they send or end is refused."""
 
-    async def all_of_them(database: Any, claims: Sequence[Any]) -> kept.Checked:
-        return kept.Checked(claims, (), ())
+    async def all_of_them(database: Any, claims: Sequence[Any]) -> durable_copy.Checked:
+        return durable_copy.Checked(claims, (), ())
 
     put(pull, "check", all_of_them)
 

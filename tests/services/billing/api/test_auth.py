@@ -10,7 +10,7 @@ import pytest
 
 from payonce.engine.operators import Role, add_person, log_in, passwords
 from payonce.engine.operators.login_limits import ADDRESS_FAILURES_MAX, FAILURES_MAX, WINDOW_S
-from payonce.services.billing.subscriptions.store import refresh_tokens as logins
+from payonce.services.billing.subscriptions.store import refresh_tokens
 from payonce.services.billing.subscriptions.store.accounts import AccountVersions, set_role
 from payonce.services.billing.token_versions import KNOWN_FOR_S, KNOWN_MAX
 from payonce.testing import Clock
@@ -182,7 +182,7 @@ async def test_of_two_who_come_with_one_token_at_once_one_gets_in_and_the_login_
 async def test_refresh_tokens_end_by_the_clock_of_the_store(counter: OpenCounter) -> None:
     async with counter() as ask, Clock.open(ask.scratch.owner_url) as clock:
         token = (await ask.post(REGISTER, ADA)).json["refresh_token"]
-        await clock.advance(logins.REFRESH_DAYS * 86_400 + 1)
+        await clock.advance(refresh_tokens.REFRESH_DAYS * 86_400 + 1)
         assert (await ask.post(REFRESH, {"refresh_token": token})).status == 401
 
 

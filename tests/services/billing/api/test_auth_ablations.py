@@ -7,8 +7,7 @@ import pytest
 from payonce.engine.operators import passwords
 from payonce.http.kit import attempts
 from payonce.services.billing import callers, tokens
-from payonce.services.billing.subscriptions.store import accounts
-from payonce.services.billing.subscriptions.store import refresh_tokens as logins
+from payonce.services.billing.subscriptions.store import accounts, refresh_tokens
 from tests.ablations import Ablations, cases, given, missed, patched
 from tests.services.billing.api import test_auth, test_callers
 from tests.services.billing.api.conftest import OpenCounter
@@ -33,7 +32,7 @@ async def unchecked(password: str, stored: str | None) -> bool:
 
 ABLATIONS: Ablations = {
     "the end of a family whose token came twice": (
-        patched(logins, "_end_family", nothing),
+        patched(refresh_tokens, "_end_family", nothing),
         [
             given(test_auth.test_a_refresh_token_that_comes_twice_ends_its_login_and_no_other),
             given(test_auth.test_of_two_who_come_with_one_token_at_once_one_gets_in_and_the_login_ends),

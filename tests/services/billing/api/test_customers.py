@@ -9,7 +9,7 @@ import pytest
 from payonce.engine.audit import Severity
 from payonce.services.billing.scopes import CHARGE, OPERATE, READ
 from payonce.services.billing.subscriptions.api import invoices
-from payonce.services.billing.subscriptions.pdf import render as document
+from payonce.services.billing.subscriptions.pdf import render
 from payonce.services.billing.subscriptions.pdf.glyphs import Fonts
 from payonce.services.billing.subscriptions.pdf.render import Party, Printable
 from payonce.services.billing.subscriptions.store.customers import EXTERNAL_ID_MAX_CHARS
@@ -290,7 +290,7 @@ async def test_an_invoice_names_the_customer_as_they_were_when_it_was_issued(
 
     def to_pdf(printable: Printable, fonts: Fonts) -> bytes:
         printed.append(printable)
-        return document.to_pdf(printable, fonts)
+        return render.to_pdf(printable, fonts)
 
     monkeypatch.setattr(invoices, "to_pdf", to_pdf)
     async with shop() as ask:

@@ -8,8 +8,7 @@ from payonce.engine.messages.transaction import Tx
 from payonce.services.billing.subscriptions.model import Account
 from payonce.services.billing.subscriptions.store import customers, password_tokens
 from tests.ablations import Ablations, cases, given, missed, patched
-from tests.services.billing.api import test_customers as of_customers
-from tests.services.billing.api import test_password_tokens as of_passwords
+from tests.services.billing.api import test_customers, test_password_tokens
 from tests.services.billing.api.conftest import OpenCounter
 
 
@@ -30,23 +29,23 @@ ANY_TOKEN = """
     select a.id from subscriptions.password_tokens t join subscriptions.accounts a on a.id = t.account_id
     where t.digest = $1 and ($2 = a.role or true)"""
 
-GOOD_UNTIL_USED = of_passwords.test_a_token_that_is_no_longer_good_changes_nothing
+GOOD_UNTIL_USED = test_password_tokens.test_a_token_that_is_no_longer_good_changes_nothing
 
 ABLATIONS: Ablations = {
     "the check of the revision": (
         patched(customers, "edit", _edit_of_any_revision),
         [
-            given(of_customers.test_an_edit_changes_what_it_names_and_a_stale_one_nothing),
-            given(of_customers.test_of_many_edits_of_one_revision_one_is_made),
+            given(test_customers.test_an_edit_changes_what_it_names_and_a_stale_one_nothing),
+            given(test_customers.test_of_many_edits_of_one_revision_one_is_made),
         ],
     ),
     "the events of customers": (
         patched(customers, "tell_customer", _nothing),
-        [given(of_customers.test_webhooks_hear_of_every_new_and_edited_customer)],
+        [given(test_customers.test_webhooks_hear_of_every_new_and_edited_customer)],
     ),
     "the role that customers have": (
         patched(customers, "CUSTOMER", "operator"),
-        [given(of_customers.test_pages_hold_every_customer_once_and_no_operator)],
+        [given(test_customers.test_pages_hold_every_customer_once_and_no_operator)],
     ),
     "the conditions of a password token": (
         patched(password_tokens, "_GOOD", ANY_TOKEN),
@@ -54,7 +53,7 @@ ABLATIONS: Ablations = {
     ),
     "the end of logins with a new password": (
         patched(password_tokens, "end_refreshing", _nothing),
-        [given(of_passwords.test_a_new_password_ends_every_login)],
+        [given(test_password_tokens.test_a_new_password_ends_every_login)],
     ),
 }
 

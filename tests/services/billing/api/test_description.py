@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from schemathesis import GenerationMode
 
-from payonce.engine.operators import login_limits as guesses
+from payonce.engine.operators import login_limits
 from payonce.http.kit import attempts
 from payonce.http.server import listening
-from payonce.services.billing.payments.api import payment_end as waiting
+from payonce.services.billing.payments.api import payment_end
 from tests.services.billing.api.conftest import OpenShop
 from tests.services.billing.api.counter import PASSWORD
 from tests.services.billing.api.test_ownership import things_of
@@ -45,8 +45,8 @@ async def try_all(shop: OpenShop, mode: GenerationMode, examples: int, monkeypat
     # Wrong tokens and passwords are among what is tried; that they are bounded is shown elsewhere.
     monkeypatch.setattr(attempts, "FAILURES_MAX", 1_000_000)
     for bound in ("FAILURES_MAX", "ADDRESS_FAILURES_MAX", "NAME_FAILURES_MAX"):
-        monkeypatch.setattr(guesses, bound, 1_000_000)
-    monkeypatch.setattr(waiting, "WAIT_S", 0.0)
+        monkeypatch.setattr(login_limits, bound, 1_000_000)
+    monkeypatch.setattr(payment_end, "WAIT_S", 0.0)
     async with shop() as ask:
         ada = await ask.customer("ada@example.com")
         known = {**await things_of(ada), "plan_id": "basic", "queue": "q:sub:clock", "feature": "projects",

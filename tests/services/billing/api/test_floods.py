@@ -17,8 +17,7 @@ from payonce.http.server import bound, served
 from payonce.kit.http import HttpClient
 from payonce.services.billing import callers
 from payonce.services.billing.subscriptions.resources import subscribing
-from payonce.services.billing.subscriptions.store import accounts
-from payonce.services.billing.subscriptions.store import refresh_tokens as logins
+from payonce.services.billing.subscriptions.store import accounts, refresh_tokens
 from payonce.settings import load_settings
 from payonce.testing import Clock
 from tests.ablations import Ablations, cases, given, missed, patched
@@ -34,7 +33,7 @@ MOST, CROWD = 3, 8
 def _quick_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passwords, "COST", 2**4)
     monkeypatch.setenv("BILLING_REGISTRATIONS_MAX", str(MOST))
-    monkeypatch.setattr(logins, "TOKENS_MAX", MOST)
+    monkeypatch.setattr(refresh_tokens, "TOKENS_MAX", MOST)
 
 
 def person(number: int) -> dict[str, str]:
@@ -207,7 +206,7 @@ ABLATIONS: Ablations = {
         [given(test_of_many_registrations_from_one_address_a_few_are_carried_out)],
     ),
     "the bound on tokens": (
-        patched(logins, "take_turn", _nothing),
+        patched(refresh_tokens, "take_turn", _nothing),
         [given(test_one_account_gets_so_many_tokens_and_keeps_the_last_of_them)],
     ),
 }

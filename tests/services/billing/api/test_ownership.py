@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from payonce.services.billing import SCOPES, callers
-from payonce.services.billing.payments.api import payment_end as waiting
+from payonce.services.billing.payments.api import payment_end
 from payonce.services.billing.subscriptions.api import subscriptions
 from tests.ablations import patched
 from tests.services.billing.api.conftest import OpenShop
@@ -47,7 +47,7 @@ BODIES: dict[str, dict[str, Any]] = {
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     # Nobody works on what a probe would order, so nobody waits for it.
-    monkeypatch.setattr(waiting, "WAIT_S", 0.0)
+    monkeypatch.setattr(payment_end, "WAIT_S", 0.0)
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,7 @@ import asyncio
 
 import pytest
 
-from payonce.engine.operators import login_limits as guesses
-from payonce.engine.operators import passwords
+from payonce.engine.operators import login_limits, passwords
 from payonce.services.billing.scopes import OPERATE, READ
 from payonce.services.billing.subscriptions.store.password_tokens import LIFETIME_HOURS
 from payonce.testing import Clock
@@ -91,7 +90,7 @@ async def test_of_two_who_use_one_token_at_once_one_sets_the_password(counter: O
 async def test_a_new_password_forgives_the_guesses_before(
     counter: OpenCounter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guesses, "FAILURES_MAX", 2)
+    monkeypatch.setattr(login_limits, "FAILURES_MAX", 2)
     async with counter() as ask:
         shop, account_id = await opened(ask)
         assert [await log_in(ask, "a password that is wrong") for _ in range(3)] == [401, 401, 429]

@@ -12,7 +12,7 @@ from standardwebhooks import Webhook
 from payonce.engine.webhooks import Receiver
 from payonce.kit.webhooks import Secret, signed_headers
 from payonce.services.billing.subscriptions.domain.config import Terms
-from payonce.services.billing.subscriptions.handlers import payment_events as applying
+from payonce.services.billing.subscriptions.handlers import payment_events
 from tests.ablations import patched
 from tests.services.billing.api.conftest import OpenShop
 from tests.services.billing.api.counter import Shop
@@ -166,7 +166,7 @@ async def test_a_change_that_fails_takes_its_event_back_with_it(shop: OpenShop) 
         async def fails(*_: Any) -> None:
             raise OSError("the disk is full")
 
-        with patched(applying, "_paid", fails)():
+        with patched(payment_events, "_paid", fails)():
             assert (await told(ask, body)).status in (500, 503)
         assert await on_record(ask, event) == 0
         assert (await told(ask, body)).json == {"status": "processed"}

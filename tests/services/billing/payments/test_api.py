@@ -10,7 +10,7 @@ from payonce.kit.money import Amount
 from payonce.kit.webhooks import signed_headers
 from payonce.services.billing.payments.ledger import CAPTURED, CLEARING, ONE_OFF
 from payonce.services.billing.payments.model import State
-from payonce.services.billing.payments.store import transactions as store
+from payonce.services.billing.payments.store import transactions
 from payonce.services.billing.scopes import CHARGE, OPERATE, READ
 from payonce.testing import OpenStage
 from tests.services.billing.payments.counter import GATEWAY_SECRET, Counter, open_counter
@@ -215,7 +215,7 @@ async def test_what_came_back_as_credit_is_not_given_back(stage: OpenStage) -> N
         await counter.till.card()
         transaction = await counter.till.charged()
         async with counter.till.s.begin() as tx:
-            await store.note_credit(tx, transaction, 1_812)
+            await transactions.note_credit(tx, transaction, 1_812)
         operator = counter.as_operator()
         for key, amount in (("k1", "29.00"), ("k2", "10.89")):
             refused = await refund(operator, transaction.id, key, amount=amount)
@@ -308,10 +308,10 @@ async def test_only_the_gateway_is_heard(stage: OpenStage) -> None:
 
 
 async def test_no_more_than_so_many_requests_wait(stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
-    from payonce.services.billing.payments.api import payment_end as waiting
+    from payonce.services.billing.payments.api import payment_end
 
-    monkeypatch.setattr(waiting, "WAITING_MAX", 0)
-    monkeypatch.setattr(waiting, "WAIT_S", 50.0)
+    monkeypatch.setattr(payment_end, "WAITING_MAX", 0)
+    monkeypatch.setattr(payment_end, "WAIT_S", 50.0)
     async with open_counter(stage) as counter:
         await counter.till.card()
         async with asyncio.timeout(30):

@@ -8,7 +8,7 @@ import pytest
 from payonce.engine.messages.transaction import Tx
 from payonce.services.billing.payments.ledger import CAPTURED, CLEARING
 from payonce.services.billing.payments.model import State
-from payonce.services.billing.payments.store import transactions as store
+from payonce.services.billing.payments.store import transactions
 from payonce.services.billing.policies import CHARGE_INITIATION
 from payonce.services.billing.wire import Action
 from payonce.testing import OpenStage
@@ -246,7 +246,7 @@ async def test_a_transaction_that_ended_is_not_ended_again_by_a_stale_run(stage:
         transaction = await till.charged()
         with pytest.raises(Exception, match="no longer pending"):
             async with till.s.begin() as tx:
-                await store.end(tx, transaction.id, State.FAILED, None)
+                await transactions.end(tx, transaction.id, State.FAILED, None)
 
 
 async def test_the_order_on_record_has_no_more_of_the_card_than_its_token(stage: OpenStage) -> None:

@@ -1,7 +1,7 @@
 """What a person purges is put back, once; what is old is forgotten."""
 
-from payonce.services.billing.payments import schedules as keeping
-from payonce.services.billing.payments.handlers import refunds as refunding
+from payonce.services.billing.payments import schedules
+from payonce.services.billing.payments.handlers import refunds
 from payonce.services.billing.payments.model import State
 from payonce.services.billing.policies import PAYMENTS_CLOCK
 from payonce.testing import OpenStage
@@ -10,11 +10,11 @@ from tests.services.billing.payments.counter import open_counter
 from tests.services.billing.payments.till import Till, open_till
 
 
-async def look(till: Till, action: str = keeping.PUT_BACK) -> int:
+async def look(till: Till, action: str = schedules.PUT_BACK) -> int:
     """How many messages there are after the janitor has looked."""
     async with till.s.begin() as tx:
         await tx.send(PAYMENTS_CLOCK, {}, action=action)
-    janitor = await till.s.worker(keeping.put_back_payments, keeping.clean_up_payments)
+    janitor = await till.s.worker(schedules.put_back_payments, schedules.clean_up_payments)
     await janitor.step()
     count: int = await till.s.owner.fetchval("select count(*) from payonce.messages")
     return count
@@ -36,10 +36,10 @@ async def test_what_lost_its_message_is_carried_on_once(stage: OpenStage) -> Non
         await till.drain()
         await counter.as_customer().pay()
         async with till.s.begin() as tx:
-            await refunding.ask(tx, transaction.id, None, "a reason", "k")
+            await refunds.ask(tx, transaction.id, None, "a reason", "k")
         await purge(till)
         assert await look(till) == 0, "what is fresh may be between two messages"
-        await till.s.clock.advance(keeping.FORGOTTEN_AFTER_S + 1)
+        await till.s.clock.advance(schedules.FORGOTTEN_AFTER_S + 1)
         put_back = await look(till)
         assert put_back == 3
         assert await look(till) == put_back, "what has a message is left alone"
@@ -56,7 +56,7 @@ async def test_a_charge_in_doubt_that_lost_its_message_is_resolved_and_not_repea
         await till.ask()
         await till.drain()
         await till.s.owner.execute("delete from payonce.messages")
-        await till.s.clock.advance(keeping.FORGOTTEN_AFTER_S + 1)
+        await till.s.clock.advance(schedules.FORGOTTEN_AFTER_S + 1)
         assert await look(till) > 0
         await till.run()
         assert (await till.transaction()).state is State.SUCCEEDED
@@ -70,7 +70,7 @@ async def test_old_attempts_are_forgotten_and_what_they_were_about_is_not(stage:
         await till.run()
         await till.s.clock.advance(91 * 86_400.0)
         await till.card(account_id="acc-2")
-        await look(till, keeping.CLEAN_UP)
+        await look(till, schedules.CLEAN_UP)
         counts = [
             await till.s.owner.fetchval(f"select count(*) from payments.{table}")
             for table in ("webhook_outbound_requests", "notifications")

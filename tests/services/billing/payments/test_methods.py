@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 
 from payonce.kit.outcomes import Invalid, Retry, Stale
-from payonce.services.billing.payments.store import payment_methods as methods
-from payonce.services.billing.payments.store import transactions as store
+from payonce.services.billing.payments.store import payment_methods, transactions
 from payonce.testing import OpenStage, eventually
 from payonce.testing.faults import Fault, Script
 from tests.locks import waits_for_a_lock
@@ -15,7 +14,7 @@ from tests.services.billing.payments.till import PAYS, Till, open_till
 
 
 async def of(till: Till, account_id: str = "acc-1") -> list[tuple[str, bool]]:
-    return [(each.id, each.is_default) for each in await methods.of_account(till.s.read, account_id)]
+    return [(each.id, each.is_default) for each in await payment_methods.of_account(till.s.read, account_id)]
 
 
 async def test_the_first_is_the_default_and_subscriptions_hear_of_it_alone(stage: OpenStage) -> None:
@@ -31,8 +30,8 @@ async def test_a_new_default_is_charged_and_told(stage: OpenStage) -> None:
         await till.card()
         second = await till.card()
         async with till.s.begin() as tx:
-            assert (await methods.make_default(tx, "acc-1", second.id)).notice is not None
-            assert (await methods.make_default(tx, "acc-1", second.id)).notice is None
+            assert (await payment_methods.make_default(tx, "acc-1", second.id)).notice is not None
+            assert (await payment_methods.make_default(tx, "acc-1", second.id)).notice is None
         await till.run()
         assert till.subscriptions.told[-1]["metadata"]["payment_method_id"] == second.id
         assert (await till.charged()).payment_method_id == second.id
@@ -40,9 +39,9 @@ async def test_a_new_default_is_charged_and_told(stage: OpenStage) -> None:
 
 async def test_two_first_cards_in_one_moment_leave_one_default(stage: OpenStage) -> None:
     async with open_till(stage) as till:
-        details = await methods.described(till.client, till.gateway.tokenise(PAYS))
+        details = await payment_methods.described(till.client, till.gateway.tokenise(PAYS))
         async with till.s.begin() as first:
-            await methods.attach(first, "acc-1", details)
+            await payment_methods.attach(first, "acc-1", details)
             second = asyncio.create_task(till.card())
             await eventually(lambda: waits_for_a_lock(till.s))
         await second
@@ -52,23 +51,23 @@ async def test_two_first_cards_in_one_moment_leave_one_default(stage: OpenStage)
 async def test_the_same_token_again_is_the_same_card_and_never_somebody_elses(stage: OpenStage) -> None:
     async with open_till(stage) as till:
         card = await till.card()
-        details = await methods.described(till.client, card.token)
+        details = await payment_methods.described(till.client, card.token)
         async with till.s.begin() as tx:
-            assert (await methods.attach(tx, "acc-1", details)).method.id == card.id
+            assert (await payment_methods.attach(tx, "acc-1", details)).method.id == card.id
             with pytest.raises(Invalid, match="in use already"):
-                await methods.attach(tx, "acc-2", details)
+                await payment_methods.attach(tx, "acc-2", details)
 
 
 async def test_of_two_accounts_with_one_token_at_once_the_second_is_refused_in_a_sentence(stage: OpenStage) -> None:
     async with open_till(stage) as till:
-        details = await methods.described(till.client, till.gateway.tokenise(PAYS))
+        details = await payment_methods.described(till.client, till.gateway.tokenise(PAYS))
 
         async def attach() -> None:
             async with till.s.begin() as tx:
-                await methods.attach(tx, "acc-2", details)
+                await payment_methods.attach(tx, "acc-2", details)
 
         async with till.s.begin() as first:
-            await methods.attach(first, "acc-1", details)
+            await payment_methods.attach(first, "acc-1", details)
             second = asyncio.create_task(attach())
             await eventually(lambda: waits_for_a_lock(till.s))
         with pytest.raises(Invalid, match="in use already"):
@@ -80,7 +79,7 @@ async def test_a_token_that_the_gateway_does_not_know_is_refused(stage: OpenStag
     async with open_till(stage) as till:
         for token in ("pm_nobody", "4242424242424242"):
             with pytest.raises(Invalid, match="knows no such token") as no:
-                await methods.described(till.client, token)
+                await payment_methods.described(till.client, token)
             assert token not in str(no.value)
 
 
@@ -90,14 +89,14 @@ async def test_a_removed_default_leaves_the_newest_of_the_others(stage: OpenStag
         await till.card()
         third = await till.card()
         async with till.s.begin() as tx:
-            await methods.remove(tx, "acc-1", first.id)
+            await payment_methods.remove(tx, "acc-1", first.id)
         assert (await of(till))[0] == (third.id, True)
         assert len(till.subscriptions.told) == 1
         async with till.s.begin() as tx:
-            with pytest.raises(methods.NotThere):
-                await methods.remove(tx, "acc-1", first.id)
-            with pytest.raises(methods.NotThere):
-                await methods.remove(tx, "acc-2", third.id)
+            with pytest.raises(payment_methods.NotThere):
+                await payment_methods.remove(tx, "acc-1", first.id)
+            with pytest.raises(payment_methods.NotThere):
+                await payment_methods.remove(tx, "acc-2", third.id)
 
 
 async def test_a_card_is_not_removed_while_a_charge_is_under_way_on_it(stage: OpenStage) -> None:
@@ -107,10 +106,10 @@ async def test_a_card_is_not_removed_while_a_charge_is_under_way_on_it(stage: Op
         await till.drain()
         async with till.s.begin() as tx:
             with pytest.raises(Stale, match="a charge is under way on it"):
-                await methods.remove(tx, "acc-1", card.id)
+                await payment_methods.remove(tx, "acc-1", card.id)
         await till.run()
         async with till.s.begin() as tx:
-            await methods.remove(tx, "acc-1", card.id)
+            await payment_methods.remove(tx, "acc-1", card.id)
         assert (await till.charged("inv-2")).decline_code == "no_payment_method"
 
 
@@ -122,10 +121,10 @@ async def test_a_charge_that_meets_the_removal_of_its_card_begins_anew(stage: Op
 
         async def begin() -> None:
             async with till.s.begin() as tx:
-                await store.begin(tx, other, store.Card(card.id, card.token, card.brand, card.last4))
+                await transactions.begin(tx, other, transactions.Card(card.id, card.token, card.brand, card.last4))
 
         async with till.s.begin() as removing:
-            await methods.remove(removing, "acc-1", card.id)
+            await payment_methods.remove(removing, "acc-1", card.id)
             beginning = asyncio.create_task(begin())
             await eventually(lambda: waits_for_a_lock(till.s))
         with pytest.raises(Retry, match="the card of another:1 was removed"):
@@ -133,7 +132,7 @@ async def test_a_charge_that_meets_the_removal_of_its_card_begins_anew(stage: Op
 
 
 async def test_no_account_has_more_cards_than_anybody_needs(stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(methods, "METHODS_MAX", 2)
+    monkeypatch.setattr(payment_methods, "METHODS_MAX", 2)
     async with open_till(stage) as till:
         await till.card()
         await till.card()

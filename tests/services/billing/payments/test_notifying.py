@@ -11,7 +11,7 @@ from payonce.engine.messages.ports import Filter
 from payonce.kit.outcomes import Invalid
 from payonce.kit.webhooks import Scheme, Secret, Verified, new_secret, verify
 from payonce.kit.webhooks.signatures import signed_headers
-from payonce.services.billing.payments.handlers import notifications as notifying
+from payonce.services.billing.payments.handlers import notifications
 from payonce.services.billing.payments.handlers.notifications import Notifier
 from payonce.services.billing.payments.model import State
 from payonce.services.billing.policies import SUBSCRIPTION_UPDATE
@@ -135,7 +135,7 @@ async def test_nothing_is_told_before_the_commit(stage: OpenStage, monkeypatch: 
         seen: list[str] = []
         whole = Notifier.post
 
-        async def looks(self: Notifier, due: notifying.Due, *rest: object) -> notifying.Came:
+        async def looks(self: Notifier, due: notifications.Due, *rest: object) -> notifications.Came:
             # Another connection sees what is committed, and nothing else.
             seen.append(await till.s.owner.fetchval("select state from payments.transactions"))
             return await whole(self, due, *rest)  # type: ignore[arg-type]
@@ -181,9 +181,9 @@ def test_we_verify_what_others_sign() -> None:
 async def test_a_slow_receiver_holds_up_no_worker_and_no_more_than_so_many_wait_for_it(
     stage: OpenStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notifying, "AT_ONCE_MAX", 2)
+    monkeypatch.setattr(notifications, "AT_ONCE_MAX", 2)
     # Nothing that the receiver holds is to end by the time.
-    monkeypatch.setattr(notifying, "AT_ONCE_S", 60.0)
+    monkeypatch.setattr(notifications, "AT_ONCE_S", 60.0)
     async with open_till(stage, aside=True) as till:
         held = asyncio.Event()
         whole = till.subscriptions._take

@@ -14,15 +14,12 @@ from payonce.kit.webhooks import Secret, signed_headers
 from payonce.services.billing import card_numbers
 from payonce.services.billing.payments import effects
 from payonce.services.billing.payments.effects import Made
-from payonce.services.billing.payments.handlers import charges as charging
-from payonce.services.billing.payments.handlers import notifications as notifying
-from payonce.services.billing.payments.handlers import refunds as refunding
+from payonce.services.billing.payments.handlers import charges, notifications, refunds
 from payonce.services.billing.payments.handlers.notifications import Due, Notifier
 from payonce.services.billing.payments.ledger import captured
 from payonce.services.billing.payments.model import State, Transaction
 from payonce.services.billing.payments.store import notifications as telling
-from payonce.services.billing.payments.store import payment_methods as methods
-from payonce.services.billing.payments.store import transactions as store
+from payonce.services.billing.payments.store import payment_methods, transactions
 from payonce.services.billing.wire import Charge
 from payonce.testing import OpenStage
 from tests.ablations import Ablations, cases, given, missed, patched
@@ -44,7 +41,7 @@ async def told_before_the_commit(
     notice = telling.of_charge(transaction, None, now)
     assert notice is not None
     async with work.commit() as tx:
-        await store.end(tx, transaction.id, State.SUCCEEDED, notice, gateway_id=made.id)
+        await transactions.end(tx, transaction.id, State.SUCCEEDED, notice, gateway_id=made.id)
         await tx.post(captured(transaction))
         await telling.send(tx, notice)
         await notifier.post(Due(notice.event_id, notice.body, now, now, False, False), "immediate", 0.5)
@@ -89,7 +86,7 @@ ABLATIONS: Ablations = {
         [test_charging.test_a_transaction_that_ended_is_not_ended_again_by_a_stale_run],
     ),
     "one charge of an invoice at a time": (
-        patched(charging, "_scope", lambda _: None),
+        patched(charges, "_scope", lambda _: None),
         [test_charging.test_while_a_try_is_in_doubt_no_other_try_of_its_invoice_goes_out],
     ),
     "the look for what paid it": (
@@ -97,7 +94,7 @@ ABLATIONS: Ablations = {
         [test_charging.test_an_invoice_that_is_paid_is_not_charged_by_a_further_try],
     ),
     "the same order under a key": (
-        patched(charging, "_order", lambda _: ()),
+        patched(charges, "_order", lambda _: ()),
         [given(test_charging.test_another_body_under_the_same_key_is_parked, {"amount_minor": 1})],
     ),
     "the amount of what is found": (
@@ -105,10 +102,10 @@ ABLATIONS: Ablations = {
         [test_charging.test_what_is_found_with_another_amount_is_neither_booked_nor_told],
     ),
     "the pause": (
-        patched(charging, "or_pause", no_pause),
+        patched(charges, "or_pause", no_pause),
         [test_charging.test_a_key_that_the_gateway_does_not_accept_pauses_the_queue_and_loses_nothing],
     ),
-    "telling after the commit": (patched(charging, "_succeed", told_before_the_commit), [nothing_is_told_early]),
+    "telling after the commit": (patched(charges, "_succeed", told_before_the_commit), [nothing_is_told_early]),
     "not telling what was told": (
         lambda: without("n.delivered_at is not null as delivered", "false as delivered"),
         [test_notifying.test_it_arrives_at_once_and_the_queue_finds_it_delivered],
@@ -122,11 +119,11 @@ ABLATIONS: Ablations = {
         [given(test_notifying.test_whatever_is_no_2xx_is_tried_again_by_the_queue, 503)],
     ),
     "the first secret that signs": (
-        patched(notifying, "signed_headers", signed_by_the_last),
+        patched(notifications, "signed_headers", signed_by_the_last),
         [test_notifying.test_the_first_secret_signs_and_every_one_verifies_while_they_are_exchanged],
     ),
     "the lock of an account's cards": (
-        patched(methods, "_lock", no_lock),
+        patched(payment_methods, "_lock", no_lock),
         [test_methods.test_two_first_cards_in_one_moment_leave_one_default],
     ),
     "the hold on the card": (
@@ -138,7 +135,7 @@ ABLATIONS: Ablations = {
         [test_methods.test_a_card_is_not_removed_while_a_charge_is_under_way_on_it],
     ),
     "the refund of a trial": (
-        patched(refunding, "ask", lambda *_: no_lock(*_[:2])),
+        patched(refunds, "ask", lambda *_: no_lock(*_[:2])),
         [test_charging.test_a_trial_is_given_back_and_subscriptions_hear_of_both_in_order],
     ),
     "the door to card numbers": (patched(card_numbers, "_is_suspect", lambda _: False), [refused_at_the_door]),

@@ -7,7 +7,7 @@ import pytest
 
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Invalid
-from payonce.services.billing.payments.handlers import refunds as refunding
+from payonce.services.billing.payments.handlers import refunds
 from payonce.services.billing.payments.ledger import CAPTURED, CLEARING
 from payonce.services.billing.payments.model import Refund, RefundState, State
 from payonce.services.billing.payments.store import refunds as refund_store
@@ -20,7 +20,7 @@ from tests.services.billing.payments.till import AED, DECLINES, PRICE, Till, ope
 
 async def asked(till: Till, transaction_id: str, minor: int | None, key: str = "k") -> Refund:
     async with till.s.begin() as tx:
-        return await refunding.ask(
+        return await refunds.ask(
             tx, transaction_id, None if minor is None else Amount(minor, AED), "asked for", key
         )  # fmt: skip
 
@@ -60,8 +60,8 @@ async def test_the_same_key_is_the_same_refund(stage: OpenStage) -> None:
             await asked(till, transaction.id, 901)
         async with till.s.begin() as tx:
             with pytest.raises(Invalid, match="on record for something else"):
-                await refunding.note_outside(tx, transaction.id, None, "by bank", "k")
-            noted = [await refunding.note_outside(tx, transaction.id, None, "by bank", "k2") for _ in range(2)]
+                await refunds.note_outside(tx, transaction.id, None, "by bank", "k")
+            noted = [await refunds.note_outside(tx, transaction.id, None, "by bank", "k2") for _ in range(2)]
         assert noted[0].id == noted[1].id
 
 
@@ -70,7 +70,7 @@ async def test_two_at_once_never_give_back_more_than_was_captured(stage: OpenSta
         await till.card()
         transaction = await till.charged()
         async with till.s.begin() as tx:
-            await refunding.ask(tx, transaction.id, Amount(2_000, AED), "asked for", "k1")
+            await refunds.ask(tx, transaction.id, Amount(2_000, AED), "asked for", "k1")
             second = asyncio.create_task(asked(till, transaction.id, 2_000, "k2"))
             await eventually(lambda: waits_for_a_lock(till.s), what="a second that waits")
         [came] = await asyncio.gather(second, return_exceptions=True)

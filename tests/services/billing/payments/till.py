@@ -15,13 +15,11 @@ from payonce.engine.webhooks import Received, Receiver
 from payonce.kit.http import HttpClient
 from payonce.kit.money import Amount, well_known
 from payonce.kit.webhooks import Scheme, Secret
-from payonce.services.billing.payments import HANDLERS, SHARED_INVARIANTS
-from payonce.services.billing.payments import ledger as books
+from payonce.services.billing.payments import HANDLERS, SHARED_INVARIANTS, ledger
 from payonce.services.billing.payments.handlers.notifications import Notifier, open_notifier
 from payonce.services.billing.payments.invariants import INVARIANTS as OWN_INVARIANTS
 from payonce.services.billing.payments.model import PaymentMethod, Transaction
-from payonce.services.billing.payments.store import payment_methods as methods
-from payonce.services.billing.payments.store import transactions as store
+from payonce.services.billing.payments.store import payment_methods, transactions
 from payonce.services.billing.policies import CHARGE_INITIATION, QUEUES
 from payonce.services.billing.wire import Action, Charge
 from payonce.testing import OpenStage, Stage
@@ -97,9 +95,9 @@ def _applied(event: dict[str, Any]) -> Posting | None:
     if event["status"] != "success" or event["action"] == "payment_method":
         return None
     amount = Amount.from_decimal(event["amount"], well_known(event["currency"]))
-    lines = moved(amount, books.CAPTURED, "test/applied")
+    lines = moved(amount, ledger.CAPTURED, "test/applied")
     if event["action"] != "refund":
-        lines = moved(amount, "test/applied", books.CAPTURED)
+        lines = moved(amount, "test/applied", ledger.CAPTURED)
     return Posting(f"test:{event['event_id']}", Reference("test", event["event_id"]), lines)
 
 
@@ -117,9 +115,9 @@ class Till:
     async def card(self, number: str = PAYS, account_id: str = "acc-1") -> PaymentMethod:
         """As a customer's browser and then our route do it."""
         token = self.gateway.tokenise(number)
-        details = await methods.described(self.client, token)
+        details = await payment_methods.described(self.client, token)
         async with self.s.begin() as tx:
-            attached = await methods.attach(tx, account_id, details)
+            attached = await payment_methods.attach(tx, account_id, details)
         await self.notifier.at_once(attached.notice)
         return attached.method
 
@@ -141,7 +139,7 @@ class Till:
         await self.s.drain(self.worker)
 
     async def transaction(self, invoice: str = "inv-1", generation: int = 1) -> Transaction:
-        found = await store.by_charge_key(self.s.read, f"{invoice}:{generation}")
+        found = await transactions.by_charge_key(self.s.read, f"{invoice}:{generation}")
         assert found is not None
         return found
 

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from payonce.kit.money import Amount
 from payonce.services.billing.subscriptions.domain.calendar import Interval, Unit
 from payonce.services.billing.subscriptions.domain.refusals import Conflict
-from payonce.services.billing.subscriptions.handlers import plan_changes as changing
-from payonce.services.billing.subscriptions.handlers import usage_sync
+from payonce.services.billing.subscriptions.handlers import plan_changes, usage_sync
 from payonce.services.billing.subscriptions.handlers.plan_changes import When
 from payonce.services.billing.subscriptions.model import Subscription
 from payonce.services.billing.subscriptions.store import plans, usage
@@ -62,7 +61,7 @@ def uses(delta: int) -> Step:
 def change_to(plan: str) -> Step:
     async def change(house: House, subscription: Subscription, event: str) -> None:
         async with house.s.begin() as tx:
-            await changing.ask_for_plan(tx, None, subscription.id, plan, When.NOW)
+            await plan_changes.ask_for_plan(tx, None, subscription.id, plan, When.NOW)
 
     return change
 

@@ -6,10 +6,9 @@ from fractions import Fraction
 
 import pytest
 
-from payonce.services.billing.subscriptions.handlers import settlement as settling
+from payonce.services.billing.subscriptions.handlers import settlement
 from payonce.services.billing.subscriptions.handlers.plan_changes import When
-from payonce.services.billing.subscriptions.store import subscriptions as store
-from payonce.services.billing.subscriptions.store import usage
+from payonce.services.billing.subscriptions.store import subscriptions, usage
 from payonce.services.billing.subscriptions.store.usage import NotCounted
 from payonce.testing import OpenStage, eventually
 from tests.locks import apart, waits_for_a_lock
@@ -68,7 +67,7 @@ async def test_without_it_every_change_is_a_whole_allowance(stage: OpenStage, mo
     async def leave_it(*_: object) -> None:
         return
 
-    monkeypatch.setattr(settling, "_take_use_along", leave_it)
+    monkeypatch.setattr(settlement, "_take_use_along", leave_it)
     async with open_house(stage) as house:
         assert await changed_to_and_fro(house) == 20_000
 
@@ -79,7 +78,7 @@ async def test_who_counts_while_the_period_is_left_counts_in_the_new_one(stage: 
         await subscribe(s)
         await usage.use(s.read, "anna", CALLS, 10, "e-1")
         await renew(s)
-        before = await store.find(s.read, "of-anna")
+        before = await subscriptions.find(s.read, "of-anna")
         assert before is not None
         middle = SECOND + (THIRD - SECOND) / 2
         async with s.begin() as tx:

@@ -7,7 +7,7 @@ import pytest
 
 from payonce.engine.audit import notes
 from payonce.services.billing.policies import BILLING_CLOCK
-from payonce.services.billing.subscriptions import schedules as keeping
+from payonce.services.billing.subscriptions import schedules
 from payonce.services.billing.subscriptions.model import Subscription
 from payonce.services.billing.subscriptions.store import usage
 from payonce.services.billing.subscriptions.store.usage import NotCounted
@@ -25,7 +25,7 @@ LOST: Final = {
 
 async def put_back(house: House) -> list[str]:
     async with house.s.begin() as tx:
-        await tx.send(BILLING_CLOCK, {}, action=keeping.PUT_BACK)
+        await tx.send(BILLING_CLOCK, {}, action=schedules.PUT_BACK)
     await house.drain()
     return [each.text for each in await notes(house.s.read, location="billing.put_back")]
 

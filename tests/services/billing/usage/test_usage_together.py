@@ -6,7 +6,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from payonce.services.billing.subscriptions.api import usage_batch as usage_together
+from payonce.services.billing.subscriptions.api import usage_batch
 from payonce.services.billing.subscriptions.api.usage_batch import BATCH_MAX, CALLS_MAX, Together
 from payonce.services.billing.subscriptions.store.usage import Counted, NotCounted, Why
 from payonce.testing import OpenStage, Stage, eventually
@@ -133,7 +133,7 @@ async def test_whoever_went_away_meanwhile_was_counted_all_the_same(stage: OpenS
 
 
 async def test_over_the_limit_is_refused_in_company_too(stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usage_together, "BATCH_MAX", 7)
+    monkeypatch.setattr(usage_batch, "BATCH_MAX", 7)
     async with stage() as s:
         await subscribe(s)
         processes = [Together(s.read) for _ in range(3)]

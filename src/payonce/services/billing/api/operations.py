@@ -5,7 +5,7 @@ from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Depends, Path, Query, Response
 
-from payonce.engine.messages import job_log as joblog
+from payonce.engine.messages import job_log
 from payonce.engine.messages.transaction import Tx
 from payonce.http.health import Depths, QueueDepth
 from payonce.http.jobs import Ended, JobPage, shown_jobs
@@ -83,7 +83,7 @@ def _add_looking(routes: APIRouter) -> None:
         opened(desk, Tokens)
         if queue is not None:
             _check_ours(queue)
-        found = await joblog.recent(
+        found = await job_log.recent(
             desk.read, queues=OURS if queue is None else (queue,), status=status, action=action,
             correlation_id=correlation_id, idempotency_key=idempotency_key, since=since, until=until, limit=limit,
             before_id=before,

@@ -4,8 +4,7 @@ from typing import Final
 
 import typer
 
-from payonce.services.billing.cli import credit as billing_credit
-from payonce.services.billing.cli import plans as billing_plans
+from payonce.services.billing.cli import credit, plans
 
 HELP: Final = """Look after the plans of billing and the credit of its customers.
 
@@ -17,5 +16,5 @@ Examples:
 """
 
 commands = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
-commands.add_typer(billing_plans.commands, name="plans")
-commands.add_typer(billing_credit.commands, name="credit")
+commands.add_typer(plans.commands, name="plans")
+commands.add_typer(credit.commands, name="credit")

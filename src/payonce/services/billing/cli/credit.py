@@ -42,12 +42,12 @@ def show_credit(customer: CustomerArgument, limit: LimitOption = 50, as_json: Js
     """The balance, and the newest entries that it is the sum of."""
 
     async def act() -> None:
-        from payonce.services.billing.subscriptions.store import credit as credit_store
+        from payonce.services.billing.subscriptions.store import credit
 
         async with opened(SUBSCRIPTIONS) as app:
             account_id = await _account(app, customer)
-            balances = await credit_store.balances(app.read, account_id)
-            entries = await credit_store.entries(app.read, account_id, None, limit)
+            balances = await credit.balances(app.read, account_id)
+            entries = await credit.entries(app.read, account_id, None, limit)
         result = {
             "account": account_id, "balances": [_balance(each) for each in balances],
             "entries": [_entry(each) for each in entries],
@@ -113,11 +113,11 @@ def _change(
     async def act() -> None:
         from payonce.engine.controls import ask, preview
         from payonce.services.billing.subscriptions.decisions.credit import ACTION, CreditChange, CreditVerdict
-        from payonce.services.billing.subscriptions.store import credit as credit_store
+        from payonce.services.billing.subscriptions.store import credit
 
         async with opened(SUBSCRIPTIONS) as app:
             account_id = await _account(app, customer)
-            has = await credit_store.balance(app.read, account_id, wanted.asset)
+            has = await credit.balance(app.read, account_id, wanted.asset)
             asked = CreditChange(
                 account_id=account_id, currency=wanted.asset.code, exponent=wanted.asset.exponent, seen=has.revision,
                 verdict=CreditVerdict(verdict), amount_minor=wanted.minor, invoice=invoice, note=why,
@@ -145,11 +145,11 @@ def _tell(end: "Done | Approval", wanted: "Amount", as_json: bool) -> None:
 
 
 async def _account(app: Any, customer: str) -> str:
-    from payonce.services.billing.subscriptions.store import queries as looking
+    from payonce.services.billing.subscriptions.store import queries
 
-    if not await looking.is_installed(app.read):
+    if not await queries.is_installed(app.read):
         raise Invalid("this database has no billing; the first process that runs it makes its tables")
-    found = await looking.customer(app.read, customer)
+    found = await queries.customer(app.read, customer)
     if found is None:
         raise Invalid(f"there is no customer {customer[:100]!r}; give the account's id or its e-mail address")
     return found.id

@@ -12,9 +12,7 @@ from payonce.kit.money import Amount, Asset, asset_of
 from payonce.kit.outcomes import Invalid, PayonceError, Retry, Stale
 from payonce.services.billing.console.queries import bounded, id_in, nothing_there
 from payonce.services.billing.subscriptions.decisions.credit import ACTION, CreditChange, CreditVerdict
-from payonce.services.billing.subscriptions.store import credit as credit_store
-from payonce.services.billing.subscriptions.store import credit_payouts
-from payonce.services.billing.subscriptions.store import queries as looking
+from payonce.services.billing.subscriptions.store import credit, credit_payouts, queries
 from payonce.services.billing.subscriptions.store.queries import Customer
 
 FIELDS: Final = ("verdict", "currency", "amount", "invoice", "why")
@@ -103,7 +101,7 @@ async def _check(visit: Visit, customer: Customer, given: CreditChange) -> Respo
 
 async def _known(visit: Visit) -> Customer:
     given = id_in(visit, "customer")
-    found = await looking.customer(visit.desk.read, given)
+    found = await queries.customer(visit.desk.read, given)
     if found is None:
         raise nothing_there("customer", given)
     return found
@@ -112,8 +110,8 @@ async def _known(visit: Visit) -> Customer:
 async def _page(visit: Visit, customer: Customer, problem: PayonceError | None = None) -> Response:
     before = number_of(visit.asked, "before")
     async with bounded(visit) as read:
-        balances = await credit_store.balances(read, customer.id)
-        entries = await credit_store.entries(read, customer.id, before, PAGE_ROWS + 1)
+        balances = await credit.balances(read, customer.id)
+        entries = await credit.entries(read, customer.id, before, PAGE_ROWS + 1)
         payouts = await credit_payouts.of_account(read, customer.id, None, PAYOUTS)
     found = [await waiting_about(visit.desk.read, ACTION, f"{customer.id}:{each.amount.asset.code}")
              for each in balances[:CURRENCIES_MAX]]  # fmt: skip

@@ -8,9 +8,9 @@ from payonce.console.forms import PAGE_ROWS, choice_of, name_of, text_of
 from payonce.console.links import link
 from payonce.console.page import Visit
 from payonce.services.billing.console.queries import PAYMENTS, bounded, has, id_in, nothing_there
-from payonce.services.billing.payments.store import queries as at_payments
+from payonce.services.billing.payments.store import queries
 from payonce.services.billing.subscriptions.model import State
-from payonce.services.billing.subscriptions.store import invoice_queries as looking_invoices
+from payonce.services.billing.subscriptions.store import invoice_queries
 from payonce.services.billing.subscriptions.store import queries as looking
 from payonce.services.billing.subscriptions.store.invoice_queries import WantedInvoices
 from payonce.services.billing.subscriptions.store.queries import Wanted
@@ -49,10 +49,10 @@ async def show_customer(visit: Visit) -> Response:
         if customer is None:
             raise nothing_there("customer", given)
         subscriptions = await looking.subscriptions_of(read, customer.id)
-        invoices = await looking_invoices.listed(read, WantedInvoices(account_id=customer.id), None, LAST_ROWS + 1)
+        invoices = await invoice_queries.listed(read, WantedInvoices(account_id=customer.id), None, LAST_ROWS + 1)
         credit = await looking.credit(read, customer.id)
-        cards = await at_payments.cards(read, customer.id) if with_payments else []
-        charges = await at_payments.charges_of_account(read, customer.id, LAST_ROWS + 1) if with_payments else []
+        cards = await queries.cards(read, customer.id) if with_payments else []
+        charges = await queries.charges_of_account(read, customer.id, LAST_ROWS + 1) if with_payments else []
     return visit.page(
         "billing_customer.html", customer.email, customer=customer, subscriptions=subscriptions, credit=credit,
         invoices=invoices[:LAST_ROWS], more_invoices=len(invoices) > LAST_ROWS, cards=cards,

@@ -12,9 +12,9 @@ from payonce.engine.audit import notes
 from payonce.engine.ledger.model import Reads
 from payonce.services.billing.console.queries import SUBSCRIPTIONS, bounded, has, id_in, nothing_there
 from payonce.services.billing.payments.decisions import resend
-from payonce.services.billing.payments.store import queries as looking
+from payonce.services.billing.payments.store import queries
 from payonce.services.billing.payments.store.queries import Delivery
-from payonce.services.billing.subscriptions.store import invoice_queries as looking_invoices
+from payonce.services.billing.subscriptions.store import invoice_queries
 
 CHOICES: Final = {"all": None, "waiting": False, "delivered": True}
 
@@ -25,10 +25,10 @@ async def list_deliveries(visit: Visit) -> Response:
     reference, before = name_of(asked, "reference"), name_of(asked, "before")
     with_taken = await has(visit, SUBSCRIPTIONS)
     async with bounded(visit) as read:
-        waiting, oldest = await looking.undelivered(read)
-        found = await looking.deliveries(read, CHOICES[chosen], reference, before, PAGE_ROWS + 1)
+        waiting, oldest = await queries.undelivered(read)
+        found = await queries.deliveries(read, CHOICES[chosen], reference, before, PAGE_ROWS + 1)
         rows = found[:PAGE_ROWS]
-        taken = await looking_invoices.received(read, [each.event_id for each in rows]) if with_taken else {}
+        taken = await invoice_queries.received(read, [each.event_id for each in rows]) if with_taken else {}
     typed, here = {"reference": text_of(asked, "reference")}, "/billing/deliveries"
     return visit.page(
         "billing_deliveries.html", "Deliveries", rows=rows, taken=taken, chosen=chosen, choices=tuple(CHOICES),
@@ -52,8 +52,8 @@ async def show_delivery(visit: Visit) -> Response:
     async with bounded(visit) as read:
         delivery = await _known(visit, read)
         said = await notes(read, reference=delivery.event_id, limit=PAGE_ROWS)
-        attempts = await looking.attempts(read, delivery.event_id)
-        received = await looking_invoices.received(read, [delivery.event_id]) if with_taken else {}
+        attempts = await queries.attempts(read, delivery.event_id)
+        received = await invoice_queries.received(read, [delivery.event_id]) if with_taken else {}
     return visit.page(
         "billing_delivery.html", f"Notification {delivery.event_id}", delivery=delivery, attempts=attempts,
         taken=received.get(delivery.event_id), with_taken=with_taken,
@@ -63,7 +63,7 @@ async def show_delivery(visit: Visit) -> Response:
 
 async def _known(visit: Visit, read: Reads) -> Delivery:
     given = id_in(visit, "notification")
-    found = await looking.delivery(read, given)
+    found = await queries.delivery(read, given)
     if found is None:
         raise nothing_there("notification", given)
     return found

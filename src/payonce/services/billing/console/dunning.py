@@ -7,7 +7,7 @@ from payonce.console.links import link
 from payonce.console.page import Visit
 from payonce.services.billing.console.queries import bounded
 from payonce.services.billing.subscriptions.model import State
-from payonce.services.billing.subscriptions.store import queries as looking
+from payonce.services.billing.subscriptions.store import queries
 from payonce.services.billing.subscriptions.store.queries import OVERDUE
 
 
@@ -16,9 +16,9 @@ async def show_dunning(visit: Visit) -> Response:
     after = name_of(visit.asked, "after")
     state = None if chosen == "all" else State(chosen)
     async with bounded(visit) as read:
-        totals = await looking.overdue_totals(read)
-        found = await looking.overdue(read, state, after, PAGE_ROWS + 1)
-        declines = await looking.overdue_declines(read, state)
+        totals = await queries.overdue_totals(read)
+        found = await queries.overdue(read, state, after, PAGE_ROWS + 1)
+        declines = await queries.overdue_declines(read, state)
     rows, here = found[:PAGE_ROWS], "/billing/dunning"
     return visit.page(
         "billing_dunning.html", "Dunning", rows=rows, chosen=chosen, totals=totals,

@@ -8,10 +8,9 @@ from starlette.responses import Response
 from payonce.console.forms import choice_of
 from payonce.console.page import Visit
 from payonce.services.billing.console.queries import PAYMENTS, bounded, has
-from payonce.services.billing.payments.store import queries as at_payments
+from payonce.services.billing.payments.store import queries
 from payonce.services.billing.payments.store.queries import Day
-from payonce.services.billing.subscriptions.store import figures
-from payonce.services.billing.subscriptions.store import monthly_figures as figures_kept
+from payonce.services.billing.subscriptions.store import figures, monthly_figures
 from payonce.services.billing.subscriptions.store.figures import Month
 
 WINDOWS: Final = {"6m": 6, "12m": 12, "36m": 36}
@@ -28,11 +27,11 @@ async def show_figures(visit: Visit) -> Response:
         names = tuple(asset.code for asset in assets)
         currency = choice_of(visit.asked, "currency", names, names[0]) if names else ""
         asset = next((each for each in assets if each.code == currency), None)
-        months = [] if asset is None else await figures_kept.months(
+        months = [] if asset is None else await monthly_figures.months(
             read, WINDOWS[window], asset, on_test_clocks=who == WHO[1])  # fmt: skip
         shown = asset if with_payments else None
-        days = [] if shown is None else await at_payments.days(read, DAYS, shown)
-        declines = {} if shown is None else await at_payments.declines(read, DAYS, shown)
+        days = [] if shown is None else await queries.days(read, DAYS, shown)
+        declines = {} if shown is None else await queries.declines(read, DAYS, shown)
     some = any(each.running or each.won or each.lost for each in months)
     return visit.page(
         "billing_figures.html", "Billing in figures", window=window, windows=tuple(WINDOWS), who=who, everybody=WHO,

@@ -11,11 +11,11 @@ from payonce.engine.controls import waiting_about
 from payonce.kit.outcomes import Invalid, PayonceError, Stale
 from payonce.services.billing.console.queries import PAYMENTS, bounded, has, id_in, nothing_there
 from payonce.services.billing.payments.decisions import ACTION as REFUND
-from payonce.services.billing.payments.store import queries as at_payments
+from payonce.services.billing.payments.store import queries
 from payonce.services.billing.subscriptions.domain.config import Terms
 from payonce.services.billing.subscriptions.model import InvoiceState
 from payonce.services.billing.subscriptions.pdf.operator_copy import on_paper
-from payonce.services.billing.subscriptions.store import invoice_queries as looking_invoices
+from payonce.services.billing.subscriptions.store import invoice_queries
 from payonce.services.billing.subscriptions.store.invoice_queries import Bill, WantedInvoices
 from payonce.services.billing.wire import Action
 
@@ -34,8 +34,8 @@ async def list_invoices(visit: Visit) -> Response:
     )  # fmt: skip
     before = name_of(asked, "before")
     async with bounded(visit) as read:
-        sums = await looking_invoices.sums(read, wanted)
-        found = await looking_invoices.listed(read, wanted, before, PAGE_ROWS + 1)
+        sums = await invoice_queries.sums(read, wanted)
+        found = await invoice_queries.listed(read, wanted, before, PAGE_ROWS + 1)
     rows, typed = found[:PAGE_ROWS], {name: text_of(asked, name) for name in FILTERS}
     here = "/billing/invoices"
     return visit.page(
@@ -67,7 +67,7 @@ async def print_invoice(visit: Visit) -> Response:
 async def known_invoice(visit: Visit) -> Bill:
     """The one that the address names, by id or number."""
     given = id_in(visit, "invoice")
-    found = await looking_invoices.invoice(visit.desk.read, given)
+    found = await invoice_queries.invoice(visit.desk.read, given)
     if found is None:
         raise nothing_there("invoice", given)
     return found
@@ -76,8 +76,8 @@ async def known_invoice(visit: Visit) -> Bill:
 async def invoice_page(visit: Visit, bill: Bill, problem: PayonceError | None = None) -> Response:
     with_payments = await has(visit, PAYMENTS)
     async with bounded(visit) as read:
-        notes = await looking_invoices.credit_notes(read, bill)
-        charges = await at_payments.charges_of_invoice(read, bill.id) if with_payments else []
+        notes = await invoice_queries.credit_notes(read, bill)
+        charges = await queries.charges_of_invoice(read, bill.id) if with_payments else []
     waiting = [found for each in charges if (found := await waiting_about(visit.desk.read, REFUND, each.id))]
     may_go_back = [each for each in charges if each.left.minor] if REFUND in visit.desk.actions and not waiting else []
     status = 200 if problem is None else 409 if isinstance(problem, Stale) else 400

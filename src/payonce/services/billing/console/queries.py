@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from payonce.console.page import Handler, Visit
 from payonce.kit.outcomes import Invalid
-from payonce.services.billing.payments.store import queries as at_payments
+from payonce.services.billing.payments.store import queries
 from payonce.services.billing.subscriptions.store import queries as looking
 from payonce.services.payouts.console.queries import bounded
 
@@ -15,7 +15,7 @@ __all__ = ["PAYMENTS", "SUBSCRIPTIONS", "bounded", "has", "id_in", "nothing_ther
 
 ID_MAX_LENGTH: Final = 200
 SUBSCRIPTIONS, PAYMENTS = "billing.subscriptions", "billing.payments"
-INSTALLED: Final = {SUBSCRIPTIONS: looking.is_installed, PAYMENTS: at_payments.is_installed}
+INSTALLED: Final = {SUBSCRIPTIONS: looking.is_installed, PAYMENTS: queries.is_installed}
 ELSEWHERE: Final = "{role} has a database of its own; look in the console of a process that runs it"
 ABSENT: Final = "this database has no billing; the first process that runs it makes its tables"
 

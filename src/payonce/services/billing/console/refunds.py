@@ -11,7 +11,7 @@ from payonce.kit.money import Amount
 from payonce.kit.outcomes import Invalid, PayonceError, Retry, Stale
 from payonce.services.billing.console.invoices import invoice_page, known_invoice
 from payonce.services.billing.payments.decisions import ACTION, GiveBack
-from payonce.services.billing.payments.store import queries as looking
+from payonce.services.billing.payments.store import queries
 from payonce.services.billing.payments.store.queries import Charged
 from payonce.services.billing.subscriptions.store.invoice_queries import Bill
 
@@ -40,7 +40,7 @@ async def refund(visit: Visit) -> Response:
 
 async def _charge(visit: Visit, bill: Bill) -> Charged:
     named = text_of(visit.form, "charge")
-    charges = await looking.charges_of_invoice(visit.desk.read, bill.id)
+    charges = await queries.charges_of_invoice(visit.desk.read, bill.id)
     found = [each for each in charges if each.id == named]
     if not found:
         raise Invalid(f"invoice {bill.number} has no charge {named[:40]!r}; load the page again")

@@ -11,10 +11,9 @@ from payonce.engine.controls import Done, ask, preview, waiting_about
 from payonce.engine.monitoring.timeline import Kind, story
 from payonce.kit.outcomes import Invalid, PayonceError, Retry, Stale
 from payonce.services.billing.console.queries import PAYMENTS, bounded, has, id_in, nothing_there
-from payonce.services.billing.payments.store import queries as at_payments
-from payonce.services.billing.payments.store import timeline as of_payments
+from payonce.services.billing.payments.store import queries, timeline
 from payonce.services.billing.subscriptions.decisions.subscriptions import ACTION, Decision, Verdict, open_verdicts
-from payonce.services.billing.subscriptions.store import invoice_queries as looking_invoices
+from payonce.services.billing.subscriptions.store import invoice_queries
 from payonce.services.billing.subscriptions.store import queries as looking
 from payonce.services.billing.subscriptions.store import timeline as of_subscriptions
 from payonce.services.billing.subscriptions.store.invoice_queries import WantedInvoices
@@ -107,10 +106,10 @@ async def _known(visit: Visit) -> Seen:
 async def _page(visit: Visit, seen: Seen, problem: PayonceError | None = None) -> Response:
     with_payments = await has(visit, PAYMENTS)
     async with bounded(visit) as read:
-        invoices = await looking_invoices.listed(read, WantedInvoices(reference=seen.id), None, INVOICES)
-        owed = await looking_invoices.owed(read, seen.id)
-        charged = await at_payments.charges_of_subscription(read, seen.id) if with_payments else []
-        told = await at_payments.told_of(read, charged) if with_payments else []
+        invoices = await invoice_queries.listed(read, WantedInvoices(reference=seen.id), None, INVOICES)
+        owed = await invoice_queries.owed(read, seen.id)
+        charged = await queries.charges_of_subscription(read, seen.id) if with_payments else []
+        told = await queries.told_of(read, charged) if with_payments else []
         own, cut = await of_subscriptions.facts(read, seen, [each.event_id for each in told])
         engine = await story(read, seen.id)
     waiting = await waiting_about(visit.desk.read, ACTION, seen.id)
@@ -120,7 +119,7 @@ async def _page(visit: Visit, seen: Seen, problem: PayonceError | None = None) -
     status = 200 if problem is None else 409 if isinstance(problem, Stale) else 400
     return visit.page(
         "billing_subscription.html", f"Subscription {seen.id}", status=status, seen=seen, invoices=invoices, owed=owed,
-        scenes=sorted([*own, *of_payments.facts(charged, told), *scenes], key=_at), truncated=cut or engine.truncated,
+        scenes=sorted([*own, *timeline.facts(charged, told), *scenes], key=_at), truncated=cut or engine.truncated,
         waiting=waiting, choices=[(each, *CHOICES[each]) for each in verdicts],
         problem="" if problem is None else str(problem), typed={name: text_of(visit.form, name) for name in FIELDS},
     )  # fmt: skip

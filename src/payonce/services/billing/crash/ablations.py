@@ -7,10 +7,7 @@ import msgspec
 from payonce.engine.messages.transaction import Tx
 from payonce.kit.ids import new_id
 from payonce.services.billing import wire
-from payonce.services.billing.subscriptions.handlers import invoices as issuing
-from payonce.services.billing.subscriptions.handlers import payment_events as applying
-from payonce.services.billing.subscriptions.handlers import plan_change_billing
-from payonce.services.billing.subscriptions.handlers import renewals as renewing
+from payonce.services.billing.subscriptions.handlers import invoices, payment_events, plan_change_billing, renewals
 from payonce.services.billing.subscriptions.handlers.payment_events import PROCESSED, Applied
 from payonce.services.billing.subscriptions.store.subscriptions import Standing
 from payonce.services.billing.wire import Notification
@@ -36,7 +33,7 @@ def no_generation_in_the_key() -> None:
         return invoice_id
 
     put(wire, "charge_key", by_invoice_alone)
-    put(issuing, "charge_key", by_invoice_alone)
+    put(invoices, "charge_key", by_invoice_alone)
 
 
 def another_key_for_every_charge() -> None:
@@ -62,7 +59,7 @@ def events_applied_as_often_as_they_come() -> None:
     """The event is written down, and nobody looks whether it was there."""
 
     async def apply_again(tx: Tx, notification: Notification) -> Applied:
-        problem = await applying._follow(tx, notification)
+        problem = await payment_events._follow(tx, notification)
         await tx.execute(
             """
             insert into subscriptions.payment_webhook_requests
@@ -74,12 +71,12 @@ def events_applied_as_often_as_they_come() -> None:
         )  # fmt: skip
         return Applied(PROCESSED, problem)
 
-    put(applying, "apply", apply_again)
+    put(payment_events, "apply", apply_again)
 
 
 def event_before_its_change() -> None:
     """The event is on record at once, and the change follows in a second transaction."""
-    apply = applying.apply
+    apply = payment_events.apply
 
     async def apply_later(tx: Tx, notification: Notification) -> Applied:
         connection = tx.connection
@@ -87,7 +84,7 @@ def event_before_its_change() -> None:
             "select true from subscriptions.payment_webhook_requests where event_id = $1", notification.event_id
         )
         if known:
-            return Applied(applying.DUPLICATE)
+            return Applied(payment_events.DUPLICATE)
         await tx.execute(
             """
             insert into subscriptions.payment_webhook_requests (event_id, payload, processed, processed_at)
@@ -102,18 +99,18 @@ def event_before_its_change() -> None:
         )
         return await apply(tx, notification)
 
-    put(applying, "apply", apply_later)
+    put(payment_events, "apply", apply_later)
 
 
 def periods_not_counted() -> None:
     """Whoever asks for a renewal gets one."""
-    renew = renewing._renew
+    renew = renewals._renew
 
     async def renew_whatever_is_next(tx: Tx, standing: Standing, number: int) -> None:
         await renew(tx, standing, standing.subscription.period + 1)
 
-    put(renewing, "_renew", renew_whatever_is_next)
-    put(renewing, "is_due", lambda *_: True)
+    put(renewals, "_renew", renew_whatever_is_next)
+    put(renewals, "is_due", lambda *_: True)
 
 
 def changes_beside_an_open_invoice() -> None:

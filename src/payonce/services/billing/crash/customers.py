@@ -16,9 +16,9 @@ from payonce.kit.money import well_known
 from payonce.kit.outcomes import Invalid
 from payonce.services.billing.subscriptions.decisions.credit import CreditChange, CreditVerdict, changing_credit
 from payonce.services.billing.subscriptions.domain.refusals import Conflict
-from payonce.services.billing.subscriptions.handlers import plan_changes as changing
+from payonce.services.billing.subscriptions.handlers import plan_changes
 from payonce.services.billing.subscriptions.handlers.plan_changes import When
-from payonce.services.billing.subscriptions.store import credit as credit_store
+from payonce.services.billing.subscriptions.store import credit
 
 PERSON: Final = Policy("billing-crash:person", max_attempts=6, backoff=Exponential(10.0, 2.0, 300.0, 5.0))
 PAY_OUT: Final = "pay_out"
@@ -42,14 +42,15 @@ async def expire(work: Work) -> None:
 async def change(work: Work) -> None:
     """Of the plan, now."""
     await _carry_out(
-        work, lambda tx, asked: changing.ask_for_plan(tx, None, asked["subscription_id"], asked["plan_id"], When.NOW)
-    )  # fmt: skip
+        work,
+        lambda tx, asked: plan_changes.ask_for_plan(tx, None, asked["subscription_id"], asked["plan_id"], When.NOW),
+    )
 
 
 @handles(PERSON, CANCEL)
 async def cancel(work: Work) -> None:
     """With the end of the period."""
-    await _carry_out(work, lambda tx, asked: changing.cancel(tx, None, asked["subscription_id"], When.PERIOD_END))
+    await _carry_out(work, lambda tx, asked: plan_changes.cancel(tx, None, asked["subscription_id"], When.PERIOD_END))
 
 
 CARRIED_OUT: Final = (pay_out, expire, change, cancel)
@@ -64,7 +65,7 @@ async def _carry_out(work: Work, act: Callable[[Tx, Any], Awaitable[object]]) ->
 
 async def _decide(tx: Tx, verdict: CreditVerdict, account_id: str, minor: int | None) -> None:
     asset = well_known("AED")
-    has = await credit_store.opened(tx, account_id, asset)
+    has = await credit.opened(tx, account_id, asset)
     asked = CreditChange(
         account_id=account_id, currency=asset.code, exponent=asset.exponent, seen=has.revision, verdict=verdict,
         amount_minor=has.amount.minor if minor is None else minor, note="they wrote to us",

@@ -20,8 +20,8 @@ from payonce.services.billing.crash.scenarios import (
     change_later,
 )
 from payonce.services.billing.policies import BILLING_CLOCK
-from payonce.services.billing.subscriptions import schedules as keeping
-from payonce.services.billing.subscriptions.handlers import new_subscriptions as starting
+from payonce.services.billing.subscriptions import schedules
+from payonce.services.billing.subscriptions.handlers import new_subscriptions
 from payonce.services.billing.wire import Action
 
 INITIAL: Final = ("initial", 0, BASIC)
@@ -38,13 +38,13 @@ class CanceledChange(BillingScenario):
         )
 
     async def _begin(self, tx: Tx, now: datetime) -> None:
-        await starting.start(tx, ACCOUNT, "basic", self.name)
+        await new_subscriptions.start(tx, ACCOUNT, "basic", self.name)
         about, delay_s = {"subscription_id": self.name}, CHANGED_AFTER.total_seconds()
         await tx.send(
             PERSON, {**about, "plan_id": "pro"}, action=CHANGE, correlation_id=self.name, delay_s=delay_s
         )  # fmt: skip
         await tx.send(PERSON, about, action=CANCEL, correlation_id="cancel", delay_s=delay_s)
-        await tx.send(BILLING_CLOCK, {}, action=keeping.RENEW, correlation_id="due", delay_s=RENEWED_AFTER_S)
+        await tx.send(BILLING_CLOCK, {}, action=schedules.RENEW, correlation_id="due", delay_s=RENEWED_AFTER_S)
 
 
 class RenewedChange(BillingScenario):
@@ -61,9 +61,9 @@ class RenewedChange(BillingScenario):
         )
 
     async def _begin(self, tx: Tx, now: datetime) -> None:
-        await starting.start(tx, ACCOUNT, "basic", self.name)
+        await new_subscriptions.start(tx, ACCOUNT, "basic", self.name)
         await change_later(tx, self.name, "pro-v1", Action.UPGRADE, now, RENEWED_AFTER_S)
-        await tx.send(BILLING_CLOCK, {}, action=keeping.RENEW, correlation_id="due", delay_s=RENEWED_AFTER_S)
+        await tx.send(BILLING_CLOCK, {}, action=schedules.RENEW, correlation_id="due", delay_s=RENEWED_AFTER_S)
 
 
 class SharedCredit(BillingScenario):
@@ -88,7 +88,7 @@ class SharedCredit(BillingScenario):
             PERSON, {**about, "minor": PAID_OUT}, action=PAY_OUT, correlation_id="pay-out", delay_s=RENEWED_AFTER_S
         )  # fmt: skip
         await tx.send(PERSON, about, action=EXPIRE, correlation_id="expire", delay_s=RENEWED_AFTER_S)
-        await tx.send(BILLING_CLOCK, {}, action=keeping.RENEW, correlation_id="due", delay_s=RENEWED_AFTER_S)
+        await tx.send(BILLING_CLOCK, {}, action=schedules.RENEW, correlation_id="due", delay_s=RENEWED_AFTER_S)
 
 
 RACES: Final = (CanceledChange(), RenewedChange(), SharedCredit())

@@ -26,8 +26,8 @@ from payonce.services.billing.crash.customers import CARRIED_OUT, PAY_OUT, PERSO
 from payonce.services.billing.crash.notification_route import SECRET, open_door
 from payonce.services.billing.payments.handlers.notifications import Notifier
 from payonce.services.billing.policies import BILLING_CLOCK, PAYMENT_INITIATION, PLAN_CHANGE
-from payonce.services.billing.subscriptions import schedules as keeping
-from payonce.services.billing.subscriptions.handlers import new_subscriptions as starting
+from payonce.services.billing.subscriptions import schedules
+from payonce.services.billing.subscriptions.handlers import new_subscriptions
 from payonce.services.billing.wire import Action
 from payonce.testing.crash.scenario import Twists
 from payonce.vendors.gateway.client import GatewayClient
@@ -280,7 +280,7 @@ class Trial(BillingScenario):
         super().__init__("billing-trial", Ending("trialing", "trial-v1", [("trial", 0, TRIAL)], given_back=TRIAL))
 
     async def _begin(self, tx: Tx, now: datetime) -> None:
-        await starting.start_trial(tx, ACCOUNT, "trial", self.name)
+        await new_subscriptions.start_trial(tx, ACCOUNT, "trial", self.name)
 
 
 class Renewal(BillingScenario):
@@ -295,14 +295,16 @@ class Renewal(BillingScenario):
         )  # fmt: skip
 
     async def _begin(self, tx: Tx, now: datetime) -> None:
-        await starting.start(tx, ACCOUNT, "basic", self.name)
+        await new_subscriptions.start(tx, ACCOUNT, "basic", self.name)
         for look, delay_s in (("due", RENEWED_AFTER_S), ("dunned", DUNNED_AFTER_S)):
-            await tx.send(BILLING_CLOCK, {}, action=keeping.RENEW, correlation_id=look, delay_s=delay_s)
+            await tx.send(BILLING_CLOCK, {}, action=schedules.RENEW, correlation_id=look, delay_s=delay_s)
         await tx.send(
             PAYMENT_INITIATION, {"subscription_id": self.name, "period": 1}, action=Action.RENEWAL,
             correlation_id="by-hand", delay_s=ASKED_AGAIN_AFTER_S,
         )  # fmt: skip
-        await tx.send(BILLING_CLOCK, {}, action=keeping.EARN, correlation_id="revenue", delay_s=ASKED_AGAIN_AFTER_S + 1)
+        await tx.send(
+            BILLING_CLOCK, {}, action=schedules.EARN, correlation_id="revenue", delay_s=ASKED_AGAIN_AFTER_S + 1
+        )
 
 
 class ChangeOfPlan(BillingScenario):
@@ -313,7 +315,7 @@ class ChangeOfPlan(BillingScenario):
         super().__init__("billing-change", Ending("active", "pro-v1", paid))
 
     async def _begin(self, tx: Tx, now: datetime) -> None:
-        await starting.start(tx, ACCOUNT, "basic", self.name)
+        await new_subscriptions.start(tx, ACCOUNT, "basic", self.name)
         await change_later(tx, self.name, "pro-v1", Action.UPGRADE, now, CHANGED_AFTER.total_seconds())
 
 
@@ -332,13 +334,13 @@ class Credit(BillingScenario):
             delay_s=CHANGED_AFTER.total_seconds() + DAY_S,
         )  # fmt: skip
         await tx.send(
-            BILLING_CLOCK, {}, action=keeping.RENEW, correlation_id="due", delay_s=RENEWED_AFTER_S
+            BILLING_CLOCK, {}, action=schedules.RENEW, correlation_id="due", delay_s=RENEWED_AFTER_S
         )  # fmt: skip
 
 
 async def begin_with_credit(tx: Tx, now: datetime, subscription_id: str) -> None:
     """A subscription that gets CREDIT, seven days into its period."""
-    await starting.start(tx, ACCOUNT, "pro", subscription_id)
+    await new_subscriptions.start(tx, ACCOUNT, "pro", subscription_id)
     await change_later(tx, subscription_id, "basic-v1", Action.DOWNGRADE, now, CHANGED_AFTER.total_seconds())
 
 

@@ -11,9 +11,9 @@ from payonce.engine.messages.ports import Admin
 from payonce.engine.messages.transaction import Tx
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Invalid, Stale
-from payonce.services.billing.payments.handlers import refunds as refunding
+from payonce.services.billing.payments.handlers import refunds
 from payonce.services.billing.payments.model import Transaction
-from payonce.services.billing.payments.store import transactions as store
+from payonce.services.billing.payments.store import transactions
 from payonce.services.billing.policies import SUBSCRIPTION_UPDATE
 
 ACTION: Final = "refund charge"
@@ -67,7 +67,7 @@ async def _weigh(tx: Tx, asked: GiveBack) -> Weighed:
 
 
 async def _execute(tx: Tx, asked: GiveBack, by: str) -> dict[str, Any]:
-    transaction = await store.locked(tx, asked.transaction_id)
+    transaction = await transactions.locked(tx, asked.transaction_id)
     if transaction is None:
         raise Invalid(f"there is no charge {asked.transaction_id[:100]!r}")
     if transaction.left.minor != asked.left_minor:
@@ -76,13 +76,13 @@ async def _execute(tx: Tx, asked: GiveBack, by: str) -> dict[str, Any]:
     # By its number, behind the lock: a refund that failed may be asked for again.
     number = await tx.fetchval("select count(*) from payments.refunds where transaction_id = $1", transaction.id)
     key = f"person:{transaction.id}:{number}"
-    give_back = refunding.note_outside if asked.outside else refunding.ask
+    give_back = refunds.note_outside if asked.outside else refunds.ask
     refund = await give_back(tx, transaction.id, amount, asked.note[:REASON_MAX_LENGTH], key)
     return {"refund": refund.id, "amount": refund.amount.to_text(), "state": refund.state.value}
 
 
 async def _known(tx: Tx, transaction_id: str) -> Transaction:
-    found = await store.find(tx, transaction_id)
+    found = await transactions.find(tx, transaction_id)
     if found is None:
         raise Invalid(f"there is no charge {transaction_id[:100]!r}")
     return found
@@ -90,6 +90,6 @@ async def _known(tx: Tx, transaction_id: str) -> Transaction:
 
 def _amount(transaction: Transaction, asked: GiveBack) -> Amount:
     if asked.beyond_credit:
-        raise refunding.came_back_as_credit(transaction)
+        raise refunds.came_back_as_credit(transaction)
     minor = asked.amount_minor
-    return refunding.chosen(transaction, None if minor is None else Amount(minor, transaction.amount.asset))
+    return refunds.chosen(transaction, None if minor is None else Amount(minor, transaction.amount.asset))

@@ -18,14 +18,16 @@ from payonce.services.billing.policies import (
     SUBSCRIPTION_UPDATE,
     TRIAL_PAYMENT,
 )
-from payonce.services.billing.subscriptions.handlers import invoices as issuing
-from payonce.services.billing.subscriptions.handlers import payment_events as applying
+from payonce.services.billing.subscriptions.handlers import invoices, payment_events, plan_migrations, revenue
 from payonce.services.billing.subscriptions.handlers import plan_changes as changing
-from payonce.services.billing.subscriptions.handlers import plan_migrations
-from payonce.services.billing.subscriptions.handlers import revenue as recognising
 from payonce.services.billing.subscriptions.handlers.payments_relay import RELAY
-from payonce.services.billing.subscriptions.store import allowance_windows, credit_payouts, plan_changes, plans
-from payonce.services.billing.subscriptions.store import due_work as falling_due
+from payonce.services.billing.subscriptions.store import (
+    allowance_windows,
+    credit_payouts,
+    due_work,
+    plan_changes,
+    plans,
+)
 from payonce.services.billing.subscriptions.store import invoices as invoice_store
 from payonce.services.billing.subscriptions.store.test_clock_wakeup import MOVE, wake
 from payonce.services.billing.wire import Action
@@ -59,7 +61,7 @@ log = get_logger(__name__)
 async def renew_due(work: Work) -> None:
     """Puts what has fallen due, and looks again at once when there was more than one go takes."""
     async with work.commit() as tx:
-        if await falling_due.take_due(tx, falling_due.TAKEN_MAX) >= falling_due.TAKEN_MAX:
+        if await due_work.take_due(tx, due_work.TAKEN_MAX) >= due_work.TAKEN_MAX:
             await tx.send(BILLING_CLOCK, {}, action=RENEW)
         rows = await tx.fetch(
             """
@@ -78,7 +80,7 @@ async def renew_due(work: Work) -> None:
 @handles(BILLING_CLOCK, EARN)
 async def earn_revenue(work: Work) -> None:
     async with work.commit() as tx:
-        if await recognising.earn_due(tx, recognising.COUNTED_MAX) >= recognising.COUNTED_MAX:
+        if await revenue.earn_due(tx, revenue.COUNTED_MAX) >= revenue.COUNTED_MAX:
             await tx.send(BILLING_CLOCK, {}, action=EARN)
 
 
@@ -214,7 +216,7 @@ async def _put_back_charges(tx: Tx) -> None:
     for row in rows:
         invoice = await invoice_store.find(tx, row["id"])
         if invoice is not None and invoice.charging:
-            sent = await issuing.send_charge(tx, invoice, again=True)
+            sent = await invoices.send_charge(tx, invoice, again=True)
             await _asked_again(tx, sent, row["subscription_id"], f"invoice {invoice.number} was being charged")
 
 
@@ -237,7 +239,7 @@ async def _put_back_refunds(tx: Tx) -> None:
     )  # fmt: skip
     for row in rows:
         about = row["subscription_id"]
-        sent = await applying.ask_back(tx, row["transaction_id"], row["reason"], about, again=True)
+        sent = await payment_events.ask_back(tx, row["transaction_id"], row["reason"], about, again=True)
         await _asked_again(tx, sent, about, f"the refund of late payment {row['transaction_id']} was asked for")
 
 

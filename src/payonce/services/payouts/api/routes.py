@@ -22,7 +22,7 @@ from payonce.http.kit.problems import Problem, not_found, responses
 from payonce.http.kit.values import PAGE_DEFAULT, Asked, Limit, Moment, Note, no_such_parameters, wrong_query
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Invalid, Stale
-from payonce.services.payouts.api import quotes as quoting
+from payonce.services.payouts.api import quotes
 from payonce.services.payouts.api.statement import statement
 from payonce.services.payouts.api.webhook import SIGNATURE_HEADER, NotTaken, read_webhook, refuse_direct
 from payonce.services.payouts.decisions.payouts import ACTION, Decision, Verdict
@@ -33,7 +33,7 @@ from payonce.services.payouts.handlers.wallet import HostWallet
 from payonce.services.payouts.model import USDT, Payout, State
 from payonce.services.payouts.scopes import DECIDE, READ
 from payonce.services.payouts.store import payouts as store
-from payonce.services.payouts.store import queries as looking
+from payonce.services.payouts.store import queries
 from payonce.services.payouts.store import swaps as swap_store
 from payonce.services.payouts.store.orders import Taken, check_currency, receive
 from payonce.services.payouts.store.write_counts import counted
@@ -200,7 +200,7 @@ def _add_intake(routes: APIRouter) -> None:
         if (refusal := refuse_direct(terms, *coin)) is not None:
             raise Problem(422, refusal)
         host = None if terms.external_hostpay else _resource(desk, HostWallet)
-        found = await quoting.quote(changenow, host, terms, amount, *coin)
+        found = await quotes.quote(changenow, host, terms, amount, *coin)
         return QuoteDocument(**found)
 
 
@@ -222,7 +222,7 @@ def _add_reading(routes: APIRouter) -> None:
                 wallet_address=each.wallet_address, extra_id=each.extra_id, payouts=each.payouts,
                 value_eth=each.value.to_text(), since=each.since,
             )
-            for each in await looking.accumulated(desk.read)
+            for each in await queries.accumulated(desk.read)
         ]  # fmt: skip
 
     @routes.get(f"{PREFIX}/statement.csv", summary="Payouts of a time as a table", responses=READS,

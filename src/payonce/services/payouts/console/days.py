@@ -9,7 +9,7 @@ from payonce.console.forms import choice_of
 from payonce.console.page import Visit
 from payonce.kit.money import Amount
 from payonce.services.payouts.console.queries import bounded
-from payonce.services.payouts.store import queries as looking
+from payonce.services.payouts.store import queries
 from payonce.services.payouts.store.queries import Day
 
 WINDOWS: Final = {"7d": 7, "30d": 30, "90d": 90}
@@ -21,7 +21,7 @@ COUNTS: Final = ("received", "finished", "under_way", "with_people", "ended_othe
 async def show_days(visit: Visit) -> Response:
     window = choice_of(visit.asked, "window", tuple(WINDOWS), "30d")
     async with bounded(visit) as read:
-        found = await looking.days(read, WINDOWS[window])
+        found = await queries.days(read, WINDOWS[window])
     return visit.page(
         "payouts_days.html", "Payouts by day", window=window, windows=tuple(WINDOWS), days=list(reversed(found)),
         chart=columns(found), units=CHART_UNITS, some=any(each.received for each in found),

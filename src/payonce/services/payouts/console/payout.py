@@ -14,7 +14,7 @@ from payonce.kit.outcomes import Invalid, PayonceError, Retry, Stale
 from payonce.services.payouts.console.queries import bounded, payout_of
 from payonce.services.payouts.decisions.payouts import ACTION, Decision, Verdict
 from payonce.services.payouts.model import Hold, Payout
-from payonce.services.payouts.store import timeline as telling
+from payonce.services.payouts.store import timeline
 
 ABOVE_LIMIT: Final = "pay above limit"
 """What hostpay asks people for; its subject is the payout that leads the swap, by its unique_id."""
@@ -137,28 +137,28 @@ async def _check(visit: Visit, payout: Payout, given: Decision) -> Response:
 
 async def _page(visit: Visit, payout: Payout, problem: PayonceError | None = None) -> Response:
     async with bounded(visit) as read:
-        swaps = await telling.carried(read, payout)
-        facts = await telling.facts(read, payout, swaps)
+        swaps = await timeline.carried(read, payout)
+        facts = await timeline.facts(read, payout, swaps)
         told = await story(read, payout.id)
         if not told.scenes and payout.trace_id is not None:
             told = await story(read, payout.trace_id)
-        reviews = await telling.effects_in_review(read, swaps)
+        reviews = await timeline.effects_in_review(read, swaps)
     waiting = await _waiting(visit.desk.read, payout, swaps)
     # Postings and notes are among the facts, by what they are about: those of a batch have another trace.
     scenes = [scene for scene in told.scenes if scene.kind not in (Kind.POSTING, Kind.NOTE)]
-    verdicts = [] if waiting or ACTION not in visit.desk.actions else telling.open_verdicts(payout, swaps)
+    verdicts = [] if waiting or ACTION not in visit.desk.actions else timeline.open_verdicts(payout, swaps)
     status = 200 if problem is None else 409 if isinstance(problem, Stale) else 400
     return visit.page(
         "payout.html", f"Payout {payout.unique_id}", status=status, payout=payout, swaps=swaps, waiting=waiting,
         reviews=reviews, scenes=sorted([*facts, *scenes], key=_at), truncated=told.truncated,
         choices=[(each, *CHOICES[each]) for each in verdicts],
         next_step=None if payout.hold is None else NEXT_STEP[payout.hold],
-        seen=payout.revision, problem="" if problem is None else str(problem), shown=telling.shown,
+        seen=payout.revision, problem="" if problem is None else str(problem), shown=timeline.shown,
         typed={name: text_of(visit.form, name) for name in FIELDS},
     )  # fmt: skip
 
 
-async def _waiting(read: Reader, payout: Payout, swaps: list[telling.Carried]) -> Approval | None:
+async def _waiting(read: Reader, payout: Payout, swaps: list[timeline.Carried]) -> Approval | None:
     """What a second person has to decide first."""
     subjects = [(ACTION, payout.id), *((ABOVE_LIMIT, lead) for lead in {each.swap.unique_id: None for each in swaps})]
     for action, subject in subjects:

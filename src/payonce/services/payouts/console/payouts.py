@@ -14,7 +14,7 @@ from payonce.services.payouts.console.payout import decide, show_payout
 from payonce.services.payouts.console.queries import bounded, where_installed
 from payonce.services.payouts.console.waiting import show_waiting
 from payonce.services.payouts.model import State
-from payonce.services.payouts.store import queries as looking
+from payonce.services.payouts.store import queries
 from payonce.services.payouts.store.queries import WITH_PEOPLE, Wanted
 
 FILTERS: Final = ("reference", "currency", "network", "wallet", "channel", "user", "since", "until")
@@ -38,8 +38,8 @@ async def list_payouts(visit: Visit) -> Response:
     )
     before = name_of(asked, "before")
     async with bounded(visit) as read:
-        totals = await looking.totals(read, wanted)
-        found = await looking.listed(read, wanted, before, PAGE_ROWS + 1)
+        totals = await queries.totals(read, wanted)
+        found = await queries.listed(read, wanted, before, PAGE_ROWS + 1)
     rows, typed = found[:PAGE_ROWS], {name: text_of(asked, name) for name in FILTERS}
     return visit.page(
         "payouts.html", "Payouts", rows=rows, typed=typed, chosen=state, totals=totals,

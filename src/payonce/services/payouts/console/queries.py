@@ -11,7 +11,7 @@ from starlette.responses import Response
 from payonce.console.page import Handler, Visit
 from payonce.kit.outcomes import Invalid
 from payonce.services.payouts.model import Payout
-from payonce.services.payouts.store import queries as looking
+from payonce.services.payouts.store import queries
 from payonce.services.payouts.store.queries import Wanted
 
 LOOK_LIMIT_MS: Final = 5_000
@@ -23,7 +23,7 @@ def where_installed(title: str, handler: Handler) -> Handler:
     """A page that says so where there are no payouts, and a form that is refused there."""
 
     async def endpoint(visit: Visit) -> Response:
-        if await looking.is_installed(visit.desk.read):
+        if await queries.is_installed(visit.desk.read):
             return await handler(visit)
         if visit.request.method == "POST":
             raise Invalid(ABSENT)
@@ -49,7 +49,7 @@ async def bounded(visit: Visit) -> AsyncIterator[Any]:
 async def payout_of(visit: Visit) -> Payout:
     """The one that the address names, by any of its names."""
     given = str(visit.path["id"])
-    found = await looking.listed(visit.desk.read, Wanted(reference=given), None, 1) if _may_be(given) else []
+    found = await queries.listed(visit.desk.read, Wanted(reference=given), None, 1) if _may_be(given) else []
     if not found:
         raise HTTPException(404, f"there is no payout {given[:ID_MAX_LENGTH]!r}; find it in the list of payouts")
     return found[0]

@@ -9,7 +9,7 @@ from payonce.console.links import link
 from payonce.console.page import Visit
 from payonce.kit.money import Amount
 from payonce.services.payouts.console.queries import bounded
-from payonce.services.payouts.store import queries as looking
+from payonce.services.payouts.store import queries
 from payonce.services.payouts.store.minimums import minimums
 from payonce.services.payouts.store.queries import Client
 
@@ -37,7 +37,7 @@ class Waits:
 async def show_waiting(visit: Visit) -> Response:
     """Not renewed by itself: each look asks the exchange."""
     async with bounded(visit) as read:
-        clients = await looking.accumulated(read, PAGE_ROWS + 1)
+        clients = await queries.accumulated(read, PAGE_ROWS + 1)
     shown = clients[:PAGE_ROWS]
     least = await minimums(visit.desk.resources, [(each.payout_currency, each.payout_network) for each in shown])
     rows = [

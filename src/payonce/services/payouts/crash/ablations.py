@@ -11,14 +11,12 @@ from payonce.queues.cloudtasks import queue as queues
 from payonce.queues.cloudtasks import statements
 from payonce.queues.cloudtasks.queue import CloudTasksQueue
 from payonce.queues.cloudtasks.refill import Keeper
-from payonce.services.payouts.handlers import hostpay
-from payonce.services.payouts.handlers import next_messages as sending
-from payonce.services.payouts.handlers import prior_attempts as earlier
+from payonce.services.payouts.handlers import hostpay, next_messages, prior_attempts
 from payonce.services.payouts.handlers.swap_replacement import swap_anew
 from payonce.services.payouts.handlers.wallet import HostWallet, PayDeposit, Sent
 from payonce.services.payouts.messages.tokens.codec import TokenCodec
 from payonce.services.payouts.model import ETH, Payout, SwapState
-from payonce.services.payouts.store import swaps as swap_store
+from payonce.services.payouts.store import swaps
 from payonce.services.payouts.store.swap_details import Seen
 from payonce.services.payouts.store.wallet import PayRequest
 from payonce.testing.crash.ablations import (
@@ -117,14 +115,14 @@ def replaced_although_hostpay_was_told() -> None:
             await pay(work, host, seen)
             return
         async with work.commit() as tx:
-            await swap_store.advance(tx, swap, SwapState.RETURNED, reason="in doubt")
+            await swaps.advance(tx, swap, SwapState.RETURNED, reason="in doubt")
             await swap_anew(tx, swap, "in doubt")
 
     async def not_asked(*about: object) -> str:
         return ""
 
     put(hostpay, "_pay", replace_what_is_in_doubt)
-    put(earlier, "paid_after_all", not_asked)
+    put(prior_attempts, "paid_after_all", not_asked)
 
 
 def lost_tasks_stay_lost() -> None:
@@ -138,7 +136,7 @@ def forgotten_payouts_stay_forgotten() -> None:
     async def nothing(tx: Tx, payout: Payout) -> None:
         return None
 
-    put(sending, "resume", nothing)
+    put(next_messages, "resume", nothing)
 
 
 ABLATIONS: Final = (

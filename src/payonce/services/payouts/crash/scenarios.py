@@ -17,8 +17,7 @@ from payonce.engine.outbox import Relay
 from payonce.kit.http import HttpClient
 from payonce.kit.http.transport import Transport
 from payonce.kit.money import Amount
-from payonce.services.payouts import INVARIANTS
-from payonce.services.payouts import ledger as books
+from payonce.services.payouts import INVARIANTS, ledger
 from payonce.services.payouts.api.webhook import Asked
 from payonce.services.payouts.domain.config import Terms
 from payonce.services.payouts.domain.pricing import fee_and_rest
@@ -162,10 +161,10 @@ class PayoutsScenario:
         states = [State(row["state"]) for row in await read.fetch("select state from payouts.payouts")]
         finished = [State.FINISHED] * len(self._payouts)
         found = [] if states == finished else [f"the payout is {', '.join(states)}"]
-        ours = OPENING + await balance(read, Account(books.HOST_WALLET, ETH))
+        ours = OPENING + await balance(read, Account(ledger.HOST_WALLET, ETH))
         if ours != (theirs := chain.balance(_key().address, ETH)):
             found.append(f"the wallet holds {ours} by our books, and {theirs} by the chain's")
-        for path in (books.AT_EXCHANGE, books.OWED):
+        for path in (ledger.AT_EXCHANGE, ledger.OWED):
             if left := await balance(read, Account(path, ETH)):
                 found.append(f"{left} are left in {path}")
         followed = await read.fetchval(

@@ -14,11 +14,11 @@ from payonce.engine.controls import Action, Weighed, asker_of
 from payonce.engine.messages.ports import Admin
 from payonce.engine.messages.transaction import Tx
 from payonce.kit.outcomes import Invalid, Retry, Stale
-from payonce.services.payouts import ledger as books
+from payonce.services.payouts import ledger
 from payonce.services.payouts.domain.addresses import MEMO_RULE, in_one_spelling, is_memo, key_of, wrong_with
-from payonce.services.payouts.handlers import next_messages as sending
+from payonce.services.payouts.handlers import next_messages
 from payonce.services.payouts.model import BY_EXTERNAL, UNDER_WAY, Hold, Payout, State, Swap, SwapState
-from payonce.services.payouts.store import payouts as store
+from payonce.services.payouts.store import payouts
 from payonce.services.payouts.store import swaps as swap_store
 from payonce.services.payouts.store.wallet_limits import void_clearances
 
@@ -89,7 +89,7 @@ async def _weigh(tx: Tx, asked: Decision) -> Weighed:
 
 async def _execute(tx: Tx, asked: Decision, by: str) -> dict[str, Any]:
     await _known(tx, asked.payout_id)
-    payout = await store.locked(tx, asked.payout_id)
+    payout = await payouts.locked(tx, asked.payout_id)
     if payout.revision != asked.seen:
         raise Stale(f"payout {payout.id} has changed since you looked at it; look again")
     match asked.verdict:
@@ -99,7 +99,7 @@ async def _execute(tx: Tx, asked: Decision, by: str) -> dict[str, Any]:
             after = await _readdress(tx, payout, asked, by)
         case Verdict.HOLD:
             _check(payout, UNDER_WAY, asked.verdict)
-            after = await store.keep(tx, payout, Hold.PERSON, f"{by}: {asked.note}")
+            after = await payouts.keep(tx, payout, Hold.PERSON, f"{by}: {asked.note}")
         case Verdict.REJECT:
             after = await _end(tx, payout, State.REJECTED, asked)
         case Verdict.REFUND:
@@ -115,8 +115,8 @@ async def _release(tx: Tx, payout: Payout, by: str) -> Payout:
     _check(payout, _KEPT, Verdict.RELEASE)
     assert payout.held_from is not None
     await tx.execute("update payouts.payouts set released_by = $2 where id = $1", payout.id, asker_of(by))
-    released = await store.move(tx, payout, payout.held_from)
-    await sending.resume(tx, released)
+    released = await payouts.move(tx, payout, payout.held_from)
+    await next_messages.resume(tx, released)
     return released
 
 
@@ -151,7 +151,7 @@ async def _readdress(tx: Tx, payout: Payout, asked: Decision, by: str) -> Payout
         payout.unique_id, address,
     )  # fmt: skip
     await void_clearances(tx, payout)
-    return await _release(tx, await store.locked(tx, payout.id), by)
+    return await _release(tx, await payouts.locked(tx, payout.id), by)
 
 
 async def _is_host_wallet(tx: Tx, address: str) -> bool:
@@ -209,10 +209,10 @@ async def _end_deposit(tx: Tx, payout: Payout, asked: Decision, by: str) -> Payo
             f"swap {swap.id} was paid by your own GCHostPay, whose wallet is not watched here; write the deposit off, "
             "and then let the payout go on or give the money back"
         )
-    lead = await store.payout_by_unique_id(tx, swap.unique_id)
+    lead = await payouts.payout_by_unique_id(tx, swap.unique_id)
     if asked.verdict is Verdict.WRITE_OFF:
         reason = f"{by}: the deposit of {swap.id} is lost; being looked at once more"
-        await sending.send_written_off(tx, lead, swap, by)
+        await next_messages.send_written_off(tx, lead, swap, by)
     else:
         transaction = (asked.transaction or "").strip().lower()
         if _HASH.fullmatch(transaction) is None:
@@ -220,8 +220,8 @@ async def _end_deposit(tx: Tx, payout: Payout, asked: Decision, by: str) -> Payo
         if owner := await tx.fetchval("select swap_id from payouts.refunds where hash = $1", transaction):
             raise Invalid(f"transaction {transaction} was counted for swap {owner} already; give another one")
         reason = f"{by}: the deposit of {swap.id} came back by {transaction}; being looked for on the chain"
-        await sending.send_returned(tx, lead, swap, transaction)
-    return await store.keep(tx, payout, payout.hold, reason, as_state=payout.state)
+        await next_messages.send_returned(tx, lead, swap, transaction)
+    return await payouts.keep(tx, payout, payout.hold, reason, as_state=payout.state)
 
 
 async def _end_unpaid(tx: Tx, payout: Payout, asked: Decision, by: str) -> Payout:
@@ -242,10 +242,10 @@ async def _end_unpaid(tx: Tx, payout: Payout, asked: Decision, by: str) -> Payou
             f"whether GCHostPay was told of swap {handed[0].id} is not known yet; wait a minute, or answer its effect "
             "first, and decide then"
         )
-    lead = await store.payout_by_unique_id(tx, handed[0].unique_id)
-    await sending.send_unpaid(tx, lead, handed[0], by)
+    lead = await payouts.payout_by_unique_id(tx, handed[0].unique_id)
+    await next_messages.send_unpaid(tx, lead, handed[0], by)
     reason = f"{by}: GCHostPay has not paid {handed[0].id}; the exchange is being asked"
-    return await store.keep(tx, payout, payout.hold, reason, as_state=payout.state)
+    return await payouts.keep(tx, payout, payout.hold, reason, as_state=payout.state)
 
 
 async def _deposited(tx: Tx, payout: Payout, asked: Decision) -> Swap:
@@ -275,9 +275,9 @@ async def _end(tx: Tx, payout: Payout, state: State, asked: Decision) -> Payout:
         if await _is_open(tx, "changenow.create", swap.id):
             raise Invalid(f"whether swap {swap.id} was created is not known yet; wait a minute, and decide then")
         await swap_store.abandon(tx, swap, f"the payout was {state}")
-    account = books.client_account(payout) if payout.state is State.ACCUMULATING else books.OWED
-    after = await store.move(tx, payout, state, reason=asked.note)
-    await tx.post((books.rejected if state is State.REJECTED else books.refunded)(payout, account))
+    account = ledger.client_account(payout) if payout.state is State.ACCUMULATING else ledger.OWED
+    after = await payouts.move(tx, payout, state, reason=asked.note)
+    await tx.post((ledger.rejected if state is State.REJECTED else ledger.refunded)(payout, account))
     return after
 
 
@@ -295,7 +295,7 @@ async def _is_open(tx: Tx, kind: str, key: str) -> bool:
 
 async def _known(tx: Tx, payout_id: str) -> Payout:
     try:
-        return await store.payout(tx, payout_id)
+        return await payouts.payout(tx, payout_id)
     except Retry as missing:
         raise Invalid(f"{missing.reason}; GET /v1/payouts lists them") from None
 

@@ -6,14 +6,13 @@ from payonce.engine.messages.transaction import Tx
 from payonce.engine.messages.work import Work, handles
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Unprocessable
-from payonce.services.payouts import ledger as books
+from payonce.services.payouts import ledger
 from payonce.services.payouts.domain.addresses import key_of
-from payonce.services.payouts.handlers import next_messages as sending
+from payonce.services.payouts.handlers import next_messages
 from payonce.services.payouts.handlers.wallet import HostWallet
 from payonce.services.payouts.model import ETH, Payout, State, payout_from
 from payonce.services.payouts.policies import KEEPING
-from payonce.services.payouts.store import payouts as store
-from payonce.services.payouts.store import swaps as swap_store
+from payonce.services.payouts.store import payouts, swaps
 from payonce.services.payouts.store.minimums import taken_now
 from payonce.vendors.changenow.port import ChangeNow, ExchangeRefused, Range
 
@@ -35,8 +34,8 @@ LOOK: Final = "look_for_batches"
 
 async def accumulate(tx: Tx, payout: Payout, swap_id: str) -> None:
     """Leaves it until there is more for the same client, and looks at once whether that is so already."""
-    waiting = await store.move(tx, payout, State.ACCUMULATING)
-    await tx.post(books.accumulated(waiting, swap_id))
+    waiting = await payouts.move(tx, payout, State.ACCUMULATING)
+    await tx.post(ledger.accumulated(waiting, swap_id))
     await _put(tx, waiting, f"batch:{swap_id}:{payout.id}")
 
 
@@ -68,7 +67,7 @@ async def look_for_batches(work: Work) -> None:
 @handles(KEEPING, BATCH)
 async def batch_client(work: Work, changenow: ChangeNow, host: HostWallet | None) -> None:
     """One swap for all that a client is owed, once the exchange takes so much, or it is worth the gas."""
-    of = await store.find(work.read, work.message.correlation_id or "")
+    of = await payouts.find(work.read, work.message.correlation_id or "")
     if of is None:
         raise Unprocessable(f"there is no payout {work.message.correlation_id!r} to batch")
     try:
@@ -108,12 +107,12 @@ def _value(payout: Payout) -> Amount:
 
 
 async def _begin_batch(tx: Tx, chosen: list[Payout]) -> None:
-    priced = [await store.move(tx, payout, State.PRICED) for payout in chosen]
+    priced = [await payouts.move(tx, payout, State.PRICED) for payout in chosen]
     shares = [(payout.id, 1, payout.value) for payout in priced if payout.value is not None]
-    swap = await swap_store.begin_swap(tx, priced[0], 1, shares)
+    swap = await swaps.begin_swap(tx, priced[0], 1, shares)
     for payout in priced:
-        await tx.post(books.batched(payout, swap.id))
-    await sending.send_swap(tx, priced[0], swap)
+        await tx.post(ledger.batched(payout, swap.id))
+    await next_messages.send_swap(tx, priced[0], swap)
 
 
 async def _frozen_lanes(tx: Tx, of: Payout) -> list[str]:

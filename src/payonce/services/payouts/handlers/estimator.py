@@ -8,15 +8,12 @@ from payonce.engine.messages.work import Work, handles
 from payonce.kit.outcomes import Unprocessable
 from payonce.services.payouts.domain.addresses import key_of
 from payonce.services.payouts.domain.config import Terms
-from payonce.services.payouts.handlers import next_messages as sending
-from payonce.services.payouts.handlers import older_services
-from payonce.services.payouts.handlers import refused_key as pausing
+from payonce.services.payouts.handlers import next_messages, older_services, refused_key
 from payonce.services.payouts.handlers.payloads import fields_of, number_of
 from payonce.services.payouts.messages.tokens import hops
 from payonce.services.payouts.model import ETH_NETWORK, ETH_TICKER, USDT_TICKER, Hold, Payout, State
 from payonce.services.payouts.policies import ESTIMATE
-from payonce.services.payouts.store import currencies
-from payonce.services.payouts.store import payouts as store
+from payonce.services.payouts.store import currencies, payouts
 from payonce.vendors.changenow.port import ChangeNow, Code, Estimate, ExchangeRefused, Pair
 
 PRICED_PAIR: Final = Pair(USDT_TICKER, ETH_NETWORK, ETH_TICKER, ETH_NETWORK)
@@ -46,14 +43,14 @@ async def price_payout(work: Work, changenow: ChangeNow, terms: Terms) -> None:
         await _refused(work, payout, no)
         return
     async with work.commit() as tx:
-        put = number_of(work, "put", sending.FIRST)
-        await sending.send_estimated(tx, asked, payout, put, found, asked_at_s)
+        put = number_of(work, "put", next_messages.FIRST)
+        await next_messages.send_estimated(tx, asked, payout, put, found, asked_at_s)
         tx.log("vendor_estimated", payout=payout.id, usdt=str(found.from_amount), eth=str(found.to_amount))
 
 
 async def _payout(work: Work) -> tuple[Payout, int]:
     """And when it was looked up."""
-    found = await store.find_now(work.read, work.message.correlation_id or "")
+    found = await payouts.find_now(work.read, work.message.correlation_id or "")
     if found is None:
         raise Unprocessable(f"there is no payout {work.message.correlation_id!r} to price")
     return found
@@ -65,7 +62,7 @@ async def _is_kept_or_put_back(work: Work, payout: Payout, changenow: ChangeNow,
         # Intake refuses it; a person may have given it before there was a price, with nothing to compare it with.
         reason = "wallet_address is the wallet that pays, which cannot pay itself"
         async with work.commit(rejected=reason) as tx:
-            await store.keep(tx, payout, Hold.BAD_ADDRESS, reason)
+            await payouts.keep(tx, payout, Hold.BAD_ADDRESS, reason)
         return True
     try:
         wrong = await currencies.what_is_wrong(work.read, payout)
@@ -73,12 +70,12 @@ async def _is_kept_or_put_back(work: Work, payout: Payout, changenow: ChangeNow,
         found = await currencies.ask_for_list(changenow)
         async with work.commit() as tx:
             await currencies.write_list(tx, found)
-            await sending.send_estimate(tx, payout, await store.count_put(tx, payout.id))
+            await next_messages.send_estimate(tx, payout, await payouts.count_put(tx, payout.id))
         return True
     if wrong is None:
         return False
     async with work.commit(rejected=wrong.reason) as tx:
-        await store.keep(tx, payout, wrong.hold, wrong.reason)
+        await payouts.keep(tx, payout, wrong.hold, wrong.reason)
     return True
 
 
@@ -101,7 +98,7 @@ async def estimate_rate(changenow: ChangeNow, amount: Decimal) -> Estimate:
 
 async def _refused(work: Work, payout: Payout, no: ExchangeRefused) -> None:
     if no.code is Code.NOT_ALLOWED:
-        await pausing.pause_and_put_back(work, no.reason)
+        await refused_key.pause_and_put_back(work, no.reason)
         return
     # Everything else is about the pair or the amount, and may pass; nothing about it is the payout's fault.
     refusals = number_of(work, REFUSALS, 0) + 1
@@ -110,7 +107,7 @@ async def _refused(work: Work, payout: Payout, no: ExchangeRefused) -> None:
             await _send_again(tx, work, refusals)
         else:
             hold = Hold.PAIR_INACTIVE if no.code is Code.PAIR_INACTIVE else Hold.REFUSED
-            await store.keep(tx, payout, hold, f"the exchange gives no rate: {no.reason}")
+            await payouts.keep(tx, payout, hold, f"the exchange gives no rate: {no.reason}")
 
 
 async def _send_again(tx: Tx, work: Work, refusals: int) -> None:

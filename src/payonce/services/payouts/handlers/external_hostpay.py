@@ -15,8 +15,8 @@ from payonce.engine.messages.work import Work, handles
 from payonce.kit.log import get_logger
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import NotSent, Refused, Retry, Unavailable, Unprocessable
-from payonce.services.payouts import ledger as books
-from payonce.services.payouts.handlers import prior_attempts as earlier
+from payonce.services.payouts import ledger
+from payonce.services.payouts.handlers import prior_attempts
 from payonce.services.payouts.handlers.hostpay import PAID_IN_WITHIN_S, TOO_LATE, UNPAID, not_told, waits_for_us
 from payonce.services.payouts.handlers.next_messages import hostpay_fields
 from payonce.services.payouts.handlers.payment_follow import LOOK_AGAIN_S, SEEN_WITHIN_S
@@ -25,10 +25,7 @@ from payonce.services.payouts.messages.payloads import FOLLOW_EXCHANGE, HAND_OVE
 from payonce.services.payouts.messages.tokens import hops
 from payonce.services.payouts.model import ETH, UNDER_WAY, Hold, State, Swap, SwapState
 from payonce.services.payouts.policies import EXTERNAL
-from payonce.services.payouts.store import payouts as store
-from payonce.services.payouts.store import refunds
-from payonce.services.payouts.store import swap_details as swap_reading
-from payonce.services.payouts.store import swaps as swap_store
+from payonce.services.payouts.store import payouts, refunds, swap_details, swaps
 from payonce.services.payouts.store.swap_details import Seen
 from payonce.vendors.changenow.port import ChangeNow, Exchange, ExchangeRefused, Status
 
@@ -174,7 +171,7 @@ async def _seen(work: Work) -> Seen:
     """The swap that the message is about. Swaps are never deleted, and this queue never gives up: what names none would
     be tried for ever."""
     swap_id = str(work.message.payload.get("swap_id"))
-    if (seen := await swap_reading.see_swap(work.read, swap_id)) is None:
+    if (seen := await swap_details.see_swap(work.read, swap_id)) is None:
         raise Unprocessable(f"there is no swap {swap_id!r}; nothing was handed over")
     return seen
 
@@ -186,7 +183,7 @@ async def _may_be_paid(work: Work, changenow: ChangeNow, seen: Seen) -> bool:
         async with work.commit(rejected=why) as tx:
             await lapse_and_swap_anew(tx, swap, why)
         return False
-    if seen.has_earlier and (why := await earlier.paid_after_all(work, changenow, None, swap)):
+    if seen.has_earlier and (why := await prior_attempts.paid_after_all(work, changenow, None, swap)):
         async with work.commit(rejected=why) as tx:
             await lapse_and_keep(tx, swap, Hold.MISMATCH, why, State.REVIEW)
         return False
@@ -237,10 +234,10 @@ async def _is_settled(work: Work, changenow: ChangeNow, seen: Seen, no: Refused)
 
 async def _intend(tx: Tx, swap: Swap) -> None:
     """Nobody has stopped it since it was looked at, and from here to the end of the transaction nobody can."""
-    for payout in await swap_store.payouts_of(tx, swap.id):
+    for payout in await swaps.payouts_of(tx, swap.id):
         if payout.state not in UNDER_WAY:
             raise Retry(f"payout {payout.id} is {payout.state} since this moment", after_s=0.0)
-    await swap_store.hand_over(tx, swap)
+    await swaps.hand_over(tx, swap)
 
 
 async def _go_on_looking(work: Work, swap: Swap) -> None:
@@ -284,20 +281,20 @@ async def _record_paid_in(work: Work, swap: Swap, exchange: Exchange) -> None:
         raise Retry(f"exchange {exchange.id} is {exchange.status}")
     async with work.commit() as tx:
         paid_in = await _pay_in(tx, swap)
-        await swap_store.note_transactions(tx, swap, exchange)
+        await swaps.note_transactions(tx, swap, exchange)
         await _send_follow(tx, work, paid_in)
 
 
 async def _record_finished(work: Work, swap: Swap, exchange: Exchange) -> None:
     async with work.commit() as tx:
-        await swap_store.finish(tx, swap if swap.state is SwapState.PAID_IN else await _pay_in(tx, swap))
-        await swap_store.note_transactions(tx, swap, exchange)
+        await swaps.finish(tx, swap if swap.state is SwapState.PAID_IN else await _pay_in(tx, swap))
+        await swaps.note_transactions(tx, swap, exchange)
 
 
 async def _pay_in(tx: Tx, swap: Swap) -> Swap:
     """The exchange has the deposit. What it cost in gas is known to GCHostPay alone."""
-    paid_in = await swap_store.advance(tx, await swap_store.advance(tx, swap, SwapState.PAYING), SwapState.PAID_IN)
-    if (posting := books.paid_in(swap, Amount.zero(ETH))) is not None:
+    paid_in = await swaps.advance(tx, await swaps.advance(tx, swap, SwapState.PAYING), SwapState.PAID_IN)
+    if (posting := ledger.paid_in(swap, Amount.zero(ETH))) is not None:
         await tx.post(posting)
     return paid_in
 
@@ -309,9 +306,9 @@ async def _tell_a_person(work: Work, swap: Swap, exchange: Exchange) -> None:
         raise Retry(why, LOOK_AGAIN_S)
     verifying = exchange.status is Status.VERIFYING
     async with work.commit() as tx:
-        for payout in await swap_store.payouts_of(tx, swap.id):
+        for payout in await swaps.payouts_of(tx, swap.id):
             hold = Hold.VERIFYING if verifying else Hold.EXCHANGE_FAILED
-            await store.keep(tx, payout, hold, why, as_state=State.HELD if verifying else State.REVIEW)
+            await payouts.keep(tx, payout, hold, why, as_state=State.HELD if verifying else State.REVIEW)
         await _send_follow(tx, work, swap, told=exchange.status, delay_s=LOOK_AGAIN_S)
 
 
@@ -334,18 +331,18 @@ async def _follow_word(work: Work, swap: Swap, exchange: Exchange) -> None:
     if not given_up or swap.state is not wanted:
         why = f"exchange {exchange.id} is {exchange.status}, and swap {swap.id} is {swap.state}: nothing was ended"
         async with work.commit(rejected=why) as tx:
-            for payout in await swap_store.payouts_of(tx, swap.id):
+            for payout in await swaps.payouts_of(tx, swap.id):
                 if payout.held_from is not None and payout.hold is not None:
-                    await store.keep(tx, payout, payout.hold, why, as_state=payout.state)
+                    await payouts.keep(tx, payout, payout.hold, why, as_state=payout.state)
         return
     async with work.commit() as tx:
-        await swap_store.payouts_of(tx, swap.id)
-        current = await swap_store.locked_swap(tx, swap.id)
+        await swaps.payouts_of(tx, swap.id)
+        current = await swaps.locked_swap(tx, swap.id)
         if current.state is not wanted:
             raise Retry(f"swap {swap.id} is {current.state} by now", after_s=0.0)
         if by is not None:
             reason = f"{by}: GCHostPay has not paid exchange {exchange.id}, which is {exchange.status}"
-            await swap_store.lapse(tx, current, reason, unpaid_by=str(by))
+            await swaps.lapse(tx, current, reason, unpaid_by=str(by))
         else:
             reason = f"{work.message.payload['written_off_by']}: the deposit of {swap.id} is written off"
             await refunds.close(tx, current, current.amount, reason)

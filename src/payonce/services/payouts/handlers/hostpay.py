@@ -7,9 +7,7 @@ from payonce.engine.messages.work import Work, handles
 from payonce.engine.monitoring import metrics
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Held, Retry, Unprocessable
-from payonce.services.payouts.handlers import older_services
-from payonce.services.payouts.handlers import prior_attempts as earlier
-from payonce.services.payouts.handlers import refused_key as pausing
+from payonce.services.payouts.handlers import older_services, prior_attempts, refused_key
 from payonce.services.payouts.handlers.payloads import fields_of
 from payonce.services.payouts.handlers.swap_replacement import lapse_and_keep, lapse_and_swap_anew
 from payonce.services.payouts.handlers.wallet import HostWallet, PayDeposit
@@ -27,10 +25,8 @@ from payonce.services.payouts.model import (
     SwapState,
 )  # fmt: skip
 from payonce.services.payouts.policies import FOLLOW, HOSTPAY
-from payonce.services.payouts.store import swap_details as swap_reading
-from payonce.services.payouts.store import swaps as swap_store
+from payonce.services.payouts.store import swap_details, swaps, wallet_limits
 from payonce.services.payouts.store import wallet as wallet_store
-from payonce.services.payouts.store import wallet_limits
 from payonce.services.payouts.store.swap_details import Seen
 from payonce.vendors.changenow.port import (
     ChangeNow,
@@ -57,7 +53,7 @@ TOO_LATE = frozenset({Status.EXPIRED, Status.FAILED, Status.REFUNDED})
 async def pay_swap(work: Work, changenow: ChangeNow, host: HostWallet) -> None:
     """Pay the deposit. Running twice is harmless: nonce and bytes are on record first."""
     asked = fields_of(work, hops.HostPay)
-    seen = await swap_reading.see_exchange(work.read, asked.unique_id, asked.cn_api_id)
+    seen = await swap_details.see_exchange(work.read, asked.unique_id, asked.cn_api_id)
     if seen is None:
         if older_services.is_from_older_service(work):
             older_services.refuse(
@@ -97,7 +93,7 @@ async def _pay(work: Work, host: HostWallet, seen: Seen) -> None:
     async def intent(tx: Tx) -> None:
         """Everything that must be on record before the first byte leaves."""
         carried = await _still_to_be_paid(tx, swap)
-        await swap_store.advance(tx, swap, SwapState.PAYING, carried=carried)
+        await swaps.advance(tx, swap, SwapState.PAYING, carried=carried)
         # Last, since all payments wait for the wallet's row.
         await effect.sign(tx, lease)
         # Behind its lock: of two payments that pass each alone, the second sees the first.
@@ -118,7 +114,7 @@ async def _still_to_be_paid(tx: Tx, swap: Swap) -> list[Payout]:
     if swap.state is not SwapState.CREATED:
         # It was so at the first look, and will be at the next.
         raise Retry(f"swap {swap.id} is {swap.state}, and the effect that pays it is not on record")
-    carried = await swap_store.payouts_of(tx, swap.id)
+    carried = await swaps.payouts_of(tx, swap.id)
     for payout in carried:
         if payout.state not in UNDER_WAY:
             raise Retry(f"payout {payout.id} is {payout.state} since this moment", after_s=0.0)
@@ -147,7 +143,7 @@ async def _may_be_paid(work: Work, changenow: ChangeNow, host: HostWallet, asked
         async with work.commit(rejected=why) as tx:
             await lapse_and_swap_anew(tx, swap, why)
         return False
-    if seen.has_earlier and (why := await earlier.paid_after_all(work, changenow, host, swap)):
+    if seen.has_earlier and (why := await prior_attempts.paid_after_all(work, changenow, host, swap)):
         await _keep(work, swap, Hold.MISMATCH, why, State.REVIEW)
         return False
     if not swap.direct:
@@ -168,7 +164,7 @@ async def not_told(work: Work, swap: Swap, no: ExchangeRefused) -> None:
     """Of this exchange or of one of an earlier round: nothing is paid before it is known."""
     if no.code is not Code.NOT_ALLOWED:
         raise Retry(f"the exchange does not say how {swap.cn_api_id} stands: {no.reason}") from no
-    await pausing.pause_and_put_back(work, no.reason)
+    await refused_key.pause_and_put_back(work, no.reason)
 
 
 async def waits_for_us(work: Work, seen: Seen, exchange: Exchange) -> bool:

@@ -19,8 +19,7 @@ from payonce.services.payouts.model import (
     SwapState,
 )  # fmt: skip
 from payonce.services.payouts.policies import ESTIMATE, ESTIMATED, EXTERNAL, FOLLOW, HOSTPAY, SWAP, SWAPPED
-from payonce.services.payouts.store import payouts as store
-from payonce.services.payouts.store import swaps as swap_store
+from payonce.services.payouts.store import payouts, swaps
 from payonce.vendors.changenow.port import Estimate
 from payonce.vendors.changenow.port import Swap as Made
 
@@ -101,7 +100,7 @@ def hostpay_fields(swap: Swap) -> hops.HostPay:
 
 async def send_look(tx: Tx, lead: Payout, swap: Swap) -> None:
     """Where a payment stands is looked at again; nothing is paid by it."""
-    put = await store.count_put(tx, lead.id)
+    put = await payouts.count_put(tx, lead.id)
     key = f"follow:{swap.id}:{put}"
     policy, action = _follower(swap)
     await tx.send(policy, {"swap_id": swap.id}, action=action, key=key, correlation_id=lead.id, lane=lead.lane)
@@ -136,14 +135,14 @@ async def _send_word(tx: Tx, lead: Payout, swap: Swap, word: dict[str, Any]) -> 
 async def resume(tx: Tx, payout: Payout) -> None:
     """Puts the message that belongs to where the payout stands; of an earlier one that lives on, the later finds the
     work done."""
-    put = await store.count_put(tx, payout.id)
+    put = await payouts.count_put(tx, payout.id)
     if payout.state is State.RECEIVED:
         await send_estimate(tx, payout, put)
         return
     for part, amount in await parts_without_swap(tx, payout.id):
-        await swap_store.begin_swap(tx, payout, part, [(payout.id, part, amount)])
-    for swap in await swap_store.active_swaps(tx, payout.id):
-        lead = await store.payout_by_unique_id(tx, swap.unique_id)
+        await swaps.begin_swap(tx, payout, part, [(payout.id, part, amount)])
+    for swap in await swaps.active_swaps(tx, payout.id):
+        lead = await payouts.payout_by_unique_id(tx, swap.unique_id)
         if swap.triggered_at is None:
             await send_swap(tx, lead, swap, put)
         elif swap.state is not SwapState.FINISHED:

@@ -15,14 +15,14 @@ from payonce.engine.outbox import end_kept
 from payonce.kit.log import get_logger
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Retry
-from payonce.services.payouts.api import webhook as intake
+from payonce.services.payouts.api import webhook
 from payonce.services.payouts.domain.addresses import in_one_spelling, key_of, wrong_with
 from payonce.services.payouts.domain.config import Terms
 from payonce.services.payouts.handlers.payloads import number_of
 from payonce.services.payouts.messages.tokens import hops
 from payonce.services.payouts.model import USDT, Hold, Payout, State, payout_from
 from payonce.services.payouts.policies import ESTIMATE
-from payonce.services.payouts.store import payouts as store
+from payonce.services.payouts.store import payouts
 from payonce.services.payouts.store.orders import receive
 from payonce.vendors.changenow.port import same_amount
 
@@ -55,7 +55,7 @@ async def take_up(work: Work, terms: Terms, told: hops.EstimateRequest | hops.Es
     async with work.commit() as tx:
         payout = (await receive(tx, asked, str(work.message.id), estimate=wrong is None)).payout
         if wrong is not None and payout.state is State.RECEIVED:
-            await store.keep(tx, payout, Hold.BAD_ADDRESS, wrong)
+            await payouts.keep(tx, payout, Hold.BAD_ADDRESS, wrong)
     log.info("payout_taken_up", payout=payout.id, queue=work.message.queue, amount=str(payout.adjusted))
 
 
@@ -86,11 +86,11 @@ async def end_requests(tx: Tx, work: Work, payout: Payout) -> None:
         await end_kept(tx.connection, ESTIMATE.queue, payout.id, "an older service has answered it")
 
 
-def _asked(work: Work, told: hops.EstimateRequest | hops.EstimateResponse, usdt: Decimal) -> intake.Asked:
+def _asked(work: Work, told: hops.EstimateRequest | hops.EstimateResponse, usdt: Decimal) -> webhook.Asked:
     """The older service has kept its fee already: what it hands over is the whole price here."""
     # Before it is rounded: an amount that is far too large has more digits than rounding works with.
-    if not LEAST <= usdt <= intake.PRICE_MAX.to_decimal():
-        refuse(work, f"the token asks for {usdt:f} USDT; it must be at least {LEAST} and at most {intake.PRICE_MAX}")
+    if not LEAST <= usdt <= webhook.PRICE_MAX.to_decimal():
+        refuse(work, f"the token asks for {usdt:f} USDT; it must be at least {LEAST} and at most {webhook.PRICE_MAX}")
     price = Amount.from_decimal(usdt.quantize(LEAST, ROUND_HALF_EVEN), USDT)
     if not 1 <= len(told.wallet_address) <= ADDRESS_MAX_CHARS:
         refuse(
@@ -99,18 +99,20 @@ def _asked(work: Work, told: hops.EstimateRequest | hops.EstimateResponse, usdt:
             f"{ADDRESS_MAX_CHARS}",
         )
     try:
-        currency, network = (intake.ticker(name, getattr(told, name)) for name in ("payout_currency", "payout_network"))
-        channel = intake.channel(told.closed_channel_id)
-    except intake.NotTaken as no:
+        currency, network = (
+            webhook.ticker(name, getattr(told, name)) for name in ("payout_currency", "payout_network")
+        )
+        channel = webhook.channel(told.closed_channel_id)
+    except webhook.NotTaken as no:
         refuse(work, f"the token cannot become a payout: {no}")
-    return intake.Asked(
+    return webhook.Asked(
         payment_id=None, user_id=told.user_id, closed_channel_id=channel,
         wallet_address=in_one_spelling(network, told.wallet_address), extra_id=None, says_extra_id=False,
         payout_currency=currency, payout_network=network, price=price, fee=Amount.zero(USDT), adjusted=price,
     )  # fmt: skip
 
 
-def _wrong_address(terms: Terms, asked: intake.Asked) -> str | None:
+def _wrong_address(terms: Terms, asked: webhook.Asked) -> str | None:
     if (wrong := wrong_with(asked.payout_network, asked.wallet_address)) is not None:
         return f"wallet_address {wrong}"
     if key_of(asked.wallet_address) == key_of(terms.host_wallet):

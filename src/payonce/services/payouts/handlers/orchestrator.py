@@ -7,11 +7,10 @@ from payonce.engine.messages.transaction import Tx
 from payonce.engine.messages.work import Work, handles
 from payonce.kit.money import DIGITS_MAX, Amount
 from payonce.kit.outcomes import Unprocessable
-from payonce.services.payouts import ledger as books
+from payonce.services.payouts import ledger
 from payonce.services.payouts.domain.config import Terms
 from payonce.services.payouts.domain.pricing import market_value
-from payonce.services.payouts.handlers import next_messages as sending
-from payonce.services.payouts.handlers import older_services
+from payonce.services.payouts.handlers import next_messages, older_services
 from payonce.services.payouts.handlers.payloads import fields_of, number_of
 from payonce.services.payouts.messages.tokens import hops
 from payonce.services.payouts.model import (
@@ -30,8 +29,7 @@ from payonce.services.payouts.model import (
 )  # fmt: skip
 from payonce.services.payouts.policies import ESTIMATED, SWAPPED
 from payonce.services.payouts.store import payouts as store
-from payonce.services.payouts.store import swap_details as swap_reading
-from payonce.services.payouts.store import swaps as swap_store
+from payonce.services.payouts.store import swap_details, swaps
 from payonce.services.payouts.store.swap_details import Part
 from payonce.services.payouts.store.write_counts import counted
 
@@ -98,16 +96,16 @@ async def _ask_anew(work: Work, payout: Payout, age_s: int) -> None:
     async with work.commit(rejected=reason) as tx:
         current = await store.locked(tx, payout.id)
         if current.state is State.RECEIVED:
-            await sending.resume(tx, current)
+            await next_messages.resume(tx, current)
 
 
 async def _price(work: Work, payout: Payout, value: Amount, terms: Terms) -> None:
     async with work.commit() as tx:
         priced = await store.move(tx, payout, State.PRICED, value=value)
-        await tx.post(books.priced(payout, value))
+        await tx.post(ledger.priced(payout, value))
         await _keep_request(tx, payout, value, terms.host_wallet)
-        swap = await swap_store.begin_swap(tx, priced, 1, [(payout.id, 1, value)], first=True)
-        await sending.send_swap(tx, priced, swap)
+        swap = await swaps.begin_swap(tx, priced, 1, [(payout.id, 1, value)], first=True)
+        await next_messages.send_swap(tx, priced, swap)
         await older_services.end_requests(tx, work, payout)
 
 
@@ -115,7 +113,7 @@ async def _price(work: Work, payout: Payout, value: Amount, terms: Terms) -> Non
 async def record_swap(work: Work, terms: Terms) -> None:
     """Put the exchange on record; when every part of a payout has one, hostpay is told of them all, in one commit."""
     made = fields_of(work, hops.SwapResponse)
-    swap = await swap_store.swap_of_exchange(work.read, made.unique_id, made.cn_api_id)
+    swap = await swaps.swap_of_exchange(work.read, made.unique_id, made.cn_api_id)
     if swap is None:
         reason = f"no exchange {made.cn_api_id!r} of {made.unique_id!r} was created here"
         if older_services.is_from_older_service(work):
@@ -129,9 +127,9 @@ async def record_swap(work: Work, terms: Terms) -> None:
 
 async def _record(work: Work, swap: Swap, made: hops.SwapResponse, paid_by: str) -> None:
     async with work.commit() as tx:
-        payouts = await swap_store.payouts_of(tx, swap.id)
+        payouts = await swaps.payouts_of(tx, swap.id)
         # Behind their locks: nobody gives the swap up from here on.
-        parts = await swap_reading.parts_of(tx, payouts)
+        parts = await swap_details.parts_of(tx, payouts)
         if SwapState.CREATED not in [part.state for part in parts if part.swap_id == swap.id]:
             return
         await _keep_swap(tx, swap, made)
@@ -149,10 +147,10 @@ async def tell_hostpay(tx: Tx, payouts: list[Payout], parts: list[Part], queued:
     for carrier in carriers.values():
         assert carrier.swap is not None and carrier.lead is not None
         if carrier.swap.triggered_at is None:
-            told = await swap_store.trigger(tx, carrier.swap, paid_by)
-            await sending.send_hostpay(tx, carrier.lead, told)
+            told = await swaps.trigger(tx, carrier.swap, paid_by)
+            await next_messages.send_hostpay(tx, carrier.lead, told)
     for payout in payouts:
-        await swap_store.follow(tx, payout, [part.state for part in parts if part.payout_id == payout.id])
+        await swaps.follow(tx, payout, [part.state for part in parts if part.payout_id == payout.id])
 
 
 async def _keep_request(tx: Tx, payout: Payout, value: Amount, refund_address: str) -> None:

@@ -8,8 +8,8 @@ from payonce.engine.messages.work import Work, handles
 from payonce.engine.monitoring import metrics
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import NotSent, Retry, Unknown
-from payonce.services.payouts import ledger as books
-from payonce.services.payouts.handlers import refused_key as pausing
+from payonce.services.payouts import ledger
+from payonce.services.payouts.handlers import refused_key
 from payonce.services.payouts.handlers.hostpay import send_follow
 from payonce.services.payouts.handlers.payloads import number_of
 from payonce.services.payouts.handlers.prior_attempts import GIVEN_UP, UNFUNDED
@@ -17,10 +17,7 @@ from payonce.services.payouts.handlers.swap_replacement import keep_priced, swap
 from payonce.services.payouts.handlers.wallet import BumpPayment, HostWallet, answered
 from payonce.services.payouts.model import ETH, Hold, State, Swap, SwapState
 from payonce.services.payouts.policies import FOLLOW, HOSTPAY
-from payonce.services.payouts.store import payouts as store
-from payonce.services.payouts.store import refunds
-from payonce.services.payouts.store import swaps as swap_store
-from payonce.services.payouts.store import wallet as wallet_store
+from payonce.services.payouts.store import payouts, refunds, swaps, wallet
 from payonce.services.payouts.store.wallet import Attempt, PaymentState, WalletPayment, Way
 from payonce.vendors.changenow.port import ChangeNow, Code, Exchange, ExchangeRefused, Status
 from payonce.vendors.evm.port import Incoming, Receipt
@@ -56,7 +53,7 @@ TELLING: Final = {
 @handles(FOLLOW)
 async def follow_payment(work: Work, changenow: ChangeNow, host: HostWallet) -> None:
     """Look once at where a payment stands; what is not at its end is looked at again later."""
-    way = await wallet_store.way_of(work.read, str(work.message.payload.get("swap_id")))
+    way = await wallet.way_of(work.read, str(work.message.payload.get("swap_id")))
     swap = way.swap
     try:
         match swap.state:
@@ -101,7 +98,7 @@ async def _tell_of_gap(work: Work, host: HostWallet, paid: WalletPayment, newest
     """When the nonce that the chain waits for is none of ours, nothing of ours gets into a block."""
     if newest.age_s < BUMP_AFTER_S or next_nonce >= paid.nonce:
         return
-    if await wallet_store.free_nonce(work.read, paid.wallet, next_nonce) == next_nonce:
+    if await wallet.free_nonce(work.read, paid.wallet, next_nonce) == next_nonce:
         why = (
             f"nonce {next_nonce} of the wallet {paid.wallet} is in no block and was never ours: nonce {paid.nonce} and "
             "all behind it wait. The next payment of the wallet takes it"
@@ -135,11 +132,11 @@ async def _bump(work: Work, host: HostWallet, paid: WalletPayment, newest: Attem
 async def _record_paid_in(work: Work, swap: Swap, receipt: Receipt) -> None:
     async with work.commit() as tx:
         await _settle(tx, swap, PaymentState.FINAL, receipt)
-        moved_in = await swap_store.advance(tx, swap, SwapState.PAID_IN)
-        if (posting := books.paid_in(swap, receipt.fee)) is not None:
+        moved_in = await swaps.advance(tx, swap, SwapState.PAID_IN)
+        if (posting := ledger.paid_in(swap, receipt.fee)) is not None:
             await tx.post(posting)
         if swap.direct:
-            await swap_store.finish(tx, moved_in)
+            await swaps.finish(tx, moved_in)
         else:
             await send_follow(tx, work, moved_in)
 
@@ -192,18 +189,18 @@ async def _record_lost(work: Work, swap: Swap, paid: WalletPayment) -> None:
 
 async def _in_vain(tx: Tx, swap: Swap, why: str) -> None:
     """Nothing was transferred, for ever. Whether it is tried anew, with another exchange, a person decides."""
-    await swap_store.advance(tx, swap, SwapState.RETURNED, reason=why)
+    await swaps.advance(tx, swap, SwapState.RETURNED, reason=why)
     await keep_priced(tx, swap, Hold.MISMATCH, why, State.REVIEW)
 
 
 async def _settle(tx: Tx, swap: Swap, state: PaymentState, receipt: Receipt | None) -> None:
-    await wallet_store.settle(tx, swap, state, receipt)
+    await wallet.settle(tx, swap, state, receipt)
     metrics.WALLET_PAYMENTS.labels(swap.amount.asset.code, state).inc()
 
 
 def _gas_in_vain(swap: Swap, gas: Amount) -> Posting:
-    lines = moved(gas, books.HOST_WALLET, books.NETWORK_FEES)
-    return Posting(f"payout_swap:{swap.id}:reverted", Reference(books.SWAP, swap.id), lines, "reverted")
+    lines = moved(gas, ledger.HOST_WALLET, ledger.NETWORK_FEES)
+    return Posting(f"payout_swap:{swap.id}:reverted", Reference(ledger.SWAP, swap.id), lines, "reverted")
 
 
 async def _follow_word(work: Work, changenow: ChangeNow, host: HostWallet, swap: Swap) -> None:
@@ -255,8 +252,8 @@ async def _bring_back(work: Work, host: HostWallet, swap: Swap) -> None:
 
 async def _write_off(work: Work, swap: Swap) -> None:
     async with work.commit() as tx:
-        await swap_store.payouts_of(tx, swap.id)
-        current = await swap_store.locked_swap(tx, swap.id)
+        await swaps.payouts_of(tx, swap.id)
+        current = await swaps.locked_swap(tx, swap.id)
         if current.state is not SwapState.PAID_IN:
             raise Retry(f"swap {swap.id} is {current.state} by now")
         missing = current.amount - await refunds.counted_of(tx, swap.id)
@@ -288,15 +285,15 @@ async def _not_told(work: Work, swap: Swap, no: ExchangeRefused) -> None:
     if no.code is not Code.NOT_ALLOWED:
         raise Retry(f"the exchange does not say how {swap.cn_api_id} stands: {no.reason}", LOOK_AGAIN_S) from no
     async with work.commit() as tx:
-        await pausing.pause(tx, HOSTPAY.queue, no.reason)
+        await refused_key.pause(tx, HOSTPAY.queue, no.reason)
         known = {name: value for name, value in work.message.payload.items() if name != "swap_id"}
         await send_follow(tx, work, swap, delay_s=LOOK_AGAIN_S, **known)
 
 
 async def _record_finished(work: Work, swap: Swap, exchange: Exchange) -> None:
     async with work.commit() as tx:
-        await swap_store.finish(tx, swap)
-        await swap_store.note_transactions(tx, swap, exchange)
+        await swaps.finish(tx, swap)
+        await swaps.note_transactions(tx, swap, exchange)
 
 
 async def _take_back(work: Work, host: HostWallet, swap: Swap, exchange: Exchange) -> None:
@@ -360,8 +357,8 @@ async def _tell_a_person(work: Work, swap: Swap, exchange: Exchange) -> None:
 
 
 async def _keep(tx: Tx, swap: Swap, hold: Hold, why: str, as_state: State) -> None:
-    for carried in await swap_store.payouts_of(tx, swap.id):
-        await store.keep(tx, carried, hold, why, as_state=as_state)
+    for carried in await swaps.payouts_of(tx, swap.id):
+        await payouts.keep(tx, carried, hold, why, as_state=as_state)
 
 
 async def _paid_for_s(work: Work, swap: Swap) -> float:

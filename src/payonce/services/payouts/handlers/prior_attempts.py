@@ -6,7 +6,7 @@ from payonce.engine.messages.work import Work
 from payonce.kit.outcomes import Retry
 from payonce.services.payouts.handlers.wallet import HostWallet, answered
 from payonce.services.payouts.model import Swap
-from payonce.services.payouts.store import wallet as wallet_store
+from payonce.services.payouts.store import wallet
 from payonce.services.payouts.store.wallet import PaymentState
 from payonce.vendors.changenow.port import ChangeNow, Status
 
@@ -58,7 +58,7 @@ async def _on_chain(work: Work, host: HostWallet | None, row: Any) -> str:
         return ""
     if host is None:
         return f"no wallet here can tell whether the lost payment of the earlier swap {row['id']} was made after all"
-    attempts = await wallet_store.attempts_of(work.read, row["id"])
+    attempts = await wallet.attempts_of(work.read, row["id"])
     standing = await answered(host.wallet.standing([attempt.signed.hash for attempt in attempts]))
     found = [receipt.hash for receipt in standing.receipts if receipt.succeeded]
     return f"transaction {found[0]} of the earlier swap {row['id']} is in a block after all" if found else ""

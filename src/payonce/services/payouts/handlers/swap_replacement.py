@@ -6,8 +6,7 @@ from payonce.engine.messages.transaction import Tx
 from payonce.kit.money import Amount
 from payonce.services.payouts.handlers.next_messages import send_swap
 from payonce.services.payouts.model import Hold, Payout, State, Swap
-from payonce.services.payouts.store import payouts as store
-from payonce.services.payouts.store import swaps as swap_store
+from payonce.services.payouts.store import payouts, swaps
 
 ROUNDS_MAX: Final = 5
 """A part that came to nothing so often goes before a person: each round costs gas, and perhaps the exchange's fees."""
@@ -15,21 +14,21 @@ ROUNDS_MAX: Final = 5
 
 async def lapse_and_swap_anew(tx: Tx, swap: Swap, reason: str) -> None:
     """The exchange takes no deposit any more, and none was made."""
-    await swap_store.lapse(tx, swap, reason)
+    await swaps.lapse(tx, swap, reason)
     await swap_anew(tx, swap, reason)
 
 
 async def lapse_and_keep(tx: Tx, swap: Swap, hold: Hold, reason: str, as_state: State = State.HELD) -> None:
     """It is not paid as things stand. Whoever lets the payouts go on has another exchange created for them, so that
     they may as well be given back or rejected meanwhile."""
-    await swap_store.lapse(tx, swap, reason)
+    await swaps.lapse(tx, swap, reason)
     await keep_priced(tx, swap, hold, reason, as_state)
 
 
 async def keep_priced(tx: Tx, swap: Swap, hold: Hold, reason: str, as_state: State) -> None:
     """To a person, and from there on to the next round: the swap no longer counts."""
-    for payout in await swap_store.payouts_of(tx, swap.id):
-        await store.keep(tx, payout, hold, reason, as_state=as_state, goes_on=State.PRICED)
+    for payout in await swaps.payouts_of(tx, swap.id):
+        await payouts.keep(tx, payout, hold, reason, as_state=as_state, goes_on=State.PRICED)
 
 
 async def swap_anew(tx: Tx, swap: Swap, reason: str) -> None:
@@ -38,14 +37,16 @@ async def swap_anew(tx: Tx, swap: Swap, reason: str) -> None:
         why = f"{reason}; that was round {swap.round} of {ROUNDS_MAX}"
         await keep_priced(tx, swap, Hold.EXCHANGE_FAILED, why, State.REVIEW)
         return
-    carried = {payout.id: payout for payout in await swap_store.payouts_of(tx, swap.id)}
+    carried = {payout.id: payout for payout in await swaps.payouts_of(tx, swap.id)}
     kept = [payout for payout in carried.values() if payout.held_from is not None]
     for payout in kept:
         assert payout.hold is not None
-        await store.keep(tx, payout, payout.hold, payout.reason or reason, as_state=payout.state, goes_on=State.PRICED)
+        await payouts.keep(
+            tx, payout, payout.hold, payout.reason or reason, as_state=payout.state, goes_on=State.PRICED
+        )
     shares = [
         (share.payout_id, share.part, share.amount)
-        for share in await swap_store.shares_of(tx, swap.id)
+        for share in await swaps.shares_of(tx, swap.id)
         if carried[share.payout_id].held_from is None
     ]
     if not kept:
@@ -60,8 +61,8 @@ async def swap_anew(tx: Tx, swap: Swap, reason: str) -> None:
 async def _begin(
     tx: Tx, lead: Payout, part: int, shares: list[tuple[str, int, Amount]], carried: list[Payout]
 ) -> None:  # fmt: skip
-    begun = await swap_store.begin_swap(tx, lead, part, shares)
+    begun = await swaps.begin_swap(tx, lead, part, shares)
     for payout in carried:
         if payout.state is not State.PRICED:
-            await store.move(tx, payout, State.PRICED)
+            await payouts.move(tx, payout, State.PRICED)
     await send_swap(tx, lead, begun)

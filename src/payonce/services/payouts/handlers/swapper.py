@@ -10,10 +10,7 @@ from payonce.engine.messages.work import Work, handles
 from payonce.kit.outcomes import Refused, Retry, Unprocessable
 from payonce.services.payouts.domain.config import Terms
 from payonce.services.payouts.effects import CreateSwap, code_of, pair_of
-from payonce.services.payouts.handlers import accumulation as accumulating
-from payonce.services.payouts.handlers import next_messages as sending
-from payonce.services.payouts.handlers import older_services
-from payonce.services.payouts.handlers import refused_key as pausing
+from payonce.services.payouts.handlers import accumulation, next_messages, older_services, refused_key
 from payonce.services.payouts.handlers.estimator import TRIES_OF_AN_INACTIVE_PAIR
 from payonce.services.payouts.handlers.payloads import fields_of, number_of
 from payonce.services.payouts.handlers.wallet import HostWallet
@@ -30,10 +27,8 @@ from payonce.services.payouts.model import (
     SwapState,
 )  # fmt: skip
 from payonce.services.payouts.policies import SWAP
-from payonce.services.payouts.store import minimums
+from payonce.services.payouts.store import minimums, swap_details, swaps
 from payonce.services.payouts.store import payouts as store
-from payonce.services.payouts.store import swap_details as swap_reading
-from payonce.services.payouts.store import swaps as swap_store
 from payonce.services.payouts.store.swap_details import Seen
 from payonce.vendors.changenow.port import ChangeNow, Code, ExchangeRefused, Range
 from payonce.vendors.changenow.port import Swap as Made
@@ -46,12 +41,12 @@ NOT_DIRECTLY: Final = "ETH needs no exchange, and with PAYOUTS_HOSTPAY=external 
 async def create_swap(work: Work, changenow: ChangeNow, terms: Terms, host: HostWallet | None) -> None:
     """Have an exchange created for one part of a payout, and tell the orchestrator."""
     asked, part = fields_of(work, hops.SwapRequest), number_of(work, "part", 1)
-    seen = await swap_reading.see_part(work.read, asked.unique_id, part)
+    seen = await swap_details.see_part(work.read, asked.unique_id, part)
     if seen is None and older_services.is_from_older_service(work):
         older_services.refuse(
             work, f"no payout has the unique_id {asked.unique_id!r} here; let the older GCSplit3 create its exchange"
         )
-    if seen is None and not await swap_reading.has_part(work.read, asked.unique_id, part):
+    if seen is None and not await swap_details.has_part(work.read, asked.unique_id, part):
         raise Unprocessable(f"no payout with the unique_id {asked.unique_id!r} has a part {part}; nothing was ordered")
     if seen is None or not _is_wanted(seen.swap):
         return
@@ -74,13 +69,13 @@ async def create_swap(work: Work, changenow: ChangeNow, terms: Terms, host: Host
         return
     async with work.commit() as tx:
         if swap.state is SwapState.CREATING:
-            current = await swap_store.record_made(tx, swap, made)
+            current = await swaps.record_made(tx, swap, made)
             tx.log("exchange_created", payout=seen.lead.id, swap=swap.id, exchange=made.id, amount=str(swap.amount))
         else:
-            current = await swap_store.locked_swap(tx, swap.id)
+            current = await swaps.locked_swap(tx, swap.id)
         if current.state is SwapState.CREATED:
-            put = number_of(work, "put", sending.FIRST)
-            await sending.send_swapped(tx, seen.lead, current, put, made, terms.host_wallet)
+            put = number_of(work, "put", next_messages.FIRST)
+            await next_messages.send_swapped(tx, seen.lead, current, put, made, terms.host_wallet)
 
 
 def _is_wanted(swap: Swap) -> bool:
@@ -89,12 +84,12 @@ def _is_wanted(swap: Swap) -> bool:
 
 async def _begin(tx: Tx, swap: Swap) -> Swap:
     """In the commit that records the order: from now on it may exist. The swap as it stands, locked."""
-    for payout in await swap_store.payouts_of(tx, swap.id):
+    for payout in await swaps.payouts_of(tx, swap.id):
         if payout.held_from is not None:
             raise Retry(f"payout {payout.id} was given to a person this moment")
         if payout.state is State.PRICED:
             await store.move(tx, payout, State.SWAP_CREATING)
-    if (current := await swap_store.locked_swap(tx, swap.id)).state in REPLACED:
+    if (current := await swaps.locked_swap(tx, swap.id)).state in REPLACED:
         raise Retry(f"swap {swap.id} is {current.state} since this moment", after_s=0.0)
     return current
 
@@ -107,19 +102,19 @@ async def _pay_directly(work: Work, seen: Seen, terms: Terms, host: HostWallet |
         async with work.commit(rejected=NOT_DIRECTLY) as tx:
             current = await _begin(tx, swap)
             if current.state is SwapState.CREATING:
-                payouts = await swap_store.payouts_of(tx, swap.id)
+                payouts = await swaps.payouts_of(tx, swap.id)
                 await _keep(tx, current, payouts, Hold.REFUSED, No(Code.OTHER, NOT_DIRECTLY))
         return
     if swap.state is SwapState.CREATING and (no := await _not_worth_its_gas(swap, host)):
         async with work.commit(rejected=no.reason) as tx:
             current = await _begin(tx, swap)
             if current.state is SwapState.CREATING:
-                await _too_small(tx, current, await swap_store.payouts_of(tx, swap.id), no)
+                await _too_small(tx, current, await swaps.payouts_of(tx, swap.id), no)
         return
     async with work.commit() as tx:
         current = await _begin(tx, swap)
         if current.state is SwapState.CREATING:
-            current = await swap_store.record_direct(tx, current)
+            current = await swaps.record_direct(tx, current)
         assert current.cn_api_id is not None and current.payin_address is not None
         made = Made(
             id=current.cn_api_id, pair=pair_of(swap), from_amount=swap.amount.to_decimal(),
@@ -127,8 +122,8 @@ async def _pay_directly(work: Work, seen: Seen, terms: Terms, host: HostWallet |
             payout_address=swap.address, payout_extra_id=swap.extra_id, refund_address=terms.host_wallet,
             flow=FLOW, type=TYPE,
         )  # fmt: skip
-        put = number_of(work, "put", sending.FIRST)
-        await sending.send_swapped(tx, seen.lead, current, put, made, terms.host_wallet)
+        put = number_of(work, "put", next_messages.FIRST)
+        await next_messages.send_swapped(tx, seen.lead, current, put, made, terms.host_wallet)
 
 
 async def _not_worth_its_gas(swap: Swap, host: HostWallet) -> "No | None":
@@ -151,8 +146,8 @@ class No:
 async def _refused(work: Work, changenow: ChangeNow, swap: Swap, refused: Refused) -> None:
     no = await _understood(changenow, swap, refused)
     async with work.commit(rejected=no.reason) as tx:
-        payouts = await swap_store.payouts_of(tx, swap.id)
-        current = await swap_store.locked_swap(tx, swap.id)
+        payouts = await swaps.payouts_of(tx, swap.id)
+        current = await swaps.locked_swap(tx, swap.id)
         if current.state is not SwapState.CREATING:
             return
         match no.code:
@@ -161,7 +156,7 @@ async def _refused(work: Work, changenow: ChangeNow, swap: Swap, refused: Refuse
             case Code.TOO_LARGE:
                 await _too_large(tx, current, payouts, no)
             case Code.NOT_ALLOWED:
-                await pausing.pause(tx, work.message.queue, no.reason)
+                await refused_key.pause(tx, work.message.queue, no.reason)
                 await _again(tx, current, no)
             case Code.PAIR_INACTIVE if swap.round < TRIES_OF_AN_INACTIVE_PAIR:
                 await _again(tx, current, no)
@@ -193,43 +188,43 @@ async def _understood(changenow: ChangeNow, swap: Swap, refused: Refused) -> No:
 
 
 async def _too_small(tx: Tx, swap: Swap, payouts: list[Payout], no: No) -> None:
-    await swap_store.abandon(tx, swap, no.reason)
+    await swaps.abandon(tx, swap, no.reason)
     for payout in payouts:
         if payout.held_from is not None:
             await store.keep(tx, payout, payout.hold or Hold.PERSON, payout.reason or no.reason, goes_on=State.PRICED)
-        elif await swap_store.count_parts(tx, payout.id) > 1:
+        elif await swaps.count_parts(tx, payout.id) > 1:
             reason = f"part {swap.part} of it is too small: {no.reason}"
             await store.keep(tx, payout, Hold.REFUSED, reason, as_state=State.REVIEW)
         else:
-            await accumulating.accumulate(tx, payout, swap.id)
+            await accumulation.accumulate(tx, payout, swap.id)
 
 
 async def _too_large(tx: Tx, swap: Swap, payouts: list[Payout], no: No) -> None:
     """In as many equal parts as it needs. What serves several payouts, or is a part already, is for a person."""
     most = None if no.taken is None else no.taken.max_amount
     count = 0 if most is None or most <= 0 else math.ceil(Fraction(swap.amount.to_decimal()) / Fraction(most))
-    alone = len(payouts) == 1 and await swap_store.count_parts(tx, payouts[0].id) == 1
+    alone = len(payouts) == 1 and await swaps.count_parts(tx, payouts[0].id) == 1
     if not alone or not 2 <= count <= PARTS_MAX:
         await _keep(tx, swap, payouts, Hold.TOO_LARGE, no, as_state=State.REVIEW)
         return
     [payout] = payouts
-    await swap_store.abandon(tx, swap, f"split into {count}: {no.reason}")
+    await swaps.abandon(tx, swap, f"split into {count}: {no.reason}")
     amounts = swap.amount.split([1] * count)
-    await swap_store.split_part(tx, payout.id, amounts)
+    await swaps.split_part(tx, payout.id, amounts)
     for part, amount in enumerate(amounts, start=1):
-        begun = await swap_store.begin_swap(tx, payout, part, [(payout.id, part, amount)])
-        await sending.send_swap(tx, payout, begun)
+        begun = await swaps.begin_swap(tx, payout, part, [(payout.id, part, amount)])
+        await next_messages.send_swap(tx, payout, begun)
 
 
 async def _again(tx: Tx, swap: Swap, no: No) -> None:
-    begun = await swap_store.replace(tx, swap, no.reason)
+    begun = await swaps.replace(tx, swap, no.reason)
     lead = await store.payout_by_unique_id(tx, swap.unique_id)
-    await sending.send_swap(tx, lead, begun, delay_s=TRY_AGAIN_S)
+    await next_messages.send_swap(tx, lead, begun, delay_s=TRY_AGAIN_S)
 
 
 async def _keep(
     tx: Tx, swap: Swap, payouts: list[Payout], hold: Hold, no: No, *, as_state: State = State.HELD
 ) -> None:  # fmt: skip
-    await swap_store.abandon(tx, swap, no.reason)
+    await swaps.abandon(tx, swap, no.reason)
     for payout in payouts:
         await store.keep(tx, payout, hold, no.reason, as_state=as_state, goes_on=State.PRICED)

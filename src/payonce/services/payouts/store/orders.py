@@ -8,12 +8,12 @@ from payonce.engine.audit import Severity, note
 from payonce.engine.messages.transaction import Reader, Tx
 from payonce.kit.ids import new_id
 from payonce.kit.log import get_logger
-from payonce.services.payouts import ledger as books
+from payonce.services.payouts import ledger
 from payonce.services.payouts.api.webhook import DERIVED, Asked, NotTaken, unique_id_of
 from payonce.services.payouts.domain.addresses import key_of
-from payonce.services.payouts.handlers import next_messages as sending
+from payonce.services.payouts.handlers import next_messages
 from payonce.services.payouts.model import Hold, Payout, State, payout_from
-from payonce.services.payouts.store import payouts as store
+from payonce.services.payouts.store import payouts
 from payonce.services.payouts.store.currencies import NoList, what_is_wrong
 
 REPEAT_WITHIN_S: Final = 86_400.0
@@ -51,15 +51,15 @@ async def receive(tx: Tx, asked: Asked, payout_id: str | None = None, *, estimat
     if row is None:
         return Taken(await _on_record(tx, asked, unique_id_of(payment)), new=False)
     payout = payout_from(row)
-    await tx.post(books.received(payout))
+    await tx.post(ledger.received(payout))
     tx.log(
         "payout_received", payout=payout.id, unique_id=payout.unique_id, payment=payout.payment_id,
         price=str(payout.price), fee=str(payout.fee), amount=str(payout.adjusted),
     )  # fmt: skip
     if repeated:
-        await store.keep(tx, payout, Hold.REPEATED, payout.reason or "", as_state=State.REVIEW)
+        await payouts.keep(tx, payout, Hold.REPEATED, payout.reason or "", as_state=State.REVIEW)
     elif estimate:
-        await sending.send_estimate(tx, payout)
+        await next_messages.send_estimate(tx, payout)
     return Taken(payout, new=True)
 
 

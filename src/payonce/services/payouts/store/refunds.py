@@ -6,10 +6,10 @@ from typing import Final
 from payonce.engine.messages.transaction import Reader, Tx
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Retry
-from payonce.services.payouts import ledger as books
+from payonce.services.payouts import ledger
 from payonce.services.payouts.handlers.wallet import FEE_CAP_WEI
 from payonce.services.payouts.model import ETH, Swap, SwapState
-from payonce.services.payouts.store import swaps as swap_store
+from payonce.services.payouts.store import swaps
 from payonce.vendors.evm.port import Incoming
 
 TRANSFER_GAS: Final = 21_000
@@ -63,8 +63,8 @@ async def is_no_return(read: Reader, swap: Swap, incoming: Incoming) -> str:
 
 async def count(tx: Tx, swap_id: str, incoming: Incoming) -> Counted:
     """Writes what a final transaction brought, if nobody has yet. The payouts and the swap stay locked."""
-    await swap_store.payouts_of(tx, swap_id)
-    swap = await swap_store.locked_swap(tx, swap_id)
+    await swaps.payouts_of(tx, swap_id)
+    swap = await swaps.locked_swap(tx, swap_id)
     if swap.state is not SwapState.PAID_IN:
         raise Retry(f"swap {swap.id} is {swap.state} by now")
     missing = swap.amount - await counted_of(tx, swap.id)
@@ -73,7 +73,7 @@ async def count(tx: Tx, swap_id: str, incoming: Incoming) -> Counted:
     counted = min(amount, missing)
     owner = await _written(tx, swap, transaction_hash, amount, counted)
     if owner is None:
-        await tx.post(books.sent_back(swap, transaction_hash, counted, amount - counted))
+        await tx.post(ledger.sent_back(swap, transaction_hash, counted, amount - counted))
         missing -= counted
     return Counted(swap, missing, _doubt(swap, named, amount, missing, owner, counted))
 
@@ -81,8 +81,8 @@ async def count(tx: Tx, swap_id: str, incoming: Incoming) -> Counted:
 async def close(tx: Tx, swap: Swap, missing: Amount, reason: str) -> None:
     """The deposit no longer counts; what is missing of it is lost."""
     if missing:
-        await tx.post(books.not_sent_back(swap, missing))
-    await swap_store.advance(tx, swap, SwapState.RETURNED, reason=reason)
+        await tx.post(ledger.not_sent_back(swap, missing))
+    await swaps.advance(tx, swap, SwapState.RETURNED, reason=reason)
 
 
 async def _written(tx: Tx, swap: Swap, transaction_hash: str, amount: Amount, counted: Amount) -> str | None:

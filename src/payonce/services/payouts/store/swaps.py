@@ -8,7 +8,7 @@ from payonce.engine.messages.model import clean_text
 from payonce.engine.messages.transaction import Reader, Tx
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Retry
-from payonce.services.payouts import ledger as books
+from payonce.services.payouts import ledger
 from payonce.services.payouts.domain.addresses import hash_key
 from payonce.services.payouts.model import (
     BY_WALLET,
@@ -27,7 +27,7 @@ from payonce.services.payouts.model import (
     state_by,
     swap_from,
 )  # fmt: skip
-from payonce.services.payouts.store import payouts as store
+from payonce.services.payouts.store import payouts
 from payonce.vendors.changenow.port import Exchange
 from payonce.vendors.changenow.port import Swap as Made
 
@@ -218,7 +218,7 @@ async def follow(tx: Tx, payout: Payout, parts: Sequence[SwapState | None]) -> N
     if payout.held_from is not None:
         await _move_beneath(tx, payout, wanted)
     elif wanted is not payout.state:
-        await store.move(tx, payout, wanted)
+        await payouts.move(tx, payout, wanted)
 
 
 async def finish(tx: Tx, swap: Swap) -> Swap:
@@ -233,9 +233,9 @@ async def finish(tx: Tx, swap: Swap) -> Swap:
         """,
         swap.id,
     )
-    postings = [books.finished(swap, share_from(row)) for row in rows]
+    postings = [ledger.finished(swap, share_from(row)) for row in rows]
     if back := int(rows[0]["back_minor"]):
-        postings.append(books.sent_back_and_finished(swap, Amount(back, ETH)))
+        postings.append(ledger.sent_back_and_finished(swap, Amount(back, ETH)))
     await tx.post_all(postings)
     return moved
 
@@ -284,7 +284,7 @@ async def _never_told(tx: Tx, swap: Swap) -> bool:
 
 async def _move_beneath(tx: Tx, payout: Payout, wanted: State) -> None:
     if wanted is State.FINISHED:
-        await store.move(tx, payout, State.FINISHED)
+        await payouts.move(tx, payout, State.FINISHED)
         return
     if wanted is not payout.held_from:
         assert payout.held_from is not None and wanted in TRANSITIONS[payout.held_from]

@@ -14,8 +14,7 @@ from payonce.services.payouts.domain.addresses import key_of
 from payonce.services.payouts.handlers.next_messages import resume
 from payonce.services.payouts.handlers.swap_replacement import lapse_and_keep
 from payonce.services.payouts.model import Hold, Payout, Swap
-from payonce.services.payouts.store import payouts as store
-from payonce.services.payouts.store import swaps as swap_store
+from payonce.services.payouts.store import payouts, swaps
 
 ACTION: Final = "pay above limit"
 DAY_S: Final = 86_400
@@ -143,7 +142,7 @@ async def _weigh(tx: Tx, asked: LargePayment) -> Weighed:
 
 async def _execute(tx: Tx, asked: LargePayment, by: str) -> dict[str, Any]:
     swap, whole = await _asked_for(tx, asked)
-    waiting = [payout for payout in await swap_store.payouts_of(tx, swap.id) if payout.hold is Hold.LIMIT]
+    waiting = [payout for payout in await swaps.payouts_of(tx, swap.id) if payout.hold is Hold.LIMIT]
     if not waiting:
         raise Stale(f"no payout of swap {swap.id} waits for this any more")
     agreed = key_of(asked.address), asked.extra_id
@@ -162,13 +161,13 @@ async def _execute(tx: Tx, asked: LargePayment, by: str) -> dict[str, Any]:
     )  # fmt: skip
     for payout in waiting:
         assert payout.held_from is not None
-        await resume(tx, await store.move(tx, payout, payout.held_from))
+        await resume(tx, await payouts.move(tx, payout, payout.held_from))
     return {"swap": swap.id, "amount": str(whole), "address": asked.address}
 
 
 async def _asked_for(tx: Tx, asked: LargePayment) -> tuple[Swap, Amount]:
     try:
-        swap = await swap_store.swap(tx, asked.swap_id)
+        swap = await swaps.swap(tx, asked.swap_id)
     except Retry as error:
         raise Invalid(str(error)) from error
     whole = await _whole(tx, swap)

@@ -4,15 +4,15 @@ from dataclasses import replace
 from typing import Final
 
 from payonce.testing.crash.scenario import Scenario
-from payonce.testing.crash.scenarios import payments as pay
+from payonce.testing.crash.scenarios import payments
 from payonce.testing.crash.scenarios.play import Play
 
 PAID: Final = frozenset({"paid"})
 
 CHARGE: Final = Play(
     "charge",
-    (pay.charge, pay.send_receipt),
-    pay.CHARGE,
+    (payments.charge, payments.send_receipt),
+    payments.CHARGE,
     {"c-1": 1_000, "c-2": 2_500},
     {"c-1": PAID, "c-2": PAID},
     {("charges", "c-2:1"): ("lost after",)},
@@ -21,24 +21,24 @@ CHARGE: Final = Play(
 )
 PURCHASE: Final = Play(
     "purchase",
-    (pay.purchase, pay.send_receipt),
-    pay.PURCHASE,
+    (payments.purchase, payments.send_receipt),
+    payments.PURCHASE,
     {"p-1": 700, "p-2": 900},
     {"p-1": PAID, "p-2": PAID},
     {("payments", "p-2:1"): ("lost before",)},
 )
 BROADCAST: Final = Play(
     "broadcast",
-    (pay.broadcast, pay.send_receipt),
-    pay.BROADCAST,
+    (payments.broadcast, payments.send_receipt),
+    payments.BROADCAST,
     {"b-1": 40},
     {"b-1": PAID},
     {("quotes", "b-1:1"): ("lost after",), ("broadcasts", "b-1:1"): ("lost after",)},
 )
 WIRE: Final = Play(
     "wire",
-    (pay.wire, pay.send_receipt),
-    pay.WIRE,
+    (payments.wire, payments.send_receipt),
+    payments.WIRE,
     {"w-1": 10_000, "w-2": 20_000},
     {payment_id: frozenset({"paid", "rejected"}) for payment_id in ("w-1", "w-2")},
     {("wires", "w-1:1"): ("lost after",), ("wires", "w-2:1"): ("refused connection", "lost before")},
@@ -48,8 +48,8 @@ REDRIVEN: Final = replace(WIRE, name="wire-redriven", redrives_reviews=True, red
 once more."""
 TRANSFER: Final = Play(
     "transfer",
-    (pay.transfer, pay.credit, pay.return_money),
-    pay.TRANSFER,
+    (payments.transfer, payments.credit, payments.return_money),
+    payments.TRANSFER,
     {"t-1": 5_000, "t-2": 6_000},
     {"t-1": frozenset({"credited"}), "t-2": frozenset({"returned"})},
     away_faults={("charges", "credit t-2:1"): ("declined",)},
@@ -58,22 +58,22 @@ TRANSFER: Final = Play(
 
 BY_HAND: Final = Play(
     "by-hand",
-    (pay.charge, pay.insist, pay.send_receipt),
-    pay.CHARGE,
+    (payments.charge, payments.insist, payments.send_receipt),
+    payments.CHARGE,
     {"h-1": 300, "h-2": 400},
     {"h-1": PAID, "h-2": PAID},
     {("charges", "h-1:1"): ("refused connection", "refused connection")},
-    by_hand={"h-1": pay.CHARGE, "h-2": pay.INSIST},
+    by_hand={"h-1": payments.CHARGE, "h-2": payments.INSIST},
     redrives=True,
 )
 MISFITS: Final = Play(
     "misfits",
-    (pay.charge_checked, pay.send_receipt),
-    pay.CHECKED,
+    (payments.charge_checked, payments.send_receipt),
+    payments.CHECKED,
     {"m-1": 300},
     {"m-1": PAID},
     {},
-    by_hand={"m-1": pay.CHECKED},
+    by_hand={"m-1": payments.CHECKED},
     misfits=(b"no json", b'{"id": 7}', b'{"payload": {"before": 1}}', b'{"action": "reticulate", "payload": {}}'),
 )
 WIPED: Final = replace(CHARGE, name="wiped", wipes=True)

@@ -13,11 +13,11 @@ from payonce.kit.log import get_logger
 from payonce.kit.webhooks import Refusal, Scheme, Secret, Why
 from payonce.kit.webhooks.verification import Headers
 from payonce.services.billing.payments.effects import reference_of
-from payonce.services.billing.payments.handlers import refunds as refunding
+from payonce.services.billing.payments.handlers import refunds
 from payonce.services.billing.payments.model import TAKEN, RefundState, State, Transaction
 from payonce.services.billing.payments.reconciliation import CHARGE_KEY_COLONS, REFUND_KEY_COLONS
 from payonce.services.billing.payments.store import refunds as refund_store
-from payonce.services.billing.payments.store import transactions as store
+from payonce.services.billing.payments.store import transactions
 from payonce.services.billing.policies import CHARGE_INITIATION
 from payonce.vendors.gateway.port import EventSubject, EventType, GatewayEvent
 
@@ -68,7 +68,7 @@ async def heed(tx: Tx, received: Received) -> Heard:
 
 async def _about_charge(tx: Tx, event_id: str, event: GatewayEvent) -> str | None:
     subject = event.data
-    transaction = await store.by_charge_key(tx, _key(subject, CHARGE_KEY_COLONS))
+    transaction = await transactions.by_charge_key(tx, _key(subject, CHARGE_KEY_COLONS))
     if transaction is None:
         return "we know of no such charge"
     if (transaction.amount.minor, transaction.amount.asset.code) != (subject.amount, subject.currency):
@@ -90,9 +90,9 @@ async def _about_refund(tx: Tx, event_id: str, event: GatewayEvent) -> str | Non
     if (refund.amount.minor, refund.amount.asset.code) != (subject.amount, subject.currency):
         return f"refund {refund.id} is of {refund.amount}"
     if refund.state is RefundState.PENDING:
-        transaction = await store.find(tx, refund.transaction_id)
+        transaction = await transactions.find(tx, refund.transaction_id)
         assert transaction is not None
-        await refunding.send(tx, refund, transaction, f"look:{event_id}", delay_s=LOOK_AFTER_S)
+        await refunds.send(tx, refund, transaction, f"look:{event_id}", delay_s=LOOK_AFTER_S)
         return None
     if refund.state is RefundState.SUCCEEDED and refund.gateway_id == subject.id:
         return None

@@ -7,7 +7,7 @@ from typing import Final
 
 from payonce.engine.messages.transaction import Reader
 from payonce.services.billing.payments.model import State, Transaction
-from payonce.services.billing.payments.store import transactions as store
+from payonce.services.billing.payments.store import transactions
 
 WAIT_S: Final = 10.0
 LOOK_FIRST_S: Final = 0.05
@@ -28,7 +28,7 @@ class Waiting:
         self._waiting += 1
         try:
             while True:
-                found = await store.find(read, transaction_id)
+                found = await transactions.find(read, transaction_id)
                 left_s = until - time.monotonic()
                 if found is None or found.state is not State.PENDING or left_s <= 0:
                     return found

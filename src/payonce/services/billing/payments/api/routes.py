@@ -40,13 +40,12 @@ from payonce.services.billing.payments.api.documents import (
 from payonce.services.billing.payments.api.gateway_events import GatewayDoor
 from payonce.services.billing.payments.api.payment_end import Waiting, preferred_s
 from payonce.services.billing.payments.decisions import GiveBack
-from payonce.services.billing.payments.handlers import notifications as notifying
+from payonce.services.billing.payments.handlers import notifications
 from payonce.services.billing.payments.handlers.charges import NOT_YET
 from payonce.services.billing.payments.handlers.notifications import Notifier
 from payonce.services.billing.payments.model import State, Transaction
-from payonce.services.billing.payments.store import payment_methods as methods
+from payonce.services.billing.payments.store import payment_methods, transactions
 from payonce.services.billing.payments.store import refunds as refund_store
-from payonce.services.billing.payments.store import transactions as store
 from payonce.services.billing.policies import CHARGE_INITIATION
 from payonce.services.billing.scopes import CHARGE, OPERATE, READ
 from payonce.services.billing.wire import Action, charge_key
@@ -102,14 +101,14 @@ def _add_paying(routes: APIRouter) -> None:
             await take_try(tx, who)
             amount = _amount(body.amount, _asset(body.currency))
             if body.payment_method_id is not None:
-                await methods.hold(tx, account_id, body.payment_method_id)
+                await payment_methods.hold(tx, account_id, body.payment_method_id)
             transaction = _one_off(account_id, amount, body, once.trace_id)
-            await store.open_pending(tx, transaction)
+            await transactions.open_pending(tx, transaction)
             await tx.send(
                 CHARGE_INITIATION, {"transaction_id": transaction.id}, action=Action.PAYMENT.value,
                 key=transaction.charge_key, correlation_id=transaction.id,
             )  # fmt: skip
-            found = await store.find(tx, transaction.id)
+            found = await transactions.find(tx, transaction.id)
             assert found is not None
             return TransactionDocument.of(found)
 
@@ -142,13 +141,13 @@ def _add_transactions(routes: APIRouter) -> None:
         limit: Limit = PAGE_DEFAULT, after: Annotated[str | None, Query(pattern=ID)] = None,
     ) -> TransactionPage:  # fmt: skip
         whose = account_id if who.operator else account_of(who, account_id)
-        found = await store.listed(desk.read, whose, state, after, limit)
-        following = found[-1].id if len(found) == min(limit, store.LISTED_MAX) else None
+        found = await transactions.listed(desk.read, whose, state, after, limit)
+        following = found[-1].id if len(found) == min(limit, transactions.LISTED_MAX) else None
         return TransactionPage(transactions=[TransactionDocument.of(each) for each in found], next_after=following)
 
     @routes.get(f"{TRANSACTIONS}/{{transaction_id}}", summary="One transaction, with its refunds", responses=READS)
     async def show_transaction(transaction_id: Id, desk: AtDesk, who: Annotated[Who, either(READ)]) -> TransactionStory:
-        found = await store.find(desk.read, transaction_id)
+        found = await transactions.find(desk.read, transaction_id)
         if found is None or not who.may_see(found.account_id):
             raise not_found(f"transaction {transaction_id!r}")
         refunds = await refund_store.of_transaction(desk.read, transaction_id)
@@ -164,7 +163,7 @@ def _add_refunding(routes: APIRouter) -> None:
         transaction_id: Id, body: RefundOrder, desk: AtDesk, once: Annotated[Once, moving(CHARGE, operators=True)]
     ) -> Response:
         async def act(tx: Tx) -> RefundAnswer:
-            found = await store.find(tx, transaction_id)
+            found = await transactions.find(tx, transaction_id)
             if found is None:
                 raise not_found(f"transaction {transaction_id!r}")
             amount = None if body.amount is None else _amount(body.amount, found.amount.asset)
@@ -202,20 +201,20 @@ def _add_methods(routes: APIRouter) -> None:
         async with desk.begin(trace) as tx:
             await take_try(tx, who)
         try:
-            card = await methods.described(gateway, body.token)
+            card = await payment_methods.described(gateway, body.token)
         except (Retry, NotSent) as error:
             raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "the gateway does not answer; try again") from error
         except Invalid as no:
             raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(no)) from no
         async with desk.begin(trace) as tx:
-            attached = await _refused(methods.attach(tx, account_id, card))
+            attached = await _refused(payment_methods.attach(tx, account_id, card))
         return await _told(desk, attached)
 
     @routes.get(f"{METHODS}/", summary="An account's cards, the newest first", responses=READS)
     async def list_payment_methods(
         desk: AtDesk, who: Annotated[Who, either(READ)], account_id: OfAccount = None
     ) -> Methods:
-        found = await methods.of_account(desk.read, account_of(who, account_id))
+        found = await payment_methods.of_account(desk.read, account_of(who, account_id))
         return Methods(payment_methods=[MethodDocument.of(each) for each in found])
 
     @routes.post(f"{METHODS}/{{method_id}}/default", summary="Charge this card from now on", responses=CHANGES)
@@ -224,7 +223,7 @@ def _add_methods(routes: APIRouter) -> None:
     ) -> MethodDocument:
         async with desk.begin(trace) as tx:
             await take_try(tx, who)
-            attached = await _refused(methods.make_default(tx, account_of(who, account_id), method_id))
+            attached = await _refused(payment_methods.make_default(tx, account_of(who, account_id), method_id))
         return await _told(desk, attached)
 
     @routes.delete(f"{METHODS}/{{method_id}}", status_code=204, summary="Remove a card", responses=CHANGES)
@@ -232,7 +231,7 @@ def _add_methods(routes: APIRouter) -> None:
         method_id: Id, desk: AtDesk, trace: Trace, who: Annotated[Who, either(OPERATE)], account_id: OfAccount = None
     ) -> None:
         async with desk.begin(trace) as tx:
-            await _refused(methods.remove(tx, account_of(who, account_id), method_id))
+            await _refused(payment_methods.remove(tx, account_of(who, account_id), method_id))
 
 
 def _add_deliveries(routes: APIRouter) -> None:
@@ -243,7 +242,7 @@ def _add_deliveries(routes: APIRouter) -> None:
         event_id: Annotated[str, Path(pattern=r"^[0-9a-zA-Z_-]{1,200}$")], desk: AtDesk,
         who: Annotated[Who, either(READ)],
     ) -> DeliveryDocument:  # fmt: skip
-        found = await notifying.delivery(desk.read, event_id)
+        found = await notifications.delivery(desk.read, event_id)
         if found is None or not who.may_see(found.account_id):
             raise not_found(f"notification {event_id!r}")
         return DeliveryDocument.of(found)
@@ -307,13 +306,13 @@ async def _refused(doing: Any) -> Any:
     """What the store refuses is the caller's to mend: 404 for what is not there, 422 for what cannot be."""
     try:
         return await doing
-    except methods.NotThere as no:
+    except payment_methods.NotThere as no:
         raise Problem(HTTPStatus.NOT_FOUND, str(no)) from no
     except Invalid as no:
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(no)) from no
 
 
-async def _told(desk: Desk, attached: methods.Attached) -> MethodDocument:
+async def _told(desk: Desk, attached: payment_methods.Attached) -> MethodDocument:
     """Subscriptions may hear of it at once; if not, the queue tells them."""
     if attached.notice is not None:
         for resource in desk.resources:

@@ -9,15 +9,14 @@ from payonce.kit.log import get_logger
 from payonce.kit.money import Amount, asset_of
 from payonce.kit.outcomes import Invalid, Refused, Unprocessable
 from payonce.services.billing.messages import ChargeAgain
-from payonce.services.billing.payments import ledger as books
+from payonce.services.billing.payments import ledger
 from payonce.services.billing.payments.effects import NO_CARD, ChargeCard, Made, No, read_no
-from payonce.services.billing.payments.handlers import refunds as refunding
+from payonce.services.billing.payments.handlers import refunds
 from payonce.services.billing.payments.handlers.notifications import Notifier
 from payonce.services.billing.payments.handlers.refused_key import or_pause
 from payonce.services.billing.payments.metrics import count_charge
 from payonce.services.billing.payments.model import State, Transaction
-from payonce.services.billing.payments.store import notifications as telling
-from payonce.services.billing.payments.store import transactions as store
+from payonce.services.billing.payments.store import notifications, transactions
 from payonce.services.billing.policies import CHARGE_INITIATION
 from payonce.services.billing.wire import Action, Charge
 from payonce.vendors.gateway.port import AMOUNT_MAX, Gateway
@@ -37,7 +36,7 @@ async def process_charge_initiation(work: Work, gateway: Gateway, notifier: Noti
     """Charge the account's card. Running twice is harmless: the key is the invoice's and the try's."""
     try:
         wanted = await _wanted(work)
-        standing = await store.standing(work.read, wanted.charge_key, wanted.account_id, wanted.invoice_id)
+        standing = await transactions.standing(work.read, wanted.charge_key, wanted.account_id, wanted.invoice_id)
         known = standing.transaction
         if known is not None and _order(known) != _order(wanted):
             raise Invalid(f"charge {wanted.charge_key} is on record with another amount, account or purpose")
@@ -60,7 +59,7 @@ async def process_charge_initiation(work: Work, gateway: Gateway, notifier: Noti
         async with or_pause(work):
             made = await work.effect(
                 ChargeCard(gateway, wanted, card.token), key=wanted.charge_key, scope=_scope(wanted),
-                intent=lambda tx: store.begin(tx, wanted, card),
+                intent=lambda tx: transactions.begin(tx, wanted, card),
             )  # fmt: skip
     except Refused as refused:
         await _fail(work, notifier, wanted, read_no(refused), standing.now)
@@ -69,27 +68,27 @@ async def process_charge_initiation(work: Work, gateway: Gateway, notifier: Noti
 
 
 async def _succeed(
-    work: Work, notifier: Notifier, transaction: Transaction, made: Made, card: store.Card, now: datetime
+    work: Work, notifier: Notifier, transaction: Transaction, made: Made, card: transactions.Card, now: datetime
 ) -> None:
-    notice = telling.of_charge(transaction, None, now, {"card_brand": card.brand, "card_last4": card.last4})
+    notice = notifications.of_charge(transaction, None, now, {"card_brand": card.brand, "card_last4": card.last4})
     async with work.commit() as tx:
-        await store.end(tx, transaction.id, State.SUCCEEDED, notice, gateway_id=made.id)
-        await tx.post(books.captured(transaction))
+        await transactions.end(tx, transaction.id, State.SUCCEEDED, notice, gateway_id=made.id)
+        await tx.post(ledger.captured(transaction))
         if notice is not None:
-            await telling.send(tx, notice)
+            await notifications.send(tx, notice)
         if transaction.action is Action.TRIAL:
-            await refunding.ask(tx, transaction.id, None, TRIAL_REASON, f"trial:{transaction.id}")
+            await refunds.ask(tx, transaction.id, None, TRIAL_REASON, f"trial:{transaction.id}")
     count_charge(State.SUCCEEDED, None)
     await notifier.at_once(notice)
 
 
 async def _fail(work: Work, notifier: Notifier, transaction: Transaction, no: No, now: datetime) -> None:
-    notice = telling.of_charge(transaction, no, now)
+    notice = notifications.of_charge(transaction, no, now)
     async with work.commit(rejected=f"{no.code}: {no.reason}") as tx:
-        await store.open_pending(tx, transaction)
-        await store.end(tx, transaction.id, State.FAILED, notice, gateway_id=no.charge_id, no=no)
+        await transactions.open_pending(tx, transaction)
+        await transactions.end(tx, transaction.id, State.FAILED, notice, gateway_id=no.charge_id, no=no)
         if notice is not None:
-            await telling.send(tx, notice)
+            await notifications.send(tx, notice)
     count_charge(State.FAILED, no.code)
     await notifier.at_once(notice)
 
@@ -98,7 +97,7 @@ async def _wanted(work: Work) -> Transaction:
     """The transaction as the message wants it. Refused is what could never be charged."""
     asked: Charge | ChargeAgain = work.payload
     if isinstance(asked, ChargeAgain):
-        found = await store.find(work.read, asked.transaction_id)
+        found = await transactions.find(work.read, asked.transaction_id)
         if found is None:
             raise Invalid(f"there is no transaction {asked.transaction_id[:ID_MAX_CHARS]!r} to charge")
         return found

@@ -16,8 +16,7 @@ from payonce.kit.money import Amount
 from payonce.kit.outcomes import Unprocessable
 from payonce.services.billing.messages import CONFIRM, HOLD, RELEASE
 from payonce.services.billing.payments.handlers.notifications import Notifier
-from payonce.services.billing.payments.store import notifications as telling
-from payonce.services.billing.payments.store import transactions as store
+from payonce.services.billing.payments.store import notifications, transactions
 from payonce.services.billing.policies import CREDIT_HOLD
 from payonce.services.billing.wire import CreditConfirmation, CreditHold, CreditRelease, HeldCredit, Status
 
@@ -29,9 +28,9 @@ async def process_credit_hold(work: Work, notifier: Notifier) -> None:
     async with work.commit() as tx:
         agreed, shares = await hold(tx, asked)
         status = Status.SUCCESS if agreed else Status.FAILED
-        notice = telling.of_credit_hold(str(work.message.id), asked, status, shares, await store.now(tx))
-        await telling.record(tx, notice)
-        await telling.send(tx, notice)
+        notice = notifications.of_credit_hold(str(work.message.id), asked, status, shares, await transactions.now(tx))
+        await notifications.record(tx, notice)
+        await notifications.send(tx, notice)
     await notifier.at_once(notice)
 
 
@@ -41,10 +40,10 @@ async def process_credit_confirmation(work: Work) -> None:
     told: CreditConfirmation = work.payload
     async with work.commit() as tx:
         await locked_refunds(tx, told.credits)
-        now = await store.now(tx)
+        now = await transactions.now(tx)
         for share in told.credits:
             both = await hold_share(tx, told.change_id, share, now)
-            charge = await store.find(tx, share.transaction_id) if both else None
+            charge = await transactions.find(tx, share.transaction_id) if both else None
             if charge is not None and both:
                 # The change was issued by a version that held nothing, and a refund came in between.
                 twice = Amount(both, charge.amount.asset)

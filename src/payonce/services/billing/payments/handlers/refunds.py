@@ -11,14 +11,12 @@ from payonce.kit.log import get_logger
 from payonce.kit.money import Amount, asset_of
 from payonce.kit.outcomes import Invalid, Refused, Unprocessable
 from payonce.services.billing.messages import RefundWanted
-from payonce.services.billing.payments import ledger as books
+from payonce.services.billing.payments import ledger
 from payonce.services.billing.payments.effects import Made, RefundCharge
 from payonce.services.billing.payments.handlers.notifications import Notifier
 from payonce.services.billing.payments.handlers.refused_key import or_pause
 from payonce.services.billing.payments.model import TAKEN, Refund, RefundState, Transaction
-from payonce.services.billing.payments.store import notifications as telling
-from payonce.services.billing.payments.store import refunds as refund_store
-from payonce.services.billing.payments.store import transactions as store
+from payonce.services.billing.payments.store import notifications, refunds, transactions
 from payonce.services.billing.policies import REFUND_INITIATION
 from payonce.services.billing.wire import CREDIT_KEY, Action, Credited, RefundAsked
 from payonce.vendors.gateway.port import Gateway
@@ -37,10 +35,10 @@ async def ask(tx: Tx, transaction_id: str, amount: Amount | None, reason: str, k
     None is all that can be given back. Refuses what would give back more than was captured, or a second time what came
     back as credit."""
     transaction = await _locked(tx, transaction_id)
-    known = await refund_store.by_key(tx, key)
+    known = await refunds.by_key(tx, key)
     if known is not None:
         return _same(known, transaction, amount, outside=False)
-    refund = await refund_store.promise(tx, transaction, _fitting(transaction, amount), reason, key)
+    refund = await refunds.promise(tx, transaction, _fitting(transaction, amount), reason, key)
     await send(tx, refund, transaction, f"refund:{refund.id}")
     return refund
 
@@ -49,16 +47,16 @@ async def note_outside(tx: Tx, transaction_id: str, amount: Amount | None, reaso
     """Puts on record what went back by another way than the gateway, by bank or by hand: books, and what subscriptions
     are told, are as if the gateway had given it back. Refuses while the gateway may still give back something."""
     transaction = await _locked(tx, transaction_id)
-    known = await refund_store.by_key(tx, key)
+    known = await refunds.by_key(tx, key)
     if known is not None:
         return _same(known, transaction, amount, outside=True)
     _refuse_what_is_under_way(transaction)
-    refund = await refund_store.promise(tx, transaction, _fitting(transaction, amount), reason, key, outside=True)
-    notice = telling.of_refund(refund, transaction, None, await store.now(tx))
-    await refund_store.end(tx, refund, RefundState.SUCCEEDED, notice)
-    await tx.post(books.refunded(refund, transaction))
+    refund = await refunds.promise(tx, transaction, _fitting(transaction, amount), reason, key, outside=True)
+    notice = notifications.of_refund(refund, transaction, None, await transactions.now(tx))
+    await refunds.end(tx, refund, RefundState.SUCCEEDED, notice)
+    await tx.post(ledger.refunded(refund, transaction))
     if notice is not None:
-        await telling.send(tx, notice)
+        await notifications.send(tx, notice)
     return replace(refund, state=RefundState.SUCCEEDED)
 
 
@@ -100,8 +98,8 @@ async def process_refund_initiation(work: Work, gateway: Gateway, notifier: Noti
 
 
 async def _on_record(work: Work, refund_id: str) -> tuple[Refund, Transaction]:
-    refund = await refund_store.find(work.read, refund_id)
-    transaction = None if refund is None else await store.find(work.read, refund.transaction_id)
+    refund = await refunds.find(work.read, refund_id)
+    transaction = None if refund is None else await transactions.find(work.read, refund.transaction_id)
     if refund is None or transaction is None:
         raise Invalid(f"there is no refund {refund_id[:100]!r}")
     return refund, transaction
@@ -119,7 +117,7 @@ def _check_key(wanted: RefundWanted) -> None:
 
 
 async def _take_up(work: Work, wanted: RefundWanted) -> None:
-    transaction = await store.find(work.read, wanted.transaction_id)
+    transaction = await transactions.find(work.read, wanted.transaction_id)
     if transaction is None:
         raise NotToBeHad(f"there is no transaction {wanted.transaction_id[:100]!r}")
     if transaction.state in TAKEN and not transaction.left:
@@ -137,9 +135,9 @@ async def _pay_out(work: Work, notifier: Notifier, wanted: RefundWanted) -> None
         raise NotToBeHad(f"payout {wanted.key} does not say an account, an amount above zero and its currency")
     amount, notice = Amount(wanted.amount_minor, asset_of(wanted.currency)), None
     async with work.commit() as tx:
-        transaction = await store.locked(tx, wanted.transaction_id)
-        known = await refund_store.by_key(tx, wanted.key)
-        if known is not None or await refund_store.was_refused(tx, telling.refused_id(wanted.key)):
+        transaction = await transactions.locked(tx, wanted.transaction_id)
+        known = await refunds.by_key(tx, wanted.key)
+        if known is not None or await refunds.was_refused(tx, notifications.refused_id(wanted.key)):
             return
         try:
             if transaction is None or transaction.account_id != wanted.account_id:
@@ -147,11 +145,13 @@ async def _pay_out(work: Work, notifier: Notifier, wanted: RefundWanted) -> None
             _check_left(transaction, amount)
         except NotToBeHad as no:
             about = work.message.correlation_id or wanted.account_id
-            notice = telling.of_refused(wanted.key, wanted.account_id, amount, str(no), about, await store.now(tx))
-            await refund_store.tell_refused(tx, notice)
-            await telling.send(tx, notice)
+            notice = notifications.of_refused(
+                wanted.key, wanted.account_id, amount, str(no), about, await transactions.now(tx)
+            )
+            await refunds.tell_refused(tx, notice)
+            await notifications.send(tx, notice)
         else:
-            refund = await refund_store.promise(
+            refund = await refunds.promise(
                 tx, transaction, amount, wanted.reason, wanted.key, from_credit=True
             )  # fmt: skip
             await send(tx, refund, transaction, f"refund:{refund.id}")
@@ -163,10 +163,10 @@ async def _note_credit(work: Work, told: Credited) -> None:
     if told.credited_minor < 0:
         raise NotToBeHad(f"credited_minor {told.credited_minor} must not be below zero")
     async with work.commit() as tx:
-        before = await store.locked(tx, told.transaction_id)
+        before = await transactions.locked(tx, told.transaction_id)
         if before is None:
             raise NotToBeHad(f"there is no transaction {told.transaction_id[:100]!r}")
-        after = await store.note_credit(tx, before, told.credited_minor)
+        after = await transactions.note_credit(tx, before, told.credited_minor)
         if after.credited_minor > max(before.credited_minor, before.left.minor):
             # The refund was under way when a version that did not know of it changed the plan.
             await note(
@@ -177,33 +177,33 @@ async def _note_credit(work: Work, told: Credited) -> None:
 
 
 async def _succeed(work: Work, notifier: Notifier, refund: Refund, transaction: Transaction, made: Made) -> None:
-    notice = telling.of_refund(refund, transaction, None, await store.now(work.read))
+    notice = notifications.of_refund(refund, transaction, None, await transactions.now(work.read))
     async with work.commit() as tx:
-        await refund_store.end(tx, refund, RefundState.SUCCEEDED, notice, gateway_id=made.id)
-        await tx.post(books.refunded(refund, transaction))
+        await refunds.end(tx, refund, RefundState.SUCCEEDED, notice, gateway_id=made.id)
+        await tx.post(ledger.refunded(refund, transaction))
         if notice is not None:
-            await telling.send(tx, notice)
+            await notifications.send(tx, notice)
     await notifier.at_once(notice)
 
 
 async def _fail(work: Work, notifier: Notifier, refund: Refund, transaction: Transaction, failure: str) -> None:
     """The money stays captured, and may be given back by another refund."""
-    notice = telling.of_refund(refund, transaction, failure, await store.now(work.read))
+    notice = notifications.of_refund(refund, transaction, failure, await transactions.now(work.read))
     log.error("refund_failed", refund=refund.id, transaction=transaction.id, reason=failure)
     async with work.commit(rejected=failure) as tx:
-        await refund_store.end(tx, refund, RefundState.FAILED, notice, failure=failure)
+        await refunds.end(tx, refund, RefundState.FAILED, notice, failure=failure)
         await note(
             tx.connection, "billing.refunds", refund.id, f"{refund.amount} was not given back: {failure}",
             actor="billing.payments", severity=Severity.ERROR,
         )  # fmt: skip
         if notice is not None:
-            await telling.send(tx, notice)
+            await notifications.send(tx, notice)
     await notifier.at_once(notice)
 
 
 async def _locked(tx: Tx, transaction_id: str) -> Transaction:
     """Of two refunds that fit each alone, the second sees the first."""
-    transaction = await store.locked(tx, transaction_id)
+    transaction = await transactions.locked(tx, transaction_id)
     if transaction is None:
         raise NotToBeHad(f"there is no transaction {transaction_id[:100]!r}")
     return transaction

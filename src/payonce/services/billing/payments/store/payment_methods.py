@@ -7,7 +7,7 @@ from payonce.engine.messages.transaction import Reader, Tx
 from payonce.kit.ids import new_id
 from payonce.kit.outcomes import Invalid, Stale
 from payonce.services.billing.payments.model import PaymentMethod
-from payonce.services.billing.payments.store import notifications as telling
+from payonce.services.billing.payments.store import notifications
 from payonce.services.billing.payments.store.notifications import Notice
 from payonce.vendors.gateway.port import CardToken, Gateway
 
@@ -163,9 +163,9 @@ async def _choose(tx: Tx, method_id: str) -> PaymentMethod:
 
 
 async def _tell(tx: Tx, method: PaymentMethod) -> Notice:
-    notice = telling.of_method(method, await tx.fetchval("select payonce.due_now()"))
-    await telling.record(tx, notice)
-    await telling.send(tx, notice)
+    notice = notifications.of_method(method, await tx.fetchval("select payonce.due_now()"))
+    await notifications.record(tx, notice)
+    await notifications.send(tx, notice)
     return notice
 
 

@@ -19,8 +19,7 @@ from payonce.http.kit.values import NO_CONTROLS, Asked
 from payonce.services.billing.callers import Who, customer, opened, too_many
 from payonce.services.billing.subscriptions.domain.config import Terms
 from payonce.services.billing.subscriptions.model import Account
-from payonce.services.billing.subscriptions.store import accounts, password_tokens
-from payonce.services.billing.subscriptions.store import refresh_tokens as logins
+from payonce.services.billing.subscriptions.store import accounts, password_tokens, refresh_tokens
 from payonce.services.billing.subscriptions.store.accounts import (
     AccountVersions,
     NotAdmitted,
@@ -132,7 +131,7 @@ def auth_routes() -> APIRouter:
         days = opened(desk, Terms).refresh_days
         with _refusals():
             async with desk.begin(trace) as tx:
-                prolonged = await logins.prolong(tx, body.refresh_token, days)
+                prolonged = await refresh_tokens.prolong(tx, body.refresh_token, days)
         if prolonged is None:
             raise Problem(HTTPStatus.UNAUTHORIZED, "this refresh token is good for nothing; log in again", headers=WWW)
         return _shown(desk, *prolonged)
@@ -142,7 +141,7 @@ def auth_routes() -> APIRouter:
     async def log_out(body: RefreshAsked, desk: AtDesk, trace: Trace) -> Response:
         opened(desk, Tokens)
         async with desk.begin(trace) as tx:
-            await logins.end_login(tx, body.refresh_token)
+            await refresh_tokens.end_login(tx, body.refresh_token)
         return Response(status_code=HTTPStatus.NO_CONTENT)
 
     @routes.post("/change-password", summary="Ends every login but the one it begins", responses=OWN)
@@ -189,7 +188,7 @@ def account_document(account: Account) -> AccountDocument:
 async def _session(desk: Desk, trace: str | None, account: Account) -> Session:
     days = opened(desk, Terms).refresh_days
     async with desk.begin(trace) as tx:
-        refreshing = await logins.begin_login(tx, account.id, days)
+        refreshing = await refresh_tokens.begin_login(tx, account.id, days)
     return _shown(desk, account, refreshing)
 
 

@@ -13,7 +13,7 @@ from payonce.services.billing.callers import Who, account_of, either, opened
 from payonce.services.billing.scopes import OPERATE
 from payonce.services.billing.subscriptions.api.common_routes import CHANGES, READS, ForAccount, Id, refusals
 from payonce.services.billing.subscriptions.domain.config import Terms
-from payonce.services.billing.subscriptions.handlers import test_clocks as clocks
+from payonce.services.billing.subscriptions.handlers import test_clocks
 from payonce.services.billing.subscriptions.handlers.test_clocks import TestClock
 
 PREFIX: Final = "/v1/test-clocks"
@@ -52,7 +52,7 @@ def clock_routes() -> APIRouter:
         _only_where_simulated(desk)
         with refusals():
             async with desk.begin(trace) as tx:
-                made = await clocks.create(tx, body.name, who.whose, body.now_at)
+                made = await test_clocks.create(tx, body.name, who.whose, body.now_at)
         return await _document(desk, made)
 
     @routes.get("/{clock_id}", summary="Where it stands", responses=READS)
@@ -66,7 +66,7 @@ def clock_routes() -> APIRouter:
         account_id = account_of(who, body.account_id)
         with refusals():
             async with desk.begin(trace) as tx:
-                await clocks.put_on_clock(tx, account_id, clock.id)
+                await test_clocks.put_on_clock(tx, account_id, clock.id)
         return await _document(desk, clock)
 
     @routes.post("/{clock_id}/advance", status_code=202, summary="Let time pass; what falls due happens in order",
@@ -75,7 +75,7 @@ def clock_routes() -> APIRouter:
         clock = await _seen(desk, who, clock_id)
         with refusals():
             async with desk.begin(trace) as tx:
-                moved = await clocks.advance(tx, clock.id, body.to)
+                moved = await test_clocks.advance(tx, clock.id, body.to)
         return await _document(desk, moved)
 
     return routes
@@ -89,14 +89,14 @@ def _only_where_simulated(desk: Desk) -> None:
 async def _seen(desk: Desk, who: Who, clock_id: str) -> TestClock:
     """Of whoever made it."""
     _only_where_simulated(desk)
-    found = await clocks.find(desk.read, clock_id)
+    found = await test_clocks.find(desk.read, clock_id)
     if found is None or not (who.operator or found.made_by == who.whose):
         raise not_found(f"test clock {clock_id!r}")
     return found
 
 
 async def _document(desk: Desk, clock: TestClock) -> ClockDocument:
-    waits_for = await clocks.waits_for(desk.read, clock.id)
+    waits_for = await test_clocks.waits_for(desk.read, clock.id)
     return ClockDocument(
         id=clock.id, name=clock.name, now_at=clock.now_at, target_at=clock.target_at,
         arrived=clock.arrived and waits_for is None, waits_for=waits_for, created_at=clock.created_at,

@@ -36,8 +36,7 @@ from payonce.services.billing.subscriptions.model import (
     PayoutState,
     PayoutWay,
 )
-from payonce.services.billing.subscriptions.store import credit as credit_store
-from payonce.services.billing.subscriptions.store import credit_payouts
+from payonce.services.billing.subscriptions.store import credit, credit_payouts
 from payonce.services.billing.subscriptions.store.credit import Balance
 
 PREFIX: Final = "/v1/credit"
@@ -190,7 +189,7 @@ def _add_reading(routes: APIRouter) -> None:
     async def show_credit(desk: AtDesk, who: Viewer, account_id: OfAccount = None) -> CreditDocument:
         opened(desk, Terms)
         whose = account_of(who, account_id)
-        found = await credit_store.balances(desk.read, whose)
+        found = await credit.balances(desk.read, whose)
         return CreditDocument(account_id=whose, balances=[BalanceDocument.of(each) for each in found])
 
     @routes.get("/entries", summary="What credit was granted, used, paid out, expired and adjusted", responses=READS)
@@ -199,8 +198,8 @@ def _add_reading(routes: APIRouter) -> None:
         before: Annotated[int | None, Query(ge=1, le=NUMBER_MAX, description="The last id of the page before.")] = None,
     ) -> EntryPage:  # fmt: skip
         opened(desk, Terms)
-        limit = min(limit, credit_store.LISTED_MAX)
-        found = await credit_store.entries(desk.read, account_of(who, account_id), before, limit)
+        limit = min(limit, credit.LISTED_MAX)
+        found = await credit.entries(desk.read, account_of(who, account_id), before, limit)
         following = found[-1].id if len(found) == limit else None
         return EntryPage(entries=[EntryDocument.of(each, who) for each in found], next_before=following)
 
@@ -230,9 +229,9 @@ async def _change(
 ) -> CreditAnswer:
     """As in the console: what needs a second person there needs one here."""
     amount = _amount(order.amount, order.currency)
-    if await credit_store.now_of(tx, order.account_id) is None:
+    if await credit.now_of(tx, order.account_id) is None:
         raise not_found(f"account {order.account_id!r}")
-    has = await credit_store.opened(tx, order.account_id, amount.asset)
+    has = await credit.opened(tx, order.account_id, amount.asset)
     asked = CreditChange(
         account_id=order.account_id, currency=amount.asset.code, exponent=amount.asset.exponent, seen=has.revision,
         verdict=verdict, amount_minor=amount.minor, invoice=invoice, note=order.reason,
@@ -243,7 +242,7 @@ async def _change(
     payout_id = end.result["payout"]
     payout = None if payout_id is None else await credit_payouts.find(tx, payout_id)
     return CreditAnswer(
-        balance=BalanceDocument.of(await credit_store.balance(tx, order.account_id, amount.asset)),
+        balance=BalanceDocument.of(await credit.balance(tx, order.account_id, amount.asset)),
         payout=None if payout is None else PayoutDocument.of(payout),
     )  # fmt: skip
 

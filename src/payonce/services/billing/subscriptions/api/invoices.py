@@ -26,14 +26,11 @@ from payonce.services.billing.subscriptions.api.common_routes import (
 )
 from payonce.services.billing.subscriptions.api.documents import InvoiceDocument, InvoicePage, InvoiceStory
 from payonce.services.billing.subscriptions.domain.config import Terms
-from payonce.services.billing.subscriptions.handlers import dunning as collecting
+from payonce.services.billing.subscriptions.handlers import dunning
 from payonce.services.billing.subscriptions.model import Account, Invoice, InvoiceState
-from payonce.services.billing.subscriptions.pdf import content as printing
+from payonce.services.billing.subscriptions.pdf import content
 from payonce.services.billing.subscriptions.pdf.render import Printable, to_pdf
-from payonce.services.billing.subscriptions.store import customers
-from payonce.services.billing.subscriptions.store import invoices as invoice_store
-from payonce.services.billing.subscriptions.store import pages as listing
-from payonce.services.billing.subscriptions.store import subscriptions as store
+from payonce.services.billing.subscriptions.store import customers, invoices, pages, subscriptions
 from payonce.services.billing.subscriptions.store.invoices import CreditNote
 
 PREFIX: Final = "/v1/invoices"
@@ -56,7 +53,7 @@ def invoice_routes() -> APIRouter:
 
         async def act(tx: Tx) -> InvoiceDocument:
             await take_try(tx, who_of(once))
-            return InvoiceDocument.of(await collecting.pay_invoice(tx, only_of(who_of(once)), invoice_id))
+            return InvoiceDocument.of(await dunning.pay_invoice(tx, only_of(who_of(once)), invoice_id))
 
         return await once.answer(refusing(act), status=202, location=lambda made: f"{PREFIX}/{made.id}")
 
@@ -72,7 +69,7 @@ def _add_reading(routes: APIRouter) -> None:
     ) -> InvoicePage:  # fmt: skip
         opened(desk, Terms)
         whose = account_id if who.operator else account_of(who, account_id)
-        found = await listing.invoices(desk.read, whose, subscription_id, state, after, limit)
+        found = await pages.invoices(desk.read, whose, subscription_id, state, after, limit)
         shown = [InvoiceDocument.of(each) for each in found]
         return InvoicePage(invoices=shown, next_after=page_after(found, limit))
 
@@ -88,7 +85,7 @@ def _add_printing(routes: APIRouter) -> None:
         invoice, notes = await _seen(desk, who, invoice_id)
         account, zone = await _customer(desk, invoice)
         terms = opened(desk, Terms)
-        return await _printed(printing.printed_invoice(invoice, notes, account, terms.seller, zone), terms)
+        return await _printed(content.printed_invoice(invoice, notes, account, terms.seller, zone), terms)
 
     @routes.get("/{invoice_id}/credit-notes/{credit_note_id}/pdf", summary="A credit note, to print", responses=PRINTS,
                 response_class=Response)  # fmt: skip
@@ -99,20 +96,20 @@ def _add_printing(routes: APIRouter) -> None:
             raise not_found(f"credit note {credit_note_id!r} of invoice {invoice_id!r}")
         account, zone = await _customer(desk, invoice)
         terms, before = opened(desk, Terms), notes[:place]
-        printed = printing.printed_note(notes[place], before, invoice, account, terms.seller, zone)
+        printed = content.printed_note(notes[place], before, invoice, account, terms.seller, zone)
         return await _printed(printed, terms)
 
 
 async def _seen(desk: Desk, who: Who, invoice_id: str) -> tuple[Invoice, list[CreditNote]]:
     opened(desk, Terms)
-    found = await invoice_store.find(desk.read, invoice_id)
+    found = await invoices.find(desk.read, invoice_id)
     if found is None or not who.may_see(found.account_id):
         raise not_found(f"invoice {invoice_id!r}")
-    return found, await invoice_store.credit_notes(desk.read, found)
+    return found, await invoices.credit_notes(desk.read, found)
 
 
 async def _customer(desk: Desk, invoice: Invoice) -> tuple[Account, str]:
-    subscription = await store.find(desk.read, invoice.subscription_id)
+    subscription = await subscriptions.find(desk.read, invoice.subscription_id)
     assert subscription is not None
     return await customers.as_invoiced(desk.read, invoice), subscription.time_zone
 

@@ -36,13 +36,11 @@ from payonce.services.billing.subscriptions.api.documents import (
     SubscriptionPage,
 )
 from payonce.services.billing.subscriptions.domain.config import Terms
-from payonce.services.billing.subscriptions.handlers import new_subscriptions as starting
+from payonce.services.billing.subscriptions.handlers import new_subscriptions
 from payonce.services.billing.subscriptions.handlers import plan_changes as changing
 from payonce.services.billing.subscriptions.handlers.plan_changes import When
 from payonce.services.billing.subscriptions.model import ChangeState, State, Subscription
-from payonce.services.billing.subscriptions.store import pages as listing
-from payonce.services.billing.subscriptions.store import plan_changes
-from payonce.services.billing.subscriptions.store import subscriptions as store
+from payonce.services.billing.subscriptions.store import pages, plan_changes, subscriptions
 
 PREFIX: Final = "/v1/subscriptions"
 ABOUT_CHANGES: Final = (
@@ -94,7 +92,7 @@ def _add_starting(routes: APIRouter) -> None:
 
         async def act(tx: Tx) -> SubscriptionDocument:
             account_id = account_of(who_of(once), body.account_id)
-            return SubscriptionDocument.of(await starting.start(tx, account_id, body.plan_id))
+            return SubscriptionDocument.of(await new_subscriptions.start(tx, account_id, body.plan_id))
 
         return await once.answer(refusing(act), status=201, location=_place)
 
@@ -106,7 +104,7 @@ def _add_starting(routes: APIRouter) -> None:
         async def act(tx: Tx) -> SubscriptionDocument:
             who = who_of(once)
             account_id = account_of(who, body.account_id)
-            begun = await starting.start_trial(tx, account_id, body.trial_plan_id, again=who.operator)
+            begun = await new_subscriptions.start_trial(tx, account_id, body.trial_plan_id, again=who.operator)
             return SubscriptionDocument.of(begun)
 
         return await once.answer(refusing(act), status=201, location=_place)
@@ -120,7 +118,7 @@ def _add_reading(routes: APIRouter) -> None:
     ) -> SubscriptionPage:  # fmt: skip
         opened(desk, Terms)
         whose = account_id if who.operator else account_of(who, account_id)
-        found = await listing.subscriptions(desk.read, whose, state, after, limit)
+        found = await pages.subscriptions(desk.read, whose, state, after, limit)
         changes = await plan_changes.shown(desk.read, [each.id for each in found])
         shown = [SubscriptionDocument.of(each, changes.get(each.id)) for each in found]
         return SubscriptionPage(subscriptions=shown, next_after=page_after(found, limit))
@@ -128,7 +126,7 @@ def _add_reading(routes: APIRouter) -> None:
     @routes.get("/active", summary="The one that has not ended", responses=READS)
     async def show_active(desk: AtDesk, who: Viewer, account_id: OfAccount = None) -> SubscriptionDocument:
         opened(desk, Terms)
-        found = await store.running(desk.read, account_of(who, account_id))
+        found = await subscriptions.running(desk.read, account_of(who, account_id))
         if found is None:
             raise not_found("subscription of this account that has not ended")
         return await _shown(desk.read, found)
@@ -136,7 +134,7 @@ def _add_reading(routes: APIRouter) -> None:
     @routes.get("/{subscription_id}", summary="One subscription", responses=READS)
     async def show_subscription(subscription_id: Id, desk: AtDesk, who: Viewer) -> SubscriptionDocument:
         opened(desk, Terms)
-        found = await store.find(desk.read, subscription_id)
+        found = await subscriptions.find(desk.read, subscription_id)
         if found is None or not who.may_see(found.account_id):
             raise not_found(f"subscription {subscription_id!r}")
         return await _shown(desk.read, found)
@@ -147,11 +145,11 @@ def _add_reading(routes: APIRouter) -> None:
         after: Annotated[int, Query(ge=0, le=NUMBER_MAX, description="The last id of the page before.")] = 0,
     ) -> EventPage:  # fmt: skip
         opened(desk, Terms)
-        found = await store.find(desk.read, subscription_id)
+        found = await subscriptions.find(desk.read, subscription_id)
         if found is None or not who.may_see(found.account_id):
             raise not_found(f"subscription {subscription_id!r}")
-        asked = min(limit, store.LISTED_MAX)
-        events = [EventDocument(**event) for event in await store.events(desk.read, found.id, after, asked)]
+        asked = min(limit, subscriptions.LISTED_MAX)
+        events = [EventDocument(**event) for event in await subscriptions.events(desk.read, found.id, after, asked)]
         return EventPage(events=events, next_after=events[-1].id if len(events) == asked else None)
 
     @routes.get("/{subscription_id}/plan-changes", summary="Its changes of plan, the newest first", responses=READS)
@@ -159,7 +157,7 @@ def _add_reading(routes: APIRouter) -> None:
         subscription_id: Id, desk: AtDesk, who: Viewer, limit: Limit = PAGE_DEFAULT
     ) -> PlanChangeList:
         opened(desk, Terms)
-        found = await store.find(desk.read, subscription_id)
+        found = await subscriptions.find(desk.read, subscription_id)
         if found is None or not who.may_see(found.account_id):
             raise not_found(f"subscription {subscription_id!r}")
         changes = await plan_changes.of_subscription(desk.read, found.id, limit)

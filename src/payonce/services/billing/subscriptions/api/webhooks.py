@@ -23,7 +23,7 @@ from payonce.services.billing.scopes import READ
 from payonce.services.billing.signed_requests import TOKEN_VERSION_PATH, SharedSecrets, read_signed
 from payonce.services.billing.subscriptions.api.common_routes import READS
 from payonce.services.billing.subscriptions.domain.config import Terms
-from payonce.services.billing.subscriptions.handlers import payment_events as applying
+from payonce.services.billing.subscriptions.handlers import payment_events
 from payonce.services.billing.subscriptions.store.accounts import token_version
 from payonce.services.billing.wire import Notification, TokenVersion, TokenVersionQuery, read_notification
 
@@ -88,7 +88,7 @@ async def take_payment_event(request: Request) -> Response:
     refuse_repeated(body)
     notification = _read(body)
     async with desk.begin(trace_of(request)) as tx:
-        applied = await applying.apply(tx, notification)
+        applied = await payment_events.apply(tx, notification)
     return Response(msgspec.json.encode({"status": applied.status}), media_type="application/json")
 
 

@@ -15,11 +15,10 @@ from payonce.engine.messages.transaction import Tx
 from payonce.kit.ids import new_id
 from payonce.kit.money import Amount, Asset
 from payonce.kit.outcomes import Invalid, Stale
-from payonce.services.billing.subscriptions import ledger as books
+from payonce.services.billing.subscriptions import ledger
 from payonce.services.billing.subscriptions.domain.refusals import Conflict, NotFound
 from payonce.services.billing.subscriptions.model import EntryKind, PayoutWay
-from payonce.services.billing.subscriptions.store import credit as credit_store
-from payonce.services.billing.subscriptions.store import credit_payouts
+from payonce.services.billing.subscriptions.store import credit, credit_payouts
 from payonce.services.billing.subscriptions.store.credit import Balance, NewEntry
 
 ACTION: Final = "change credit"
@@ -63,7 +62,7 @@ def changing_credit(_: Admin) -> Action[CreditChange]:
 
 
 async def _weigh(tx: Tx, asked: CreditChange) -> Weighed:
-    has = await credit_store.balance(tx, asked.account_id, asked.amount.asset)
+    has = await credit.balance(tx, asked.account_id, asked.amount.asset)
     text = f"{_WORDS[asked.verdict]}, account {asked.account_id}, which has {has.amount}".format(amount=asked.amount)
     return Weighed(f"{asked.account_id}:{asked.currency}", text, [asked.amount])
 
@@ -76,13 +75,13 @@ async def _execute(tx: Tx, asked: CreditChange, by: str) -> dict[str, Any]:
         raise Invalid(f"{asked.amount} is too much: the most is {Amount(CREDIT_MAX_MINOR, asked.amount.asset)}")
     if asked.verdict in PAYS:
         return await _pay_out(tx, asked, by)
-    key, now = f"{asked.verdict}:{new_id()}", await credit_store.now_of(tx, asked.account_id)
+    key, now = f"{asked.verdict}:{new_id()}", await credit.now_of(tx, asked.account_id)
     assert now is not None
     change = asked.amount if asked.verdict is CreditVerdict.ADD else -asked.amount
     expires = asked.verdict is CreditVerdict.EXPIRE
-    await tx.post(books.credit_expired(key, asked.amount) if expires else books.credit_adjusted(key, change))
+    await tx.post(ledger.credit_expired(key, asked.amount) if expires else ledger.credit_adjusted(key, change))
     kind = EntryKind.EXPIRED if expires else EntryKind.ADJUSTED
-    left = await credit_store.book(tx, NewEntry(asked.account_id, kind, change, key, asked.note, now, by))
+    left = await credit.book(tx, NewEntry(asked.account_id, kind, change, key, asked.note, now, by))
     return {"account": asked.account_id, "balance": left.to_text(), "currency": asked.currency, "payout": None}
 
 
@@ -93,20 +92,20 @@ async def _pay_out(tx: Tx, asked: CreditChange, by: str) -> dict[str, Any]:
         )
     except (Conflict, NotFound) as no:
         raise Invalid(str(no)) from no
-    left = await credit_store.balance(tx, asked.account_id, asked.amount.asset)
+    left = await credit.balance(tx, asked.account_id, asked.amount.asset)
     return {"account": asked.account_id, "balance": left.amount.to_text(), "currency": asked.currency,
             "payout": payout.id}  # fmt: skip
 
 
 async def _seen(tx: Tx, asked: CreditChange) -> Balance:
     """The balance, locked; refused when it is not the one that was decided about."""
-    if await credit_store.now_of(tx, asked.account_id) is None:
+    if await credit.now_of(tx, asked.account_id) is None:
         raise Invalid(f"there is no account {asked.account_id[:100]!r}")
     if asked.invoice is not None and asked.verdict is not CreditVerdict.PAY_OUT:
         raise Invalid("an invoice names the charge that a payout to a card goes back through; leave it out otherwise")
     if asked.amount_minor <= 0 or not asked.note.strip():
         raise Invalid(f"{asked.amount} cannot be decided about: say an amount above zero, and why")
-    has = await credit_store.opened(tx, asked.account_id, asked.amount.asset)
+    has = await credit.opened(tx, asked.account_id, asked.amount.asset)
     if has.revision != asked.seen:
         raise Stale(f"the credit of account {asked.account_id} has changed: it is {has.amount} now; look again")
     return has

@@ -15,13 +15,11 @@ from payonce.engine.messages.ports import Admin
 from payonce.engine.messages.transaction import Tx
 from payonce.kit.outcomes import Invalid, Stale
 from payonce.services.billing.subscriptions.domain.refusals import Conflict, NotFound
-from payonce.services.billing.subscriptions.handlers import dunning as collecting
-from payonce.services.billing.subscriptions.handlers import plan_changes as changing
+from payonce.services.billing.subscriptions.handlers import dunning, plan_changes
 from payonce.services.billing.subscriptions.handlers.dunning import OWING
 from payonce.services.billing.subscriptions.handlers.plan_changes import When
 from payonce.services.billing.subscriptions.model import ENDED, Invoice, InvoiceState, State, Subscription
-from payonce.services.billing.subscriptions.store import invoices as invoice_store
-from payonce.services.billing.subscriptions.store import subscriptions as store
+from payonce.services.billing.subscriptions.store import invoices, subscriptions
 from payonce.services.billing.subscriptions.store.invoice_queries import Bill
 from payonce.services.billing.subscriptions.store.queries import Seen
 
@@ -72,7 +70,7 @@ def open_verdicts(seen: Seen, owed: Bill | None) -> list[Verdict]:
 
 async def _weigh(tx: Tx, asked: Decision) -> Weighed:
     subscription = await _known(tx, asked.subscription_id)
-    owed = await invoice_store.latest_owed(tx, subscription.id) if asked.verdict in _ABOUT_MONEY else None
+    owed = await invoices.latest_owed(tx, subscription.id) if asked.verdict in _ABOUT_MONEY else None
     about = "" if owed is None else f", invoice {owed.number} over {owed.due}"
     text = f"{asked.verdict.replace('_', ' ')} subscription {subscription.id}, which is {subscription.state}{about}"
     return Weighed(subscription.id, text, [] if owed is None else [owed.due])
@@ -80,7 +78,7 @@ async def _weigh(tx: Tx, asked: Decision) -> Weighed:
 
 async def _execute(tx: Tx, asked: Decision, by: str) -> dict[str, Any]:
     async with _refused_in_a_sentence():
-        standing = await store.locked(tx, asked.subscription_id)
+        standing = await subscriptions.locked(tx, asked.subscription_id)
         if standing.subscription.revision != asked.seen:
             raise Stale(f"subscription {standing.subscription.id} has changed since you looked at it; look again")
         await _carry_out(tx, standing, asked)
@@ -88,34 +86,34 @@ async def _execute(tx: Tx, asked: Decision, by: str) -> dict[str, Any]:
     return {"subscription": after.id, "state": after.state.value, "verdict": asked.verdict.value}
 
 
-async def _carry_out(tx: Tx, standing: store.Standing, asked: Decision) -> None:
+async def _carry_out(tx: Tx, standing: subscriptions.Standing, asked: Decision) -> None:
     subscription = standing.subscription
     match asked.verdict:
         case Verdict.RETRY:
-            await collecting.pay_invoice(tx, None, (await _owed(tx, subscription)).id)
+            await dunning.pay_invoice(tx, None, (await _owed(tx, subscription)).id)
         case Verdict.PAUSE:
-            await changing.pause(tx, None, subscription.id)
+            await plan_changes.pause(tx, None, subscription.id)
         case Verdict.RESUME:
             _check(subscription, frozenset({State.PAUSED}), asked.verdict)
-            await changing.resume(tx, None, subscription.id)
+            await plan_changes.resume(tx, None, subscription.id)
         case Verdict.KEEP:
             _check(subscription, _ENDS_LATER, asked.verdict)
-            await changing.resume(tx, None, subscription.id)
+            await plan_changes.resume(tx, None, subscription.id)
         case Verdict.CANCEL_AT_END:
             _check(subscription, _ENDS_LATER, asked.verdict)
             if subscription.cancel_at_period_end:
                 raise Invalid(f"subscription {subscription.id} ends with its period already")
-            await changing.cancel(tx, None, subscription.id, When.PERIOD_END, asked.note)
+            await plan_changes.cancel(tx, None, subscription.id, When.PERIOD_END, asked.note)
         case Verdict.CANCEL_NOW:
-            await changing.cancel(tx, None, subscription.id, When.NOW, asked.note)
+            await plan_changes.cancel(tx, None, subscription.id, When.NOW, asked.note)
         case Verdict.GIVE_UP:
             _check(subscription, frozenset({State.PAST_DUE}), asked.verdict)
-            await collecting.end_dunning(tx, standing, await _owed(tx, subscription, only_open=True))
+            await dunning.end_dunning(tx, standing, await _owed(tx, subscription, only_open=True))
 
 
 async def _owed(tx: Tx, subscription: Subscription, *, only_open: bool = False) -> Invoice:
     """What a charge may be asked for, or given up: not while one is under way, whose answer is to come."""
-    owed = await invoice_store.latest_owed(tx, subscription.id)
+    owed = await invoices.latest_owed(tx, subscription.id)
     if owed is None or (only_open and owed.state is not InvoiceState.OPEN):
         raise Invalid(f"subscription {subscription.id} owes nothing")
     if owed.charging:
@@ -124,7 +122,7 @@ async def _owed(tx: Tx, subscription: Subscription, *, only_open: bool = False) 
 
 
 async def _known(tx: Tx, subscription_id: str) -> Subscription:
-    found = await store.find(tx, subscription_id)
+    found = await subscriptions.find(tx, subscription_id)
     if found is None:
         raise Invalid(f"there is no subscription {subscription_id[:100]!r}")
     return found

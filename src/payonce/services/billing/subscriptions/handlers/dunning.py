@@ -6,9 +6,7 @@ from typing import Final
 from payonce.engine.messages.transaction import Tx
 from payonce.services.billing.subscriptions.domain import dunning
 from payonce.services.billing.subscriptions.domain.refusals import Conflict, NotFound
-from payonce.services.billing.subscriptions.handlers import invoices as issuing
-from payonce.services.billing.subscriptions.handlers import merchant_events as announcing
-from payonce.services.billing.subscriptions.handlers import unpaid_invoices as ending
+from payonce.services.billing.subscriptions.handlers import invoices, merchant_events, unpaid_invoices
 from payonce.services.billing.subscriptions.model import (
     WRONG_AMOUNT,
     AfterDunning,
@@ -18,8 +16,7 @@ from payonce.services.billing.subscriptions.model import (
     State,
 )
 from payonce.services.billing.subscriptions.store import invoices as invoice_store
-from payonce.services.billing.subscriptions.store import plan_changes
-from payonce.services.billing.subscriptions.store import subscriptions as store
+from payonce.services.billing.subscriptions.store import plan_changes, subscriptions
 from payonce.services.billing.subscriptions.store.subscriptions import Standing
 
 OWING: Final = frozenset({State.INCOMPLETE, State.PAST_DUE, State.UNPAID})
@@ -33,19 +30,19 @@ async def follow_failure(tx: Tx, standing: Standing, invoice: Invoice) -> Invoic
     """Of a renewal: tried again on its days, or at the end what the plan says."""
     subscription, now = standing.subscription, standing.now
     if subscription.state is State.UNPAID:
-        invoice = await ending.give_up(tx, invoice, now)
-        await store.move(tx, subscription, "payment_failed", now, detail=_of(invoice))
+        invoice = await unpaid_invoices.give_up(tx, invoice, now)
+        await subscriptions.move(tx, subscription, "payment_failed", now, detail=_of(invoice))
         return invoice
     at = _next_step(standing, invoice)
     if at is None:
         return await end_dunning(tx, standing, invoice)
     kind = "payment_failed" if subscription.state is State.PAST_DUE else "past_due"
-    moved = await store.move(
+    moved = await subscriptions.move(
         tx, subscription, kind, now, detail={**_of(invoice), "next": at.isoformat()},
         state=State.PAST_DUE, due_at=at, due_for=Due.DUN, reason=_why(invoice),
     )  # fmt: skip
     if kind == "past_due":
-        await announcing.tell(tx, "past_due", moved)
+        await merchant_events.tell(tx, "past_due", moved)
     return invoice
 
 
@@ -54,7 +51,7 @@ async def dun(tx: Tx, standing: Standing, invoice: Invoice) -> Invoice:
     if (transaction_id := await invoice_store.on_its_way_back(tx, invoice)) is not None:
         at = standing.now + LOOKED_AGAIN_AFTER
         detail = {**_of(invoice), "transaction_id": transaction_id, "next": at.isoformat()}
-        await store.move(tx, standing.subscription, "dunning_waits", standing.now, detail=detail, due_at=at)
+        await subscriptions.move(tx, standing.subscription, "dunning_waits", standing.now, detail=detail, due_at=at)
         return invoice
     return await (end_dunning if invoice.declined_hard else try_again)(tx, standing, invoice)
 
@@ -63,39 +60,41 @@ async def try_again(tx: Tx, standing: Standing, invoice: Invoice) -> Invoice:
     """The next generation, so that this is a new charge; nothing else is due until it is answered."""
     subscription = standing.subscription
     if invoice.state is InvoiceState.UNCOLLECTIBLE:
-        invoice = await ending.take_up_again(tx, invoice, standing.now)
+        invoice = await unpaid_invoices.take_up_again(tx, invoice, standing.now)
     invoice = await invoice_store.begin_charge(tx, invoice)
-    await issuing.send_charge(tx, invoice)
+    await invoices.send_charge(tx, invoice)
     due = {"due_at": None, "due_for": None} if subscription.state is State.PAST_DUE else {}
     detail = {**_of(invoice), "generation": invoice.generation}
-    await store.move(tx, subscription, "payment_retried", standing.now, detail=detail, **due)
+    await subscriptions.move(tx, subscription, "payment_retried", standing.now, detail=detail, **due)
     return invoice
 
 
 async def end_dunning(tx: Tx, standing: Standing, invoice: Invoice) -> Invoice:
     """Unpaid, and may be paid later; or canceled: the plan says which."""
     now = standing.now
-    invoice = await ending.give_up(tx, invoice, now)
+    invoice = await unpaid_invoices.give_up(tx, invoice, now)
     if standing.plan.after_dunning is AfterDunning.UNPAID:
-        moved = await store.move(
+        moved = await subscriptions.move(
             tx, standing.subscription, "unpaid", now, detail=_of(invoice), state=State.UNPAID, due_at=None,
             due_for=None, reason=NOT_PAID,
         )  # fmt: skip
-        await announcing.tell(tx, "unpaid", moved)
+        await merchant_events.tell(tx, "unpaid", moved)
         return invoice
-    await ending.close_books(tx, standing.subscription, now, NOT_PAID)
-    moved = await store.move(
+    await unpaid_invoices.close_books(tx, standing.subscription, now, NOT_PAID)
+    moved = await subscriptions.move(
         tx, standing.subscription, "canceled", now, detail=_of(invoice), state=State.CANCELED, due_at=None,
         due_for=None, ended_at=now, reason=NOT_PAID, next_plan_id=None,
     )  # fmt: skip
-    await announcing.tell(tx, "canceled", moved)
-    await plan_changes.fail_all(tx, store.with_subscription(standing, moved), f"the subscription ended: {NOT_PAID}")
+    await merchant_events.tell(tx, "canceled", moved)
+    await plan_changes.fail_all(
+        tx, subscriptions.with_subscription(standing, moved), f"the subscription ended: {NOT_PAID}"
+    )
     return invoice
 
 
 async def try_new_card(tx: Tx, account_id: str) -> Invoice | None:
     """The account has another card: what waits for one is tried at once."""
-    standing = await store.locked_of_account(tx, account_id)
+    standing = await subscriptions.locked_of_account(tx, account_id)
     if standing is None:
         return None
     invoice = await invoice_store.latest_owed(tx, standing.subscription.id)
@@ -105,7 +104,7 @@ async def try_new_card(tx: Tx, account_id: str) -> Invoice | None:
         return await invoice_store.mark_for_new_card(tx, invoice)
     if standing.subscription.state not in OWING or await invoice_store.on_its_way_back(tx, invoice) is not None:
         return None
-    if await ending.missing_credit(tx, invoice):
+    if await unpaid_invoices.missing_credit(tx, invoice):
         # Whoever asks for the charge hears why it is not to be had; a card alone asks for nothing.
         return None
     return await try_again(tx, standing, invoice)
@@ -116,7 +115,7 @@ async def pay_invoice(tx: Tx, account_id: str | None, invoice_id: str) -> Invoic
     found = await invoice_store.find(tx, invoice_id)
     if found is None or account_id not in (None, found.account_id):
         raise NotFound(f"there is no invoice {invoice_id!r}")
-    standing = await store.locked(tx, found.subscription_id)
+    standing = await subscriptions.locked(tx, found.subscription_id)
     owed = await invoice_store.latest_owed(tx, found.subscription_id)
     if owed is None or owed.id != found.id or standing.subscription.state not in OWING:
         raise Conflict(f"invoice {found.number} is {found.state} and not to be paid")

@@ -12,10 +12,10 @@ from payonce.engine.messages.transaction import Tx
 from payonce.kit.ids import new_id
 from payonce.kit.money import Amount
 from payonce.services.billing.policies import CHARGE_INITIATION
-from payonce.services.billing.subscriptions import ledger as books
+from payonce.services.billing.subscriptions import ledger
 from payonce.services.billing.subscriptions.domain.calendar import Period, local
 from payonce.services.billing.subscriptions.domain.revenue import next_recognition
-from payonce.services.billing.subscriptions.handlers import merchant_events as announcing
+from payonce.services.billing.subscriptions.handlers import merchant_events
 from payonce.services.billing.subscriptions.model import (
     EntryKind,
     Invoice,
@@ -25,7 +25,7 @@ from payonce.services.billing.subscriptions.model import (
     Plan,
 )
 from payonce.services.billing.subscriptions.store import credit as credit_store
-from payonce.services.billing.subscriptions.store import invoices as invoice_store
+from payonce.services.billing.subscriptions.store import invoices
 from payonce.services.billing.subscriptions.store.credit import NewEntry
 from payonce.services.billing.subscriptions.store.subscriptions import Standing
 from payonce.services.billing.wire import Action, Charge, charge_key
@@ -83,13 +83,13 @@ async def issue(tx: Tx, standing: Standing, draft: Draft) -> Invoice:
         earn_at=first_recognition(draft.lines) if not due or draft.action in SERVED_AT_ONCE else None,
         issued_at=now, trace_id=tx.trace_id or subscription.trace_id, lines=tuple(draft.lines),
     )  # fmt: skip
-    if (posting := books.issued(invoice)) is not None:
+    if (posting := ledger.issued(invoice)) is not None:
         await tx.post(posting)
     await _book_credit(tx, invoice)
     if due:
         await send_charge(tx, invoice)
-    invoice = await invoice_store.insert(tx, invoice, subscription.test_clock_id)
-    await announcing.tell_invoice(tx, "issued", invoice, heard=standing.heard)
+    invoice = await invoices.insert(tx, invoice, subscription.test_clock_id)
+    await merchant_events.tell_invoice(tx, "issued", invoice, heard=standing.heard)
     return invoice
 
 

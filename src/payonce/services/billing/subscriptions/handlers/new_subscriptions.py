@@ -8,7 +8,7 @@ from payonce.kit.ids import new_id
 from payonce.services.billing.messages import FirstInvoice
 from payonce.services.billing.policies import PAYMENT_INITIATION, TRIAL_PAYMENT
 from payonce.services.billing.subscriptions.domain.refusals import Conflict
-from payonce.services.billing.subscriptions.handlers import merchant_events as announcing
+from payonce.services.billing.subscriptions.handlers import merchant_events
 from payonce.services.billing.subscriptions.handlers.renewals import bill_first, carry_out
 from payonce.services.billing.subscriptions.model import (
     INCOMPLETE_EXPIRES_S,
@@ -17,8 +17,7 @@ from payonce.services.billing.subscriptions.model import (
     State,
     Subscription,
 )
-from payonce.services.billing.subscriptions.store import plans
-from payonce.services.billing.subscriptions.store import subscriptions as store
+from payonce.services.billing.subscriptions.store import plans, subscriptions
 from payonce.services.billing.wire import Action
 
 
@@ -56,7 +55,7 @@ async def process_trial_payment(work: Work) -> None:
     """Issues the trial's invoice and asks for its charge, once."""
 
     async def step(tx: Tx, asked: FirstInvoice) -> None:
-        await bill_first(tx, await store.locked(tx, asked.subscription_id), Action.TRIAL)
+        await bill_first(tx, await subscriptions.locked(tx, asked.subscription_id), Action.TRIAL)
 
     await carry_out(work, step)
 
@@ -84,7 +83,7 @@ async def _following(tx: Tx, trial: Plan) -> Plan:
 async def _insert(
     tx: Tx, account_id: str, plan: Plan, subscription_id: str | None, following: Plan | None = None
 ) -> Subscription:
-    account = await store.account(tx, account_id)
+    account = await subscriptions.account(tx, account_id)
     new = Subscription(
         id=subscription_id or str(new_id()), account_id=account.id, plan_id=plan.id, state=State.INCOMPLETE,
         time_zone=account.time_zone, test_clock_id=account.test_clock_id, anchor_at=None, anchor_period=0, period=0,
@@ -94,8 +93,8 @@ async def _insert(
         due_for=Due.EXPIRE, reason=None, revision=0, trace_id=tx.trace_id, created_at=account.now,
         updated_at=account.now,
     )  # fmt: skip
-    made = await store.insert(tx, new, account.now)
+    made = await subscriptions.insert(tx, new, account.now)
     if made is None:
         raise Conflict("the account has a subscription that has not ended: change its plan, or cancel it first")
-    await announcing.tell(tx, "created", made)
+    await merchant_events.tell(tx, "created", made)
     return made

@@ -13,16 +13,11 @@ from payonce.kit.log import get_logger
 from payonce.kit.money import Amount, asset_of
 from payonce.kit.outcomes import Invalid, Retry
 from payonce.services.billing.policies import REFUND_INITIATION
-from payonce.services.billing.subscriptions import ledger as books
+from payonce.services.billing.subscriptions import ledger
 from payonce.services.billing.subscriptions.domain.refusals import NotFound
-from payonce.services.billing.subscriptions.handlers import dunning as collecting
-from payonce.services.billing.subscriptions.handlers import merchant_events as announcing
-from payonce.services.billing.subscriptions.handlers import plan_change_billing
-from payonce.services.billing.subscriptions.handlers import settlement as settling
+from payonce.services.billing.subscriptions.handlers import dunning, merchant_events, plan_change_billing, settlement
 from payonce.services.billing.subscriptions.model import WRONG_AMOUNT, Invoice, InvoiceState
-from payonce.services.billing.subscriptions.store import credit_payouts
-from payonce.services.billing.subscriptions.store import invoices as invoice_store
-from payonce.services.billing.subscriptions.store import subscriptions as store
+from payonce.services.billing.subscriptions.store import credit_payouts, invoices, subscriptions
 from payonce.services.billing.subscriptions.store.invoices import CreditNote
 from payonce.services.billing.subscriptions.store.subscriptions import Standing
 from payonce.services.billing.subscriptions.store.test_clock_wakeup import wake
@@ -78,7 +73,7 @@ async def _follow(tx: Tx, told: Notification) -> str | None:
     """None, or what does not fit."""
     match told.action:
         case Action.PAYMENT_METHOD:
-            await collecting.try_new_card(tx, _text(told, "account_id") or "")
+            await dunning.try_new_card(tx, _text(told, "account_id") or "")
             return None
         case Action.PAYMENT:
             return None
@@ -99,7 +94,7 @@ async def _charge(tx: Tx, told: Notification) -> str | None:
         fits = _amount(told, invoice) == invoice.due
         if told.status is Status.FAILED:
             code, hard = _text(told, "decline_code"), told.metadata.get("hard") is True
-            await settling.fail(tx, standing, invoice, code, hard)
+            await settlement.fail(tx, standing, invoice, code, hard)
             return None if fits else _another_amount(told, invoice)
         if not fits:
             return await _release(tx, standing, told, invoice)
@@ -111,9 +106,9 @@ async def _charge(tx: Tx, told: Notification) -> str | None:
 
 
 async def _paid(tx: Tx, standing: Standing, invoice: Invoice, told: Notification) -> None:
-    if (posting := books.paid(invoice)) is not None:
+    if (posting := ledger.paid(invoice)) is not None:
         await tx.post(posting)
-    await settling.pay(tx, standing, invoice, told.transaction_id, _paid_with(told))
+    await settlement.pay(tx, standing, invoice, told.transaction_id, _paid_with(told))
 
 
 async def _release(tx: Tx, standing: Standing, told: Notification, invoice: Invoice) -> str:
@@ -123,7 +118,7 @@ async def _release(tx: Tx, standing: Standing, told: Notification, invoice: Invo
     if told.transaction_id is None:
         return problem
     await _send_back(tx, told, told.transaction_id, invoice, problem)
-    await settling.fail(tx, standing, invoice, WRONG_AMOUNT, hard=False)
+    await settlement.fail(tx, standing, invoice, WRONG_AMOUNT, hard=False)
     return problem
 
 
@@ -169,7 +164,7 @@ async def _refund(tx: Tx, told: Notification) -> str | None:
     if invoice.transaction_id != told.transaction_id or amount is None or refund_id is None:
         return f"refund {refund_id!r} of {told.amount} {told.currency} does not fit invoice {invoice.number}"
     if told.status is Status.FAILED:
-        await invoice_store.mark_not_refunded(tx, invoice)
+        await invoices.mark_not_refunded(tx, invoice)
         await wake(tx, standing.subscription.test_clock_id)
         return f"refund {refund_id} of invoice {invoice.number} failed at the gateway"
     if invoice.refunded + amount > invoice.due:
@@ -185,12 +180,12 @@ async def _refund(tx: Tx, told: Notification) -> str | None:
 
 async def _credit(tx: Tx, standing: Standing, invoice: Invoice, refund_id: str, credit_note: CreditNote) -> None:
     amount = credit_note.amount
-    await tx.post(books.refunded(invoice, refund_id, amount))
-    invoice = await invoice_store.mark_refunded(tx, invoice, amount)
-    credit_note = await invoice_store.insert_credit_note(tx, credit_note, standing.subscription.test_clock_id)
+    await tx.post(ledger.refunded(invoice, refund_id, amount))
+    invoice = await invoices.mark_refunded(tx, invoice, amount)
+    credit_note = await invoices.insert_credit_note(tx, credit_note, standing.subscription.test_clock_id)
     detail = {"invoice_id": invoice.id, "credit_note": credit_note.number, "amount": amount.to_text()}
-    await store.tell_story(tx, standing.subscription, "refunded", standing.now, detail)
-    await announcing.tell_invoice(tx, "credited", invoice, credit_note)
+    await subscriptions.tell_story(tx, standing.subscription, "refunded", standing.now, detail)
+    await merchant_events.tell_invoice(tx, "credited", invoice, credit_note)
     await wake(tx, standing.subscription.test_clock_id)
 
 
@@ -219,7 +214,7 @@ async def _returned(tx: Tx, told: Notification, refund_id: str | None) -> bool:
         """,
         told.transaction_id, amount.minor,
     )  # fmt: skip
-    await tx.post(books.returned(told.transaction_id, refund_id, amount))
+    await tx.post(ledger.returned(told.transaction_id, refund_id, amount))
     return True
 
 
@@ -239,7 +234,7 @@ async def _keep_apart(
         told.transaction_id, told.event_id, told.subscription_id, None if invoice is None else invoice.id,
         amount.asset.code, amount.asset.exponent, amount.minor, refund_asked, reason[:UNAPPLIED_REASON_MAX_LENGTH],
     )  # fmt: skip
-    await tx.post(books.unapplied(told.transaction_id, amount))
+    await tx.post(ledger.unapplied(told.transaction_id, amount))
     return reason
 
 
@@ -249,10 +244,10 @@ async def _invoice(tx: Tx, told: Notification) -> tuple[Standing, Invoice] | Non
     if invoice_id is None or told.subscription_id is None:
         return None
     try:
-        standing = await store.locked(tx, told.subscription_id)
+        standing = await subscriptions.locked(tx, told.subscription_id)
     except NotFound:
         return None
-    invoice = await invoice_store.find(tx, invoice_id)
+    invoice = await invoices.find(tx, invoice_id)
     if invoice is None or invoice.subscription_id != standing.subscription.id:
         return None
     return standing, invoice

@@ -11,7 +11,7 @@ from payonce.kit.money import Amount
 from payonce.services.billing.subscriptions.domain.calendar import Anchor, whole_second
 from payonce.services.billing.subscriptions.domain.proration import Billed, Change, change_plan
 from payonce.services.billing.subscriptions.domain.refusals import NotFound
-from payonce.services.billing.subscriptions.handlers import settlement as settling
+from payonce.services.billing.subscriptions.handlers import settlement
 from payonce.services.billing.subscriptions.handlers.invoices import Draft, new_line, on_day
 from payonce.services.billing.subscriptions.model import (
     ChangeState,
@@ -23,10 +23,7 @@ from payonce.services.billing.subscriptions.model import (
     PlanChangeRecord,
     State,
 )
-from payonce.services.billing.subscriptions.store import charge_credit as crediting
-from payonce.services.billing.subscriptions.store import invoices as invoice_store
-from payonce.services.billing.subscriptions.store import plan_changes, plans
-from payonce.services.billing.subscriptions.store import subscriptions as store
+from payonce.services.billing.subscriptions.store import charge_credit, invoices, plan_changes, plans, subscriptions
 from payonce.services.billing.subscriptions.store.subscriptions import Standing
 from payonce.services.billing.subscriptions.store.test_clock_wakeup import wake
 from payonce.services.billing.wire import Action, HeldCredit, HoldAnswer, Notification, Status
@@ -44,9 +41,9 @@ async def begin(tx: Tx, standing: Standing, change: PlanChangeRecord, plan: Plan
         return
     draft, shares = await _reckoned(tx, standing, change.id, plan, changed_at, {})
     if _are_nothing(shares):
-        await settling.bill(tx, standing, draft)
+        await settlement.bill(tx, standing, draft)
     else:
-        await crediting.ask_to_hold(tx, standing.subscription, change.id, changed_at, 1, shares)
+        await charge_credit.ask_to_hold(tx, standing.subscription, change.id, changed_at, 1, shares)
 
 
 async def follow_answer(tx: Tx, told: Notification) -> str | None:
@@ -54,17 +51,17 @@ async def follow_answer(tx: Tx, told: Notification) -> str | None:
     does not fit."""
     try:
         answer = msgspec.convert(told.metadata, type=HoldAnswer)
-        standing = await store.locked(tx, told.subscription_id or "")
+        standing = await subscriptions.locked(tx, told.subscription_id or "")
     except (msgspec.ValidationError, NotFound) as error:
         return f"the answer to a credit hold does not fit: {error}"
     change = await plan_changes.find(tx, answer.change_id)
-    invoice = await invoice_store.find(tx, answer.change_id)
+    invoice = await invoices.find(tx, answer.change_id)
     if invoice is not None:
         if invoice.state is InvoiceState.VOID:
-            await crediting.release(tx, answer.change_id, standing.subscription.id)
+            await charge_credit.release(tx, answer.change_id, standing.subscription.id)
         return None
     if change is None or change.state is not ChangeState.PENDING:
-        await crediting.release(tx, answer.change_id, standing.subscription.id)
+        await charge_credit.release(tx, answer.change_id, standing.subscription.id)
         return None
     await _go_on(tx, standing, change, answer, held=told.status is Status.SUCCESS)
     return None
@@ -78,15 +75,15 @@ async def _go_on(
     if reason is None and answer.round >= ROUNDS_MAX and not held:
         reason = "refunds of the same payments came in between over and over; ask again"
     if reason is not None:
-        await crediting.release(tx, change.id, change.subscription_id)
+        await charge_credit.release(tx, change.id, change.subscription_id)
         await _fail(tx, standing, change, reason)
         return
     refunded = {each.transaction_id: each.refunded_minor for each in answer.credits}
     draft, shares = await _reckoned(tx, standing, change.id, plan, answer.changed_at, refunded)
     if held and shares == list(answer.credits):
-        await settling.bill(tx, standing, draft)
+        await settlement.bill(tx, standing, draft)
     else:
-        await crediting.ask_to_hold(
+        await charge_credit.ask_to_hold(
             tx, standing.subscription, change.id, answer.changed_at, answer.round + 1, shares
         )  # fmt: skip
 
@@ -110,7 +107,7 @@ async def _reckoned(
     assert subscription.anchor_at is not None and subscription.period_start is not None
     # A renewal may have come in between: then the change is one of the period that it began.
     at = max(whole_second(changed_at), subscription.period_start)
-    in_force = await invoice_store.in_force(tx, subscription.id, at)
+    in_force = await invoices.in_force(tx, subscription.id, at)
     refunded_minor = {
         # A trial's price goes back, whatever payments has on record of that by now.
         invoice.id: invoice.due.minor if invoice.refunding
@@ -123,7 +120,7 @@ async def _reckoned(
     draft = Draft(
         action, plan.id, None, change.period.start, change.period.end, _lines(change, standing, plan), id=change_id
     )
-    return draft, crediting.credits_of(draft.lines, in_force, refunded_minor)
+    return draft, charge_credit.credits_of(draft.lines, in_force, refunded_minor)
 
 
 def _billed(in_force: Sequence[tuple[Invoice, InvoiceLine]], refunded_minor: Mapping[str, int]) -> list[Billed]:

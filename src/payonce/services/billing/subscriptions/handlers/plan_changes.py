@@ -8,9 +8,12 @@ from payonce.engine.messages.work import Work, handles
 from payonce.services.billing.messages import PlanChange
 from payonce.services.billing.policies import PLAN_CHANGE
 from payonce.services.billing.subscriptions.domain.refusals import Conflict, NotFound
-from payonce.services.billing.subscriptions.handlers import merchant_events as announcing
-from payonce.services.billing.subscriptions.handlers import plan_change_billing, plan_moves
-from payonce.services.billing.subscriptions.handlers import unpaid_invoices as ending
+from payonce.services.billing.subscriptions.handlers import (
+    merchant_events,
+    plan_change_billing,
+    plan_moves,
+    unpaid_invoices,
+)
 from payonce.services.billing.subscriptions.handlers.plan_change_billing import RUNNING
 from payonce.services.billing.subscriptions.handlers.renewals import carry_out
 from payonce.services.billing.subscriptions.model import (
@@ -23,9 +26,7 @@ from payonce.services.billing.subscriptions.model import (
     Subscription,
     When,
 )
-from payonce.services.billing.subscriptions.store import invoices as invoice_store
-from payonce.services.billing.subscriptions.store import plan_changes, plans
-from payonce.services.billing.subscriptions.store import subscriptions as store
+from payonce.services.billing.subscriptions.store import invoices, plan_changes, plans, subscriptions
 from payonce.services.billing.subscriptions.store.due_work import put_now
 from payonce.services.billing.subscriptions.store.subscriptions import Standing
 from payonce.services.billing.subscriptions.store.test_clock_wakeup import wake
@@ -117,12 +118,12 @@ async def process_plan_change(work: Work) -> None:
 
 async def change_now(tx: Tx, asked: PlanChange) -> None:
     """Or ends it as failed, with the reason, when it is no longer possible."""
-    standing = await store.locked(tx, asked.subscription_id)
+    standing = await subscriptions.locked(tx, asked.subscription_id)
     plan = await plans.plan(tx, asked.plan_id)
     known = await plan_changes.find(tx, asked.change_id)
     if known is not None and (known.subscription_id, known.to_plan_id) != (asked.subscription_id, asked.plan_id):
         raise NotFound(f"change {asked.change_id!r} is none of subscription {asked.subscription_id} to {asked.plan_id}")
-    invoice = await invoice_store.find(tx, asked.change_id)
+    invoice = await invoices.find(tx, asked.change_id)
     if invoice is not None:
         if invoice.subscription_id != asked.subscription_id:
             raise NotFound(f"change {asked.change_id!r} is an invoice of another subscription")
@@ -153,13 +154,15 @@ async def cancel(tx: Tx, account_id: str | None, subscription_id: str, when: Whe
         if subscription.cancel_at_period_end:
             return subscription
         return await _cancel_later(tx, standing, reason)
-    await ending.close_books(tx, subscription, now, reason)
-    moved = await store.move(
+    await unpaid_invoices.close_books(tx, subscription, now, reason)
+    moved = await subscriptions.move(
         tx, subscription, "canceled", now, detail={"reason": reason}, state=State.CANCELED, due_at=None, due_for=None,
         paused_at=None, ended_at=now, reason=reason, next_plan_id=None,
     )  # fmt: skip
-    await announcing.tell(tx, "canceled", moved)
-    await plan_changes.fail_all(tx, store.with_subscription(standing, moved), f"the subscription ended: {reason}")
+    await merchant_events.tell(tx, "canceled", moved)
+    await plan_changes.fail_all(
+        tx, subscriptions.with_subscription(standing, moved), f"the subscription ended: {reason}"
+    )
     await wake(tx, moved.test_clock_id)
     return moved
 
@@ -171,11 +174,11 @@ async def _cancel_later(tx: Tx, standing: Standing, reason: str) -> Subscription
     later = waiting.get(When.PERIOD_END)
     ordered = await plan_changes.ordered(tx, standing.subscription.id, plan_moves.kept_plan_id(standing))
     kept = later.to_plan_id if later is not None and ordered is not None and ordered.id == later.id else None
-    moved = await store.move(
+    moved = await subscriptions.move(
         tx, standing.subscription, "cancel_asked", standing.now, cancel_at_period_end=True, next_plan_id=kept,
         reason=reason,
     )  # fmt: skip
-    after = store.with_subscription(standing, moved)
+    after = subscriptions.with_subscription(standing, moved)
     if later is not None and kept is None:
         why = "the subscription is canceled with the end of its period"
         await plan_changes.end(tx, after, later, ChangeState.CANCELED, why)
@@ -198,10 +201,10 @@ async def pause(tx: Tx, account_id: str | None, subscription_id: str) -> Subscri
         raise Conflict("an invoice of the subscription is being charged; pause it when that is answered")
     if (change := (await plan_changes.pending(tx, subscription.id)).get(When.NOW)) is not None:
         raise Conflict(f"change {change.id} to plan {change.to_plan_id} is pending; pause it when that has ended")
-    moved = await store.move(
+    moved = await subscriptions.move(
         tx, subscription, "paused", now, state=State.PAUSED, paused_at=now, due_at=None, due_for=None
     )
-    await announcing.tell(tx, "paused", moved)
+    await merchant_events.tell(tx, "paused", moved)
     await wake(tx, moved.test_clock_id)
     return moved
 
@@ -220,11 +223,11 @@ async def resume(tx: Tx, account_id: str | None, subscription_id: str) -> Subscr
     state, due_for = (State.TRIALING, Due.TRIAL_END) if trial else (State.ACTIVE, Due.RENEW)
     over = subscription.period_end <= now
     anew: dict[str, Any] = {"anchor_at": now, "anchor_period": subscription.period + 1} if over else {}
-    moved = await store.move(
+    moved = await subscriptions.move(
         tx, subscription, "resumed", now, state=state, paused_at=None, due_for=due_for,
         due_at=now if over else subscription.period_end, **anew,
     )  # fmt: skip
-    await announcing.tell(tx, "resumed", moved)
+    await merchant_events.tell(tx, "resumed", moved)
     if over:
         await put_now(tx, moved.id)
     await wake(tx, moved.test_clock_id)
@@ -233,10 +236,10 @@ async def resume(tx: Tx, account_id: str | None, subscription_id: str) -> Subscr
 
 async def _take_cancellation_back(tx: Tx, standing: Standing) -> Subscription:
     """A move to another version that an operator has ordered is scheduled, if none is."""
-    moved = await store.move(
+    moved = await subscriptions.move(
         tx, standing.subscription, "cancel_taken_back", standing.now, cancel_at_period_end=False, reason=None
     )
-    return await plan_moves.follow(tx, store.with_subscription(standing, moved))
+    return await plan_moves.follow(tx, subscriptions.with_subscription(standing, moved))
 
 
 async def _change_later(
@@ -255,10 +258,10 @@ async def _change_later(
             f"an operator moves the subscription to {ordered.to_plan_id} with one of its next renewals, so it cannot "
             f"stay with {kept}; choose a plan that is for sale, or cancel"
         )
-    moved = await store.move(
+    moved = await subscriptions.move(
         tx, subscription, "next_plan_chosen", standing.now, detail={"next_plan_id": following}, next_plan_id=following
     )
-    after = store.with_subscription(standing, moved)
+    after = subscriptions.with_subscription(standing, moved)
     if scheduled is not None:
         why = "it was taken back" if following is None else f"replaced by a change to {plan.id}"
         await plan_changes.end(tx, after, scheduled, ChangeState.CANCELED, why)
@@ -269,7 +272,7 @@ async def _change_later(
 
 async def _locked(tx: Tx, account_id: str | None, subscription_id: str) -> Standing:
     """`account_id` is whose it must be; None for an operator."""
-    standing = await store.locked(tx, subscription_id)
+    standing = await subscriptions.locked(tx, subscription_id)
     if account_id not in (None, standing.subscription.account_id):
         raise NotFound(f"there is no subscription {subscription_id!r}")
     return standing

@@ -8,8 +8,7 @@ from typing import Any, Final
 from payonce.engine.messages.transaction import Reader, Tx
 from payonce.services.billing.subscriptions.domain.calendar import Anchor, period_at
 from payonce.services.billing.subscriptions.model import Plan, Subscription, When
-from payonce.services.billing.subscriptions.store import plan_changes, plans
-from payonce.services.billing.subscriptions.store import subscriptions as store
+from payonce.services.billing.subscriptions.store import plan_changes, plans, subscriptions
 from payonce.services.billing.subscriptions.store.subscriptions import Standing
 
 LISTED_MAX: Final = 200
@@ -112,7 +111,7 @@ async def schedule(tx: Tx, standing: Standing, migration: PlanMigration, older: 
     newer = await plans.plan(tx, migration.to_plan_id)
     not_before = await effective_at(tx, standing, migration, older)
     detail = {"next_plan_id": newer.id, "migration_id": migration.id}
-    moved = await store.move(
+    moved = await subscriptions.move(
         tx, standing.subscription, "next_plan_chosen", standing.now, detail=detail, next_plan_id=newer.id
     )
     notice = {
@@ -120,7 +119,7 @@ async def schedule(tx: Tx, standing: Standing, migration: PlanMigration, older: 
         "note": migration.note, "terms": plans.terms_of(newer, older), "previous_terms": plans.terms_of(older, newer),
     }  # fmt: skip
     await plan_changes.request(
-        tx, store.with_subscription(standing, moved), newer, When.PERIOD_END, migration_id=migration.id,
+        tx, subscriptions.with_subscription(standing, moved), newer, When.PERIOD_END, migration_id=migration.id,
         notice=notice, not_before=not_before,
     )  # fmt: skip
     return moved

@@ -13,16 +13,16 @@ from payonce.services.billing.policies import BILLING_CLOCK, PAYMENT_INITIATION
 from payonce.services.billing.subscriptions.domain.allowance import window_starts
 from payonce.services.billing.subscriptions.domain.calendar import Anchor, Period, period
 from payonce.services.billing.subscriptions.domain.refusals import NotFound
-from payonce.services.billing.subscriptions.handlers import dunning as collecting
-from payonce.services.billing.subscriptions.handlers import merchant_events as announcing
-from payonce.services.billing.subscriptions.handlers import plan_moves
-from payonce.services.billing.subscriptions.handlers import settlement as settling
-from payonce.services.billing.subscriptions.handlers import unpaid_invoices as ending
+from payonce.services.billing.subscriptions.handlers import (
+    dunning,
+    merchant_events,
+    plan_moves,
+    settlement,
+    unpaid_invoices,
+)
 from payonce.services.billing.subscriptions.handlers.invoices import period_draft
 from payonce.services.billing.subscriptions.model import ChangeState, Due, InvoiceState, Plan, State, Subscription, When
-from payonce.services.billing.subscriptions.store import invoices as invoice_store
-from payonce.services.billing.subscriptions.store import plan_changes, plans
-from payonce.services.billing.subscriptions.store import subscriptions as store
+from payonce.services.billing.subscriptions.store import invoices, plan_changes, plans, subscriptions
 from payonce.services.billing.subscriptions.store.due_work import EXPIRE
 from payonce.services.billing.subscriptions.store.subscriptions import Standing
 from payonce.services.billing.subscriptions.store.test_clock_wakeup import wake
@@ -36,7 +36,7 @@ async def process_payment_initiation(work: Work) -> None:
     """Issues what is due and asks for its charge, once: a repetition finds nothing left to do."""
 
     async def step(tx: Tx, asked: FirstInvoice | NextPeriod | AnotherTry) -> None:
-        standing = await store.locked(tx, asked.subscription_id)
+        standing = await subscriptions.locked(tx, asked.subscription_id)
         match asked:
             case FirstInvoice():
                 await bill_first(tx, standing, Action.INITIAL)
@@ -53,17 +53,17 @@ async def expire_incomplete(work: Work) -> None:
     """Nobody has paid for 23 hours: it never began."""
 
     async def step(tx: Tx, asked: ExpireIncomplete) -> None:
-        standing = await store.locked(tx, asked.subscription_id)
+        standing = await subscriptions.locked(tx, asked.subscription_id)
         subscription, now = standing.subscription, standing.now
         if not is_due(subscription, now, Due.EXPIRE):
             return
-        await ending.close_books(tx, subscription, now, NEVER_PAID)
-        moved = await store.move(
+        await unpaid_invoices.close_books(tx, subscription, now, NEVER_PAID)
+        moved = await subscriptions.move(
             tx, subscription, "expired", now, state=State.INCOMPLETE_EXPIRED, due_at=None, due_for=None, ended_at=now,
             reason=NEVER_PAID, next_plan_id=None,
         )  # fmt: skip
-        await announcing.tell(tx, "expired", moved)
-        after = store.with_subscription(standing, moved)
+        await merchant_events.tell(tx, "expired", moved)
+        after = subscriptions.with_subscription(standing, moved)
         await plan_changes.fail_all(tx, after, f"the subscription ended: {NEVER_PAID}")
         await wake(tx, moved.test_clock_id)
 
@@ -85,7 +85,7 @@ async def bill_first(tx: Tx, standing: Standing, action: Action) -> None:
     if subscription.state is not State.INCOMPLETE or standing.open_invoice is not None:
         return
     anchor = Anchor.at(now, subscription.time_zone, plans.interval_of(plan))
-    await settling.bill(tx, standing, period_draft(action, plan, period(anchor, 0), 0, subscription.time_zone))
+    await settlement.bill(tx, standing, period_draft(action, plan, period(anchor, 0), 0, subscription.time_zone))
 
 
 async def _renew(tx: Tx, standing: Standing, number: int) -> None:
@@ -96,7 +96,7 @@ async def _renew(tx: Tx, standing: Standing, number: int) -> None:
         return
     if standing.open_invoice is not None:
         # A change of plan came in between: its answer comes first.
-        await store.put_again(tx, subscription)
+        await subscriptions.put_again(tx, subscription)
         return
     if subscription.cancel_at_period_end:
         await end_at_period_end(tx, standing)
@@ -107,7 +107,7 @@ async def _renew(tx: Tx, standing: Standing, number: int) -> None:
         await end_at_period_end(tx, standing, "the plan that its trial leads to is no longer for sale")
         return
     begun, anchor_at, anchor_period = _following_period(subscription, plan, number)
-    moved = await store.move(
+    moved = await subscriptions.move(
         tx, subscription, "period_begun", now, detail={"period": number, "plan_id": plan.id}, plan_id=plan.id,
         next_plan_id=None if chosen is not None else subscription.next_plan_id, anchor_at=anchor_at,
         anchor_period=anchor_period, period=number, period_start=begun.start, period_end=begun.end, due_at=begun.end,
@@ -117,36 +117,38 @@ async def _renew(tx: Tx, standing: Standing, number: int) -> None:
         ),
     )  # fmt: skip
     same_plan = moved.plan_id == subscription.plan_id
-    after = replace(standing, subscription=moved, plan=plan) if same_plan else await store.standing(tx, moved)
+    after = replace(standing, subscription=moved, plan=plan) if same_plan else await subscriptions.standing(tx, moved)
     if chosen is not None:
         await plan_changes.end_scheduled(tx, after, ChangeState.APPLIED)
     if chosen is not None or subscription.due_for is Due.TRIAL_END:
-        after = store.with_subscription(after, await plan_moves.follow(tx, after))
-    await settling.bill(tx, after, period_draft(Action.RENEWAL, plan, begun, number, moved.time_zone))
+        after = subscriptions.with_subscription(after, await plan_moves.follow(tx, after))
+    await settlement.bill(tx, after, period_draft(Action.RENEWAL, plan, begun, number, moved.time_zone))
 
 
 async def end_at_period_end(tx: Tx, standing: Standing, reason: str = "as its customer wished") -> None:
     """Without a further period; what was paid is all served and earned."""
     subscription, now = standing.subscription, standing.now
-    await ending.close_books(tx, subscription, now, reason)
-    moved = await store.move(
+    await unpaid_invoices.close_books(tx, subscription, now, reason)
+    moved = await subscriptions.move(
         tx, subscription, "canceled", now, state=State.CANCELED, due_at=None, due_for=None,
         ended_at=min(now, subscription.period_end or now), reason=reason, next_plan_id=None,
     )  # fmt: skip
-    await announcing.tell(tx, "canceled", moved)
-    await plan_changes.fail_all(tx, store.with_subscription(standing, moved), f"the subscription ended: {reason}")
+    await merchant_events.tell(tx, "canceled", moved)
+    await plan_changes.fail_all(
+        tx, subscriptions.with_subscription(standing, moved), f"the subscription ended: {reason}"
+    )
     await wake(tx, moved.test_clock_id)
 
 
 async def _dun(tx: Tx, standing: Standing, invoice_id: str) -> None:
-    invoice = await invoice_store.find(tx, invoice_id)
+    invoice = await invoices.find(tx, invoice_id)
     if invoice is None or invoice.subscription_id != standing.subscription.id:
         raise NotFound(f"invoice {invoice_id!r} is none of subscription {standing.subscription.id}")
     if not is_due(standing.subscription, standing.now, Due.DUN):
         return
     if invoice.state is not InvoiceState.OPEN or invoice.charging:
         return
-    invoice = await collecting.dun(tx, standing, invoice)
+    invoice = await dunning.dun(tx, standing, invoice)
     if not invoice.charging:
         await wake(tx, standing.subscription.test_clock_id)
 

@@ -5,8 +5,8 @@ from typing import Final
 
 from payonce.engine.messages.transaction import Tx
 from payonce.services.billing.subscriptions.domain.calendar import whole_second
-from payonce.services.billing.subscriptions.handlers import unpaid_invoices as ending
-from payonce.services.billing.subscriptions.store import invoices as invoice_store
+from payonce.services.billing.subscriptions.handlers import unpaid_invoices
+from payonce.services.billing.subscriptions.store import invoices
 
 COUNTED_MAX: Final = 200
 """At once; who finds so many looks again."""
@@ -56,6 +56,6 @@ async def is_uncounted(tx: Tx, test_clock_id: str, now: datetime) -> bool:
 
 
 async def _earn(tx: Tx, invoice_id: str, now: datetime) -> None:
-    invoice = await invoice_store.find(tx, invoice_id)
+    invoice = await invoices.find(tx, invoice_id)
     if invoice is not None and invoice.earn_at is not None:
-        await ending.count(tx, invoice, whole_second(now))
+        await unpaid_invoices.count(tx, invoice, whole_second(now))

@@ -7,11 +7,13 @@ from typing import Any
 from payonce.engine.messages.transaction import Tx
 from payonce.services.billing.subscriptions.domain.allowance import window_at, window_starts
 from payonce.services.billing.subscriptions.domain.calendar import share_left
-from payonce.services.billing.subscriptions.handlers import dunning as collecting
-from payonce.services.billing.subscriptions.handlers import invoices as issuing
-from payonce.services.billing.subscriptions.handlers import merchant_events as announcing
-from payonce.services.billing.subscriptions.handlers import plan_moves
-from payonce.services.billing.subscriptions.handlers import unpaid_invoices as ending
+from payonce.services.billing.subscriptions.handlers import (
+    dunning,
+    invoices,
+    merchant_events,
+    plan_moves,
+    unpaid_invoices,
+)
 from payonce.services.billing.subscriptions.handlers.invoices import Draft, first_recognition
 from payonce.services.billing.subscriptions.model import (
     CHANGES,
@@ -24,10 +26,8 @@ from payonce.services.billing.subscriptions.model import (
     Subscription,
     When,
 )
-from payonce.services.billing.subscriptions.store import charge_credit as crediting
+from payonce.services.billing.subscriptions.store import charge_credit, plan_changes, plans, subscriptions, usage
 from payonce.services.billing.subscriptions.store import invoices as invoice_store
-from payonce.services.billing.subscriptions.store import plan_changes, plans, usage
-from payonce.services.billing.subscriptions.store import subscriptions as store
 from payonce.services.billing.subscriptions.store.due_work import put_now
 from payonce.services.billing.subscriptions.store.subscriptions import Standing
 from payonce.services.billing.subscriptions.store.test_clock_wakeup import wake
@@ -36,7 +36,7 @@ from payonce.services.billing.wire import Action
 
 async def bill(tx: Tx, standing: Standing, draft: Draft) -> Invoice:
     """Issues an invoice; one with nothing due takes effect at once."""
-    invoice = await issuing.issue(tx, standing, draft)
+    invoice = await invoices.issue(tx, standing, draft)
     if invoice.state is InvoiceState.PAID:
         await _take_effect(tx, standing, invoice)
     return invoice
@@ -61,50 +61,50 @@ async def fail(
     """The card did not pay, definitely."""
     try_at_once = invoice.try_at_once
     invoice = await invoice_store.mark_failed(tx, invoice, code, hard, standing.now)
-    await announcing.tell_invoice(tx, "payment_failed", invoice)
+    await merchant_events.tell_invoice(tx, "payment_failed", invoice)
     if invoice.action in CHANGES:
         invoice = await _leave_plan_as_it_is(tx, standing, invoice)
     elif try_at_once and await invoice_store.on_its_way_back(tx, invoice) is None:
-        return await collecting.try_again(tx, standing, invoice)
+        return await dunning.try_again(tx, standing, invoice)
     elif invoice.action is Action.RENEWAL:
-        invoice = await collecting.follow_failure(tx, standing, invoice)
+        invoice = await dunning.follow_failure(tx, standing, invoice)
     else:
-        await store.move(tx, standing.subscription, "payment_failed", standing.now, detail=_of(invoice))
+        await subscriptions.move(tx, standing.subscription, "payment_failed", standing.now, detail=_of(invoice))
     await wake(tx, standing.subscription.test_clock_id)
     return invoice
 
 
 async def _leave_plan_as_it_is(tx: Tx, standing: Standing, invoice: Invoice) -> Invoice:
     subscription = standing.subscription
-    invoice = await ending.void(tx, subscription, invoice, standing.now, "the change of plan was not paid")
+    invoice = await unpaid_invoices.void(tx, subscription, invoice, standing.now, "the change of plan was not paid")
     reason = f"{invoice.due} of invoice {invoice.number} was not paid: {invoice.decline_code or 'no answer'}"
     change = await plan_changes.find(tx, invoice.id)
     detail = {**_of(invoice), "change_id": invoice.id, "reason": reason}
-    moved = await store.move(tx, subscription, "plan_change_failed", standing.now, detail=detail)
+    moved = await subscriptions.move(tx, subscription, "plan_change_failed", standing.now, detail=detail)
     if change is not None and change.state is ChangeState.PENDING:
-        after = store.with_subscription(standing, moved)
+        after = subscriptions.with_subscription(standing, moved)
         change = await plan_changes.end(tx, after, change, ChangeState.FAILED, reason, story=False)
-        described = announcing.described_change(change, moved)
-        await announcing.tell(tx, "plan_change_failed", moved, heard=standing.heard, change=described)
+        described = merchant_events.described_change(change, moved)
+        await merchant_events.tell(tx, "plan_change_failed", moved, heard=standing.heard, change=described)
     return invoice
 
 
 async def _take_effect(tx: Tx, standing: Standing, invoice: Invoice) -> None:
-    await announcing.tell_invoice(tx, "paid", invoice, heard=standing.heard)
+    await merchant_events.tell_invoice(tx, "paid", invoice, heard=standing.heard)
     kind, changes = _changes(standing.subscription, invoice, standing.now)
     changes |= await _windows(tx, standing, invoice, changes)
     if invoice.action in CHANGES:
         left = await _left_by(tx, invoice)
         await invoice_store.close_lines(tx, left, invoice.issued_at)
-        await crediting.confirm(tx, invoice, left)
+        await charge_credit.confirm(tx, invoice, left)
         await _take_use_along(tx, standing, invoice, changes["allowance_starts"])
-    moved = await store.move(tx, standing.subscription, kind, standing.now, detail=_of(invoice), **changes)
+    moved = await subscriptions.move(tx, standing.subscription, kind, standing.now, detail=_of(invoice), **changes)
     change = None
     if invoice.action in CHANGES:
-        change = await _end_changes(tx, store.with_subscription(standing, moved), invoice)
-    await announcing.tell(tx, kind, moved, heard=standing.heard, change=change)
+        change = await _end_changes(tx, subscriptions.with_subscription(standing, moved), invoice)
+    await merchant_events.tell(tx, kind, moved, heard=standing.heard, change=change)
     if invoice.action in CHANGES:
-        moved = await plan_moves.follow(tx, await store.standing(tx, moved))
+        moved = await plan_moves.follow(tx, await subscriptions.standing(tx, moved))
     if moved.due_at is not None and moved.due_at <= standing.now and not moved.test_clock_id:
         await put_now(tx, moved.id)
     await wake(tx, moved.test_clock_id)
@@ -119,7 +119,7 @@ async def _end_changes(tx: Tx, standing: Standing, invoice: Invoice) -> dict[str
     if change is None or change.id != invoice.id:
         return None
     change = await plan_changes.end(tx, standing, change, ChangeState.APPLIED, story=False)
-    return announcing.described_change(change, standing.subscription)
+    return merchant_events.described_change(change, standing.subscription)
 
 
 async def _left_by(tx: Tx, change: Invoice) -> list[tuple[Invoice, InvoiceLine]]:
@@ -162,7 +162,7 @@ async def _take_use_along(
 
 def _changes(
     subscription: Subscription, invoice: Invoice, now: datetime
-) -> tuple[announcing.SubscriptionEvent, dict[str, Any]]:
+) -> tuple[merchant_events.SubscriptionEvent, dict[str, Any]]:
     """What becomes of it, and the word for that."""
     running = {
         "state": State.ACTIVE, "period_start": invoice.period_start, "period_end": invoice.period_end,

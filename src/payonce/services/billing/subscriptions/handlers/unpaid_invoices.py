@@ -5,15 +5,13 @@ from datetime import datetime
 from payonce.engine.messages.transaction import Tx
 from payonce.kit.ids import new_id
 from payonce.kit.money import Amount
-from payonce.services.billing.subscriptions import ledger as books
+from payonce.services.billing.subscriptions import ledger
 from payonce.services.billing.subscriptions.domain.refusals import Conflict
 from payonce.services.billing.subscriptions.domain.revenue import earned
-from payonce.services.billing.subscriptions.handlers import merchant_events as announcing
+from payonce.services.billing.subscriptions.handlers import merchant_events
 from payonce.services.billing.subscriptions.handlers.invoices import first_recognition
 from payonce.services.billing.subscriptions.model import CHANGES, EntryKind, Invoice, InvoiceState, Subscription
-from payonce.services.billing.subscriptions.store import charge_credit as crediting
-from payonce.services.billing.subscriptions.store import credit as credit_store
-from payonce.services.billing.subscriptions.store import invoices as invoice_store
+from payonce.services.billing.subscriptions.store import charge_credit, credit, invoices
 from payonce.services.billing.subscriptions.store.credit import NewEntry
 from payonce.services.billing.subscriptions.store.invoices import CreditNote
 
@@ -24,12 +22,12 @@ async def void(tx: Tx, subscription: Subscription, invoice: Invoice, at: datetim
     invoice = await count(tx, invoice, at) if invoice.earn_at is not None else invoice
     invoice = await _unwind(tx, invoice, InvoiceState.VOID, at)
     if invoice.action in CHANGES:
-        await crediting.release(tx, invoice.id, subscription.id)
+        await charge_credit.release(tx, invoice.id, subscription.id)
     note = None
     if invoice.total.minor > 0:
         note = CreditNote(str(new_id()), "", invoice.id, None, invoice.total, reason, at)
-        note = await invoice_store.insert_credit_note(tx, note, subscription.test_clock_id)
-    await announcing.tell_invoice(tx, "voided", invoice, note)
+        note = await invoices.insert_credit_note(tx, note, subscription.test_clock_id)
+    await merchant_events.tell_invoice(tx, "voided", invoice, note)
     return invoice
 
 
@@ -44,28 +42,28 @@ async def take_up_again(tx: Tx, invoice: Invoice, at: datetime) -> Invoice:
     nothing was served meanwhile. Raises Conflict when its credit is no longer there."""
     if missing := await missing_credit(tx, invoice):
         raise Conflict(
-            f"{books.unwound(invoice).credit_back} of invoice {invoice.number} is to be paid by credit, which the "
+            f"{ledger.unwound(invoice).credit_back} of invoice {invoice.number} is to be paid by credit, which the "
             f"customer got back when it was given up; {missing} of that is gone; add as much credit, or leave it unpaid"
         )
-    if (posting := books.reopened(invoice)) is not None:
+    if (posting := ledger.reopened(invoice)) is not None:
         await tx.post(posting)
-    back = books.unwound(invoice).credit_back
+    back = ledger.unwound(invoice).credit_back
     await _book_use(tx, invoice, -back, f"used:{invoice.id}:{invoice.generation}", "is charged once more", at)
-    return await invoice_store.reopen_lines(tx, invoice)
+    return await invoices.reopen_lines(tx, invoice)
 
 
 async def missing_credit(tx: Tx, invoice: Invoice) -> Amount:
     """Of an invoice that was given up: the credit that came back then, and is no longer there to pay it."""
     zero = Amount.zero(invoice.total.asset)
-    if invoice.state is not InvoiceState.UNCOLLECTIBLE or not (back := books.unwound(invoice).credit_back):
+    if invoice.state is not InvoiceState.UNCOLLECTIBLE or not (back := ledger.unwound(invoice).credit_back):
         return zero
-    return max(back - (await credit_store.locked(tx, invoice.account_id, zero.asset)).amount, zero)
+    return max(back - (await credit.locked(tx, invoice.account_id, zero.asset)).amount, zero)
 
 
 async def close_books(tx: Tx, subscription: Subscription, at: datetime, reason: str) -> None:
     """The subscription has ended: open invoices are taken back, and what was paid and not earned is earned at once,
     since nothing more is served for it."""
-    for invoice in await invoice_store.unsettled(tx, subscription.id):
+    for invoice in await invoices.unsettled(tx, subscription.id):
         if invoice.state is InvoiceState.OPEN:
             await void(tx, subscription, invoice, at, reason)
         else:
@@ -84,22 +82,22 @@ async def earn(
 ) -> Invoice:  # fmt: skip
     before = Amount.total((line.earned for line in invoice.lines), invoice.total.asset)
     so_far = Amount.total(by_line, invoice.total.asset)
-    if (posting := books.earned(invoice, so_far - before, so_far, at)) is not None:
+    if (posting := ledger.earned(invoice, so_far - before, so_far, at)) is not None:
         await tx.post(posting)
-    return await invoice_store.write_lines(tx, invoice, by_line, earn_at, closed_at)
+    return await invoices.write_lines(tx, invoice, by_line, earn_at, closed_at)
 
 
 async def _unwind(tx: Tx, invoice: Invoice, state: InvoiceState, at: datetime) -> Invoice:
-    if (posting := books.taken_back(invoice, state.value)) is not None:
+    if (posting := ledger.taken_back(invoice, state.value)) is not None:
         await tx.post(posting)
-    back = books.unwound(invoice).credit_back
+    back = ledger.unwound(invoice).credit_back
     await _book_use(tx, invoice, back, f"unused:{invoice.id}:{invoice.generation}", f"is {state}", at)
-    invoice = await invoice_store.mark_ended(tx, invoice, state)
-    return await invoice_store.write_lines(tx, invoice, [line.earned for line in invoice.lines], None, at)
+    invoice = await invoices.mark_ended(tx, invoice, state)
+    return await invoices.write_lines(tx, invoice, [line.earned for line in invoice.lines], None, at)
 
 
 async def _book_use(tx: Tx, invoice: Invoice, amount: Amount, key: str, why: str, at: datetime) -> None:
     entry = NewEntry(
         invoice.account_id, EntryKind.USED, amount, key, f"the invoice {why}", at, invoice_id=invoice.id
     )  # fmt: skip
-    await credit_store.book(tx, entry)
+    await credit.book(tx, entry)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from payonce.kit.money import Amount, render
-from payonce.services.billing.subscriptions import ledger as books
+from payonce.services.billing.subscriptions import ledger
 from payonce.services.billing.subscriptions.domain.calendar import local
 from payonce.services.billing.subscriptions.model import Account, Invoice, InvoiceState
 from payonce.services.billing.subscriptions.pdf.render import (
@@ -40,7 +40,7 @@ def _credit_back(invoice: Invoice) -> Amount | None:
     """What its customer can use again, of an invoice that was taken back or given up."""
     if invoice.state not in (InvoiceState.VOID, InvoiceState.UNCOLLECTIBLE):
         return None
-    return books.unwound(invoice).credit_back or None
+    return ledger.unwound(invoice).credit_back or None
 
 
 def printed_note(

@@ -5,8 +5,7 @@ from typing import Final
 
 from payonce.engine.messages.transaction import Tx
 from payonce.services.billing.subscriptions.domain.allowance import window_starts
-from payonce.services.billing.subscriptions.store import plans
-from payonce.services.billing.subscriptions.store import subscriptions as store
+from payonce.services.billing.subscriptions.store import plans, subscriptions
 
 OUTDATED: Final = """
     from subscriptions.subscriptions s join subscriptions.plans p on p.id = s.plan_id
@@ -29,7 +28,7 @@ async def put_right(tx: Tx, limit: int) -> list[str]:
     """Computes them anew, and returns the ids of the subscriptions. What is used is counted in the right windows from
     then on."""
     rows = await tx.fetch(f"select s.* {OUTDATED} order by s.id limit $1 for no key update of s skip locked", limit)
-    for subscription in map(store.subscription_from, rows):
+    for subscription in map(subscriptions.subscription_from, rows):
         assert subscription.anchor_at is not None
         assert subscription.period_start is not None and subscription.period_end is not None
         allowance = plans.allowance_of(await plans.plan(tx, subscription.plan_id))

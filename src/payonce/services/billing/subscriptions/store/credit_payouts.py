@@ -14,7 +14,7 @@ from payonce.kit.ids import new_id
 from payonce.kit.money import Amount, Asset
 from payonce.kit.outcomes import Retry
 from payonce.services.billing.policies import REFUND_INITIATION
-from payonce.services.billing.subscriptions import ledger as books
+from payonce.services.billing.subscriptions import ledger
 from payonce.services.billing.subscriptions.domain.refusals import Conflict, NotFound
 from payonce.services.billing.subscriptions.model import (
     PAYOUT_MOVES,
@@ -23,7 +23,7 @@ from payonce.services.billing.subscriptions.model import (
     PayoutState,
     PayoutWay,
 )
-from payonce.services.billing.subscriptions.store import credit as credit_store
+from payonce.services.billing.subscriptions.store import credit
 from payonce.services.billing.subscriptions.store.credit import NewEntry
 from payonce.services.billing.wire import CREDIT_KEY, Action, Notification, Status
 
@@ -51,16 +51,16 @@ async def pay_out(
     """Takes the credit, and asks payments to give it back to a card or notes that it was given by hand. `invoice`, by
     its id or number, names the charge that it goes back through; None is one that has room for it. Raises Conflict when
     there is less credit, or no such charge."""
-    now = await credit_store.now_of(tx, account_id)
+    now = await credit.now_of(tx, account_id)
     if now is None:
         raise NotFound(f"there is no account {account_id!r}")
     source = None if way is PayoutWay.BY_HAND else await _source(tx, account_id, amount, invoice)
     payout = await _insert(tx, account_id, amount, way, source, reason, by)
-    await tx.post(books.payout_begun(payout))
+    await tx.post(ledger.payout_begun(payout))
     taken = NewEntry(
         account_id, EntryKind.PAID_OUT, -amount, f"payout:{payout.id}", reason, now, by, payout_id=payout.id
     )
-    await credit_store.book(tx, taken)
+    await credit.book(tx, taken)
     if source is not None:
         await ask_payments(tx, payout, source.subscription_id)
     return payout
@@ -96,7 +96,7 @@ async def apply(tx: Tx, told: Notification, refund_key: str) -> str | None:
         return f"payout {payout.id} of {payout.amount} failed, and the customer has the credit again: {why}"
     if told.transaction_id != payout.transaction_id:
         return f"payout {payout.id} is of transaction {payout.transaction_id}, and not of {told.transaction_id}"
-    await tx.post(books.payout_arrived(payout))
+    await tx.post(ledger.payout_arrived(payout))
     await _end(tx, payout, PayoutState.SUCCEEDED, refund_id=str(told.metadata.get("refund_id")))
     return None
 
@@ -201,16 +201,16 @@ async def _insert(
         """,
         str(new_id()), account_id, amount.asset.code, amount.asset.exponent, amount.minor, way,
         None if source is None else source.invoice_id, None if source is None else source.transaction_id, state,
-        reason[:credit_store.REASON_MAX_CHARS], by[:credit_store.ACTOR_MAX_CHARS], tx.trace_id,
+        reason[:credit.REASON_MAX_CHARS], by[:credit.ACTOR_MAX_CHARS], tx.trace_id,
     )  # fmt: skip
     return payout_from(row)
 
 
 async def _fail(tx: Tx, payout: CreditPayout, why: str) -> None:
-    now = await credit_store.now_of(tx, payout.account_id)
+    now = await credit.now_of(tx, payout.account_id)
     assert now is not None
-    await tx.post(books.payout_failed(payout))
-    await credit_store.book(
+    await tx.post(ledger.payout_failed(payout))
+    await credit.book(
         tx,
         NewEntry(
             payout.account_id, EntryKind.PAID_OUT, payout.amount, f"payout_failed:{payout.id}",

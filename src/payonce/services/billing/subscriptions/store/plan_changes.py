@@ -9,19 +9,19 @@ from typing import Any, Final
 
 from payonce.engine.messages.transaction import Reader, Tx
 from payonce.kit.ids import new_id
-from payonce.services.billing.subscriptions.handlers import merchant_events as announcing
+from payonce.services.billing.subscriptions.handlers import merchant_events
 from payonce.services.billing.subscriptions.model import ChangeState, Plan, PlanChangeRecord, Subscription, When
-from payonce.services.billing.subscriptions.store import subscriptions as store
+from payonce.services.billing.subscriptions.store import subscriptions
 from payonce.services.billing.subscriptions.store.subscriptions import Standing
 
 LISTED_MAX: Final = 200
 REASON_MAX_LENGTH: Final = 1_000
 
-_REQUESTED: Final[Mapping[When, announcing.SubscriptionEvent]] = {
+_REQUESTED: Final[Mapping[When, merchant_events.SubscriptionEvent]] = {
     When.NOW: "plan_change_requested",
     When.PERIOD_END: "plan_change_scheduled",
 }
-_ENDED: Final[Mapping[ChangeState, announcing.SubscriptionEvent]] = {
+_ENDED: Final[Mapping[ChangeState, merchant_events.SubscriptionEvent]] = {
     ChangeState.APPLIED: "plan_changed",
     ChangeState.FAILED: "plan_change_failed",
     ChangeState.CANCELED: "plan_change_canceled",
@@ -184,10 +184,10 @@ def change_from(row: Any) -> PlanChangeRecord:
 
 
 async def _tell(
-    tx: Tx, standing: Standing, change: PlanChangeRecord, kind: announcing.SubscriptionEvent,
+    tx: Tx, standing: Standing, change: PlanChangeRecord, kind: merchant_events.SubscriptionEvent,
     notice: dict[str, Any] | None = None,
 ) -> None:  # fmt: skip
     subscription: Subscription = standing.subscription
-    described = announcing.described_change(change, subscription)
-    await store.tell_story(tx, subscription, kind, standing.now, {**described, **(notice or {})})
-    await announcing.tell(tx, kind, subscription, heard=standing.heard, change={**described, **(notice or {})})
+    described = merchant_events.described_change(change, subscription)
+    await subscriptions.tell_story(tx, subscription, kind, standing.now, {**described, **(notice or {})})
+    await merchant_events.tell(tx, kind, subscription, heard=standing.heard, change={**described, **(notice or {})})
