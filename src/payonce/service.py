@@ -1,14 +1,21 @@
-"""What a service declares of itself; `app.py` has the list of them."""
+"""The manifest of a service: everything that the platform knows of it.
+
+A service is registered by one object, `SERVICE`, in its package: built-in ones by a line in `app/registry.py`, others
+by the entry-point group `payonce.services`.
+"""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
 
 from payonce.engine.audit.run import Audit
+from payonce.engine.controls import Action
 from payonce.engine.database.connections import Database
 from payonce.engine.database.notifier import Bell
 from payonce.engine.janitors import Schedule
+from payonce.engine.messages.ports import Admin
 from payonce.engine.messages.push import Target
 from payonce.engine.messages.transaction import Reader
 from payonce.engine.messages.work import Handler
@@ -23,6 +30,16 @@ if TYPE_CHECKING:
     from starlette.routing import Route
 
     from payonce.testing.crash import Scenario
+
+
+def lazily(target: str) -> Callable[..., Any]:
+    """The callable `module:name`, imported when it is called: most processes need no routes, clients or scenarios."""
+    module, _, name = target.partition(":")
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        return getattr(import_module(module), name)(*arguments, **named)
+
+    return call
 
 
 @dataclass(frozen=True)
@@ -69,6 +86,8 @@ class Service:
     """Its objects that wait for a person, for the console's first page."""
     audits: Sequence[Audit] = ()
     """What `payonce audit run` checks beyond queries, such as a vendor's books against ours."""
+    actions: Sequence[Callable[[Admin], Action[Any]]] = ()
+    """What of it may need a second person."""
     statements: Callable[[Sequence[object]], Sequence[StatementSource]] | None = None
     """The statements of its vendors, read through what `resources` opened."""
     scenarios: Callable[[], Sequence["Scenario"]] = tuple

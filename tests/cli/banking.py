@@ -31,7 +31,7 @@ def main() -> None:
         "tally", "payonce.examples.tally", tally.ROLES, tally.INVARIANTS, resources=open_bank,
         statements=lambda opened: [BankStatement(each) for each in opened if isinstance(each, Bank)],
     )  # fmt: skip
-    registry.SERVICES = (service,)  # type: ignore[assignment, misc]
+    registry.SERVICES = (service,)  # type: ignore[misc]
     sys.exit(run_command(sys.argv[1:]))
 
 

@@ -24,7 +24,7 @@ SERVICES = (
 
 
 def main() -> None:
-    registry.SERVICES = SERVICES  # type: ignore[assignment, misc]
+    registry.SERVICES = SERVICES  # type: ignore[misc]
     sys.exit(run_command(sys.argv[1:]))
 
 

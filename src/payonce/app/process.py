@@ -102,7 +102,7 @@ class App:
         self.feed = backend.feed
         self.admin = backend.admin
         self.read = Reader(database)
-        self.actions = {action.name: action for action in (declared(self.admin) for declared in registry.ACTIONS)}
+        self.actions = {action.name: action for action in (declared(self.admin) for declared in registry.actions())}
         self.lookups = [lookup for service in self.services for lookup in service.lookups]
         self.attention = [service.attention for service in self.services if service.attention is not None]
         self.running: Mapping[str, Running] = {}

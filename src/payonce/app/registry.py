@@ -1,102 +1,72 @@
 """The services of an installation: what each declares, and what follows from all of them together.
 
-Adding a service is one folder with the rooms of its neighbours, and one line in SERVICES.
+A built-in service is one folder with the rooms of its neighbours, and one line in BUILT_IN. An installed package
+declares its own by an entry point.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from importlib import import_module
+from importlib.metadata import entry_points
 from typing import Any, Final
 
-from payonce.app.assembly import (
-    roles_of,
-    scopes_of,
-    services_in,
-)
-from payonce.app.lazy_parts import (
-    billing_scenarios,
-    payments_routes,
-    payments_short_routes,
-    payouts_routes,
-    payouts_scenarios,
-    subscriptions_routes,
-    subscriptions_short_routes,
-    transfers_routes,
-    transfers_scenarios,
-)
-from payonce.app.resources import open_banks, open_task_server, open_webhooks, payout_targets
-from payonce.engine import controls, webhooks
+from payonce.app.assembly import roles_of, scopes_of, services_in
+from payonce.engine import controls
 from payonce.engine.database.migrate import Migration, known_migrations
 from payonce.engine.messages.policy import override_from_environment
 from payonce.engine.messages.ports import Admin
 from payonce.engine.messages.work import Handler
 from payonce.engine.outbox import LogRelay, Relay
-from payonce.examples import tally, transfers
 from payonce.http.kit.scopes import ScopeCatalogue
 from payonce.kit.outcomes import Invalid
 from payonce.service import Service
-from payonce.services import billing, payouts
-from payonce.services.billing import payments, subscriptions
-from payonce.services.billing.resources import (
-    check_billing_held,
-    open_payments,
-    open_subscriptions,
-    payments_in,
-    subscriptions_in,
-)
-from payonce.services.payouts.resources import open_payouts
 from payonce.settings import Settings
-from payonce.taskserver.metrics import observe_tasks
 
-SERVICES: Final = (
-    Service("tally", "payonce.examples.tally", tally.ROLES, tally.INVARIANTS),
-    Service(
-        "transfers", "payonce.examples.transfers", transfers.ROLES, transfers.INVARIANTS, resources=open_banks,
-        references=transfers.REFERENCES, statements=transfers.statements, scenarios=transfers_scenarios,
-        routes=transfers_routes, scopes=transfers.SCOPES, tenant_scopes=tuple(transfers.SCOPES),
-    ),
-    Service(
-        "payouts", "payonce.services.payouts", payouts.ROLES, payouts.INVARIANTS, payouts.SCHEDULES,
-        resources=open_payouts, references=payouts.REFERENCES, statements=payouts.statements,
-        scenarios=payouts_scenarios, routes=payouts_routes, scopes=payouts.SCOPES, pushes=payout_targets,
-        observes=payouts.observe_payouts, names=payouts.NAMES, lookups=payouts.LOOKUPS,
-        attention=payouts.waiting_payouts,
-    ),
-    Service(
-        "billing", "payonce.services.billing", {"subscriptions": subscriptions.HANDLERS}, subscriptions.INVARIANTS,
-        subscriptions.SCHEDULES, resources=open_subscriptions, references=subscriptions.REFERENCES,
-        names=subscriptions.NAMES, scenarios=billing_scenarios, routes=subscriptions_routes,
-        short_routes=subscriptions_short_routes, scopes=billing.SCOPES, tenant_refusal=billing.NO_TENANTS,
-        observes=subscriptions.observe_subscriptions, lookups=subscriptions.LOOKUPS, in_database=subscriptions_in,
-        routes_with_role=True,
-    ),
-    Service(
-        "billing", None, {"payments": payments.HANDLERS}, payments.INVARIANTS, payments.SCHEDULES,
-        resources=open_payments, references=payments.REFERENCES, names=payments.NAMES, statements=payments.statements,
-        routes=payments_routes, short_routes=payments_short_routes, observes=payments.observe_payments,
-        lookups=payments.LOOKUPS, in_database=payments_in, routes_with_role=True, check_held=check_billing_held,
-    ),
-    Service("webhooks", None, {"sender": [webhooks.deliver]}, resources=open_webhooks),
-    Service(
-        "cloudtasks", "payonce.taskserver", {"server": ()}, runs={"server": open_task_server},
-        observes=observe_tasks,
-    ),
-)  # fmt: skip
+BUILT_IN: Final = (
+    "payonce.examples.tally",
+    "payonce.examples.transfers",
+    "payonce.services.payouts",
+    "payonce.services.billing",
+    "payonce.app.platform_services",
+)
+ENTRY_POINTS: Final = "payonce.services"
+"""The group under which an installed package declares its services: `giftcards = "giftcards:SERVICE"`."""
+
+
+def load_services() -> tuple[Service, ...]:
+    """The built-in services, and those of installed packages in the order of their names."""
+    found = [service for module in BUILT_IN for service in _declared(import_module(module).SERVICE, module)]
+    for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
+        found += _declared(point.load(), f"the entry point {point.name} = {point.value}")
+    names = [role for service in found for role in roles_of([service])]
+    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        raise Invalid(f"two services have the role {twice[0]}; give one of them another name, or uninstall it")
+    return tuple(found)
+
+
+def _declared(declared: object, where: str) -> Sequence[Service]:
+    services = declared if isinstance(declared, tuple) else (declared,)
+    for service in services:
+        if not isinstance(service, Service):
+            raise Invalid(f"{where} is {type(service).__name__}; it must be a payonce Service, or a tuple of them")
+    return services
+
+
+SERVICES: Final = load_services()
 
 RELAYS: Final[Sequence[Relay]] = (LogRelay(),)
 
-ACTIONS: Final[Sequence[Callable[[Admin], controls.Action[Any]]]] = (
+PLATFORM_ACTIONS: Final[Sequence[Callable[[Admin], controls.Action[Any]]]] = (
     controls.answering,
     controls.redriving,
     controls.writing_off,
     controls.bounding,
-    payouts.deciding,
-    payouts.clearing,
-    payouts.limiting,
-    billing.deciding,
-    billing.giving_back,
-    billing.changing_credit,
 )
-"""What may need a second person."""
+
+
+def actions() -> list[Callable[[Admin], controls.Action[Any]]]:
+    """What may need a second person."""
+    return [*PLATFORM_ACTIONS, *(action for service in SERVICES for action in service.actions)]
 
 
 def scope_catalogue() -> ScopeCatalogue:

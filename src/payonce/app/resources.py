@@ -12,9 +12,7 @@ from payonce.engine.database.connections import Database
 from payonce.engine.database.notifier import Bell
 from payonce.engine.database.rate_limits import SharedBudget
 from payonce.engine.messages.policy import override_from_environment
-from payonce.engine.messages.push import Target
 from payonce.engine.monitoring.vendor_calls import watching
-from payonce.examples import transfers
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid, Unavailable
 from payonce.queues.cloudtasks.client import NO_PACKAGE, Config
@@ -22,14 +20,11 @@ from payonce.queues.cloudtasks.names import LOCAL_ACCOUNT, LOCAL_PROJECT, Place
 from payonce.settings import Settings, revealed
 
 if TYPE_CHECKING:
-    from payonce.kit.http import HttpClient
     from payonce.kit.webhooks import Secret
     from payonce.taskserver.server import CloudTasksServer
     from payonce.vendors.changenow.simulator import ChangeNowSimulator
     from payonce.vendors.gateway.simulator import GatewaySimulator
 
-BANK_CALLS_PER_S, BANK_BURST, BANK_WAIT_S = 500.0, 100, 0.4
-"""What each of the example's banks allows all our processes together; the wait is part of a call's time-out."""
 CHANGENOW_AT = "https://api.changenow.io"
 SIMULATED_KEY = "simulated"
 TELL_EVERY_S: Final = 0.2
@@ -41,49 +36,6 @@ TASK_SERVER_PORT: Final = 8123
 """Where our own Cloud Tasks server listens, and where single roles look for it."""
 
 log = get_logger(__name__)
-
-
-@asynccontextmanager
-async def open_banks(settings: Settings, database: Database) -> AsyncIterator[Sequence[object]]:
-    """The clients of the example's banks. A bank without an address is simulated in this process."""
-    # Not at the top: commands that open no role need no HTTP client, which takes a while to load.
-    from payonce.vendors.northbank.client import NorthbankClient
-    from payonce.vendors.southbank.client import SouthbankClient
-
-    async with AsyncExitStack() as stack:
-        northbank = await stack.enter_async_context(_bank("northbank", settings.northbank_url, settings))
-        southbank = await stack.enter_async_context(_bank("southbank", settings.southbank_url, settings))
-        if settings.southbank_url is None:
-            from payonce.vendors.simulated import OPENING
-
-            async with database.transaction() as connection:
-                await transfers.post_opening(connection, OPENING)
-        yield [
-            client(http, SharedBudget(database, name, BANK_CALLS_PER_S, BANK_BURST, BANK_WAIT_S), watch=watching(name))
-            for client, http, name in (
-                (NorthbankClient, northbank, "northbank"),
-                (SouthbankClient, southbank, "southbank"),
-            )
-        ]
-
-
-@asynccontextmanager
-async def _bank(name: str, url: str | None, settings: Settings) -> AsyncIterator["HttpClient"]:
-    from payonce.kit.http import HttpClient
-
-    timeout_s = transfers.VENDOR_TIMEOUT_S
-    if url is not None:
-        # The operator wrote the address: it may well lie in their own network.
-        async with HttpClient(name, url, timeout_s=timeout_s, allow_private=True) as http:
-            yield http
-        return
-    from payonce.vendors.simulated import open_simulator
-
-    journal = settings.simulators_dir / f"{name}.journal"
-    log.warning("vendor_simulated", vendor=name, journal=str(journal), instead=f"set PAYONCE_{name.upper()}_URL")
-    with open_simulator(name, journal) as simulator:
-        async with HttpClient(name, f"https://{name}.example", timeout_s=timeout_s, transport=simulator) as http:
-            yield http
 
 
 def turns_of(port: Any, allowed_per_s: float) -> tuple[float, int]:
@@ -287,28 +239,3 @@ class TaskServer:
 
     def stop(self) -> None:
         self.server.dispatcher.stop()
-
-
-def payout_targets(settings: Settings) -> Sequence[Target]:
-    """Which queues of payouts a task service brings, where to, and in which tokens. Needs no key before the first
-    token is made or read: commands that only look know the queues as well."""
-    # Not at the top: the ciphers take a while to load.
-    from payonce.services.payouts.messages.tokens import HOPS, HOST_PAY
-    from payonce.services.payouts.messages.tokens.codec import TokenCodec
-
-    payouts = settings.payouts
-    urls = {
-        "orchestrator": payouts.gcsplit1_url, "estimator": payouts.gcsplit2_url, "swapper": payouts.gcsplit3_url,
-        "hostpay": None if payouts.hostpay_url is None else payouts.hostpay_url.rstrip("/"),
-    }  # fmt: skip
-    return [
-        Target(
-            hop.queue, hop.path, urls[hop.role],
-            TokenCodec(
-                hop, settings.hostpay_keys if hop is HOST_PAY else settings.signing_keys,
-                accept_v1=payouts.accepts_v1, emit_v1=payouts.emits_v1,
-            ),
-            payouts.called(hop.queue),
-        )
-        for hop in HOPS
-    ]  # fmt: skip

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from payonce.app.resources import payout_targets
 from payonce.engine.messages.model import Message
 from payonce.kit.outcomes import Invalid
 from payonce.services.payouts.messages.tokens import HOPS, plain
 from payonce.services.payouts.policies import QUEUES
+from payonce.services.payouts.resources import payout_targets
 from payonce.settings import Settings
 from payonce.settings.payouts import QUEUES as CALLED
 from payonce.settings.payouts import PayoutsSettings

@@ -6,7 +6,32 @@ from payonce.examples.transfers.policies import QUEUES, VENDOR_TIMEOUT_S
 from payonce.examples.transfers.scopes import SCOPES
 from payonce.examples.transfers.statements import statements
 from payonce.examples.transfers.store import REFERENCES, post_opening
+from payonce.service import Service, lazily
 
 ROLES = {"worker": (accept_transfer, withdraw, pay_in, refund)}
 
-__all__ = ["INVARIANTS", "QUEUES", "REFERENCES", "ROLES", "SCOPES", "VENDOR_TIMEOUT_S", "post_opening", "statements"]
+SERVICE = Service(
+    "transfers",
+    "payonce.examples.transfers",
+    ROLES,
+    INVARIANTS,
+    resources=lazily("payonce.examples.transfers.resources:open_banks"),
+    references=REFERENCES,
+    statements=statements,
+    scenarios=lazily("payonce.examples.transfers.scenario:scenarios"),
+    routes=lazily("payonce.examples.transfers.api:build_routes"),
+    scopes=SCOPES,
+    tenant_scopes=tuple(SCOPES),
+)
+
+__all__ = [
+    "INVARIANTS",
+    "QUEUES",
+    "REFERENCES",
+    "ROLES",
+    "SCOPES",
+    "SERVICE",
+    "VENDOR_TIMEOUT_S",
+    "post_opening",
+    "statements",
+]

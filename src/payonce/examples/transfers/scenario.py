@@ -101,3 +101,7 @@ class TransfersScenario:
             if ours != theirs:
                 found.append(f"{path} is {ours} in our books, and {theirs} in the bank's")
         return found
+
+
+def scenarios() -> tuple[TransfersScenario, ...]:
+    return (TransfersScenario(),)

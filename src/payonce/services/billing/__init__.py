@@ -1,6 +1,7 @@
 """Subscription billing: two services, subscriptions and payments, that talk by queue and signed webhook."""
 
 from payonce.engine.messages.work import Handler
+from payonce.service import Service, lazily
 from payonce.services.billing import payments, subscriptions
 from payonce.services.billing.payments.decisions import giving_back
 from payonce.services.billing.policies import QUEUES
@@ -15,4 +16,55 @@ ROLES: dict[str, tuple[Handler, ...]] = {
 INVARIANTS = {**subscriptions.INVARIANTS, **payments.INVARIANTS, **payments.SHARED_INVARIANTS}
 """Of a database that both services share."""
 
-__all__ = ["INVARIANTS", "NO_TENANTS", "QUEUES", "ROLES", "SCOPES", "changing_credit", "deciding", "giving_back"]
+SUBSCRIPTIONS = Service(
+    "billing",
+    "payonce.services.billing",
+    {"subscriptions": subscriptions.HANDLERS},
+    subscriptions.INVARIANTS,
+    subscriptions.SCHEDULES,
+    resources=lazily("payonce.services.billing.resources:open_subscriptions"),
+    references=subscriptions.REFERENCES,
+    names=subscriptions.NAMES,
+    scenarios=lazily("payonce.services.billing.crash:scenarios"),
+    routes=lazily("payonce.services.billing.subscriptions.api:build_routes"),
+    short_routes=lazily("payonce.services.billing.subscriptions.api:build_short_routes"),
+    scopes=SCOPES,
+    tenant_refusal=NO_TENANTS,
+    observes=subscriptions.observe_subscriptions,
+    lookups=subscriptions.LOOKUPS,
+    actions=(deciding, giving_back, changing_credit),
+    in_database=lazily("payonce.services.billing.resources:subscriptions_in"),
+    routes_with_role=True,
+)
+PAYMENTS = Service(
+    "billing",
+    None,
+    {"payments": payments.HANDLERS},
+    payments.INVARIANTS,
+    payments.SCHEDULES,
+    resources=lazily("payonce.services.billing.resources:open_payments"),
+    references=payments.REFERENCES,
+    names=payments.NAMES,
+    statements=payments.statements,
+    routes=lazily("payonce.services.billing.payments.api.routes:build_routes"),
+    short_routes=lazily("payonce.services.billing.payments.api.inbound_messages:build_short_routes"),
+    observes=payments.observe_payments,
+    lookups=payments.LOOKUPS,
+    in_database=lazily("payonce.services.billing.resources:payments_in"),
+    routes_with_role=True,
+    check_held=lazily("payonce.services.billing.resources:check_billing_held"),
+)
+SERVICE = (SUBSCRIPTIONS, PAYMENTS)
+"""Two deployables, each with its role."""
+
+__all__ = [
+    "INVARIANTS",
+    "NO_TENANTS",
+    "QUEUES",
+    "ROLES",
+    "SCOPES",
+    "SERVICE",
+    "changing_credit",
+    "deciding",
+    "giving_back",
+]

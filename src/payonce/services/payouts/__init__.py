@@ -1,5 +1,6 @@
 """Split payouts: a subscription payment is priced, swapped at ChangeNOW, and paid by the host wallet."""
 
+from payonce.service import Service, lazily
 from payonce.services.payouts.decisions.payouts import deciding
 from payonce.services.payouts.decisions.wallet_limits import limiting
 from payonce.services.payouts.domain.config import Terms
@@ -32,7 +33,41 @@ ROLES = {
 
 LOOKUPS = (find_payouts,)
 
+SERVICE = Service(
+    "payouts",
+    "payonce.services.payouts",
+    ROLES,
+    INVARIANTS,
+    SCHEDULES,
+    resources=lazily("payonce.services.payouts.resources:open_payouts"),
+    references=REFERENCES,
+    statements=statements,
+    scenarios=lazily("payonce.services.payouts.crash:scenarios"),
+    routes=lazily("payonce.services.payouts.api.routes:build_routes"),
+    scopes=SCOPES,
+    pushes=lazily("payonce.services.payouts.resources:payout_targets"),
+    observes=observe_payouts,
+    names=NAMES,
+    lookups=LOOKUPS,
+    attention=waiting_payouts,
+    actions=(deciding, clearing, limiting),
+)
+
 __all__ = [
-    "INVARIANTS", "LOOKUPS", "NAMES", "QUEUES", "REFERENCES", "ROLES", "SCHEDULES", "SCOPES", "Terms", "clearing",
-    "deciding", "limiting", "observe_payouts", "statements", "waiting_payouts",
+    "INVARIANTS",
+    "LOOKUPS",
+    "NAMES",
+    "QUEUES",
+    "REFERENCES",
+    "ROLES",
+    "SCHEDULES",
+    "SCOPES",
+    "SERVICE",
+    "Terms",
+    "clearing",
+    "deciding",
+    "limiting",
+    "observe_payouts",
+    "statements",
+    "waiting_payouts",
 ]  # fmt: skip

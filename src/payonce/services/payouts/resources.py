@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from payonce.app.resources import open_changenow
 from payonce.engine.database.connections import Database
+from payonce.engine.messages.push import Target
 from payonce.engine.messages.transaction import Reader
 from payonce.engine.monitoring.vendor_calls import watching
 from payonce.kit.ids import process_name
@@ -228,3 +229,28 @@ async def _carry(node: "ChainSimulator", bridge: "ExchangeBridge") -> None:
             await bridge.carry(node)
         except (NotSent, Unknown) as silence:
             log.warning("simulated_exchange_silent", reason=silence.reason)
+
+
+def payout_targets(settings: Settings) -> Sequence[Target]:
+    """Which queues of payouts a task service brings, where to, and in which tokens. Needs no key before the first
+    token is made or read: commands that only look know the queues as well."""
+    # Not at the top: the ciphers take a while to load.
+    from payonce.services.payouts.messages.tokens import HOPS, HOST_PAY
+    from payonce.services.payouts.messages.tokens.codec import TokenCodec
+
+    payouts = settings.payouts
+    urls = {
+        "orchestrator": payouts.gcsplit1_url, "estimator": payouts.gcsplit2_url, "swapper": payouts.gcsplit3_url,
+        "hostpay": None if payouts.hostpay_url is None else payouts.hostpay_url.rstrip("/"),
+    }  # fmt: skip
+    return [
+        Target(
+            hop.queue, hop.path, urls[hop.role],
+            TokenCodec(
+                hop, settings.hostpay_keys if hop is HOST_PAY else settings.signing_keys,
+                accept_v1=payouts.accepts_v1, emit_v1=payouts.emits_v1,
+            ),
+            payouts.called(hop.queue),
+        )
+        for hop in HOPS
+    ]  # fmt: skip

@@ -10,9 +10,16 @@ ablations   safeguards taken out, each of which must be missed
 Here and not beside the service's other rooms, as it needs the gateway's client and simulator, which no service sees.
 """
 
+from collections.abc import Sequence
+
 from payonce.services.billing.crash.races import RACES
 from payonce.services.billing.crash.scenarios import ALONE
+from payonce.testing.crash import Scenario
 
 SCENARIOS = (*ALONE, *RACES)
 
 __all__ = ["SCENARIOS"]
+
+
+def scenarios() -> Sequence[Scenario]:
+    return SCENARIOS

@@ -7,6 +7,13 @@ ablations   safeguards taken out, each of which must be missed
 Here and not beside the service's other rooms, as it needs the vendors' clients and simulators, which no service sees.
 """
 
+from collections.abc import Sequence
+
 from payonce.services.payouts.crash.scenarios import SCENARIOS
+from payonce.testing.crash import Scenario
 
 __all__ = ["SCENARIOS"]
+
+
+def scenarios() -> Sequence[Scenario]:
+    return SCENARIOS

@@ -1,0 +1,64 @@
+"""What the handlers need from outside: the clients of the two banks."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
+
+from payonce.engine.database.connections import Database
+from payonce.engine.database.rate_limits import SharedBudget
+from payonce.engine.monitoring.vendor_calls import watching
+from payonce.examples.transfers.policies import VENDOR_TIMEOUT_S
+from payonce.examples.transfers.store import post_opening
+from payonce.kit.log import get_logger
+from payonce.settings import Settings
+
+if TYPE_CHECKING:
+    from payonce.kit.http import HttpClient
+
+BANK_CALLS_PER_S, BANK_BURST, BANK_WAIT_S = 500.0, 100, 0.4
+"""What each of the example's banks allows all our processes together; the wait is part of a call's time-out."""
+
+log = get_logger(__name__)
+
+
+@asynccontextmanager
+async def open_banks(settings: Settings, database: Database) -> AsyncIterator[Sequence[object]]:
+    """The clients of the example's banks. A bank without an address is simulated in this process."""
+    # Not at the top: commands that open no role need no HTTP client, which takes a while to load.
+    from payonce.vendors.northbank.client import NorthbankClient
+    from payonce.vendors.southbank.client import SouthbankClient
+
+    async with AsyncExitStack() as stack:
+        northbank = await stack.enter_async_context(_bank("northbank", settings.northbank_url, settings))
+        southbank = await stack.enter_async_context(_bank("southbank", settings.southbank_url, settings))
+        if settings.southbank_url is None:
+            from payonce.vendors.simulated import OPENING
+
+            async with database.transaction() as connection:
+                await post_opening(connection, OPENING)
+        yield [
+            client(http, SharedBudget(database, name, BANK_CALLS_PER_S, BANK_BURST, BANK_WAIT_S), watch=watching(name))
+            for client, http, name in (
+                (NorthbankClient, northbank, "northbank"),
+                (SouthbankClient, southbank, "southbank"),
+            )
+        ]
+
+
+@asynccontextmanager
+async def _bank(name: str, url: str | None, settings: Settings) -> AsyncIterator["HttpClient"]:
+    from payonce.kit.http import HttpClient
+
+    timeout_s = VENDOR_TIMEOUT_S
+    if url is not None:
+        # The operator wrote the address: it may well lie in their own network.
+        async with HttpClient(name, url, timeout_s=timeout_s, allow_private=True) as http:
+            yield http
+        return
+    from payonce.vendors.simulated import open_simulator
+
+    journal = settings.simulators_dir / f"{name}.journal"
+    log.warning("vendor_simulated", vendor=name, journal=str(journal), instead=f"set PAYONCE_{name.upper()}_URL")
+    with open_simulator(name, journal) as simulator:
+        async with HttpClient(name, f"https://{name}.example", timeout_s=timeout_s, transport=simulator) as http:
+            yield http
