@@ -312,6 +312,10 @@ class PunctualProtocol(HttpToolsProtocol):
         self._disconnect()
         self._head_came()
         super().connection_lost(exc)
+        # They refer to this connection, which would then wait for the garbage collector with all that it holds.
+        self.cycle, self._current = None, None  # type: ignore[assignment]
+        self.pipeline.clear()
+        self._held = b""
 
     def _await_head(self) -> None:
         if self._head_due is None:
