@@ -4,10 +4,11 @@ A service is registered by one object, `SERVICE`, in its package: built-in ones 
 by the entry-point group `payonce.services`.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from payonce.engine.audit.run import Audit
@@ -61,6 +62,55 @@ class Running(Protocol):
         ...
 
     def stop(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option that a service adds to a command of the platform."""
+
+    flag: str
+    help: str
+    kind: type[int] | type[str] = int
+    default: int | str | None = None
+    min: int | None = None
+    max: int | None = None
+    metavar: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the keyword argument that carries its value."""
+        return self.flag.removeprefix("--").replace("-", "_")
+
+
+class DemoReport(Protocol):
+    """The result of a demonstration."""
+
+    @property
+    def log_path(self) -> Path: ...
+
+    def figures(self) -> Mapping[str, Any]: ...
+
+    def complaints(self) -> list[str]:
+        """Each broken promise in one sentence; empty if all were kept."""
+        ...
+
+    def rendered(self) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Demo:
+    """A demonstration, which `payonce demo NAME` runs."""
+
+    name: str
+    run: Callable[..., Coroutine[Any, Any, DemoReport]]
+    """Takes the settings, the seed, the size or None, and each given option by name."""
+    help: str
+    """A paragraph for `payonce demo --help`."""
+    size_flag: str | None = None
+    """Another name of `--size`, such as `--messages`."""
+    options: Sequence[Option] = ()
+    is_default: bool = False
+    """Whether `payonce demo` without a name runs this one."""
 
 
 @dataclass(frozen=True)
@@ -120,3 +170,5 @@ class Service:
         default_factory=dict
     )
     """What a role runs besides handlers, such as a server; None where the settings say that another one serves."""
+    demos: Sequence[Demo] = ()
+    """Its demonstrations."""

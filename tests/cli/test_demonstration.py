@@ -10,10 +10,10 @@ import asyncpg
 import pytest
 
 from payonce.cli.crew import Blow, plan_blows
-from payonce.cli.demo.queue import Report
 from payonce.engine.database.connections import Database
 from payonce.engine.messages.transaction import Reader
 from payonce.examples.tally import INVARIANTS, store
+from payonce.examples.tally.demo.run import Report
 from payonce.examples.tally.model import POISON, Fault, Outcome, seeded_changes
 from payonce.testing import ScratchDatabase
 

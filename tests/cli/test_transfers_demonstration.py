@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from payonce.cli.demo.disturb import Disturbed
-from payonce.cli.demo.transfers import Report, seeded_orders
-from payonce.cli.demo.verdict import Verdict
+from payonce.examples.transfers.demo.run import Report, seeded_orders
+from payonce.examples.transfers.demo.verdict import Verdict
 from payonce.kit.money import Amount, well_known
 from payonce.testing import ScratchDatabase
 from tests.cli.conftest import PATIENCE_S, Payonce, ask, until

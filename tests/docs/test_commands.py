@@ -12,7 +12,7 @@ import typer.main
 
 from payonce.app.registry import SERVICES
 from payonce.cli.application import app
-from payonce.cli.demo.command import DEMONSTRATIONS
+from payonce.cli.demo.command import demonstrations
 from payonce.http.kit.scopes import HOUSE_SCOPES, TENANT_SCOPES
 from payonce.testing.crash import BUILT_IN
 from payonce.testing.crash.scenarios import ON_REDIS_ALONE
@@ -129,7 +129,7 @@ def _check_values(words: Sequence[str], said: str) -> None:
     scopes = [value for option, value in itertools.pairwise(words) if option == "--scope"]
     known: dict[str, tuple[Sequence[str], Any]] = {
         "run": (_before_options(rest), ROLES),
-        "demo": (_before_options(rest), DEMONSTRATIONS),
+        "demo": (_before_options(rest), demonstrations()),
         "queues": (rest[1:2] if rest[0] in ("put", "peek", "show", "pause", "resume", "redrive") else [], QUEUES),
         "keys": (scopes, SCOPES),
         "crash": (_before_options(rest), SCENARIOS),

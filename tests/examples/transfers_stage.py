@@ -5,11 +5,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from payonce.cli.demo.verdict import Verdict, judge
 from payonce.engine.ledger import Account, balance
 from payonce.engine.messages.process import Worker
 from payonce.engine.reconcile import StatementSource
 from payonce.examples.transfers import ROLES, model, statements, store
+from payonce.examples.transfers.demo.verdict import Verdict, judge
 from payonce.examples.transfers.model import Order, State
 from payonce.kit.http import HttpClient
 from payonce.kit.money import Amount, well_known

@@ -34,6 +34,7 @@ from payonce.cli import (
 )
 from payonce.cli.demo import command
 from payonce.cli.errors import EXIT_INTERRUPTED, EXIT_INVALID, explained, say_error
+from payonce.cli.mounts import late_command, not_built
 from payonce.cli.output import note
 from payonce.services.billing.cli import commands
 
@@ -89,7 +90,7 @@ def _about(
 app.command("up")(serve.up)
 app.command("run")(serve.run)
 app.command("console")(console.console)
-app.command("demo")(command.demo)
+app.command("demo", cls=late_command(command.build_demo), help=command.SUMMARY)(not_built)
 app.add_typer(queues.commands, name="queues")
 app.add_typer(outbox.commands, name="outbox")
 app.command("trace")(trace.trace)

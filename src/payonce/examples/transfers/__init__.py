@@ -6,7 +6,7 @@ from payonce.examples.transfers.policies import QUEUES, VENDOR_TIMEOUT_S
 from payonce.examples.transfers.scopes import SCOPES
 from payonce.examples.transfers.statements import statements
 from payonce.examples.transfers.store import REFERENCES, post_opening
-from payonce.service import Service, lazily
+from payonce.service import Demo, Service, lazily
 
 ROLES = {"worker": (accept_transfer, withdraw, pay_in, refund)}
 
@@ -22,6 +22,16 @@ SERVICE = Service(
     routes=lazily("payonce.examples.transfers.api:build_routes"),
     scopes=SCOPES,
     tenant_scopes=tuple(SCOPES),
+    demos=(
+        Demo(
+            "transfers",
+            lazily("payonce.examples.transfers.demo.run:demonstrate"),
+            "2,000 transfers between two simulated banks of which one call in five goes wrong, while three worker "
+            "processes are killed (SIGKILL) and stopped again and again. At the end the banks' own books and ours are "
+            "compared, to the last unit.",
+            is_default=True,
+        ),
+    ),
 )
 
 __all__ = [

@@ -1,7 +1,7 @@
 """Subscription billing: two services, subscriptions and payments, that talk by queue and signed webhook."""
 
 from payonce.engine.messages.work import Handler
-from payonce.service import Service, lazily
+from payonce.service import Demo, Option, Service, lazily
 from payonce.services.billing import payments, subscriptions
 from payonce.services.billing.payments.decisions import giving_back
 from payonce.services.billing.policies import QUEUES
@@ -35,6 +35,21 @@ SUBSCRIPTIONS = Service(
     actions=(deciding, giving_back, changing_credit),
     in_database=lazily("payonce.services.billing.resources:subscriptions_in"),
     routes_with_role=True,
+    demos=(
+        Demo(
+            "billing",
+            lazily("payonce.services.billing.demo.run:demonstrate"),
+            "500 customers over two years, each by a test clock of their own: they subscribe, try, change, pause and "
+            "cancel, and cards are declined for a while or for good, while 15 of 100 calls to the gateway go wrong and "
+            "both services are killed again and again. At the end the gateway's books and plain calendar arithmetic "
+            "say that every period was invoiced once and paid once. It takes minutes; --customers 20 --months 3 shows "
+            "the same sooner.",
+            options=(
+                Option("--customers", "how many.", min=1, max=2_000),
+                Option("--months", "how long each lives.", min=3, max=30),
+            ),
+        ),
+    ),
 )
 PAYMENTS = Service(
     "billing",

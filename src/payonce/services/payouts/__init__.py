@@ -1,6 +1,6 @@
 """Split payouts: a subscription payment is priced, swapped at ChangeNOW, and paid by the host wallet."""
 
-from payonce.service import Service, lazily
+from payonce.service import Demo, Service, lazily
 from payonce.services.payouts.decisions.payouts import deciding
 from payonce.services.payouts.decisions.wallet_limits import limiting
 from payonce.services.payouts.domain.config import Terms
@@ -51,6 +51,18 @@ SERVICE = Service(
     lookups=LOOKUPS,
     attention=waiting_payouts,
     actions=(deciding, clearing, limiting),
+    demos=(
+        Demo(
+            "payouts",
+            lazily("payonce.services.payouts.demo.run:demonstrate"),
+            "200 split payouts through four roles and a Cloud Tasks server, each a process of its own and killed again "
+            "and again, while three in ten calls to the exchange go wrong and it is down for two minutes, by a moved "
+            "clock. At the end the books of exchange and chain say that everybody was paid once. It takes a minute or "
+            "two, on a busy machine more; if for two minutes no payout comes to its end, it is over, and what is "
+            "missing counts as lost.",
+            size_flag="--payouts",
+        ),
+    ),
 )
 
 __all__ = [

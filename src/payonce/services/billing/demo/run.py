@@ -148,7 +148,9 @@ MEANINGS: Final = {
 }
 
 
-async def demonstrate(settings: "Settings", seed: int, size: int | None, months: int = MONTHS) -> Report:
+async def demonstrate(
+    settings: "Settings", seed: int, size: int | None, *, customers: int | None = None, months: int = MONTHS
+) -> Report:
     from payonce.app.simulators import open_gateway_stand_in
     from payonce.kit.http import HttpClient
     from payonce.services.billing.demo.customer_calls import Desk
@@ -160,13 +162,13 @@ async def demonstrate(settings: "Settings", seed: int, size: int | None, months:
     from payonce.vendors.gateway.outbox import Post
 
     post = Post(seed, TWICE, LATE, LATE_S)
-    customers = seeded_customers(size or CUSTOMERS, months, seed)
+    subscribers = seeded_customers(customers or size or CUSTOMERS, months, seed)
     async with (
         throw_away_app(settings) as (app, addresses),
         open_gateway_stand_in(seed, FAULTS, post=post) as gateway,
         Clock.open(addresses.owner) as clock,
     ):
-        key, tokens = await _set_up(app, gateway, customers)
+        key, tokens = await _set_up(app, gateway, subscribers)
         environment = {**environment_of(addresses), **gateway.environment, "PAYONCE_SLOTS": str(SLOTS)}
         started = time.monotonic()
         with log_file() as log_path, open_fleet(environment, log_path) as fleet:
@@ -175,10 +177,10 @@ async def demonstrate(settings: "Settings", seed: int, size: int | None, months:
                 doors = dict(zip(fleet.urls, (first, second), strict=True))
                 cards = {account: {token} for account, token in tokens.items()}
                 desk = Desk(doors, key, gateway.simulator, tokens, cards)
-                await Work(app.read, clock, fleet, customers, desk, random.Random(seed)).through()
+                await Work(app.read, clock, fleet, subscribers, desk, random.Random(seed)).through()
             seconds = time.monotonic() - started
         await gateway.deliver()
-        verdict = await judge(app.read, gateway.simulator.books, cards, customers)
+        verdict = await judge(app.read, gateway.simulator.books, cards, subscribers)
         told = await _told(app.read, gateway.simulator.outbox, post)
         disturbed = Disturbed(fleet.kills, 0, fleet.restarts, seconds, log_path)
         return Report(seed, months, verdict, gateway.faults(), desk.repeated, desk.wrong, disturbed, told)

@@ -11,9 +11,9 @@ from payonce.cli.output import table
 
 if TYPE_CHECKING:
     from payonce.app.process import App
-    from payonce.cli.demo.banks import Banks
-    from payonce.cli.demo.verdict import Verdict
     from payonce.engine.messages.transaction import Reader
+    from payonce.examples.transfers.demo.banks import Banks
+    from payonce.examples.transfers.demo.verdict import Verdict
     from payonce.examples.transfers.model import Order
     from payonce.settings import Settings
 
@@ -100,9 +100,9 @@ class Report:
 
 
 async def demonstrate(settings: "Settings", seed: int, size: int | None) -> Report:
-    from payonce.cli.demo.banks import open_banks
-    from payonce.cli.demo.verdict import judge
     from payonce.examples.transfers import QUEUES, store
+    from payonce.examples.transfers.demo.banks import open_banks
+    from payonce.examples.transfers.demo.verdict import judge
     from payonce.examples.transfers.model import ENDED
 
     orders = seeded_orders(size or TRANSFERS, seed)
@@ -125,7 +125,7 @@ async def demonstrate(settings: "Settings", seed: int, size: int | None) -> Repo
 
 def seeded_orders(count: int, seed: int) -> list["Order"]:
     """The same orders for the same seed."""
-    from payonce.cli.demo.banks import CLOSED_ACCOUNTS, CUSTOMERS, POOR_ACCOUNT
+    from payonce.examples.transfers.demo.banks import CLOSED_ACCOUNTS, CUSTOMERS, POOR_ACCOUNT
     from payonce.examples.transfers.model import Order
 
     chance = random.Random(seed)
