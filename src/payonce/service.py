@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from fastapi import APIRouter
     from starlette.routing import Route
 
-    from payonce.testing.crash import Scenario
+    from payonce.testing.crash import Ablation, Backend, Scenario
 
 
 def lazily(target: str) -> Callable[..., Any]:
@@ -142,6 +142,13 @@ class Service:
     """The statements of its vendors, read through what `resources` opened."""
     scenarios: Callable[[], Sequence["Scenario"]] = tuple
     """What the crash explorer runs of it; asked for when it does, since simulators and clients take a while to load."""
+    ablations: Callable[[], Sequence["Ablation"]] = tuple
+    """The safeguards of its own that `payonce crash` takes out beside those of the engine."""
+    crash_backend: Callable[[str], "Backend"] | None = None
+    """The queues on which its scenarios are explored, where they need queues of their own. Takes the backend that was
+    asked for, and raises Invalid where the two contradict each other."""
+    explored_when_named: bool = False
+    """Whether its scenarios are explored only when they are named, because there are hundreds of points in each."""
     routes: Callable[[], "APIRouter"] | None = None
     """What it answers over HTTP, written with payonce.http.kit; built when a process listens."""
     short_routes: Callable[[], Sequence["Route"]] | None = None

@@ -10,23 +10,15 @@ import typer
 
 from payonce.cli.errors import EXIT_FAILED, say_error
 from payonce.cli.output import JsonOption, command_settings, note, show, table
-from payonce.kit.outcomes import Invalid, Unavailable
-from payonce.queues.cloudtasks.client import NO_PACKAGE
+from payonce.kit.outcomes import Invalid
 
 if TYPE_CHECKING:
+    from payonce.service import Service
     from payonce.testing.crash import Ablation, Backend, Progress, Report, Scenario
 
 BACKENDS: Final = ("postgres", "redis")
 VIOLATIONS_SHOWN: Final = 20
 TOLD_EVERY_S: Final = 30.0
-ON_TASKS: Final = frozenset({"payout", "payout-direct", "payout-lost", "payout-split"})
-"""Brought by a task service."""
-OF_BILLING: Final = frozenset(
-    {"billing-trial", "billing-renewal", "billing-change", "billing-credit", "billing-change-canceled",
-     "billing-change-renewal", "billing-credit-shared"}
-)  # fmt: skip
-WHEN_NAMED: Final = ON_TASKS | OF_BILLING
-"""Whole pipelines: hundreds of points each, explored only when they are asked for, so that the rest ends in minutes."""
 
 
 def crash(
@@ -59,8 +51,8 @@ def crash(
     server crashes instead, before or after a COMMIT; it restarts, and other clients are given the ids of lost
     transactions. In mode failover the primary of a cluster is killed and its synchronous standby promoted, and a person
     releases the quarantine that follows; it needs a PostgreSQL with pg_basebackup. Uses private PostgreSQL servers, and
-    with --backend redis private Redis servers; DATABASE_URL and REDIS_URL are not used. Payouts and billing are
-    explored when they are named.
+    with --backend redis private Redis servers; DATABASE_URL and REDIS_URL are not used. Long scenarios of
+    services are explored only when they are named; an unknown name is answered with a list of all.
 
     \b
     Examples:
@@ -70,30 +62,29 @@ def crash(
       payonce crash --mode server-crash --json
       payonce crash --mode failover --json
       payonce crash --backend redis
-      payonce crash payout payout-direct payout-lost
-      payonce crash payout --every 20
-      payonce crash billing-trial billing-renewal billing-change billing-credit
       payonce crash --only 'charge @ c-1 engine.messages.work:Work.commit #1 @ after'
     """
-    from payonce.testing.crash import explore, parse_modes, parse_point
+    from payonce.testing.crash import MovableScenario, explore, parse_modes, parse_point
 
     if backend not in BACKENDS:
         raise Invalid(f"there is no backend {backend!r}; there are: {', '.join(BACKENDS)}")
     modes = parse_modes(mode or ())
     point = None if only is None else parse_point(only)
-    stand, known, ablated = _on(backend)
-    chosen = _chosen(scenarios if point is None else [point.scenario], known)
+    ground, known, ablated = _on(backend)
+    chosen, services = _chosen(scenarios if point is None else [point.scenario], known)
     names = {scenario.name for scenario in chosen}
-    if names & OF_BILLING:
-        chosen, ablated = _of_billing(backend, chosen, ablated)
-    if names & ON_TASKS:
-        stand, ablated = _on_tasks(backend, ablated)
+    for service in services:
+        if service.crash_backend is not None:
+            ground = service.crash_backend(backend)
+        ablated = (*ablated, *service.ablations())
+    if backend != BACKENDS[0]:
+        chosen = [each.with_queues_in_redis() if isinstance(each, MovableScenario) else each for each in chosen]
     taken_out = [each for each in ablated if ablations and point is None and each.scenario in names]
     command_settings(quiet=point is None)
     with _progress_bar() as progress:
         report = explore(
             chosen, seed=seed, only=point, every=every, modes=modes, ablations=taken_out, processes=processes,
-            backend=stand, progress=progress,
+            backend=ground, progress=progress,
         )  # fmt: skip
     show(report.figures(), as_json, *_rendered(report))
     if not report.sound:
@@ -114,42 +105,21 @@ def _on(backend: str) -> "tuple[Backend, Sequence[Scenario], Sequence[Ablation]]
     return OnRedis(), (*BUILT_IN, *ON_REDIS_ALONE), REDIS_ABLATIONS
 
 
-def _of_billing(
-    backend: str, chosen: "list[Scenario]", ablated: "Sequence[Ablation]"
-) -> "tuple[list[Scenario], Sequence[Ablation]]":
-    """What is taken out of billing lies above its queues, and is the same on both backends."""
-    from payonce.services.billing.crash.ablations import ABLATIONS
-    from payonce.services.billing.crash.scenarios import BillingScenario
-    from payonce.testing.crash import ON_POSTGRES
-
-    if backend != ON_POSTGRES.name:
-        chosen = [each.with_queues_in_redis() if isinstance(each, BillingScenario) else each for each in chosen]
-    return chosen, (*ablated, *ABLATIONS)
-
-
-def _on_tasks(backend: str, ablated: "Sequence[Ablation]") -> "tuple[Backend, Sequence[Ablation]]":
-    """Whole pipelines are brought by a task service, which lies in PostgreSQL as everything else does then."""
-    from payonce.testing.crash import ON_POSTGRES
-
-    if backend != ON_POSTGRES.name:
-        raise Invalid(f"{', '.join(sorted(ON_TASKS))} are explored over their task service; leave out --backend")
-    try:
-        from payonce.services.payouts.crash.ablations import ABLATIONS
-        from payonce.services.payouts.crash.queues import open_stand
-    except ModuleNotFoundError as error:
-        raise Unavailable(NO_PACKAGE) from error
-    return open_stand(), (*ablated, *ABLATIONS)
-
-
-def _chosen(names: Sequence[str] | None, built_in: "Sequence[Scenario]") -> "list[Scenario]":
+def _chosen(names: Sequence[str] | None, built_in: "Sequence[Scenario]") -> "tuple[list[Scenario], list[Service]]":
+    """These scenarios, or all that need not be named, and the services that declare some of them."""
     from payonce.app.registry import SERVICES
 
     known: dict[str, Scenario] = {scenario.name: scenario for scenario in built_in}
-    known.update((scenario.name, scenario) for service in SERVICES for scenario in service.scenarios())
+    declared = [(service, {scenario.name: scenario for scenario in service.scenarios()}) for service in SERVICES]
+    for _, scenarios in declared:
+        known.update(scenarios)
     for name in names or ():
         if name not in known:
             raise Invalid(f"there is no scenario {name!r}; known are: {', '.join(known)}")
-    return [known[name] for name in dict.fromkeys(names or (name for name in known if name not in WHEN_NAMED))]
+    when_named = {name for service, scenarios in declared if service.explored_when_named for name in scenarios}
+    chosen = dict.fromkeys(names or (name for name in known if name not in when_named))
+    services = [service for service, scenarios in declared if chosen.keys() & scenarios.keys()]
+    return [known[name] for name in chosen], services
 
 
 def _rendered(report: "Report") -> list[Any]:

@@ -26,12 +26,12 @@ from payonce.testing.crash.model import (
     parse_point,
 )
 from payonce.testing.crash.report import Caught, Report
-from payonce.testing.crash.scenario import Decision, Now, PlainScenario, Reach, Scenario, Simulators
+from payonce.testing.crash.scenario import Decision, MovableScenario, Now, PlainScenario, Reach, Scenario, Simulators
 from payonce.testing.crash.scenarios import BUILT_IN
 
 __all__ = [
     "ABLATIONS", "ALL_MODES", "BUILT_IN", "FAILOVER", "ON_POSTGRES", "PROCESS_MODES", "SERVER_CRASH", "USUAL_MODES",
-    "Ablation", "Backend", "Caught", "Crossing", "Decision", "Label", "Mode", "Now", "PlainScenario", "Point",
+    "Ablation", "Backend", "Caught", "Crossing", "Decision", "Label", "Mode", "MovableScenario", "Now", "PlainScenario", "Point",
     "Progress", "Reach", "Report", "Result", "Scenario", "Simulators", "Violation", "explore", "explore_without",
     "parse_modes", "parse_point",
 ]  # fmt: skip

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 from payonce.engine.database.connections import Database
 from payonce.engine.effects import Answer, Review, Stored
@@ -111,6 +111,13 @@ def twists_of(scenario: Scenario) -> Twists:
 
 
 NO_TWISTS: Final = Twists()
+
+
+@runtime_checkable
+class MovableScenario(Protocol):
+    """A scenario that is another one where its queues are in Redis, for instance with fewer invariants."""
+
+    def with_queues_in_redis(self) -> Scenario: ...
 
 
 class PlainScenario:

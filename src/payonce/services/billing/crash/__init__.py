@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from payonce.services.billing.crash.races import RACES
 from payonce.services.billing.crash.scenarios import ALONE
-from payonce.testing.crash import Scenario
+from payonce.testing.crash import Ablation, Scenario
 
 SCENARIOS = (*ALONE, *RACES)
 
@@ -23,3 +23,10 @@ __all__ = ["SCENARIOS"]
 
 def scenarios() -> Sequence[Scenario]:
     return SCENARIOS
+
+
+def ablations() -> Sequence[Ablation]:
+    """What is taken out lies above the queues, and is the same on both backends."""
+    from payonce.services.billing.crash.ablations import ABLATIONS
+
+    return ABLATIONS

@@ -9,11 +9,33 @@ Here and not beside the service's other rooms, as it needs the vendors' clients 
 
 from collections.abc import Sequence
 
+from payonce.kit.outcomes import Invalid, Unavailable
+from payonce.queues.cloudtasks.client import NO_PACKAGE
 from payonce.services.payouts.crash.scenarios import SCENARIOS
-from payonce.testing.crash import Scenario
+from payonce.testing.crash import ON_POSTGRES, Ablation, Backend, Scenario
 
 __all__ = ["SCENARIOS"]
 
 
 def scenarios() -> Sequence[Scenario]:
     return SCENARIOS
+
+
+def crash_backend(asked: str) -> Backend:
+    """Their own task service, whose tasks are in PostgreSQL like everything else then."""
+    if asked != ON_POSTGRES.name:
+        names = ", ".join(sorted(scenario.name for scenario in SCENARIOS))
+        raise Invalid(f"{names} are explored over their task service; leave out --backend")
+    try:
+        from payonce.services.payouts.crash.queues import open_stand
+    except ModuleNotFoundError as error:
+        raise Unavailable(NO_PACKAGE) from error
+    return open_stand()
+
+
+def ablations() -> Sequence[Ablation]:
+    try:
+        from payonce.services.payouts.crash.ablations import ABLATIONS
+    except ModuleNotFoundError as error:
+        raise Unavailable(NO_PACKAGE) from error
+    return ABLATIONS
