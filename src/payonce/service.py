@@ -29,6 +29,7 @@ from payonce.settings import Settings
 if TYPE_CHECKING:
     from fastapi import APIRouter
     from starlette.routing import Route
+    from typer import Typer
 
     from payonce.testing.crash import Ablation, Backend, Scenario
 
@@ -177,5 +178,8 @@ class Service:
         default_factory=dict
     )
     """What a role runs besides handlers, such as a server; None where the settings say that another one serves."""
+    commands: Callable[[], "Typer"] | None = None
+    """Its own commands, which are mounted under its name. A built-in service has a file `cli/help.toml`, too: `payonce
+    --help` lists them by it, without importing the service."""
     demos: Sequence[Demo] = ()
     """Its demonstrations."""

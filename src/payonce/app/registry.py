@@ -10,6 +10,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, Final
 
+from payonce.app import ENTRY_POINTS
 from payonce.app.assembly import roles_of, scopes_of, services_in
 from payonce.engine import controls
 from payonce.engine.database.migrate import Migration, known_migrations
@@ -29,8 +30,6 @@ BUILT_IN: Final = (
     "payonce.services.billing",
     "payonce.app.platform_services",
 )
-ENTRY_POINTS: Final = "payonce.services"
-"""The group under which an installed package declares its services: `giftcards = "giftcards:SERVICE"`."""
 
 
 def load_services() -> tuple[Service, ...]:

@@ -34,9 +34,8 @@ from payonce.cli import (
 )
 from payonce.cli.demo import command
 from payonce.cli.errors import EXIT_INTERRUPTED, EXIT_INVALID, explained, say_error
-from payonce.cli.mounts import late_command, not_built
+from payonce.cli.mounts import Listed, Platform, late_command, listed, mount, not_built
 from payonce.cli.output import note
-from payonce.services.billing.cli import commands
 
 # The mark \b keeps the lines of a paragraph as they are.
 HELP: Final = """Money moves once: durable queues and recorded effects on PostgreSQL.
@@ -55,16 +54,23 @@ Examples:
   payonce effects list      what was sent to vendors and is not known to have ended
   payonce freeze add …      stop sends at once
   payonce keys add …        let somebody call over HTTP
-  payonce billing credit …  what customers have as credit, adjusted and paid out
-  payonce billing plans …   customers moved to a newer version of their plan
+{services}
   payonce webhooks …        who is told of what happens, and what became of it
   payonce cloudtasks        a Cloud Tasks server for Google's own clients
   payonce simulators        the simulated exchange, chain and card gateway, for several processes
 """
 
+SERVICES_LISTED: Final = listed()
+
+
+def _examples(services: Sequence[Listed]) -> str:
+    return "\n".join(f"  {command:<25} {what}" for each in services for command, what in each.examples.items())
+
+
 app = typer.Typer(
     name="payonce",
-    help=HELP,
+    cls=Platform,
+    help=HELP.format(services=_examples(SERVICES_LISTED)),
     no_args_is_help=True,
     # Plain help comes in half the time, and keeps the examples' lines.
     rich_markup_mode=None,
@@ -105,7 +111,7 @@ db.commands.add_typer(quarantine.commands, name="quarantine")
 app.add_typer(db.commands, name="db")
 app.add_typer(reconcile.commands, name="reconcile")
 app.add_typer(webhooks.commands, name="webhooks")
-app.add_typer(commands.commands, name="billing")
+mount(app, SERVICES_LISTED)
 app.command("crash")(crash.crash)
 app.command("cloudtasks")(cloudtasks.cloudtasks)
 app.command("simulators")(simulators.simulators)

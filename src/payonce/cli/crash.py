@@ -73,10 +73,8 @@ def crash(
     ground, known, ablated = _on(backend)
     chosen, services = _chosen(scenarios if point is None else [point.scenario], known)
     names = {scenario.name for scenario in chosen}
-    for service in services:
-        if service.crash_backend is not None:
-            ground = service.crash_backend(backend)
-        ablated = (*ablated, *service.ablations())
+    ground = _ground(backend, services) or ground
+    ablated = (*ablated, *(each for service in services for each in service.ablations()))
     if backend != BACKENDS[0]:
         chosen = [each.with_queues_in_redis() if isinstance(each, MovableScenario) else each for each in chosen]
     taken_out = [each for each in ablated if ablations and point is None and each.scenario in names]
@@ -120,6 +118,15 @@ def _chosen(names: Sequence[str] | None, built_in: "Sequence[Scenario]") -> "tup
     chosen = dict.fromkeys(names or (name for name in known if name not in when_named))
     services = [service for service, scenarios in declared if chosen.keys() & scenarios.keys()]
     return [known[name] for name in chosen], services
+
+
+def _ground(backend: str, services: "Sequence[Service]") -> "Backend | None":
+    """The queues that one of these services needs; None if those of the backend will do."""
+    needing = [service for service in services if service.crash_backend is not None]
+    if len(needing) > 1:
+        names = " and ".join(service.name for service in needing)
+        raise Invalid(f"{names} are explored on queues of their own; explore one after the other")
+    return needing[0].crash_backend(backend) if needing and needing[0].crash_backend else None
 
 
 def _rendered(report: "Report") -> list[Any]:

@@ -1,15 +1,23 @@
 """Commands that services have a part in: built when they are needed, as services take long to import."""
 
 import inspect
-from collections.abc import Callable, Sequence
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from typer.core import TyperCommand
-from typer.main import get_command
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command, get_group
+
+from payonce import examples, services
+from payonce.app import ENTRY_POINTS
+from payonce.kit.outcomes import Invalid
 
 if TYPE_CHECKING:
-    from payonce.service import Option
+    from payonce.service import Option, Service
 
 
 def not_built() -> None:
@@ -53,6 +61,88 @@ def late_command(build: Callable[[], Callable[..., None]]) -> type[TyperCommand]
             return self._listed.get_short_help_str(limit)
 
     return LateCommand
+
+
+class LateGroup(TyperGroup):
+    """The commands of a built-in service: listed by its `cli/help.toml`, and imported when one is used."""
+
+    commands: Any = _Built()
+    params: Any = _Built()
+    callback: Any = _Built()
+    help: Any = _Built()
+
+    def __init__(self, **attributes: Any) -> None:
+        self._group: Any = None
+        self._listed = TyperCommand(attributes["name"], help=attributes["help"])
+        super().__init__(**attributes)
+
+    def built(self) -> Any:
+        if self._group is None:
+            declaring = _declaring()
+            if self.name not in declaring:
+                raise Invalid(f"this installation has no service {self.name}")
+            self._group = _group(declaring[self.name])
+        return self._group
+
+    def get_short_help_str(self, limit: int = 45) -> str:
+        return self._listed.get_short_help_str(limit)
+
+
+class Platform(TyperGroup):
+    """All commands: the platform's, and those of services. Installed services are imported for the list of commands
+    and for a name that is nobody else's; their commands cannot replace others."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        own = super().list_commands(ctx)
+        return own + [name for name in _installed() if name not in own]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        own = super().get_command(ctx, cmd_name)
+        if own is None and (service := _installed().get(cmd_name)) is not None:
+            return _group(service)
+        return own
+
+
+@dataclass(frozen=True)
+class Listed:
+    """What the help of `payonce` says of the commands of a built-in service."""
+
+    service: str
+    summary: str
+    examples: Mapping[str, str]
+
+
+def listed() -> list[Listed]:
+    found = []
+    for package in (examples, services):
+        for path in sorted(Path(package.__path__[0]).glob("*/cli/help.toml")):
+            said = tomllib.loads(path.read_text(encoding="utf-8"))
+            found.append(Listed(path.parents[1].name, said["summary"], said.get("examples", {})))
+    return found
+
+
+def mount(app: typer.Typer, services_listed: Sequence[Listed]) -> None:
+    for each in services_listed:
+        group = typer.Typer(cls=LateGroup, help=each.summary, no_args_is_help=True, rich_markup_mode=None)
+        app.add_typer(group, name=each.service)
+
+
+def _declaring() -> dict[str, "Service"]:
+    """The services that have commands."""
+    from payonce.app.registry import SERVICES
+
+    return {service.name: service for service in SERVICES if service.commands is not None}
+
+
+def _installed() -> dict[str, "Service"]:
+    return _declaring() if entry_points(group=ENTRY_POINTS) else {}
+
+
+def _group(service: "Service") -> TyperGroup:
+    assert service.commands is not None
+    group = get_group(service.commands())
+    group.name = service.name
+    return group
 
 
 def with_options(command: Callable[..., None], options: Sequence["Option"], help_text: str) -> Callable[..., None]:

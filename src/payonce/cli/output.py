@@ -51,17 +51,11 @@ def command_settings(*, quiet: bool = True) -> "Settings":
 
 
 @asynccontextmanager
-async def opened(role: str | None = None) -> AsyncIterator["App"]:
-    """The application without roles: for looking and steering. `role` is one whose tables the command needs."""
+async def opened() -> AsyncIterator["App"]:
+    """The application without roles: for looking and steering."""
     from payonce.app.process import App
-    from payonce.kit.outcomes import Invalid
 
     async with App.open(command_settings()) as app:
-        if role is not None and not app.holds(role):
-            raise Invalid(
-                f"{role} has a database of its own; run this with that DATABASE_URL and "
-                f"BILLING_DATABASE={role.partition('.')[2]}"
-            )
         yield app
 
 

@@ -37,6 +37,7 @@ SUBSCRIPTIONS = Service(
     actions=(deciding, giving_back, changing_credit),
     in_database=lazily("payonce.services.billing.resources:subscriptions_in"),
     routes_with_role=True,
+    commands=lazily("payonce.services.billing.cli.commands:build_commands"),
     demos=(
         Demo(
             "billing",

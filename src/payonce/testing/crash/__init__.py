@@ -31,7 +31,7 @@ from payonce.testing.crash.scenarios import BUILT_IN
 
 __all__ = [
     "ABLATIONS", "ALL_MODES", "BUILT_IN", "FAILOVER", "ON_POSTGRES", "PROCESS_MODES", "SERVER_CRASH", "USUAL_MODES",
-    "Ablation", "Backend", "Caught", "Crossing", "Decision", "Label", "Mode", "MovableScenario", "Now", "PlainScenario", "Point",
-    "Progress", "Reach", "Report", "Result", "Scenario", "Simulators", "Violation", "explore", "explore_without",
-    "parse_modes", "parse_point",
+    "Ablation", "Backend", "Caught", "Crossing", "Decision", "Label", "Mode", "MovableScenario", "Now",
+    "PlainScenario", "Point", "Progress", "Reach", "Report", "Result", "Scenario", "Simulators", "Violation", "explore",
+    "explore_without", "parse_modes", "parse_point",
 ]  # fmt: skip

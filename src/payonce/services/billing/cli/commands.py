@@ -15,6 +15,9 @@ Examples:
   payonce billing credit show ada@example.com
 """
 
-commands = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
-commands.add_typer(plans.commands, name="plans")
-commands.add_typer(credit.commands, name="credit")
+
+def build_commands() -> typer.Typer:
+    commands = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
+    commands.add_typer(plans.commands, name="plans")
+    commands.add_typer(credit.commands, name="credit")
+    return commands

@@ -6,8 +6,9 @@ import typer
 
 from payonce.cli.arguments import ByOption, LimitOption, described_amount, parsed_amount, somebody
 from payonce.cli.confirmation import confirm
-from payonce.cli.output import JsonOption, YesOption, opened, run_async, show, table
+from payonce.cli.output import JsonOption, YesOption, run_async, show, table
 from payonce.kit.outcomes import Invalid
+from payonce.services.billing.cli.subscriptions import opened_subscriptions
 
 if TYPE_CHECKING:
     from payonce.engine.controls import Approval, Done
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from payonce.services.billing.subscriptions.model import CreditEntry
     from payonce.services.billing.subscriptions.store.credit import Balance
 
-SUBSCRIPTIONS: Final = "billing.subscriptions"
 HELP: Final = """See a customer's credit, adjust it, and pay it out once.
 
 Above the threshold of the currency a second person is asked (payonce approvals threshold).
@@ -44,7 +44,7 @@ def show_credit(customer: CustomerArgument, limit: LimitOption = 50, as_json: Js
     async def act() -> None:
         from payonce.services.billing.subscriptions.store import credit
 
-        async with opened(SUBSCRIPTIONS) as app:
+        async with opened_subscriptions() as app:
             account_id = await _account(app, customer)
             balances = await credit.balances(app.read, account_id)
             entries = await credit.entries(app.read, account_id, None, limit)
@@ -115,7 +115,7 @@ def _change(
         from payonce.services.billing.subscriptions.decisions.credit import ACTION, CreditChange, CreditVerdict
         from payonce.services.billing.subscriptions.store import credit
 
-        async with opened(SUBSCRIPTIONS) as app:
+        async with opened_subscriptions() as app:
             account_id = await _account(app, customer)
             has = await credit.balance(app.read, account_id, wanted.asset)
             asked = CreditChange(

@@ -8,14 +8,14 @@ import typer
 
 from payonce.cli.arguments import ByOption, LimitOption, described_amount, somebody
 from payonce.cli.confirmation import confirm
-from payonce.cli.output import JsonOption, YesOption, opened, run_async, show, table
+from payonce.cli.output import JsonOption, YesOption, run_async, show, table
 from payonce.kit.outcomes import Invalid
+from payonce.services.billing.cli.subscriptions import opened_subscriptions
 
 if TYPE_CHECKING:
     from payonce.services.billing.subscriptions.handlers.plan_migrations import Preview
     from payonce.services.billing.subscriptions.handlers.plan_moves import PlanMigration
 
-SUBSCRIPTIONS: Final = "billing.subscriptions"
 HELP: Final = """Move subscriptions to a newer version of their plan.
 
 Who has an older version keeps it and its price until they are moved, each with the first renewal that is 14 days away
@@ -60,7 +60,7 @@ def migrate(
     async def act() -> None:
         from payonce.services.billing.subscriptions.handlers import plan_migrations
 
-        async with opened(SUBSCRIPTIONS) as app:
+        async with opened_subscriptions() as app:
             with _refusals():
                 found = await plan_migrations.preview(app.read, older, to, notice_days)
                 if reason is None:
@@ -87,7 +87,7 @@ def migrations(limit: LimitOption = 50, as_json: JsonOption = False) -> None:
     async def act() -> None:
         from payonce.services.billing.subscriptions.handlers import plan_moves
 
-        async with opened(SUBSCRIPTIONS) as app:
+        async with opened_subscriptions() as app:
             found = [_migration(each) for each in await plan_moves.listed(app.read, limit)]
         columns = ("id", "from_plan_id", "to_plan_id", "state", "scheduled", "withdrawn", "notice_days", "requested_by",
                    "created_at")  # fmt: skip
@@ -114,7 +114,7 @@ def cancel_migration(
     async def act() -> None:
         from payonce.services.billing.subscriptions.handlers import plan_migrations
 
-        async with opened(SUBSCRIPTIONS) as app:
+        async with opened_subscriptions() as app:
             with _refusals():
                 async with app.begin() as tx:
                     canceled = await plan_migrations.cancel(tx, migration, somebody(by), reason)
