@@ -115,6 +115,29 @@ class Demo:
 
 
 @dataclass(frozen=True)
+class Served:
+    """Simulators that listen."""
+
+    addresses: Mapping[str, str]
+    """By what is simulated, for the log."""
+    environment: Mapping[str, str]
+    """What to export so that roles in other processes use them."""
+
+
+@dataclass(frozen=True)
+class Simulators:
+    """The simulated vendors of a service, which `payonce simulators` serves."""
+
+    vendors: Sequence[str]
+    """For the help text, such as `exchange`."""
+    options: Sequence[Option]
+    serve: Callable[..., AbstractAsyncContextManager[Served]]
+    """Takes the settings, the host to listen on, and the value of each option by name."""
+    example: str = ""
+    """The arguments of an example."""
+
+
+@dataclass(frozen=True)
 class Service:
     """What a service declares: who handles what, its schema, and what its handlers need from outside."""
 
@@ -183,3 +206,5 @@ class Service:
     --help` lists them by it, without importing the service."""
     demos: Sequence[Demo] = ()
     """Its demonstrations."""
+    simulators: Simulators | None = None
+    """Its vendors, simulated for roles in several processes."""

@@ -57,7 +57,7 @@ Examples:
 {services}
   payonce webhooks …        who is told of what happens, and what became of it
   payonce cloudtasks        a Cloud Tasks server for Google's own clients
-  payonce simulators        the simulated exchange, chain and card gateway, for several processes
+  payonce simulators        the simulated vendors, for several processes
 """
 
 SERVICES_LISTED: Final = listed()
@@ -114,7 +114,7 @@ app.add_typer(webhooks.commands, name="webhooks")
 mount(app, SERVICES_LISTED)
 app.command("crash")(crash.crash)
 app.command("cloudtasks")(cloudtasks.cloudtasks)
-app.command("simulators")(simulators.simulators)
+app.command("simulators", cls=late_command(simulators.build_simulators), help=simulators.SUMMARY)(not_built)
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """Subscription billing: two services, subscriptions and payments, that talk by queue and signed webhook."""
 
 from payonce.engine.messages.work import Handler
-from payonce.service import Demo, Option, Service, lazily
+from payonce.service import Demo, Option, Service, Simulators, lazily
 from payonce.services.billing import payments, subscriptions
 from payonce.services.billing.payments.decisions import giving_back
 from payonce.services.billing.policies import QUEUES
@@ -71,6 +71,20 @@ PAYMENTS = Service(
     in_database=lazily("payonce.services.billing.resources:payments_in"),
     routes_with_role=True,
     check_held=lazily("payonce.services.billing.resources:check_billing_held"),
+    simulators=Simulators(
+        ("card gateway",),
+        (
+            Option("--gateway-port", "Port of the card gateway; 0 takes any free one.", default=9103, min=0, max=65535),
+            Option(
+                "--gateway-webhooks",
+                "Where the card gateway posts its webhooks; else it posts none.",
+                str,
+                metavar="URL",
+            ),
+        ),
+        lazily("payonce.services.billing.demo.simulator_server:serve"),
+        "--gateway-webhooks http://127.0.0.1:8002/v1/webhooks/gateway",
+    ),
 )
 SERVICE = (SUBSCRIPTIONS, PAYMENTS)
 """Two deployables, each with its role."""

@@ -1,6 +1,6 @@
 """Split payouts: a subscription payment is priced, swapped at ChangeNOW, and paid by the host wallet."""
 
-from payonce.service import Demo, Service, lazily
+from payonce.service import Demo, Option, Service, Simulators, lazily
 from payonce.services.payouts.decisions.payouts import deciding
 from payonce.services.payouts.decisions.wallet_limits import limiting
 from payonce.services.payouts.domain.config import Terms
@@ -65,6 +65,14 @@ SERVICE = Service(
             "missing counts as lost.",
             size_flag="--payouts",
         ),
+    ),
+    simulators=Simulators(
+        ("ChangeNOW", "chain"),
+        (
+            Option("--exchange-port", "Port of the exchange; 0 takes any free one.", default=9101, min=0, max=65535),
+            Option("--chain-port", "Port of the chain; 0 takes any free one.", default=9102, min=0, max=65535),
+        ),
+        lazily("payonce.services.payouts.demo.simulator_server:serve"),
     ),
 )
 

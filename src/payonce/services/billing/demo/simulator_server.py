@@ -1,0 +1,40 @@
+"""The simulated card gateway on a port of its own, for roles in several processes."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from payonce.app.resources import SIMULATED_KEY, simulated_gateway, telling
+from payonce.kit.http import Unsendable, parse_url
+from payonce.kit.outcomes import Invalid
+from payonce.service import Served
+from payonce.settings import Settings
+from payonce.testing.server import serving
+
+
+@asynccontextmanager
+async def serve(
+    settings: Settings, host: str, *, gateway_port: int, gateway_webhooks: str | None
+) -> AsyncIterator[Served]:
+    """Raises Invalid for an address for webhooks that is none."""
+    if gateway_webhooks is not None:
+        _check(gateway_webhooks)
+    async with AsyncExitStack() as stack:
+        gateway = stack.enter_context(simulated_gateway(settings))
+        url = await stack.enter_async_context(serving(gateway, host, gateway_port))
+        secrets = settings.billing.gateway_secrets(settings.data_dir)
+        if gateway_webhooks is not None:
+            await stack.enter_async_context(telling(gateway, gateway_webhooks, secrets))
+        environment = {
+            "GATEWAY_API_KEY": SIMULATED_KEY, "GATEWAY_URL": url, "GATEWAY_WEBHOOK_SECRET": secrets[0].reveal(),
+        }  # fmt: skip
+        yield Served({"gateway": url}, environment)
+
+
+def _check(url: str) -> None:
+    try:
+        parse_url(url)
+    except Unsendable:
+        raise Invalid(
+            f"--gateway-webhooks is {url[:80]!r}; it must be an address such as "
+            "http://127.0.0.1:8002/v1/webhooks/gateway"
+        ) from None
