@@ -208,3 +208,9 @@ class Service:
     """Its demonstrations."""
     simulators: Simulators | None = None
     """Its vendors, simulated for roles in several processes."""
+    runnable: Callable[[Settings, Sequence[str]], list[str]] | None = None
+    """Of all roles, those that `payonce up` runs by the settings; None: all of them."""
+    usual_ports: Mapping[str, int] = field(default_factory=dict)
+    """Where a process of nothing but this role listens without being asked to."""
+    listens: Callable[[Sequence[object], Settings, Sequence[str], int], None] | None = None
+    """Called when a process listens, with what `resources` opened, its roles and its port."""

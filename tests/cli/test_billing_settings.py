@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from payonce.app.registry import usual_port
 from payonce.kit.outcomes import Invalid, Unavailable
 from payonce.services.billing.subscriptions.pdf import glyphs
 from payonce.services.billing.subscriptions.resources import invoice_fonts
 from payonce.settings import load_settings
-from payonce.settings.billing import BillingSettings, jwt_keys, notification_secrets, port_of
+from payonce.settings.billing import BillingSettings, jwt_keys, notification_secrets
 from payonce.settings.variables import variables
 
 KEY = "0123456789abcdef0123456789abcdef"
@@ -82,11 +83,11 @@ def test_a_bad_key_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch, val
 
 def test_each_service_alone_has_its_port_unless_it_is_told_another(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = load_settings()
-    assert [port_of(settings, [role]) for role in (SUBSCRIPTIONS, PAYMENTS, "tally.worker")] == [8001, 8002, None]
-    assert port_of(settings, [SUBSCRIPTIONS, PAYMENTS]) is None
+    assert [usual_port(settings, [role]) for role in (SUBSCRIPTIONS, PAYMENTS, "tally.worker")] == [8001, 8002, None]
+    assert usual_port(settings, [SUBSCRIPTIONS, PAYMENTS]) is None
     monkeypatch.setenv("PAYONCE_PORT", "9000")
     settings = load_settings()
-    assert [port_of(settings, [role]) for role in (SUBSCRIPTIONS, PAYMENTS, "tally.worker")] == [9000, 9000, None]
+    assert [usual_port(settings, [role]) for role in (SUBSCRIPTIONS, PAYMENTS, "tally.worker")] == [9000, 9000, None]
 
 
 @pytest.mark.parametrize("name", ["BILLING_INVOICE_FONTS", "BILLING_INVOICE_FONTS_BOLD"])

@@ -77,6 +77,26 @@ def role_names(settings: Settings | None = None) -> list[str]:
     return roles_of(SERVICES if settings is None else services_in(SERVICES, settings))
 
 
+def runnable_roles(settings: Settings) -> list[str]:
+    """What `payonce up` runs: every role whose tables the database holds, less those that somebody else runs."""
+    roles = role_names(settings)
+    for service in SERVICES:
+        if service.runnable is not None:
+            roles = service.runnable(settings, roles)
+    return roles
+
+
+def usual_ports() -> dict[str, int]:
+    """The ports of roles that listen without being asked to."""
+    return {f"{service.name}.{role}": port for service in SERVICES for role, port in service.usual_ports.items()}
+
+
+def usual_port(settings: Settings, roles: Sequence[str]) -> int | None:
+    """Where a process of these roles listens without being asked to; None if nowhere."""
+    usual = usual_ports().get(roles[0]) if len(set(roles)) == 1 else None
+    return settings.port if usual is not None and "port" in settings.model_fields_set else usual
+
+
 def handlers_of(roles: Sequence[str]) -> list[Handler]:
     """The handlers of these roles, with the environment's changes to their policies."""
     known = {

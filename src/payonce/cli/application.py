@@ -94,7 +94,7 @@ def _about(
 
 
 app.command("up")(serve.up)
-app.command("run")(serve.run)
+app.command("run", cls=late_command(serve.build_run), help=serve.RUN_SUMMARY)(not_built)
 app.command("console")(console.console)
 app.command("demo", cls=late_command(command.build_demo), help=command.SUMMARY)(not_built)
 app.add_typer(queues.commands, name="queues")

@@ -5,6 +5,7 @@ import ctypes
 import os
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -33,29 +34,39 @@ def up(port: PortOption = None, as_json: JsonOption = False) -> None:
 
     Example: payonce up --port 9000
     """
-    from payonce.app.registry import role_names
+    from payonce.app.registry import runnable_roles
 
     settings = command_settings(quiet=False)
-    _run(settings, settings.payouts.runnable(role_names(settings)), settings.port if port is None else port, as_json)
+    _run(settings, runnable_roles(settings), settings.port if port is None else port, as_json)
 
 
-def run(
-    roles: Annotated[list[str], typer.Argument(metavar="ROLE...", help="Such as tally.worker.")],
-    port: PortOption = None,
-    as_json: JsonOption = False,
-    parent: Annotated[int, typer.Option("--die-with", hidden=True)] = 0,
-) -> None:
-    """Run only these roles. Start as many processes as you like, on as many machines.
+RUN_SUMMARY: Final = "Run only these roles. Start as many processes as you like, on as many machines."
+RUN_HELP: Final = """{summary}
+{ports}
+SIGTERM or Ctrl-C drains: nothing new is claimed, running work gets PAYONCE_GRACE_S seconds. A second ends at once.
 
-    billing.subscriptions alone listens on port 8001, billing.payments alone on 8002, the first of each on a machine.
+Example: payonce run tally.worker --port 9001
+"""
 
-    SIGTERM or Ctrl-C drains: nothing new is claimed, running work gets PAYONCE_GRACE_S seconds. A second ends at once.
 
-    Example: payonce run tally.worker --port 9001
-    """
-    if parent:
-        die_with(parent)
-    _run(command_settings(quiet=False), roles, port, as_json)
+def build_run() -> Callable[..., None]:
+    """The command, with the ports in its help on which roles listen without being asked to."""
+    from payonce.app.registry import usual_ports
+
+    def run(
+        roles: Annotated[list[str], typer.Argument(metavar="ROLE...", help="Such as tally.worker.")],
+        port: PortOption = None,
+        as_json: JsonOption = False,
+        parent: Annotated[int, typer.Option("--die-with", hidden=True)] = 0,
+    ) -> None:
+        if parent:
+            die_with(parent)
+        _run(command_settings(quiet=False), roles, port, as_json)
+
+    alone = ", ".join(f"{role} alone on {port}" for role, port in usual_ports().items())
+    ports = f"\n{alone.replace(' on ', ' listens on port ', 1)}, the first of each on a machine.\n" if alone else ""
+    run.__doc__ = RUN_HELP.format(summary=RUN_SUMMARY, ports=ports)
+    return run
 
 
 def _run(settings: "Settings", roles: list[str], port: int | None, as_json: bool) -> None:
@@ -67,8 +78,8 @@ def _run(settings: "Settings", roles: list[str], port: int | None, as_json: bool
 
 async def _serve(settings: "Settings", roles: list[str], port: int | None, as_json: bool) -> signal.Signals:
     from payonce.app.process import App
+    from payonce.app.registry import SERVICES
     from payonce.kit.log import get_logger
-    from payonce.services.billing.resources import tell_where
 
     log = get_logger(__name__)
     told = first_signal()
@@ -79,7 +90,9 @@ async def _serve(settings: "Settings", roles: list[str], port: int | None, as_js
         listens_on = await _listen(app, settings, roles, port, stack)
         if listens_on is not None:
             stack.enter_context(announced(settings.data_dir, settings.host, listens_on))
-            tell_where(app.resources, settings, roles, listens_on)
+            for service in SERVICES:
+                if service.listens is not None:
+                    service.listens(app.resources, settings, roles, listens_on)
             await _tell_the_way_in(app, settings.host, listens_on, as_json)
         leave_what_is_loaded()
         app.start()
@@ -97,9 +110,9 @@ async def _listen(
     """The port, if this process listens. Open until the work is drained: a probe must see a live process to the end.
 
     A role that has a usual port listens there without being asked; the second process of it on a machine only works."""
-    from payonce.settings.billing import port_of
+    from payonce.app.registry import usual_port
 
-    wanted = port_of(settings, roles) if port is None else port
+    wanted = usual_port(settings, roles) if port is None else port
     if wanted is None:
         return None
     from payonce.http.server import listening

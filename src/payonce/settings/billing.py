@@ -277,12 +277,6 @@ def notification_secrets(settings: "Settings") -> "tuple[Secret, ...]":
     return secrets_of(_made(settings, WEBHOOK_SECRET, WEBHOOK_SECRET_FILE_NAME, "who tells it of a payment"))
 
 
-def port_of(settings: "Settings", roles: Sequence[str]) -> int | None:
-    """Where a process of these roles listens without being asked to; None if nowhere."""
-    usual = PORTS.get(roles[0]) if len(set(roles)) == 1 else None
-    return settings.port if usual is not None and "port" in settings.model_fields_set else usual
-
-
 def _made(settings: "Settings", variable: str, file_name: str, unknown: str) -> str:
     if not settings.embedded:
         raise Invalid(

@@ -37,6 +37,8 @@ SUBSCRIPTIONS = Service(
     actions=(deciding, giving_back, changing_credit),
     in_database=lazily("payonce.services.billing.resources:subscriptions_in"),
     routes_with_role=True,
+    usual_ports={"subscriptions": 8001},
+    listens=lazily("payonce.services.billing.resources:tell_where"),
     commands=lazily("payonce.services.billing.cli.commands:build_commands"),
     demos=(
         Demo(
@@ -71,6 +73,7 @@ PAYMENTS = Service(
     in_database=lazily("payonce.services.billing.resources:payments_in"),
     routes_with_role=True,
     check_held=lazily("payonce.services.billing.resources:check_billing_held"),
+    usual_ports={"payments": 8002},
     simulators=Simulators(
         ("card gateway",),
         (

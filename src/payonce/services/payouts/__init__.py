@@ -66,6 +66,7 @@ SERVICE = Service(
             size_flag="--payouts",
         ),
     ),
+    runnable=lazily("payonce.services.payouts.resources:runnable"),
     simulators=Simulators(
         ("ChangeNOW", "chain"),
         (

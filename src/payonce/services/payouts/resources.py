@@ -231,6 +231,10 @@ async def _carry(node: "ChainSimulator", bridge: "ExchangeBridge") -> None:
             log.warning("simulated_exchange_silent", reason=silence.reason)
 
 
+def runnable(settings: Settings, roles: Sequence[str]) -> list[str]:
+    return settings.payouts.runnable(roles)
+
+
 def payout_targets(settings: Settings) -> Sequence[Target]:
     """Which queues of payouts a task service brings, where to, and in which tokens. Needs no key before the first
     token is made or read: commands that only look know the queues as well."""
