@@ -14,7 +14,8 @@ from payonce.settings import Settings
 
 
 def pushes(settings: Settings) -> Sequence[Target]:
-    return [Target(tally.CHANGES.queue, "/", os.environ.get("TALLY_URL"), EnvelopeCodec())]
+    url, rate = os.environ.get("TALLY_URL"), settings.payouts.changenow_per_s
+    return [Target(tally.CHANGES.queue, "/", url, EnvelopeCodec(), vendor_per_s=rate)]
 
 
 SERVICES = (

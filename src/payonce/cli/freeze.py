@@ -33,7 +33,7 @@ recorded and asked about; messages that wait use up no attempts.
 \b
 Examples:
   payonce freeze add --everything --reason 'we look at something strange'
-  payonce freeze add --vendor changenow --asset USDT --for 2h --reason 'wrong rates'
+  payonce freeze add --vendor bank --asset USDT --for 2h --reason 'wrong rates'
   payonce freeze list
   payonce freeze lift 3 --why 'they mended it'
 """
@@ -60,7 +60,7 @@ def add(
 ) -> None:
     """Freeze. Several conditions must all match. It asks for nothing, and is in force before it waits.
 
-    Example: payonce freeze add --vendor changenow --reason 'pays twice'
+    Example: payonce freeze add --vendor bank --reason 'pays twice'
     """
     if until is not None and for_ is not None:
         raise Invalid("give --until or --for, not both")

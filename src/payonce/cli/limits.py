@@ -26,7 +26,7 @@ HELP: Final = """Bound what leaves within any hour, by asset and vendor. Over it
 \b
 Examples:
   payonce limits set USDT 5000
-  payonce limits set USDT 20000 --window 1d --vendor changenow
+  payonce limits set USDT 20000 --window 1d --vendor bank
   payonce limits list
   payonce limits remove 2
 """

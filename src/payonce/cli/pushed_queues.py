@@ -12,6 +12,7 @@ from payonce.kit.outcomes import Invalid
 if TYPE_CHECKING:
     from payonce.app.process import App
     from payonce.queues.cloudtasks.assembly import CloudTasks
+    from payonce.queues.cloudtasks.pushed import Pushed
 
 
 def sync(
@@ -48,7 +49,7 @@ def tune(
     queue: Annotated[str | None, typer.Argument(metavar="QUEUE", help="Unset, every pushed queue.")] = None,
     vendor_rate: Annotated[
         float | None,
-        typer.Option(help="What the vendor behind it allows, a second.", show_default="CHANGENOW_REQUESTS_PER_S"),
+        typer.Option(help="What the vendor behind it allows, a second.", show_default="what the service declares"),
     ] = None,
     apply: Annotated[bool, typer.Option("--apply", help="Keep the numbers; they then stand for the policy's.")] = False,
     by: ByOption = None,
@@ -57,7 +58,7 @@ def tune(
     """Rate and concurrency from the measured duration of runs: 80 % of the vendor's rate, and slots for 1.5 times what
     runs at that rate fill when they take as long as the slowest twentieth.
 
-    The vendor's rate is CHANGENOW_REQUESTS_PER_S, as the services read it, unless it is given.
+    The vendor's rate is what the service of the queue declares from its settings, unless it is given.
 
     Example: payonce queues tune --apply
     """
@@ -67,11 +68,12 @@ def tune(
         from payonce.queues.cloudtasks.tune import tuned
 
         async with opened() as app:
-            names = sorted(_pushes(app).pushed)
+            pushed = _pushes(app).pushed
+            names = sorted(pushed)
             if queue is not None and queue not in names:
                 raise Invalid(f"queue {queue[:60]!r} is not pushed; pushed are: {', '.join(names)}")
-            rate = app.settings.payouts.changenow_per_s if vendor_rate is None else vendor_rate
-            found = [await tuned(app.database, name, rate) for name in names if queue in (None, name)]
+            rates = {name: _vendor_rate(pushed[name], vendor_rate) for name in names if queue in (None, name)}
+            found = [await tuned(app.database, name, rate) for name, rate in rates.items()]
             if apply:
                 for each in found:
                     await keep(app.database, each, somebody(by))
@@ -83,6 +85,13 @@ def tune(
         show({"applied": apply, "queues": [asdict(each) for each in found]}, as_json, shown, after if apply else "")
 
     run_async(act())
+
+
+def _vendor_rate(pushed: "Pushed", given: float | None) -> float:
+    rate = pushed.target.vendor_per_s if given is None else given
+    if rate is None:
+        raise Invalid(f"no rate is known of the vendor behind queue {pushed.queue}; say it with --vendor-rate")
+    return rate
 
 
 def _pushes(app: "App") -> "CloudTasks":

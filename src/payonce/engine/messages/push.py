@@ -48,6 +48,8 @@ class Target:
     codec: Codec
     called: str | None = None
     """What the queue is called at the task service; as here unless said."""
+    vendor_per_s: float | None = None
+    """What the vendor behind it allows, a second: `payonce queues tune` stays below."""
 
 
 class EnvelopeCodec:

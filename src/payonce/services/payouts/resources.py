@@ -255,6 +255,7 @@ def payout_targets(settings: Settings) -> Sequence[Target]:
                 accept_v1=payouts.accepts_v1, emit_v1=payouts.emits_v1,
             ),
             payouts.called(hop.queue),
+            payouts.changenow_per_s,
         )
         for hop in HOPS
     ]  # fmt: skip
