@@ -24,7 +24,8 @@ REQUEST_MAX_BYTES: Final = 4 * 1024 * 1024
 REPLY_MAX_BYTES: Final = 64
 ANSWER_LIMIT_S: Final = 100.0
 PRELOADED: Final = (
-    "payonce.cli.application", "payonce.http.server",
+    "payonce.cli.application", "payonce.app.process", "payonce.app.registry", "payonce.http.server",
+    "payonce.services.billing.cli.commands",
     "payonce.embedded.backups", "payonce.engine.messages.job_log", "payonce.app.logging",
     "rich.table",
     "payonce.vendors.northbank.client", "payonce.vendors.simulated", "payonce.vendors.southbank.client",

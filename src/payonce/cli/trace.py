@@ -16,7 +16,7 @@ def trace(
         str,
         typer.Argument(
             metavar="ID",
-            help="A trace, message or correlation id, an idempotency key, or a payout's payment_id or unique_id.",
+            help="A trace, message or correlation id, an idempotency key, or another id that a service knows it by.",
         ),
     ],
     as_json: JsonOption = False,
