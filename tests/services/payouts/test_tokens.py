@@ -12,7 +12,6 @@ from structlog.testing import capture_logs
 
 from payonce.engine.messages.model import Message
 from payonce.engine.messages.push import Arrived, Codec
-from payonce.engine.monitoring import metrics
 from payonce.kit.outcomes import Invalid
 from payonce.kit.webhooks.secrets import Secret
 from payonce.services.payouts.messages.tokens import (
@@ -30,6 +29,7 @@ from payonce.services.payouts.messages.tokens.codec import TokenCodec
 from payonce.services.payouts.messages.tokens.hops import MADE_AT, OLDER
 from payonce.services.payouts.messages.tokens.packed import from_double, to_double
 from payonce.services.payouts.messages.tokens.refusal import BadToken, Why
+from payonce.services.payouts.metrics import HOP_TOKEN_FAILURES
 from tests.services.payouts.tokens_made import (
     FIELDS,
     KEY,
@@ -266,7 +266,7 @@ def test_a_double_that_is_no_amount_is_refused(double: float) -> None:
 
 
 def counted(hop: Hop, operation: str, why: Why) -> float:
-    found: float = metrics.HOP_TOKEN_FAILURES.labels(hop.name, operation, why.value)._value.get()
+    found: float = HOP_TOKEN_FAILURES.labels(hop.name, operation, why.value)._value.get()
     return found
 
 

@@ -1,4 +1,7 @@
-"""Counters of this process and gauges read from the store, in Prometheus' terms."""
+"""Counters of this process and gauges read from the store, in Prometheus' terms.
+
+A service declares its own in its module `metrics`, in the same REGISTRY.
+"""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
@@ -11,7 +14,7 @@ REGISTRY = CollectorRegistry()
 ProcessCollector(registry=REGISTRY)
 
 _SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
-_WAITS = (0.5, 1, 5, 15, 60, 300, 900, 3600, 14_400, 86_400)
+WAITS_S = (0.5, 1, 5, 15, 60, 300, 900, 3600, 14_400, 86_400)
 
 
 class Durations(Collector):
@@ -59,7 +62,7 @@ UPKEEP = Counter(
     "payonce_upkeep_total", "Messages moved by what keeps queues moving.", ["task", "queue"], registry=REGISTRY
 )
 RETRY_LATENCY_SECONDS = Histogram(
-    "retry_latency_seconds", "From the first attempt to the success that followed retries.", ["queue"], buckets=_WAITS,
+    "retry_latency_seconds", "From the first attempt to the success that followed retries.", ["queue"], buckets=WAITS_S,
     registry=REGISTRY,
 )  # fmt: skip
 LEASE_CHANGES = Counter("payonce_lease_changes_total", "Named leases taken over.", ["name"], registry=REGISTRY)
@@ -181,10 +184,6 @@ HTTP_CONNECTIONS_CLOSED = Counter(
 TOKEN_FAILURES = Counter(
     "payonce_token_failures_total", "Keys and access tokens that were refused, by why.", ["reason"], registry=REGISTRY
 )
-HOP_TOKEN_FAILURES = Counter(
-    "payonce_hop_token_failures_total", "Tokens between roles that could not be made or were refused.",
-    ["hop", "operation", "why"], registry=REGISTRY,
-)  # fmt: skip
 WEBHOOK_DELIVERY_SECONDS = Histogram(
     "webhook_delivery_seconds", "One attempt to deliver a webhook, from its first byte to what came of it.",
     ["outcome"], buckets=_SECONDS, registry=REGISTRY,
@@ -220,68 +219,5 @@ OLDEST_OPEN_EFFECT_SECONDS = Gauge(
 )  # fmt: skip
 FREEZES = Gauge("payonce_freezes", "Freezes in force.", registry=REGISTRY)
 APPROVALS_WAITING = Gauge("payonce_approvals_waiting", "What waits for a second person.", registry=REGISTRY)
-
-PAYOUTS_OPEN = Gauge("payonce_payouts_open", "Payouts that have not ended.", ["state"], registry=REGISTRY)
-PAYOUTS_OLDEST_SECONDS = Gauge(
-    "payonce_payouts_oldest_seconds", "For how long the payout that moved longest ago has stood in a state; 0 without "
-    "one.", ["state"], registry=REGISTRY,
-)  # fmt: skip
-WALLET_PAYMENTS = Counter(
-    "payonce_wallet_payments_total", "Payments of the host wallet, by what became of them.", ["asset", "outcome"],
-    registry=REGISTRY,
-)  # fmt: skip
-WALLET_BALANCE = Gauge(
-    "payonce_wallet_balance", "What the host wallet held when a payment last looked, in major units.", ["asset"],
-    registry=REGISTRY,
-)  # fmt: skip
-WALLET_LOW = Gauge(
-    "payonce_wallet_low", "1 while the host wallet holds less than it should or than a payment needs.", ["asset"],
-    registry=REGISTRY,
-)  # fmt: skip
-
-BILLING_SUBSCRIPTIONS = Gauge(
-    "payonce_billing_subscriptions", "Subscriptions that have not ended.", ["state"], registry=REGISTRY
-)
-BILLING_RECURRING = Gauge(
-    "payonce_billing_recurring_amount", "What a month of the running subscriptions brings, in major units.",
-    ["currency"], registry=REGISTRY,
-)  # fmt: skip
-BILLING_OPEN_INVOICES = Gauge("payonce_billing_open_invoices", "Invoices that are not paid.", registry=REGISTRY)
-BILLING_OPEN_INVOICE_SECONDS = Gauge(
-    "payonce_billing_oldest_open_invoice_seconds", "Since when the oldest invoice is not paid; 0 without one.",
-    registry=REGISTRY,
-)  # fmt: skip
-BILLING_UNANSWERED_SECONDS = Gauge(
-    "payonce_billing_unanswered_seconds", "For how long the oldest charge that was asked for has had no answer; 0 "
-    "without one.", registry=REGISTRY,
-)  # fmt: skip
-BILLING_LATE_SECONDS = Gauge(
-    "payonce_billing_late_seconds", "For how long what the clock does with a subscription has been due; 0 when nothing "
-    "is.", ["due"], registry=REGISTRY,
-)  # fmt: skip
-BILLING_NOTIFICATIONS = Gauge(
-    "payonce_billing_undelivered_notifications", "What payments has to tell subscriptions and could not yet.",
-    registry=REGISTRY,
-)  # fmt: skip
-BILLING_NOTIFICATION_OLDEST_SECONDS = Gauge(
-    "payonce_billing_oldest_undelivered_seconds", "For how long the oldest of them waits; 0 without one.",
-    registry=REGISTRY,
-)  # fmt: skip
-BILLING_UNAPPLIED = Gauge(
-    "payonce_billing_unapplied_amount", "Money that was taken and fits no invoice, in major units.", ["currency"],
-    registry=REGISTRY,
-)  # fmt: skip
-BILLING_CLOCKS_MOVING = Gauge(
-    "payonce_billing_test_clocks_moving", "Test clocks on their way to where they were sent.", registry=REGISTRY
-)
-BILLING_CHARGES = Counter(
-    "payonce_billing_charges_total", "Charges that ended, by how and with which code of the gateway.",
-    ["outcome", "code"], registry=REGISTRY,
-)  # fmt: skip
-BILLING_NOTIFICATION_SECONDS = Histogram(
-    "payonce_billing_notification_seconds", "From what payments put on record to its delivery to subscriptions.",
-    buckets=_WAITS, registry=REGISTRY,
-)  # fmt: skip
-
 
 HANDLER_SECONDS = Durations("payonce_handler_seconds", "Time in the handler.", _SECONDS)

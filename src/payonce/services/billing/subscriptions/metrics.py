@@ -1,24 +1,53 @@
-"""What gauges tell of subscriptions and invoices, so that what is late or cannot be placed is an alert.
+"""The gauges of subscriptions and invoices, read from the store.
 
-Customers on test clocks are not in it, as their time is not ours.
+Customers on test clocks are left out: their time is not ours.
 """
 
 from typing import Any, Final
 
+from prometheus_client import Gauge
+
 from payonce.engine.database.connections import Database
-from payonce.engine.monitoring.metrics import (
-    BILLING_CLOCKS_MOVING,
-    BILLING_LATE_SECONDS,
-    BILLING_OPEN_INVOICE_SECONDS,
-    BILLING_OPEN_INVOICES,
-    BILLING_RECURRING,
-    BILLING_SUBSCRIPTIONS,
-    BILLING_UNANSWERED_SECONDS,
-    BILLING_UNAPPLIED,
-)
+from payonce.engine.monitoring.metrics import REGISTRY
 from payonce.kit.money import Amount, Asset
 from payonce.services.billing.subscriptions.model import ENDED, Due, State
 from payonce.services.billing.subscriptions.store.figures import A_MONTH
+
+SUBSCRIPTIONS = Gauge(
+    "payonce_billing_subscriptions", "Subscriptions that have not ended.", ["state"], registry=REGISTRY
+)
+RECURRING = Gauge(
+    "payonce_billing_recurring_amount",
+    "What a month of the running subscriptions brings, in major units.",
+    ["currency"],
+    registry=REGISTRY,
+)
+OPEN_INVOICES = Gauge("payonce_billing_open_invoices", "Invoices that are not paid.", registry=REGISTRY)
+OPEN_INVOICE_SECONDS = Gauge(
+    "payonce_billing_oldest_open_invoice_seconds",
+    "Since when the oldest invoice is not paid; 0 without one.",
+    registry=REGISTRY,
+)
+UNANSWERED_SECONDS = Gauge(
+    "payonce_billing_unanswered_seconds",
+    "For how long the oldest charge that was asked for has had no answer; 0 without one.",
+    registry=REGISTRY,
+)
+LATE_SECONDS = Gauge(
+    "payonce_billing_late_seconds",
+    "For how long what the clock does with a subscription has been due; 0 when nothing is.",
+    ["due"],
+    registry=REGISTRY,
+)
+UNAPPLIED_AMOUNT = Gauge(
+    "payonce_billing_unapplied_amount",
+    "Money that was taken and fits no invoice, in major units.",
+    ["currency"],
+    registry=REGISTRY,
+)
+CLOCKS_MOVING = Gauge(
+    "payonce_billing_test_clocks_moving", "Test clocks on their way to where they were sent.", registry=REGISTRY
+)
 
 UNAPPLIED: Final = "billing/unapplied"
 
@@ -48,8 +77,8 @@ async def _running(database: Database) -> None:
             asset = Asset(row["currency"], row["exponent"])
             recurring[asset] = recurring.get(asset, 0) + int(row["minor"])
     for state in frozenset(State) - ENDED:
-        BILLING_SUBSCRIPTIONS.labels(state).set(counts.get(state, 0))
-    _show(BILLING_RECURRING, recurring)
+        SUBSCRIPTIONS.labels(state).set(counts.get(state, 0))
+    _show(RECURRING, recurring)
 
 
 async def _invoices(database: Database) -> None:
@@ -65,10 +94,10 @@ async def _invoices(database: Database) -> None:
         """
     )
     assert row is not None
-    BILLING_OPEN_INVOICES.set(row["count"])
-    BILLING_OPEN_INVOICE_SECONDS.set(row["oldest_s"])
-    BILLING_UNANSWERED_SECONDS.set(row["unanswered_s"])
-    BILLING_CLOCKS_MOVING.set(row["moving"])
+    OPEN_INVOICES.set(row["count"])
+    OPEN_INVOICE_SECONDS.set(row["oldest_s"])
+    UNANSWERED_SECONDS.set(row["unanswered_s"])
+    CLOCKS_MOVING.set(row["moving"])
 
 
 async def _late(database: Database) -> None:
@@ -82,7 +111,7 @@ async def _late(database: Database) -> None:
     )
     late_s = {row["due_for"]: row["late_s"] for row in rows}
     for due in Due:
-        BILLING_LATE_SECONDS.labels(due).set(late_s.get(due, 0.0))
+        LATE_SECONDS.labels(due).set(late_s.get(due, 0.0))
 
 
 async def _unapplied(database: Database) -> None:
@@ -90,7 +119,7 @@ async def _unapplied(database: Database) -> None:
         "select asset, exponent, balance from payonce.balances where path = $1", UNAPPLIED
     )
     # What we owe is below zero in the books.
-    _show(BILLING_UNAPPLIED, {Asset(row["asset"], row["exponent"]): -int(row["balance"]) for row in rows})
+    _show(UNAPPLIED_AMOUNT, {Asset(row["asset"], row["exponent"]): -int(row["balance"]) for row in rows})
 
 
 def _show(gauge: Any, found: dict[Asset, int]) -> None:

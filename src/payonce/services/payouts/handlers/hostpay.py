@@ -4,9 +4,9 @@ from typing import Any
 
 from payonce.engine.messages.transaction import Tx
 from payonce.engine.messages.work import Work, handles
-from payonce.engine.monitoring import metrics
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import Held, Retry, Unprocessable
+from payonce.services.payouts import metrics
 from payonce.services.payouts.handlers import older_services, prior_attempts, refused_key
 from payonce.services.payouts.handlers.payloads import fields_of
 from payonce.services.payouts.handlers.swap_replacement import lapse_and_keep, lapse_and_swap_anew

@@ -5,10 +5,9 @@ from typing import Final
 from payonce.engine.ledger import Posting, Reference, moved
 from payonce.engine.messages.transaction import Tx
 from payonce.engine.messages.work import Work, handles
-from payonce.engine.monitoring import metrics
 from payonce.kit.money import Amount
 from payonce.kit.outcomes import NotSent, Retry, Unknown
-from payonce.services.payouts import ledger
+from payonce.services.payouts import ledger, metrics
 from payonce.services.payouts.handlers import refused_key
 from payonce.services.payouts.handlers.hostpay import send_follow
 from payonce.services.payouts.handlers.payloads import number_of

@@ -19,7 +19,6 @@ import msgspec
 
 from payonce.engine.messages.model import Message
 from payonce.engine.messages.push import Arrived
-from payonce.engine.monitoring.metrics import HOP_TOKEN_FAILURES
 from payonce.kit.crypto import from_base64url, to_base64url
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid
@@ -28,6 +27,7 @@ from payonce.services.payouts.messages.tokens.hops import EMIT, MADE_AT, OLDER, 
 from payonce.services.payouts.messages.tokens.packed import Packer
 from payonce.services.payouts.messages.tokens.refusal import BadToken, Why
 from payonce.services.payouts.messages.tokens.sealed import Content, Sealer
+from payonce.services.payouts.metrics import HOP_TOKEN_FAILURES
 
 BODY_MAX_BYTES: Final = 128 * 1024
 """More than two tokens whose every field is as long as it may be."""
