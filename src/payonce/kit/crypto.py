@@ -89,7 +89,7 @@ class Keyring:
     def derive(self, purpose: str) -> "Keyring":
         """Keys of the same versions for one purpose alone (HKDF-SHA256)."""
         if not purpose:
-            raise Invalid("derived keys need a purpose, such as payouts.token")
+            raise Invalid("derived keys need a purpose, such as orders.token")
         return Keyring({version: derive_key(key, purpose) for version, key in self._keys.items()}, self._current)
 
     def seal(self, plaintext: bytes, aad: bytes) -> bytes:

@@ -1,7 +1,7 @@
 """What may go wrong between a client and a vendor, and a plan that draws it: the same for the same seed and call.
 
     plan = FaultPlan(seed=7, share=0.2, routes={"GET /": Odds(0.05)})
-    bank = Faulty(NorthbankSimulator(), plan)
+    bank = Faulty(BankSimulator(), plan)
 
 The draw depends on the seed, the route, the call's identity and how often that call was made before: neither the order
 in which workers come along nor the clock changes it.

@@ -21,8 +21,10 @@ from typing import Final
 from payonce.engine.database.durability import ACCEPT_DATA_LOSS
 from payonce.testing.eventually import DEFAULT_WITHIN_S, eventually
 
-OURS: Final = ("DATABASE_", "PAYONCE_", "QUEUE_POLICY__", "PORT", "CHANGENOW_")
-"""Variables that would lead a child to somebody's database or vendor; one among them is the test servers' own."""
+OURS: Final = ("DATABASE_", "PAYONCE_", "QUEUE_POLICY__", "PORT")
+"""Variables of the platform; one among them is the test servers' own."""
+ELSEWHERE: Final = ("_URL", "_API_KEY")
+"""How the variables end that would lead a child to somebody's server or vendor."""
 SHOWN_LINES: Final = 40
 
 # Asks the kernel to kill this process with its parent (1 is PR_SET_PDEATHSIG), and becomes the command.
@@ -140,4 +142,8 @@ class Processes:
 
 
 def clean_environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith(OURS) or name == ACCEPT_DATA_LOSS}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name == ACCEPT_DATA_LOSS or not (name.startswith(OURS) or name.endswith(ELSEWHERE))
+    }

@@ -44,7 +44,7 @@ class Overdrawn(Invalid):
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A path, such as `payouts/host_wallet`, in one asset."""
+    """A path, such as `transfers/at_bank`, in one asset."""
 
     path: str
     asset: Asset
@@ -53,7 +53,7 @@ class Account:
         if not isinstance(self.path, str) or len(self.path) > PATH_MAX_LENGTH or not _PATH.fullmatch(self.path):
             raise Invalid(
                 f"{str(self.path)[:80]!r} is no account path: names of letters, digits and _ . : @ -, joined by /, "
-                f"at most {PATH_MAX_LENGTH} characters, such as payouts/host_wallet"
+                f"at most {PATH_MAX_LENGTH} characters, such as transfers/at_bank"
             )
 
     def __str__(self) -> str:

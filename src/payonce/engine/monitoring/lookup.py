@@ -18,7 +18,7 @@ MATCHES_MAX: Final = 20
 @dataclass(frozen=True)
 class Match:
     kind: str
-    """In words: payout, invoice, customer."""
+    """In words: transfer, order, customer."""
     name: str
     """What people call it."""
     path: str

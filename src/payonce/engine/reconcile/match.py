@@ -57,7 +57,7 @@ async def assign(tx: Tx, source: StatementSource, item_id: UUID, reference: str,
     """A person says which effect of ours a line is: `key:generation`. What is not on record is adopted, with the
     outcome that its handler is to get."""
     if split_reference(reference) is None:
-        raise Invalid(f"{reference[:80]!r} is no reference of an effect: write key:generation, such as payout-17:1")
+        raise Invalid(f"{reference[:80]!r} is no reference of an effect: write key:generation, such as order-17:1")
     row = await tx.fetchrow(
         """
         select l.*, u.direction as item_direction, u.state as item_state
