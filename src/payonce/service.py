@@ -28,9 +28,13 @@ from payonce.settings import Settings
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
+    from fastapi.security import HTTPAuthorizationCredentials
+    from starlette.requests import Request
     from starlette.routing import Route
+    from starlette.types import ASGIApp
     from typer import Typer
 
+    from payonce.http.kit.context import Desk
     from payonce.testing.crash import Ablation, Backend, Scenario
 
 
@@ -178,8 +182,16 @@ class Service:
     short_routes: Callable[[], Sequence["Route"]] | None = None
     """What is asked most: it stands before all other routes, as finding one among hundreds costs more than many an
     answer does."""
+    shared_routes: Callable[[], "APIRouter"] | None = None
+    """Routes that each part of a service answers. A process that answers for several of them has these once."""
     routes_with_role: bool = False
     """Whether only processes that run one of its roles answer its routes; else every process that listens does."""
+    mounts: Mapping[str, Callable[["Desk"], "ASGIApp"]] = field(default_factory=dict)
+    """ASGI applications by the path under which every process that listens answers for them. They authenticate their
+    callers themselves; the platform bounds bodies and times and adds trace ids."""
+    is_operator: Callable[["Request", "HTTPAuthorizationCredentials"], Awaitable[bool | None]] | None = None
+    """Whether these credentials are an operator's of the service, who may see how the queues are; None for credentials
+    that the service does not issue. Raises Problem for those that it issued and no longer accepts."""
     scopes: Mapping[str, str] = field(default_factory=dict)
     """What keys for its routes may be allowed, and what that means."""
     tenant_scopes: Sequence[str] = ()

@@ -24,22 +24,10 @@ from payonce.http.openapi import describe
 from payonce.http.query import refuse_unknown_query
 from payonce.http.queues import queue_routes
 from payonce.http.webhooks import webhook_routes
-from payonce.services.billing.api.operations import account_role_routes, billing_ops_routes
-from payonce.services.billing.api.simulated_cards import PLACE, simulated_cards
-
-MOUNTS: Final[Mapping[str, Callable[[App], ASGIApp]]] = {
-    CONSOLE: lambda app: console(app, app.settings.host, app.console_token),
-    PLACE: simulated_cards,
-}
-"""Applications with pages of their own, by the path under which they answer. They do their own logins; bodies, times
-and trace ids are guarded here."""
-
 
 GUARD_MARGIN_S: Final = 5.0
 """Beyond the patience of a door, which answers for itself when a run does not end."""
 
-
-BILLING, SUBSCRIPTIONS = "billing", "subscriptions"
 FOR_ALL: Final = (Depends(refuse_unknown_query), Depends(refuse_repeated_names))
 
 
@@ -85,8 +73,10 @@ def build_web(app: App) -> FastAPI:
     web.include_router(webhook_routes(app))
     for build in _builders(app):
         web.router.routes.extend(_built(build))
-    for path, mounted in MOUNTS.items():
-        web.mount(path, mounted(app))
+    # These authenticate their callers themselves; bodies, times and trace ids are guarded here.
+    web.mount(CONSOLE, console(app, app.settings.host, app.console_token))
+    for path, build_mounted in ((path, build) for service in app.services for path, build in service.mounts.items()):
+        web.mount(path, build_mounted(app))
     web.router.routes.extend(ways_in())
     web.router.routes[:0] = [
         route
@@ -106,11 +96,9 @@ def build_web(app: App) -> FastAPI:
 def _builders(app: App) -> list[Callable[[], APIRouter]]:
     """The platform's routes, and those of the services that this process answers for."""
     answered = [service for service in app.services if app.answers(service)]
-    operated = {role for service in answered for role in service.roles if service.name == BILLING}
-    builders = [queue_routes, job_routes, effect_routes, approval_routes]
-    builders += [billing_ops_routes] if operated else []
-    builders += [account_role_routes] if SUBSCRIPTIONS in operated else []
-    return [*builders, *(service.routes for service in answered if service.routes is not None)]
+    shared = dict.fromkeys(service.shared_routes for service in answered if service.shared_routes is not None)
+    own = [service.routes for service in answered if service.routes is not None]
+    return [queue_routes, job_routes, effect_routes, approval_routes, *shared, *own]
 
 
 @cache

@@ -83,14 +83,14 @@ def health_routes(app: App) -> APIRouter:
 
     @routes.get("/v1/health/detailed", summary="Database, queues and loops; for watchers each by itself")
     async def detailed_health(request: Request) -> Detailed:
-        if await may_watch(request, app.settings.metrics):
+        if await may_watch(app, request):
             return await detailed_of(app)
         # Without the queues: whoever finds the port must not have them all counted.
         return Detailed(status=_status(await _stand_on(app)), parts=[])
 
     @routes.get(
         "/v1/health/queues", summary="Depth by state, age of the oldest",
-        dependencies=[watcher(app.settings.metrics)], responses=responses(401, 403, 429, 503),
+        dependencies=[watcher(app)], responses=responses(401, 403, 429, 503),
         # Beside the key: an operator's token, and on the machine itself nothing.
         openapi_extra={"security": [{"AccessToken": []}, {}]},
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Who may see how a process and its queues are: monitors on its machine, keys for metrics, and operators who log in."""
+"""Who may see how a process and its queues are: monitors on its machine, keys for metrics, and services' operators."""
 
 from http import HTTPStatus
 from typing import Annotated, Any, Final
@@ -7,47 +7,54 @@ from fastapi import Security
 from fastapi.security import HTTPAuthorizationCredentials
 from starlette.requests import Request
 
+from payonce.app.process import App
 from payonce.console.auth import FORWARDED, is_loopback
 from payonce.http.kit.auth import BEARER, identified
 from payonce.http.kit.problems import Problem
 from payonce.http.kit.scopes import METRICS_READ
-from payonce.services.billing.callers import identify
-from payonce.services.billing.scopes import READ
-from payonce.services.billing.tokens import is_token
 
 OPEN, KEY = "open", "key"
 """What PAYONCE_METRICS may say: only scrapers reach this port, or nobody is trusted for where they come from."""
 NOT_YOURS: Final = "this is for operators and monitors; GET /v1/health/ tells everybody that the process lives"
 
 
-def watcher(setting: str | None) -> Any:
-    """A dependency: 401 for strangers, 403 for customers."""
+def watcher(app: App) -> Any:
+    """A dependency: 401 for strangers, 403 for those whom a service knows and who do not operate it."""
 
     async def watching(
         request: Request, given: Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)]
     ) -> None:
-        await _check(request, given, setting)
+        await _check(app, request, given)
 
     return Security(watching)
 
 
-async def may_watch(request: Request, setting: str | None) -> bool:
+async def may_watch(app: App, request: Request) -> bool:
     """For a route that tells everybody something, and watchers more."""
     try:
-        await _check(request, await BEARER(request), setting)
+        await _check(app, request, await BEARER(request))
     except Problem:
         return False
     return True
 
 
-async def _check(request: Request, given: HTTPAuthorizationCredentials | None, setting: str | None) -> None:
+async def _check(app: App, request: Request, given: HTTPAuthorizationCredentials | None) -> None:
+    setting = app.settings.metrics
     if setting == OPEN or (setting is None and _is_near(request)):
         return
-    if given is None or not is_token(given.credentials):
+    operates = None if given is None else await _operates(app, request, given)
+    if operates is None:
         await identified(request, given, METRICS_READ)
-        return
-    if not (await identify(request, READ)).operator:
+    elif not operates:
         raise Problem(HTTPStatus.FORBIDDEN, NOT_YOURS)
+
+
+async def _operates(app: App, request: Request, given: HTTPAuthorizationCredentials) -> bool | None:
+    """By the first service that issues such credentials; None if none does."""
+    for service in app.services:
+        if service.is_operator is not None and (found := await service.is_operator(request, given)) is not None:
+            return found
+    return None
 
 
 def _is_near(request: Request) -> bool:

@@ -16,6 +16,10 @@ ROLES: dict[str, tuple[Handler, ...]] = {
 INVARIANTS = {**subscriptions.INVARIANTS, **payments.INVARIANTS, **payments.SHARED_INVARIANTS}
 """Of a database that both services share."""
 
+OPERATIONS = lazily("payonce.services.billing.api.operations:build_routes")
+IS_OPERATOR = lazily("payonce.services.billing.callers:is_operator")
+SIMULATED_CARDS = lazily("payonce.services.billing.resources:simulated_cards")
+
 SUBSCRIPTIONS = Service(
     "billing",
     "payonce.services.billing",
@@ -30,6 +34,8 @@ SUBSCRIPTIONS = Service(
     explored_when_named=True,
     routes=lazily("payonce.services.billing.subscriptions.api:build_routes"),
     short_routes=lazily("payonce.services.billing.subscriptions.api:build_short_routes"),
+    shared_routes=OPERATIONS,
+    is_operator=IS_OPERATOR,
     scopes=SCOPES,
     tenant_refusal=NO_TENANTS,
     observes=subscriptions.observe_subscriptions,
@@ -68,6 +74,9 @@ PAYMENTS = Service(
     statements=payments.statements,
     routes=lazily("payonce.services.billing.payments.api.routes:build_routes"),
     short_routes=lazily("payonce.services.billing.payments.api.inbound_messages:build_short_routes"),
+    shared_routes=OPERATIONS,
+    mounts={"/simulated-gateway": SIMULATED_CARDS},
+    is_operator=IS_OPERATOR,
     observes=payments.observe_payments,
     lookups=payments.LOOKUPS,
     in_database=lazily("payonce.services.billing.resources:payments_in"),

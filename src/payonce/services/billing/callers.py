@@ -22,7 +22,7 @@ from payonce.http.kit.auth import Caller, attempts_of, heard, identified, refuse
 from payonce.http.kit.context import Desk, desk_of
 from payonce.http.kit.idempotency import Once, once_by
 from payonce.http.kit.problems import Problem, not_found
-from payonce.services.billing.scopes import NO_TENANTS, OPERATE
+from payonce.services.billing.scopes import NO_TENANTS, OPERATE, READ
 from payonce.services.billing.tokens import Claims, Expired, Tokens, is_token
 
 BEARER: Final = HTTPBearer(
@@ -102,6 +102,11 @@ def moving(scope: str, *, operators: bool = False) -> Any:
 async def identify(request: Request, scope: str) -> Who:
     """As `either`, for a route that reads its request itself."""
     return await _identified(request, await BEARER(request), scope)
+
+
+async def is_operator(request: Request, given: HTTPAuthorizationCredentials) -> bool | None:
+    """Whether an operator logged in with this access token; None for what is no access token."""
+    return (await _identified(request, given, READ)).operator if is_token(given.credentials) else None
 
 
 def who_of(once: Once) -> Who:

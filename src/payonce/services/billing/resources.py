@@ -4,7 +4,8 @@ callers by; and what of them a database holds that is not shared."""
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
-from typing import Final
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
 
 from payonce.app.resources import open_gateway
 from payonce.engine.database.connections import Database
@@ -22,6 +23,11 @@ from payonce.services.billing.subscriptions.resources import MINUTE_S, subscribi
 from payonce.services.billing.tokens import Tokens
 from payonce.settings import Settings
 from payonce.settings.billing import PAYMENTS, PORTS, SUBSCRIPTIONS, jwt_keys, notification_secrets
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from payonce.http.kit.context import Desk
 
 LOOPBACK: Final = "127.0.0.1"
 EVERYWHERE: Final = frozenset({"", "::", "0.0.0.0"})  # noqa: S104 - where somebody listens, and nobody calls
@@ -106,6 +112,28 @@ async def open_payments_relay(settings: Settings, database: Database) -> AsyncIt
         return
     async with open_signed_client("payments", url, notification_secrets(settings), Reader(database)) as client:
         yield Forwarding(queues, PaymentsRelay(client))
+
+
+def simulated_cards(desk: "Desk") -> "ASGIApp":
+    """Where a browser gives its card to the gateway while that is simulated in this process. It makes tokens and
+    nothing else, as the real gateway does for browsers, which have no key; charges go through payments."""
+
+    async def answer(scope: "Scope", receive: "Receive", send: "Send") -> None:
+        # Not at the top: few processes ever come here.
+        from payonce.http.kit.problems import Problem, document
+        from payonce.vendors.gateway.simulator import TOKENS, GatewaySimulator
+
+        simulator = next((each for each in desk.resources if isinstance(each, GatewaySimulator)), None)
+        place: str = scope["root_path"]
+        asked = scope["path"].removeprefix(place)
+        if simulator is None or asked != TOKENS or scope["method"] != "POST":
+            here = f"where it is simulated in this process, with POST {place}{TOKENS}"
+            problem = Problem(HTTPStatus.NOT_FOUND, f"cards are given to the gateway itself; {here}")
+            await document(scope["path"], problem, scope["state"].get("trace_id"))(scope, receive, send)
+            return
+        await simulator({**scope, "path": asked, "raw_path": asked.encode(), "root_path": ""}, receive, send)
+
+    return answer
 
 
 def tell_where(resources: Sequence[object], settings: Settings, roles: Sequence[str], port: int) -> None:

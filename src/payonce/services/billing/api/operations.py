@@ -1,7 +1,7 @@
-"""What operators of billing see and steer over HTTP: its queues, its job log, and who is an operator."""
+"""The queues and the job log of billing over HTTP, for its operators: routes of both services."""
 
 from dataclasses import asdict
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Depends, Path, Query, Response
 
@@ -9,20 +9,15 @@ from payonce.engine.messages import job_log
 from payonce.engine.messages.transaction import Tx
 from payonce.http.health import Depths, QueueDepth
 from payonce.http.jobs import Ended, JobPage, shown_jobs
-from payonce.http.kit.context import AtDesk, Desk, Trace
+from payonce.http.kit.context import AtDesk, Desk
 from payonce.http.kit.idempotency import Once
-from payonce.http.kit.problems import Problem, not_found, responses
-from payonce.http.kit.values import PAGE_DEFAULT, Asked, Limit, Moment, Name, Number
+from payonce.http.kit.problems import not_found, responses
+from payonce.http.kit.values import PAGE_DEFAULT, Limit, Moment, Name, Number
 from payonce.http.queues import Pause, Paused, Redriven, RedriveRequest, redrive_parked
-from payonce.services.billing import QUEUES
 from payonce.services.billing.callers import Who, moving, opened, operator, who_of
 from payonce.services.billing.card_numbers import refuse_card_numbers
+from payonce.services.billing.policies import QUEUES
 from payonce.services.billing.scopes import OPERATE, READ
-from payonce.services.billing.subscriptions.api.auth import AccountDocument, account_document
-from payonce.services.billing.subscriptions.api.common_routes import Id
-from payonce.services.billing.subscriptions.domain.refusals import NotFound
-from payonce.services.billing.subscriptions.store import accounts
-from payonce.services.billing.subscriptions.store.accounts import AccountVersions
 from payonce.services.billing.tokens import Tokens
 
 PREFIX: Final = "/v1/ops"
@@ -35,33 +30,10 @@ Viewer = Annotated[Who, operator(READ)]
 Steerer = Annotated[Who, operator(OPERATE)]
 
 
-class RoleAsked(Asked):
-    role: Literal["customer", "operator"]
-
-
-def billing_ops_routes() -> APIRouter:
+def build_routes() -> APIRouter:
     routes = APIRouter(prefix=PREFIX, tags=["billing ops"], dependencies=[Depends(refuse_card_numbers)])
     _add_looking(routes)
     _add_steering(routes)
-    return routes
-
-
-def account_role_routes() -> APIRouter:
-    """Of the service that keeps the accounts."""
-    routes = APIRouter(prefix=PREFIX, tags=["billing ops"], dependencies=[Depends(refuse_card_numbers)])
-
-    @routes.post("/accounts/{account_id}/role", summary="Make an account an operator's, or a customer's again",
-                 responses=STEER)  # fmt: skip
-    async def set_role(account_id: Id, body: RoleAsked, desk: AtDesk, trace: Trace, who: Steerer) -> AccountDocument:
-        versions = opened(desk, AccountVersions)
-        try:
-            async with desk.begin(trace) as tx:
-                changed = await accounts.set_role(tx, account_id, body.role, who.holder)
-        except NotFound as no:
-            raise Problem(404, str(no)) from no
-        versions.forget(account_id)
-        return account_document(changed)
-
     return routes
 
 

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Depends
 from starlette.routing import Route
 
 from payonce.services.billing.card_numbers import refuse_card_numbers
+from payonce.services.billing.subscriptions.api.account_roles import account_role_routes
 from payonce.services.billing.subscriptions.api.auth import auth_routes
 from payonce.services.billing.subscriptions.api.clocks import clock_routes
 from payonce.services.billing.subscriptions.api.credit import credit_routes
@@ -19,8 +20,8 @@ from payonce.services.billing.subscriptions.api.usage import short_usage_routes,
 from payonce.services.billing.subscriptions.api.webhooks import short_webhook_routes, webhook_routes
 
 ROUTES = (
-    auth_routes, customer_routes, plan_routes, plan_migration_routes, subscription_routes, invoice_routes,
-    credit_routes, entitlement_routes, usage_routes, clock_routes,
+    account_role_routes, auth_routes, customer_routes, plan_routes, plan_migration_routes, subscription_routes,
+    invoice_routes, credit_routes, entitlement_routes, usage_routes, clock_routes,
 )  # fmt: skip
 
 

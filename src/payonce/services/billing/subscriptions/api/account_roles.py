@@ -1,0 +1,41 @@
+"""Who is an operator of billing: a route of the service that keeps the accounts."""
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter
+
+from payonce.http.kit.context import AtDesk, Trace
+from payonce.http.kit.problems import Problem
+from payonce.http.kit.values import Asked
+from payonce.services.billing.callers import Who, opened, operator
+from payonce.services.billing.scopes import OPERATE
+from payonce.services.billing.subscriptions.api.auth import AccountDocument, account_document
+from payonce.services.billing.subscriptions.api.common_routes import CHANGES, Id
+from payonce.services.billing.subscriptions.domain.refusals import NotFound
+from payonce.services.billing.subscriptions.store import accounts
+from payonce.services.billing.subscriptions.store.accounts import AccountVersions
+
+Operator = Annotated[Who, operator(OPERATE)]
+
+
+class RoleAsked(Asked):
+    role: Literal["customer", "operator"]
+
+
+def account_role_routes() -> APIRouter:
+    routes = APIRouter(prefix="/v1/ops", tags=["billing ops"])
+
+    @routes.post(
+        "/accounts/{account_id}/role", summary="Make an account an operator's, or a customer's again", responses=CHANGES
+    )
+    async def set_role(account_id: Id, body: RoleAsked, desk: AtDesk, trace: Trace, who: Operator) -> AccountDocument:
+        versions = opened(desk, AccountVersions)
+        try:
+            async with desk.begin(trace) as tx:
+                changed = await accounts.set_role(tx, account_id, body.role, who.holder)
+        except NotFound as no:
+            raise Problem(404, str(no)) from no
+        versions.forget(account_id)
+        return account_document(changed)
+
+    return routes
