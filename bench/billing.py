@@ -19,12 +19,12 @@ from bench.cpu import cpu_seconds, postgres_pids
 from bench.failure import BenchFailed
 from bench.hops import Latency, latencies
 from bench.roles import LOOK_S, Lend, until_up
-from payonce.app.simulators import GatewayStandIn, open_gateway_stand_in
 from payonce.engine.database.connections import Database
 from payonce.engine.database.notifier import Bell
 from payonce.engine.messages.transaction import begin
 from payonce.kit.ports import held_ports
 from payonce.queues.postgres import PostgresFeed
+from payonce.services.billing.demo.simulators import GatewayStandIn, open_gateway_stand_in
 from payonce.services.billing.policies import BILLING_CLOCK, CHARGE_INITIATION, PAYMENT_INITIATION, SUBSCRIPTION_UPDATE
 from payonce.services.billing.subscriptions.schedules import RENEW
 from payonce.testing.processes import Child, Processes

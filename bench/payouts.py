@@ -19,11 +19,11 @@ from bench.cpu import cpu_seconds, postgres_pids
 from bench.failure import BenchFailed
 from bench.hops import Latency, latencies, percentile
 from bench.roles import LOOK_S, Lend, until_up
-from payonce.app.simulators import Manner, StandIns, open_stand_ins
 from payonce.engine.messages.policy import environment_name
 from payonce.kit.http import HttpClient
 from payonce.kit.ports import held_ports
 from payonce.services.payouts.api.webhook import SIGNATURE_HEADER
+from payonce.services.payouts.demo.simulators import Manner, StandIns, open_stand_ins
 from payonce.services.payouts.domain.checksums import BITCOIN, segwit
 from payonce.services.payouts.policies import FOLLOW, QUEUES
 from payonce.testing.processes import Child, Processes

@@ -206,6 +206,8 @@ class Service:
     """Where messages go for queues that are served from another database."""
     in_database: Callable[["Service", Settings], "Service | None"] | None = None
     """What of it the database of this process holds, by the settings; None: nothing. Without it: all of it, always."""
+    held_again_by: str | None = None
+    """What to set so that the database holds it whatever `in_database` says, for whoever has messages left for it."""
     check_held: Callable[[Settings, Reader], Awaitable[None]] | None = None
     """Refuses, with what to do, a database that holds other parts of it than the settings say. Called before a role
     starts."""

@@ -28,7 +28,9 @@ PRELOADED: Final = (
     "payonce.services.billing.cli.commands",
     "payonce.embedded.backups", "payonce.engine.messages.job_log", "payonce.app.logging",
     "rich.table",
-    "payonce.vendors.northbank.client", "payonce.vendors.simulated", "payonce.vendors.southbank.client",
+    "payonce.vendors.northbank.client", "payonce.vendors.northbank.simulator",
+    "payonce.vendors.southbank.client", "payonce.vendors.southbank.simulator",
+    "payonce.vendors.changenow.simulator", "payonce.vendors.gateway.simulator",
 )  # fmt: skip
 """What commands load when they run."""
 

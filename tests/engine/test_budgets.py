@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import structlog
 
-from payonce.app.resources import turns_of
 from payonce.engine.database import rate_limits
 from payonce.engine.database.rate_limits import (
     PENALTY_MAX_S,
@@ -22,6 +21,7 @@ from payonce.engine.database.rate_limits import (
     late_max_s,
     penalise,
     take_turn,
+    turns_of,
 )
 from payonce.engine.monitoring.metrics import REGISTRY
 from payonce.kit.budget import Budget

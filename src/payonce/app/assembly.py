@@ -62,9 +62,16 @@ async def check_held(
         list(foreign),
     )
     if row is not None:
+        settings_of = {
+            handler.policy.queue: service.held_again_by
+            for service in services
+            for handlers in service.roles.values()
+            for handler in handlers
+        }
+        again = settings_of[row["queue"]] or "the settings that it had before"
         raise Invalid(
             f"{row['count']:,} messages of queue {row['queue']} wait in this database, which no longer serves that "
-            "queue; start its role with BILLING_DATABASE=both until `payonce queues list` shows none"
+            f"queue; start its role with {again} until `payonce queues list` shows none"
         )
 
 

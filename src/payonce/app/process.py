@@ -134,7 +134,6 @@ class App:
         """Refuses, with what to do, a database that is away, too new or not migrated, and roles that do not exist."""
         handlers = registry.handlers_of(roles)
         settings.check_roles(roles)
-        settings.billing.check_database(roles)
         if roles:
             settings.access.check_platform(settings.cloud_tasks_project)
         services, everybody = services_in(registry.SERVICES, settings), registry.handlers_of(registry.role_names())

@@ -1,144 +1,29 @@
-"""What the services' handlers need from outside, opened: vendors' clients with their budgets, keys."""
+"""What the platform's own roles need from outside: the client of webhooks, and the Cloud Tasks server."""
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from payonce.engine import webhooks
 from payonce.engine.database.connections import Database
 from payonce.engine.database.notifier import Bell
-from payonce.engine.database.rate_limits import SharedBudget
 from payonce.engine.messages.policy import override_from_environment
-from payonce.engine.monitoring.vendor_calls import watching
 from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid, Unavailable
 from payonce.queues.cloudtasks.client import NO_PACKAGE, Config
 from payonce.queues.cloudtasks.names import LOCAL_ACCOUNT, LOCAL_PROJECT, Place
-from payonce.settings import Settings, revealed
+from payonce.settings import Settings
 
 if TYPE_CHECKING:
-    from payonce.kit.webhooks import Secret
     from payonce.taskserver.server import CloudTasksServer
-    from payonce.vendors.changenow.simulator import ChangeNowSimulator
-    from payonce.vendors.gateway.simulator import GatewaySimulator
-
-CHANGENOW_AT = "https://api.changenow.io"
-SIMULATED_KEY = "simulated"
-TELL_EVERY_S: Final = 0.2
-TELL_TIMEOUT_S: Final = 5.0
-"""Of one webhook of the simulated gateway, which waits for no slower receiver."""
 
 TASK_SERVER_HOST: Final = "127.0.0.1"
 TASK_SERVER_PORT: Final = 8123
 """Where our own Cloud Tasks server listens, and where single roles look for it."""
 
 log = get_logger(__name__)
-
-
-def turns_of(port: Any, allowed_per_s: float) -> tuple[float, int]:
-    """Rate and burst, of what a key is allowed: the same shares as of what keys are allowed by default."""
-    share = allowed_per_s / port.REQUESTS_PER_S
-    return share * port.BUDGET_PER_S, max(1, int(share * port.BUDGET_BURST))
-
-
-@asynccontextmanager
-async def open_changenow(settings: Settings, database: Database) -> AsyncIterator[Sequence[object]]:
-    """The client of ChangeNOW; and, when neither key nor address is set, the simulator behind it, for the simulated
-    wallet to tell of deposits."""
-    from payonce.kit.http import HttpClient
-    from payonce.vendors.changenow import port
-    from payonce.vendors.changenow.client import ChangeNowClient
-
-    key, private_key = revealed(settings.changenow_api_key), revealed(settings.changenow_private_api_key)
-    url = settings.changenow_url
-    if key is None and url is not None:
-        raise Invalid("CHANGENOW_URL is set and CHANGENOW_API_KEY is not; set both, or neither to have it simulated")
-    budget = SharedBudget(database, "changenow", *turns_of(port, settings.payouts.changenow_per_s), port.TURN_MAX_S)
-
-    def client(http: HttpClient, its_key: str) -> ChangeNowClient:
-        return ChangeNowClient(http, its_key, budget, private_key=private_key, watch=watching("changenow"))
-
-    if key is not None:
-        root = (url or CHANGENOW_AT).rstrip("/").removesuffix("/v2")
-        # The operator wrote the address: it may well lie in their own network.
-        async with HttpClient(
-            "changenow", root, timeout_s=settings.payouts.changenow_answer_s, allow_private=url is not None
-        ) as http:
-            yield [client(http, key)]
-        return
-    with simulated_changenow(settings) as simulator:
-        async with HttpClient("changenow", "https://changenow.example", transport=simulator) as http:
-            yield [client(http, SIMULATED_KEY), simulator]
-
-
-@contextmanager
-def simulated_changenow(settings: Settings) -> Iterator["ChangeNowSimulator"]:
-    """With the books that it left in the data folder."""
-    from payonce.vendors.changenow.simulator import ChangeNowSimulator
-    from payonce.vendors.simulated import open_simulator
-
-    journal = settings.simulators_dir / "changenow.journal"
-    log.warning("vendor_simulated", vendor="changenow", journal=str(journal), instead="set CHANGENOW_API_KEY")
-    with open_simulator("changenow", journal) as simulator:
-        assert isinstance(simulator, ChangeNowSimulator)
-        yield simulator
-
-
-@asynccontextmanager
-async def open_gateway(settings: Settings, database: Database) -> AsyncIterator[Sequence[object]]:
-    """The client of the card gateway; and, when neither key nor address is set, the simulator behind it."""
-    from payonce.kit.http import HttpClient
-    from payonce.vendors.gateway import port
-    from payonce.vendors.gateway.client import GatewayClient
-
-    billing, key, url = settings.billing, revealed(settings.billing.gateway_api_key), settings.billing.gateway_url
-    if (key is None) != (url is None):
-        named, missing = ("GATEWAY_URL", "GATEWAY_API_KEY")[:: 1 if key is None else -1]
-        raise Invalid(f"{named} is set and {missing} is not; set both, or neither to have the gateway simulated")
-    budget = SharedBudget(database, "gateway", *turns_of(port, billing.gateway_per_s), port.TURN_MAX_S)
-    if key is not None:
-        # The operator wrote the address: it may well lie in their own network.
-        async with HttpClient("gateway", url, timeout_s=billing.gateway_answer_s, allow_private=True) as http:
-            yield [GatewayClient(http, key, budget, watch=watching("gateway"))]
-        return
-    with simulated_gateway(settings) as simulator:
-        async with HttpClient("gateway", "https://gateway.example", transport=simulator) as http:
-            yield [GatewayClient(http, SIMULATED_KEY, budget, watch=watching("gateway")), simulator]
-
-
-@contextmanager
-def simulated_gateway(settings: Settings) -> Iterator["GatewaySimulator"]:
-    """With the books that it left in the data folder."""
-    from payonce.vendors.gateway.simulator import GatewaySimulator
-    from payonce.vendors.simulated import open_simulator
-
-    journal = settings.simulators_dir / "gateway.journal"
-    log.warning("vendor_simulated", vendor="gateway", journal=str(journal), instead="set GATEWAY_URL")
-    with open_simulator("gateway", journal) as simulator:
-        assert isinstance(simulator, GatewaySimulator)
-        yield simulator
-
-
-@asynccontextmanager
-async def telling(simulator: "GatewaySimulator", url: str, secrets: "Sequence[Secret]") -> AsyncIterator[None]:
-    """Meanwhile the simulated gateway posts its webhooks to this address as they come due."""
-    from payonce.kit.http import HttpClient
-
-    async def keep_telling(http: HttpClient) -> None:
-        while True:
-            await simulator.deliver(http, secrets)
-            await asyncio.sleep(TELL_EVERY_S)
-
-    async with HttpClient("gateway-webhooks", url, timeout_s=TELL_TIMEOUT_S, allow_private=True) as http:
-        task = asyncio.create_task(keep_telling(http), name="gateway webhooks")
-        try:
-            yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
 
 @asynccontextmanager

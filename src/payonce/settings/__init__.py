@@ -50,7 +50,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, Vali
 from payonce.kit.outcomes import Invalid
 from payonce.kit.postgres_hosts import hosts_of
 from payonce.settings.access import AccessSettings
-from payonce.settings.billing import BillingSettings, jwt_keys, notification_secrets
+from payonce.settings.billing import BillingSettings
 from payonce.settings.data_folder import KEY_BYTES, default_data_dir, kept, kept_keys
 from payonce.settings.payouts import HOSTPAY_KEY, SIGNING_KEY, PayoutsSettings
 from payonce.settings.references import resolved
@@ -330,9 +330,7 @@ class Settings(BaseModel):
             )  # fmt: skip
             if self.cloud_tasks_project is not None:
                 self.payouts.check_addresses()
-        if any(role.startswith("billing.") for role in roles):
-            jwt_keys(self)
-            notification_secrets(self)
+        self.billing.check_roles(roles, self)
 
     def signing_keys(self) -> "tuple[Secret, ...]":
         """What payouts' webhook and tokens are signed with: the first makes, every one reads."""

@@ -223,10 +223,14 @@ class BillingSettings(BaseModel):
         """Whether the database has the tables of one of billing's roles."""
         return self.database == "both" or role == f"billing.{self.database}"
 
-    def check_database(self, roles: Sequence[str]) -> None:
-        """Refuses a role whose tables are in another database."""
-        for role in roles:
-            if role in PORTS and not self.holds(role):
+    def check_roles(self, roles: Sequence[str], settings: "Settings") -> None:
+        """Refuses a role without its keys, and one whose tables are in another database."""
+        ours = [role for role in roles if role in PORTS]
+        if ours:
+            jwt_keys(settings)
+            notification_secrets(settings)
+        for role in ours:
+            if not self.holds(role):
                 raise Invalid(
                     f"BILLING_DATABASE is {self.database}, so {role} has its tables in another database; run it with "
                     f"the DATABASE_URL of that one and BILLING_DATABASE={role.partition('.')[2]}"

@@ -6,7 +6,8 @@ hour does not end the leases of healthy workers.
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Final, cast
 
 import asyncpg
@@ -19,6 +20,19 @@ HOPS_MAX: Final = 10_000
 """A drain that makes new work due at every hop would otherwise never arrive."""
 
 Drain = Callable[[], Awaitable[object]]
+
+
+@dataclass
+class MovedClock:
+    """The clock of simulated vendors, moved together with the store's."""
+
+    ahead: timedelta = timedelta()
+
+    def __call__(self) -> datetime:
+        return datetime.now(UTC) + self.ahead
+
+    def advance(self, seconds: float) -> None:
+        self.ahead += timedelta(seconds=seconds)
 
 
 class Clock:

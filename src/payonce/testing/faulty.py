@@ -19,6 +19,9 @@ SILENCE_MAX_S: Final = 60.0
 RETRY_AFTER_S: Final = 1
 DIGITS: Final = bytes.maketrans(b"0123456789", b"1234567890")
 
+SLOW_S: Final = 0.1
+LATE_S: Final = 1.0
+
 Event = dict[str, Any]
 
 
@@ -62,7 +65,7 @@ class Faulty:
         plan: Draws,
         *,
         over_sockets: bool = False,
-        slow_s: float = 0.1,
+        slow_s: float = SLOW_S,
         retry_after_s: int = RETRY_AFTER_S,
         late_s: float | None = None,
         wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -196,6 +199,11 @@ class Faulty:
                     pass
         except TimeoutError:
             return
+
+
+def faulty_over_sockets(application: Application, plan: Draws) -> Faulty:
+    """For other processes: late calls land by themselves, and whoever is turned away may come back at once."""
+    return Faulty(application, plan, over_sockets=True, retry_after_s=0, late_s=LATE_S)
 
 
 async def _body(receive: Any) -> bytes:

@@ -15,13 +15,13 @@ import pytest
 
 from payonce.app.process import App
 from payonce.app.registry import all_migrations
-from payonce.app.simulators import OPENING, Manner, StandIns, open_stand_ins
 from payonce.engine.database.migrate import migrate
 from payonce.engine.database.sessions import connect
 from payonce.engine.ledger import Account, balance
 from payonce.http.server import listening
 from payonce.kit.http import HttpClient, Response
 from payonce.services.payouts import ledger
+from payonce.services.payouts.demo.simulators import OPENING, Manner, StandIns, open_stand_ins
 from payonce.services.payouts.model import ETH
 from payonce.settings import load_settings
 from payonce.testing import Clock, ScratchDatabase, Servers

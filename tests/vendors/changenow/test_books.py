@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
 
@@ -17,7 +18,6 @@ from payonce.vendors.changenow.client import ChangeNowClient
 from payonce.vendors.changenow.conduct import Fates
 from payonce.vendors.changenow.port import Exchange, Order, Range, Status, Swap
 from payonce.vendors.changenow.simulator import ChangeNowSimulator
-from payonce.vendors.simulated import open_simulator
 from tests.vendors.changenow.at import ETH_BTC, HOST, TX, AtChangeNow, OpenChangeNow, order
 
 ETH = Decimal("0.05")
@@ -172,8 +172,7 @@ async def test_the_books_and_the_switches_outlive_the_process(tmp_path: Path) ->
         http = HttpClient("changenow", "https://changenow.example", transport=simulator)
         return AtChangeNow(simulator, ChangeNowClient(http, "k"), None, None, http)  # type: ignore[arg-type]
 
-    with open_simulator("changenow", journal) as first:
-        assert isinstance(first, ChangeNowSimulator)
+    with closing(ChangeNowSimulator(journal)) as first:
         at = await with_client(first)
         swap = await paid(at)
         verified = await at.client.create(order(payload="p-2"))
@@ -187,8 +186,7 @@ async def test_the_books_and_the_switches_outlive_the_process(tmp_path: Path) ->
         before = first.books
     with journal.open("ab") as torn:
         torn.write(b'{"event":"created","id":"0')
-    with open_simulator("changenow", journal) as again:
-        assert isinstance(again, ChangeNowSimulator)
+    with closing(ChangeNowSimulator(journal)) as again:
         assert (again.books.entries, again.books.deposits) == (before.entries, before.deposits)
         at = await with_client(again)
         with pytest.raises(Retry, match="answered 503"):

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from payonce.app.resources import open_changenow
 from payonce.engine.database.rate_limits import SharedBudget
 from payonce.engine.monitoring.metrics import REGISTRY
 from payonce.kit.http import HttpClient
 from payonce.kit.outcomes import Invalid, NotSent, Retry
+from payonce.services.payouts.resources import open_changenow
 from payonce.settings import Settings
 from payonce.testing import OpenStage
 from payonce.testing.faults import Fault, Script

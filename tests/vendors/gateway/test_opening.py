@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from payonce.app.resources import open_gateway
-from payonce.app.simulators import open_gateway_stand_in
 from payonce.engine.database.rate_limits import SharedBudget
 from payonce.engine.monitoring.metrics import REGISTRY
 from payonce.kit.http import HttpClient
 from payonce.kit.outcomes import Invalid, NotSent, Retry, Unknown
 from payonce.kit.webhooks import new_secret
+from payonce.services.billing.demo.simulators import open_gateway_stand_in
+from payonce.services.billing.resources import open_gateway
 from payonce.settings import Settings, load_settings
 from payonce.settings.billing import BillingSettings
 from payonce.testing import OpenStage, eventually

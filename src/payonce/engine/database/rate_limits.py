@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import zip_longest
-from typing import Final
+from typing import Any, Final
 
 from payonce.engine.database.connections import Connection, Database
 from payonce.engine.ledger.model import Reads
@@ -63,6 +63,13 @@ class Use:
     """0 while a call may go out at once."""
     held_s: float
     """Left of the rest that the vendor asked for."""
+
+
+def turns_of(port: Any, allowed_per_s: float) -> tuple[float, int]:
+    """Rate and burst of the budget for a key with this allowance: the same shares as the port of the vendor takes of
+    the allowance of most keys."""
+    share = allowed_per_s / port.REQUESTS_PER_S
+    return share * port.BUDGET_PER_S, max(1, int(share * port.BUDGET_BURST))
 
 
 class SharedBudget:

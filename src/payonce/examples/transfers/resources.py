@@ -1,8 +1,9 @@
 """What the handlers need from outside: the clients of the two banks."""
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING
+from contextlib import AsyncExitStack, asynccontextmanager, closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from payonce.engine.database.connections import Database
 from payonce.engine.database.rate_limits import SharedBudget
@@ -10,13 +11,18 @@ from payonce.engine.monitoring.vendor_calls import watching
 from payonce.examples.transfers.policies import VENDOR_TIMEOUT_S
 from payonce.examples.transfers.store import post_opening
 from payonce.kit.log import get_logger
+from payonce.kit.money import Amount, well_known
 from payonce.settings import Settings
 
 if TYPE_CHECKING:
     from payonce.kit.http import HttpClient
+    from payonce.vendors.northbank.simulator import NorthbankSimulator
+    from payonce.vendors.southbank.simulator import SouthbankSimulator
 
 BANK_CALLS_PER_S, BANK_BURST, BANK_WAIT_S = 500.0, 100, 0.4
 """What each of the example's banks allows all our processes together; the wait is part of a call's time-out."""
+OPENING: Final = (Amount(1_000_000, well_known("EUR")), Amount(1_000_000, well_known("JPY")))
+"""What the simulated banks begin with."""
 
 log = get_logger(__name__)
 
@@ -32,8 +38,6 @@ async def open_banks(settings: Settings, database: Database) -> AsyncIterator[Se
         northbank = await stack.enter_async_context(_bank("northbank", settings.northbank_url, settings))
         southbank = await stack.enter_async_context(_bank("southbank", settings.southbank_url, settings))
         if settings.southbank_url is None:
-            from payonce.vendors.simulated import OPENING
-
             async with database.transaction() as connection:
                 await post_opening(connection, OPENING)
         yield [
@@ -55,10 +59,24 @@ async def _bank(name: str, url: str | None, settings: Settings) -> AsyncIterator
         async with HttpClient(name, url, timeout_s=timeout_s, allow_private=True) as http:
             yield http
         return
-    from payonce.vendors.simulated import open_simulator
-
     journal = settings.simulators_dir / f"{name}.journal"
     log.warning("vendor_simulated", vendor=name, journal=str(journal), instead=f"set PAYONCE_{name.upper()}_URL")
-    with open_simulator(name, journal) as simulator:
+    with closing(simulated_bank(name, journal)) as simulator:
         async with HttpClient(name, f"https://{name}.example", timeout_s=timeout_s, transport=simulator) as http:
             yield http
+
+
+def simulated_bank(name: str, journal: Path) -> "NorthbankSimulator | SouthbankSimulator":
+    """Opens its books anew, or as they were left."""
+    from payonce.vendors.northbank.simulator import NorthbankSimulator
+    from payonce.vendors.southbank.simulator import SouthbankSimulator
+
+    if name == "northbank":
+        northbank = NorthbankSimulator(journal)
+        northbank.open_account("house")
+        northbank.open_account("ann", *OPENING)
+        return northbank
+    southbank = SouthbankSimulator(journal)
+    southbank.open_account("house", *OPENING)
+    southbank.open_account("bob")
+    return southbank

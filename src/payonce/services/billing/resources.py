@@ -1,15 +1,18 @@
 """What billing's services need from outside: the card gateway, the way to each other, and what they recognise their
 callers by; and what of them a database holds that is not shared."""
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
 from dataclasses import replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
-from payonce.app.resources import open_gateway
 from payonce.engine.database.connections import Database
+from payonce.engine.database.rate_limits import SharedBudget, turns_of
 from payonce.engine.messages.transaction import Reader
+from payonce.engine.monitoring.vendor_calls import watching
+from payonce.kit.log import get_logger
 from payonce.kit.outcomes import Invalid
 from payonce.service import Forwarding, Service
 from payonce.services.billing import payments, subscriptions
@@ -21,16 +24,25 @@ from payonce.services.billing.signed_requests import SharedSecrets, open_signed_
 from payonce.services.billing.subscriptions.handlers.payments_relay import PaymentsRelay, waiting_for_payments
 from payonce.services.billing.subscriptions.resources import MINUTE_S, subscribing
 from payonce.services.billing.tokens import Tokens
-from payonce.settings import Settings
+from payonce.settings import Settings, revealed
 from payonce.settings.billing import PAYMENTS, PORTS, SUBSCRIPTIONS, jwt_keys, notification_secrets
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from payonce.http.kit.context import Desk
+    from payonce.kit.webhooks import Secret
+    from payonce.vendors.gateway.simulator import GatewaySimulator
 
 LOOPBACK: Final = "127.0.0.1"
+SIMULATED_KEY: Final = "simulated"
+TELL_EVERY_S: Final = 0.2
+TELL_TIMEOUT_S: Final = 5.0
+"""Of one webhook of the simulated gateway, which waits for no slower receiver."""
 EVERYWHERE: Final = frozenset({"", "::", "0.0.0.0"})  # noqa: S104 - where somebody listens, and nobody calls
+
+
+log = get_logger(__name__)
 
 
 def subscriptions_in(service: Service, settings: Settings) -> Service | None:
@@ -99,6 +111,58 @@ async def open_payments(settings: Settings, database: Database) -> AsyncIterator
             Tokens(jwt_keys(settings), RemoteVersions(client), access_s=billing.access_minutes * MINUTE_S),
             SharedSecrets(secrets, settings.webhook_tolerance_s),
         ]  # fmt: skip
+
+
+@asynccontextmanager
+async def open_gateway(settings: Settings, database: Database) -> AsyncIterator[Sequence[object]]:
+    """The client of the card gateway; and, when neither key nor address is set, the simulator behind it."""
+    from payonce.kit.http import HttpClient
+    from payonce.vendors.gateway import port
+    from payonce.vendors.gateway.client import GatewayClient
+
+    billing, key, url = settings.billing, revealed(settings.billing.gateway_api_key), settings.billing.gateway_url
+    if (key is None) != (url is None):
+        named, missing = ("GATEWAY_URL", "GATEWAY_API_KEY")[:: 1 if key is None else -1]
+        raise Invalid(f"{named} is set and {missing} is not; set both, or neither to have the gateway simulated")
+    budget = SharedBudget(database, "gateway", *turns_of(port, billing.gateway_per_s), port.TURN_MAX_S)
+    if key is not None:
+        # The operator wrote the address: it may well lie in their own network.
+        async with HttpClient("gateway", url, timeout_s=billing.gateway_answer_s, allow_private=True) as http:
+            yield [GatewayClient(http, key, budget, watch=watching("gateway"))]
+        return
+    with simulated_gateway(settings) as simulator:
+        async with HttpClient("gateway", "https://gateway.example", transport=simulator) as http:
+            yield [GatewayClient(http, SIMULATED_KEY, budget, watch=watching("gateway")), simulator]
+
+
+@contextmanager
+def simulated_gateway(settings: Settings) -> Iterator["GatewaySimulator"]:
+    """With the books that it left in the data folder."""
+    from payonce.vendors.gateway.simulator import GatewaySimulator
+
+    journal = settings.simulators_dir / "gateway.journal"
+    log.warning("vendor_simulated", vendor="gateway", journal=str(journal), instead="set GATEWAY_URL")
+    with closing(GatewaySimulator(journal)) as simulator:
+        yield simulator
+
+
+@asynccontextmanager
+async def telling(simulator: "GatewaySimulator", url: str, secrets: "Sequence[Secret]") -> AsyncIterator[None]:
+    """Meanwhile the simulated gateway posts its webhooks to this address as they come due."""
+    from payonce.kit.http import HttpClient
+
+    async def keep_telling(http: HttpClient) -> None:
+        while True:
+            await simulator.deliver(http, secrets)
+            await asyncio.sleep(TELL_EVERY_S)
+
+    async with HttpClient("gateway-webhooks", url, timeout_s=TELL_TIMEOUT_S, allow_private=True) as http:
+        task = asyncio.create_task(keep_telling(http), name="gateway webhooks")
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
 
 @asynccontextmanager

@@ -3,13 +3,13 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from payonce.app.resources import open_changenow
 from payonce.engine.database.connections import Database
+from payonce.engine.database.rate_limits import SharedBudget, turns_of
 from payonce.engine.messages.push import Target
 from payonce.engine.messages.transaction import Reader
 from payonce.engine.monitoring.vendor_calls import watching
@@ -22,7 +22,7 @@ from payonce.services.payouts.handlers.wallet import HostWallet
 from payonce.services.payouts.model import ETH
 from payonce.services.payouts.policies import FOLLOW, HOSTPAY, VENDOR_TIMEOUT_S
 from payonce.services.payouts.store import wallet_limits
-from payonce.settings import Settings
+from payonce.settings import Settings, revealed
 
 if TYPE_CHECKING:
     from payonce.kit.webhooks.secrets import Secret
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from payonce.vendors.evm.exchange_bridge import ExchangeBridge
     from payonce.vendors.evm.simulator import ChainSimulator
 
+CHANGENOW_ADDRESS: Final = "https://api.changenow.io"
+SIMULATED_KEY: Final = "simulated"
 CHAIN: Final = "evm"
 """The vendor's name in metrics and on pages."""
 SIMULATED_SECRET: Final = "host"  # noqa: S105 - of a wallet that holds nothing but simulated ether
@@ -90,6 +92,47 @@ async def open_payouts(settings: Settings, database: Database) -> AsyncIterator[
             _terms(settings, address),
             *([] if wallet is None else [HostWallet(wallet, database, process_name())]),
         ]
+
+
+@asynccontextmanager
+async def open_changenow(settings: Settings, database: Database) -> AsyncIterator[Sequence[object]]:
+    """The client of ChangeNOW; and, when neither key nor address is set, the simulator behind it, for the simulated
+    wallet to tell of deposits."""
+    from payonce.kit.http import HttpClient
+    from payonce.vendors.changenow import port
+    from payonce.vendors.changenow.client import ChangeNowClient
+
+    key, private_key = revealed(settings.changenow_api_key), revealed(settings.changenow_private_api_key)
+    url = settings.changenow_url
+    if key is None and url is not None:
+        raise Invalid("CHANGENOW_URL is set and CHANGENOW_API_KEY is not; set both, or neither to have it simulated")
+    budget = SharedBudget(database, "changenow", *turns_of(port, settings.payouts.changenow_per_s), port.TURN_MAX_S)
+
+    def client(http: HttpClient, its_key: str) -> ChangeNowClient:
+        return ChangeNowClient(http, its_key, budget, private_key=private_key, watch=watching("changenow"))
+
+    if key is not None:
+        root = (url or CHANGENOW_ADDRESS).rstrip("/").removesuffix("/v2")
+        # The operator wrote the address: it may well lie in their own network.
+        async with HttpClient(
+            "changenow", root, timeout_s=settings.payouts.changenow_answer_s, allow_private=url is not None
+        ) as http:
+            yield [client(http, key)]
+        return
+    with simulated_changenow(settings) as simulator:
+        async with HttpClient("changenow", "https://changenow.example", transport=simulator) as http:
+            yield [client(http, SIMULATED_KEY), simulator]
+
+
+@contextmanager
+def simulated_changenow(settings: Settings) -> Iterator["ChangeNowSimulator"]:
+    """With the books that it left in the data folder."""
+    from payonce.vendors.changenow.simulator import ChangeNowSimulator
+
+    journal = settings.simulators_dir / "changenow.journal"
+    log.warning("vendor_simulated", vendor="changenow", journal=str(journal), instead="set CHANGENOW_API_KEY")
+    with closing(ChangeNowSimulator(journal)) as simulator:
+        yield simulator
 
 
 def _terms(settings: Settings, host_wallet: str | None = None) -> Terms:

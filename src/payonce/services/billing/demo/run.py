@@ -13,9 +13,9 @@ from payonce.cli.output import table
 
 if TYPE_CHECKING:
     from payonce.app.process import App
-    from payonce.app.simulators import GatewayStandIn
     from payonce.engine.messages.transaction import Reader
     from payonce.services.billing.demo.customers import Customer
+    from payonce.services.billing.demo.simulators import GatewayStandIn
     from payonce.services.billing.demo.verdict import Verdict
     from payonce.settings import Settings
     from payonce.vendors.gateway.outbox import Outbox, Post
@@ -151,11 +151,11 @@ MEANINGS: Final = {
 async def demonstrate(
     settings: "Settings", seed: int, size: int | None, *, customers: int | None = None, months: int = MONTHS
 ) -> Report:
-    from payonce.app.simulators import open_gateway_stand_in
     from payonce.kit.http import HttpClient
     from payonce.services.billing.demo.customer_calls import Desk
     from payonce.services.billing.demo.customers import seeded_customers
     from payonce.services.billing.demo.processes import PAYMENTS, open_fleet
+    from payonce.services.billing.demo.simulators import open_gateway_stand_in
     from payonce.services.billing.demo.verdict import judge
     from payonce.services.billing.demo.work import Work
     from payonce.testing import Clock

@@ -13,10 +13,10 @@ from payonce.cli.output import table
 
 if TYPE_CHECKING:
     from payonce.app.process import Addresses, App
-    from payonce.app.simulators import Manner, StandIns
     from payonce.cli.demo.fleet import Fleet
     from payonce.engine.messages.transaction import Reader
     from payonce.services.payouts.demo.orders import Caller, Order
+    from payonce.services.payouts.demo.simulators import Manner, StandIns
     from payonce.services.payouts.demo.verdict import Verdict
     from payonce.settings import Settings
     from payonce.testing import Clock
@@ -135,10 +135,10 @@ MEANINGS: Final = {
 
 
 async def demonstrate(settings: "Settings", seed: int, size: int | None) -> Report:
-    from payonce.app.simulators import open_stand_ins
     from payonce.kit.http import HttpClient
     from payonce.services.payouts.demo.orders import Caller, seeded_orders
     from payonce.services.payouts.demo.processes import open_fleet
+    from payonce.services.payouts.demo.simulators import open_stand_ins
     from payonce.services.payouts.demo.verdict import judge
     from payonce.testing import Clock
 
@@ -301,7 +301,7 @@ async def _busy(read: "Reader") -> dict[int, int]:
 
 
 def _manner(seed: int) -> "Manner":
-    from payonce.app.simulators import Manner
+    from payonce.services.payouts.demo.simulators import Manner
     from payonce.vendors.changenow.conduct import Fates
     from payonce.vendors.evm.chain import Conditions, Fate
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final
 
-from payonce.app.simulators import OPENING, StandIns
 from payonce.engine.ledger import Account, audit_ledger, balance
 from payonce.engine.messages.transaction import Reader
 from payonce.kit.money import Amount
 from payonce.services.payouts import INVARIANTS
 from payonce.services.payouts import ledger as books
 from payonce.services.payouts.demo.orders import Kind, Order
+from payonce.services.payouts.demo.simulators import OPENING, StandIns
 from payonce.services.payouts.model import ETH, USDT, Hold, State
 from payonce.services.payouts.store.refunds import REFUND_FEE_MAX, REFUND_FEE_SHARE
 from payonce.vendors.changenow.books import Entry, ExchangeBooks

@@ -1,23 +1,20 @@
-"""Stand-ins for what payouts and billing meet outside, on ports of the loopback for other processes."""
+"""The simulated exchange and chain of the demonstration, on ports of the loopback for other processes."""
 
 import secrets
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from payonce.app.resources import telling
 from payonce.kit.http import HttpClient
 from payonce.kit.money import Amount
-from payonce.kit.webhooks import Secret, new_secret
 from payonce.services.payouts.model import ETH
 from payonce.services.payouts.resources import SIMULATED_SECRET
 from payonce.testing.answers import answering
+from payonce.testing.clock import MovedClock
 from payonce.testing.faults import Fault, FaultPlan, Odds
-from payonce.testing.faulty import Faulty
-from payonce.testing.server import serving
+from payonce.testing.faulty import Faulty, faulty_over_sockets
 from payonce.vendors.changenow.books import Pace
 from payonce.vendors.changenow.conduct import Fates
 from payonce.vendors.changenow.simulator import ChangeNowSimulator
@@ -25,34 +22,13 @@ from payonce.vendors.evm.chain import OUTSIDE, Chain, Conditions, Mined
 from payonce.vendors.evm.exchange_bridge import ExchangeBridge
 from payonce.vendors.evm.simulated_key import SimulatedKey
 from payonce.vendors.evm.simulator import ChainSimulator
-from payonce.vendors.gateway.outbox import Post
-from payonce.vendors.gateway.simulator import GatewaySimulator
 
 OPENING: Final = Amount.from_decimal("100000", ETH)
 """Enough for every payout that is stood in for."""
 BLOCK_S: Final = 12.0
-SLOW_S: Final = 0.1
-REST_S: Final = 0
-"""What an exchange asks for that turns a call away by chance, not because of too many."""
-LATE_S: Final = 1.0
 SILENT: Final = (Fault.TIMEOUT_BEFORE, Fault.TIMEOUT_AFTER)
 """The chain's node hangs up instead: its client learns the same, sooner."""
 KEY_BYTES: Final = 32
-GATEWAY_TIMEOUT_S: Final = 1.0
-"""What a gateway that keeps silent costs whoever asked it."""
-
-
-@dataclass
-class MovedClock:
-    """The world's clock, moved together with the store's."""
-
-    ahead: timedelta = timedelta()
-
-    def __call__(self) -> datetime:
-        return datetime.now(UTC) + self.ahead
-
-    def advance(self, seconds: float) -> None:
-        self.ahead += timedelta(seconds=seconds)
 
 
 @dataclass(frozen=True)
@@ -124,11 +100,9 @@ async def open_stand_ins(manner: Manner) -> AsyncIterator[StandIns]:
 
         node = ChainSimulator(chain, watcher=hear)
         doors = [
-            Faulty(changenow, _plan(manner.seed, manner.exchange_faults), over_sockets=True, slow_s=SLOW_S,
-                   retry_after_s=REST_S, late_s=LATE_S),
-            Faulty(node, _plan(manner.seed + 1, manner.chain_faults, *SILENT), over_sockets=True, slow_s=SLOW_S,
-                   retry_after_s=REST_S, late_s=LATE_S),
-        ]  # fmt: skip
+            faulty_over_sockets(changenow, _plan(manner.seed, manner.exchange_faults)),
+            faulty_over_sockets(node, _plan(manner.seed + 1, manner.chain_faults, *SILENT)),
+        ]
         exchange_url = await stack.enter_async_context(answering(doors[0] if manner.exchange_faults else changenow))
         chain_url = await stack.enter_async_context(answering(doors[1] if manner.chain_faults else node))
         environment = {
@@ -137,50 +111,6 @@ async def open_stand_ins(manner: Manner) -> AsyncIterator[StandIns]:
             "TPS_HOSTPAY_SIGNING_KEY": secrets.token_hex(KEY_BYTES),
         }  # fmt: skip
         yield StandIns(changenow, chain, node, bridge, clock, wallet, doors, environment)
-
-
-@dataclass(frozen=True)
-class GatewayStandIn:
-    simulator: GatewaySimulator
-    clock: MovedClock
-    door: Faulty
-    environment: dict[str, str]
-    """Where processes of billing find it, and with which key and secret."""
-    secret: Secret
-
-    def telling(self, url: str) -> AbstractAsyncContextManager[None]:
-        """Meanwhile it posts its webhooks there, for whoever has an address only when this one is known."""
-        return telling(self.simulator, url, [self.secret])
-
-    async def deliver(self) -> None:
-        """Orders that are still under way land now, so that they are seen."""
-        await self.door.close()
-
-    def faults(self) -> dict[str, int]:
-        return {fault.value: self.door.enacted[fault] for fault in Fault if self.door.enacted[fault]}
-
-
-@asynccontextmanager
-async def open_gateway_stand_in(
-    seed: int = 1, faults: float = 0.0, *, webhooks_to: str | None = None, post: Post | None = None
-) -> AsyncIterator[GatewayStandIn]:
-    """The card gateway, of whose calls this share goes wrong. It posts webhooks, if anywhere, to `webhooks_to`."""
-    clock, secret = MovedClock(), new_secret()
-    simulator = GatewaySimulator(clock=clock, seed=seed, post=post, limit_per_s=None)
-    quiet = {route: Odds(0.0) for route in ("GET /simulator", "POST /simulator", "POST /v1/tokens")}
-    # A wrong figure in the statement cannot be told from a true one; everywhere else the client notices.
-    listed = {"GET /v1/balance_transactions": Odds(faults).without(Fault.WRONG_ANSWER)}
-    door = Faulty(simulator, FaultPlan(seed, faults, routes=quiet | listed), over_sockets=True, slow_s=SLOW_S,
-                  retry_after_s=REST_S, late_s=LATE_S)  # fmt: skip
-    async with AsyncExitStack() as stack:
-        url = await stack.enter_async_context(serving(door if faults else simulator))
-        if webhooks_to is not None:
-            await stack.enter_async_context(telling(simulator, webhooks_to, [secret]))
-        environment = {
-            "GATEWAY_API_KEY": "stand-in", "GATEWAY_URL": url, "GATEWAY_WEBHOOK_SECRET": secret.reveal(),
-            "GATEWAY_TIMEOUT_S": str(GATEWAY_TIMEOUT_S), "GATEWAY_REQUESTS_PER_S": "10000",
-        }  # fmt: skip
-        yield GatewayStandIn(simulator, clock, door, environment, secret)
 
 
 def _plan(seed: int, share: float, *spared: Fault) -> FaultPlan:
