@@ -1,0 +1,136 @@
+"""The platform knows no service and no vendor by name: adding or removing one touches its folder and the registry."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[2] / "src" / "payonce"
+OWNERS = ("services", "vendors")
+"""Each of their folders is one service, or one vendor."""
+REGISTRY = "app/registry.py"
+REGISTERED = re.compile(r'^    "payonce\.services\.\w+",\n', re.MULTILINE)
+HTTP_WORDS = re.compile(r"bad[ _]gateway|gateway[ _]timeout", re.IGNORECASE)
+
+# Only ever shorter: what is listed here waits to move into the service or the vendor that it names.
+STILL_NAMING = frozenset(
+    [
+        "cli/application.py",
+        "cli/crash.py",
+        "cli/demo/banks.py",
+        "cli/demo/command.py",
+        "cli/demo/transfers.py",
+        "cli/demo/verdict.py",
+        "cli/freeze.py",
+        "cli/limits.py",
+        "cli/output.py",
+        "cli/pushed_queues.py",
+        "cli/serve.py",
+        "cli/simulators.py",
+        "cli/trace.py",
+        "console/page.py",
+        "console/pages/__init__.py",
+        "console/pages/approvals.py",
+        "console/pages/vendors.py",
+        "console/templates/billing_absent.html",
+        "console/templates/billing_credit.html",
+        "console/templates/billing_customer.html",
+        "console/templates/billing_customers.html",
+        "console/templates/billing_deliveries.html",
+        "console/templates/billing_delivery.html",
+        "console/templates/billing_dunning.html",
+        "console/templates/billing_figures.html",
+        "console/templates/billing_invoice.html",
+        "console/templates/billing_invoices.html",
+        "console/templates/billing_rows.html",
+        "console/templates/billing_subscription.html",
+        "console/templates/layout.html",
+        "console/templates/macros.html",
+        "console/templates/payout.html",
+        "console/templates/payouts.html",
+        "console/templates/payouts_absent.html",
+        "console/templates/payouts_days.html",
+        "console/templates/payouts_waiting.html",
+        "settings/__init__.py",
+        "settings/billing.py",
+        "settings/payouts.py",
+    ]
+)
+
+
+def names() -> list[str]:
+    """By their folders, so that a new one is guarded from its first day; `payouts` is named by `payout` as well."""
+    folders = [folder for owner in OWNERS for folder in (SOURCE / owner).iterdir() if (folder / "__init__.py").exists()]
+    return sorted(folder.name.removesuffix("s") for folder in folders)
+
+
+def named_in(path: str, text: str) -> list[str]:
+    """What a file of the platform names that it must not know, in its path or its text."""
+    read = HTTP_WORDS.sub("", f"{path}\n{REGISTERED.sub('', text) if path == REGISTRY else text}").lower()
+    return [name for name in names() if name in read]
+
+
+def platform_files() -> Iterator[Path]:
+    """Everything but services, vendors and examples; what vendors share is the platform's."""
+    for path in sorted(SOURCE.rglob("*")):
+        room, *below = path.relative_to(SOURCE).parts
+        owned = room == "examples" or (room in OWNERS and len(below) > 1)
+        if path.is_file() and path.suffix != ".pyc" and not owned:
+            yield path
+
+
+def naming() -> dict[str, list[str]]:
+    found = {}
+    for path in platform_files():
+        relative = path.relative_to(SOURCE).as_posix()
+        if named := named_in(relative, path.read_text(encoding="utf-8", errors="replace")):
+            found[relative] = named
+    return found
+
+
+def test_no_file_of_the_platform_names_a_service_or_a_vendor() -> None:
+    assert {path: named for path, named in naming().items() if path not in STILL_NAMING} == {}
+
+
+def test_every_exception_is_still_needed() -> None:
+    assert sorted(STILL_NAMING - naming().keys()) == [], "take these out of STILL_NAMING"
+
+
+def test_only_settings_commands_and_pages_are_exceptions() -> None:
+    assert {path.partition("/")[0] for path in STILL_NAMING} <= {"settings", "cli", "console"}
+
+
+def test_the_names_are_those_of_the_folders() -> None:
+    assert {"billing", "payout", "changenow", "gateway"} <= set(names())
+    assert {"app/registry.py", "service.py", "vendors/books.py"} <= {
+        path.relative_to(SOURCE).as_posix() for path in platform_files()
+    }
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("engine/x.py", "from payonce.services.billing import SERVICE"),
+        ("kit/x.py", '"""Such as a payout."""'),
+        ("http/x.py", "class ChangeNowClient: ..."),
+        ("vendors/x.py", "GATEWAY_URL"),
+        ("console/templates/payouts.html", "<p></p>"),
+        ("service.py", '    "payonce.services.billing",\n'),
+        (REGISTRY, 'BUILT_IN = (\n    "payonce.services.billing",\n)\nif name == "billing": ...\n'),
+    ],
+)
+def test_a_planted_name_is_found(path: str, text: str) -> None:
+    assert named_in(path, text)
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        (REGISTRY, 'BUILT_IN = (\n    "payonce.services.billing",\n    "payonce.services.payouts",\n)\n'),
+        ("http/x.py", "HTTPStatus.BAD_GATEWAY, b'bad gateway', HTTPStatus.GATEWAY_TIMEOUT"),
+        ("engine/x.py", "transfers, orders and banks"),
+    ],
+)
+def test_what_the_platform_may_say_passes(path: str, text: str) -> None:
+    assert named_in(path, text) == []
