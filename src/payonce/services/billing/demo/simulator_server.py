@@ -3,10 +3,10 @@
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from payonce.app.resources import SIMULATED_KEY, simulated_gateway, telling
 from payonce.kit.http import Unsendable, parse_url
 from payonce.kit.outcomes import Invalid
 from payonce.service import Served
+from payonce.services.billing.resources import SIMULATED_KEY, simulated_gateway, telling
 from payonce.settings import Settings
 from payonce.testing.server import serving
 

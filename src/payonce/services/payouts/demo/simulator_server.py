@@ -3,9 +3,8 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from payonce.app.resources import SIMULATED_KEY, simulated_changenow
 from payonce.service import Served
-from payonce.services.payouts.resources import simulated_chain
+from payonce.services.payouts.resources import SIMULATED_KEY, simulated_chain, simulated_changenow
 from payonce.settings import Settings
 from payonce.testing.server import serving
 
