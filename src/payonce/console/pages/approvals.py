@@ -1,6 +1,6 @@
 """Approvals: what was asked by one person and waits for a second one, and above which amounts that is so."""
 
-from typing import Any, Final
+from typing import Final
 
 from starlette.responses import Response
 
@@ -46,7 +46,7 @@ async def one_approval(visit: Visit) -> Response:
     approval = await approval_of(visit.desk.read, _number(visit))
     return visit.page(
         "approval.html", f"Approval {approval.id}", approval=approval, argument=loads_exact(approval.argument),
-        subject=_subject(approval), own=same_person(visit.person.name, approval.asked_by),
+        subject=_subject(visit, approval), own=same_person(visit.person.name, approval.asked_by),
     )  # fmt: skip
 
 
@@ -104,28 +104,13 @@ def _number(visit: Visit) -> int:
     return number
 
 
-def _subject(approval: Approval) -> dict[str, Any] | None:
-    """Where to look at what it is about."""
-    argument = loads_exact(approval.argument)
-    match approval.action:
-        case "answer review":
-            return {"text": "The effect", "href": link(f"/effects/{approval.subject}")}
-        case "write off":
-            return {"text": "The item in suspense", "href": link(f"/reconcile/{approval.subject}")}
-        case "decide payout":
-            return {"text": "The payout", "href": link(f"/payouts/{approval.subject}")}
-        case "pay above limit":
-            # Asked by an earlier version, it is about a swap, whose name begins with that of the payout.
-            return {"text": "The payout", "href": link(f"/payouts/{approval.subject.partition('/')[0]}")}
-        case "decide subscription":
-            return {"text": "The subscription", "href": link(f"/billing/subscriptions/{approval.subject}")}
-        case "refund charge":
-            return {"text": "The charge", "href": link("/billing/invoices", reference=approval.subject)}
-        case "change wallet limit":
-            return {"text": "The wallet", "href": link("/vendors")}
-        case "redrive" if "queue" in argument:
-            return {"text": "The parked messages", "href": link(f"/queues/{argument['queue']}", state="parked")}
-    return None
+def _subject(visit: Visit, approval: Approval) -> dict[str, str] | None:
+    """Where to look at what it is about; None when its action has no page, or is not known to this process."""
+    action = visit.desk.actions.get(approval.action)
+    if action is None or action.link is None:
+        return None
+    found = action.link(approval.subject)
+    return {"text": found.text, "href": link(found.path, **found.query)}
 
 
 PAGE = Page(

@@ -24,6 +24,7 @@ from payonce.engine.controls.approvals import (
     Actions,
     Approval,
     Done,
+    Link,
     Preview,
     Verdict,
     Weighed,
@@ -58,7 +59,7 @@ CHECKS = (check_freezes, check_limits)
 """What a worker asks in every intent transaction. Freezes first: their lock must be taken before any row of a limit."""
 
 __all__ = [
-    "CHECKS", "Action", "Actions", "Approval", "Chosen", "Done", "Freeze", "Limit", "Preview", "Redrive",
+    "CHECKS", "Action", "Actions", "Approval", "Chosen", "Done", "Freeze", "Limit", "Link", "Preview", "Redrive",
     "ReviewAnswer", "Threshold", "ThresholdChange", "UnderWay", "Used", "Verdict", "Weighed", "WriteOff",
     "amounts_of", "answering", "approval_of", "approvals", "ask", "asker_of", "bounding", "check_asset",
     "check_freezes", "check_limits", "chosen_of", "deny", "freeze", "freeze_of", "freezes", "grant", "ids_of",

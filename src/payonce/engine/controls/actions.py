@@ -4,12 +4,12 @@ letting more happen without one."""
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import msgspec
 
-from payonce.engine.controls.approvals import Action, Weighed
+from payonce.engine.controls.approvals import Action, Link, Weighed
 from payonce.engine.controls.thresholds import locked_threshold, remove_threshold, set_threshold, thresholds
 from payonce.engine.effects.review import Answer, answer_review
 from payonce.engine.effects.wakeup import wake_message
@@ -21,6 +21,9 @@ from payonce.engine.messages.transaction import Reader, Tx
 from payonce.engine.reconcile.suspense import describe, item_of, write_off
 from payonce.kit.money import Amount, Asset
 from payonce.kit.outcomes import Invalid, Stale
+
+IN_BATCHES: Final = " in batches"
+"""Ends the subject of a redrive of more messages than one transaction changes; otherwise a fingerprint does."""
 
 
 class ReviewAnswer(msgspec.Struct, frozen=True):
@@ -82,7 +85,11 @@ def answering(_: Admin) -> Action[ReviewAnswer]:
         return {"effect": answered.effect_id, "state": answered.state, "message": answered.message_id,
                 "redriven": woken is not None, "gone": not await tx.fetchval(lives, answered.message_id)}  # fmt: skip
 
-    return Action("answer review", ReviewAnswer, _weigh_answer, execute)
+    return Action("answer review", ReviewAnswer, _weigh_answer, execute, _effect)
+
+
+def _effect(subject: str) -> Link:
+    return Link("The effect", f"/effects/{subject}")
 
 
 def what_follows(answered: Mapping[str, Any]) -> str:
@@ -124,14 +131,19 @@ def redriving(admin: Admin) -> Action[Redrive]:
         tx.sent_to.add(asked.queue)
         return {"queue": asked.queue, "redriven": redriven}
 
-    return Action("redrive", Redrive, weigh, execute)
+    return Action("redrive", Redrive, weigh, execute, _parked_messages)
+
+
+def _parked_messages(subject: str) -> Link:
+    queue = subject.removesuffix(IN_BATCHES) if subject.endswith(IN_BATCHES) else subject.rpartition(" ")[0]
+    return Link("The parked messages", f"/queues/{queue}", {"state": State.PARKED})
 
 
 async def _weigh_in_batches(tx: Tx, asked: Redrive) -> Weighed:
     """What so many move is not added up: where a second person is asked at all, one is asked here."""
     text = f"redrive {asked.count:,} parked messages of {asked.queue} in batches; what they move is not added up"
     because = f"{asked.count:,} messages are more than anybody looks at" if await thresholds(tx) else ""
-    return Weighed(f"{asked.queue} in batches", text, [], asked.count, because)
+    return Weighed(f"{asked.queue}{IN_BATCHES}", text, [], asked.count, because)
 
 
 def writing_off(_: Admin) -> Action[WriteOff]:
@@ -139,7 +151,7 @@ def writing_off(_: Admin) -> Action[WriteOff]:
         item = await write_off(tx, given.item_id, given.account, by, given.note)
         return {"written_off": item.id, "amount": str(item.amount), "account": given.account}
 
-    return Action("write off", WriteOff, _weigh_write_off, execute)
+    return Action("write off", WriteOff, _weigh_write_off, execute, _item_in_suspense)
 
 
 def bounding(_: Admin) -> Action[ThresholdChange]:
@@ -250,6 +262,10 @@ async def _weigh_answer(tx: Tx, given: ReviewAnswer) -> Weighed:
         amounts = [Amount(int(row["amount_minor"]), Asset(row["asset"], row["exponent"]))]
     label = f"{row['kind']} {row['key']}:{row['generation']}"
     return Weighed(str(given.effect_id), f"answer {given.answer} for {label}{_listed(amounts)}", amounts)
+
+
+def _item_in_suspense(subject: str) -> Link:
+    return Link("The item in suspense", f"/reconcile/{subject}")
 
 
 async def _weigh_write_off(tx: Tx, given: WriteOff) -> Weighed:

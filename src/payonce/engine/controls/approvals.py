@@ -5,7 +5,7 @@ asked and is carried out in the transaction that decides, or not at all.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final, Generic, TypeVar
@@ -55,6 +55,16 @@ class Weighed:
 
 
 @dataclass(frozen=True)
+class Link:
+    """Where a person looks at what an approval is about."""
+
+    text: str
+    path: str
+    """Of a console page, without the console's root."""
+    query: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Action(Generic[Argument]):
     name: str
     argument_type: type[Argument]
@@ -62,6 +72,8 @@ class Action(Generic[Argument]):
     execute: Callable[[Tx, Argument, str], Awaitable[Any]]
     """Does it, in the name of whoever asked and agreed; what it answers is kept as JSON. Raises Stale or Invalid when
     what it was asked for is no longer so."""
+    link: Callable[[str], Link] | None = None
+    """The page of a subject of this action; None: it has none."""
 
 
 def asker_of(by: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from payonce.engine.audit import note
-from payonce.engine.controls import Action, Weighed
+from payonce.engine.controls import Action, Link, Weighed
 from payonce.engine.messages.ports import Admin
 from payonce.engine.messages.transaction import Tx
 from payonce.kit.money import Amount
@@ -36,7 +36,11 @@ class GiveBack(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def giving_back(_: Admin) -> Action[GiveBack]:
-    return Action(ACTION, GiveBack, _weigh, _execute)
+    return Action(ACTION, GiveBack, _weigh, _execute, _page)
+
+
+def _page(transaction_id: str) -> Link:
+    return Link("The charge", "/billing/invoices", {"reference": transaction_id})
 
 
 async def resend(tx: Tx, event_id: str, by: str, why: str) -> None:

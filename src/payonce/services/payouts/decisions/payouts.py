@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from payonce.engine.controls import Action, Weighed, asker_of
+from payonce.engine.controls import Action, Link, Weighed, asker_of
 from payonce.engine.messages.ports import Admin
 from payonce.engine.messages.transaction import Tx
 from payonce.kit.outcomes import Invalid, Retry, Stale
@@ -72,7 +72,11 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def deciding(_: Admin) -> Action[Decision]:
-    return Action(ACTION, Decision, _weigh, _execute)
+    return Action(ACTION, Decision, _weigh, _execute, _page)
+
+
+def _page(payout_id: str) -> Link:
+    return Link("The payout", f"/payouts/{payout_id}")
 
 
 async def _weigh(tx: Tx, asked: Decision) -> Weighed:

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import msgspec
 
-from payonce.engine.controls import Action, Weighed
+from payonce.engine.controls import Action, Link, Weighed
 from payonce.engine.messages.ports import Admin
 from payonce.engine.messages.transaction import Reader, Tx
 from payonce.kit.money import Amount
@@ -31,7 +31,7 @@ class LimitChange(msgspec.Struct, frozen=True):
 
 
 def limiting(_: Admin) -> Action[LimitChange]:
-    return Action(ACTION, LimitChange, _weigh, _execute)
+    return Action(ACTION, LimitChange, _weigh, _execute, lambda _: Link("The wallet", "/vendors"))
 
 
 async def limit_change(

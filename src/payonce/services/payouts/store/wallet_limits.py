@@ -5,7 +5,7 @@ from typing import Any, Final
 import msgspec
 
 from payonce.engine.audit import Severity, note
-from payonce.engine.controls import Action, Weighed, ask, withdraw
+from payonce.engine.controls import Action, Link, Weighed, ask, withdraw
 from payonce.engine.messages.ports import Admin
 from payonce.engine.messages.transaction import Reader, Tx
 from payonce.kit.money import Amount, Asset
@@ -212,7 +212,12 @@ async def _asker(tx: Tx, swap: Swap) -> str:
     return found or ASKER
 
 
-_ACTION: Final = Action(ACTION, LargePayment, _weigh, _execute)
+def _page(subject: str) -> Link:
+    """Asked by an earlier version, it is about a swap, whose name begins with that of the payout."""
+    return Link("The payout", f"/payouts/{subject.partition('/')[0]}")
+
+
+_ACTION: Final = Action(ACTION, LargePayment, _weigh, _execute, _page)
 
 
 def _limit(row: Any, asset: Asset) -> WalletLimit:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from payonce.engine.controls import Action, Weighed
+from payonce.engine.controls import Action, Link, Weighed
 from payonce.engine.messages.ports import Admin
 from payonce.engine.messages.transaction import Tx
 from payonce.kit.outcomes import Invalid, Stale
@@ -50,7 +50,11 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def deciding(_: Admin) -> Action[Decision]:
-    return Action(ACTION, Decision, _weigh, _execute)
+    return Action(ACTION, Decision, _weigh, _execute, _page)
+
+
+def _page(subscription_id: str) -> Link:
+    return Link("The subscription", f"/billing/subscriptions/{subscription_id}")
 
 
 def open_verdicts(seen: Seen, owed: Bill | None) -> list[Verdict]:
