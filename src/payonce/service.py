@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
     from typer import Typer
 
+    from payonce.console.page import ServicePages
     from payonce.http.kit.context import Desk
     from payonce.testing.crash import Ablation, Backend, Scenario
 
@@ -162,6 +163,9 @@ class Service:
     """Its objects by whatever a person holds of them, for the console's search and for the links of a trace."""
     attention: Attentive | None = None
     """Its objects that wait for a person, for the console's first page."""
+    console: Callable[[], "ServicePages"] | None = None
+    """Its pages in the console, also of one whose tables are in another database; built when a process listens. Of a
+    service that is deployed in several parts, one part has the pages of all."""
     audits: Sequence[Audit] = ()
     """What `payonce audit run` checks beyond queries, such as a vendor's books against ours."""
     actions: Sequence[Callable[[Admin], Action[Any]]] = ()

@@ -9,7 +9,6 @@ from urllib.parse import quote
 import pytest
 from playwright.async_api import Browser, expect
 
-from payonce.console.pages import PAGES
 from payonce.engine.controls import Approval, ReviewAnswer, answering, ask, freeze, set_limit, set_threshold
 from payonce.engine.effects import Answer
 from payonce.engine.effects.queries import shown
@@ -18,6 +17,7 @@ from payonce.testing import OpenStage
 from tests.browser.chromium import NARROW, WIDE, overflow_px
 from tests.browser.conftest import OpenServed, Served
 from tests.browser.scenes import Scene, open_scene
+from tests.console.visitor import every_page
 
 EUR = well_known("EUR")
 LONG = "x" * 190
@@ -30,7 +30,7 @@ PAGE_LIMIT_S = 30.0
 def plain_paths() -> list[str]:
     return [
         route.path
-        for page in PAGES
+        for page in every_page()
         for route in page.routes
         if route.method == "GET" and "{" not in route.path and route.path != "/live"
     ]

@@ -5,10 +5,9 @@ from urllib.parse import quote
 
 import pytest
 
-from payonce.console.pages import PAGES
 from payonce.testing import OpenStage
 from tests.console.scene import POLICY, park
-from tests.console.visitor import console, visiting
+from tests.console.visitor import console, every_page, visiting
 
 ODD = (
     "", " ", "\x00", "'", '"><b>', "%", "\\", "-1", "0", "1e309", "NaN", "9" * 40, "null", "{}", "[]", "true", "é",
@@ -29,7 +28,7 @@ async def test_no_input_makes_an_error_of_ours(stage: OpenStage, seed: int) -> N
         [message_id] = await park(s)
         token = (await visitor.get("/queues")).field("csrf")
         known = {"queue": POLICY.queue, "id": str(message_id)}
-        routes = [route for page in PAGES for route in page.routes if route.path != "/live"]
+        routes = [route for page in every_page() for route in page.routes if route.path != "/live"]
         for _ in range(REQUESTS):
             route = chance.choice(routes)
             given = {name: chance.choice(ODD) for name in chance.sample(NAMES, chance.randint(0, 4))}

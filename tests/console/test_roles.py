@@ -8,11 +8,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from payonce.console.page import PageRoute, Visit
-from payonce.console.pages import PAGES
 from payonce.engine.operators import Role
 from payonce.testing import OpenStage
 from tests.ablations import Ablations, cases, missed, patched
-from tests.console.visitor import Visitor, console, give_login, visiting
+from tests.console.visitor import Visitor, console, every_page, give_login, visiting
 
 CHANGED = """
     select (select count(*) from payonce.audit_log), (select count(*) from payonce.freezes),
@@ -26,7 +25,7 @@ Changes = Callable[[], Awaitable[object]]
 
 
 def forms() -> Iterator[PageRoute]:
-    for page in PAGES:
+    for page in every_page():
         yield from (route for route in page.routes if route.method == "POST")
 
 
@@ -101,7 +100,7 @@ async def test_a_stranger_is_led_to_the_login_whatever_they_send(stage: OpenStag
 
 async def test_every_page_is_open_to_a_viewer_and_shows_them_no_form_they_may_not_send(stage: OpenStage) -> None:
     async with people(stage) as (known, _, _):
-        for page in PAGES:
+        for page in every_page():
             # The stream has no form, and no end that a test would wait for.
             pages = (each for each in page.routes if each.method == "GET" and "{" not in each.path)
             for route in (each for each in pages if each.path != "/live"):

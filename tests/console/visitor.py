@@ -13,10 +13,12 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from yarl import URL
 
-from payonce.app.registry import SERVICES
+from payonce.app.registry import SERVICES, service_pages
 from payonce.console import mount
 from payonce.console.cookies import TICKET
 from payonce.console.mount import CONSOLE
+from payonce.console.page import Page
+from payonce.console.pages import PAGES
 from payonce.console.ticket import Ticket
 from payonce.engine import controls
 from payonce.engine.controls import Action, Actions
@@ -32,6 +34,11 @@ from payonce.testing.server import serving
 
 TOKEN = "the-token-of-the-link"
 PASSWORD = "correct horse battery"
+
+
+def every_page() -> list[Page]:
+    """Those of the services, and the platform's."""
+    return [*(page for each in service_pages().values() for page in each.pages), *PAGES]
 
 
 @dataclass(frozen=True)
@@ -149,7 +156,7 @@ async def console(
 ) -> AsyncIterator[str]:
     """The console as a process that listens at `host`, and knows these actions too, would serve it."""
     desk = StageDesk(stage, asyncio.Event(), also, resources, elsewhere)
-    routes = [Mount(CONSOLE, mount.console(desk, host, lambda: TOKEN, keep_s=0.0)), *mount.ways_in()]
+    routes = [Mount(CONSOLE, mount.console(desk, host, lambda: TOKEN, service_pages, keep_s=0.0)), *mount.ways_in()]
     async with serving(Starlette(routes=routes)) as address:
         try:
             yield address

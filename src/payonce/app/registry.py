@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from payonce.app import ENTRY_POINTS
 from payonce.app.assembly import roles_of, scopes_of, services_in
@@ -22,6 +22,9 @@ from payonce.http.kit.scopes import ScopeCatalogue
 from payonce.kit.outcomes import Invalid
 from payonce.service import Service
 from payonce.settings import Settings
+
+if TYPE_CHECKING:
+    from payonce.console.page import ServicePages
 
 BUILT_IN: Final = (
     "payonce.examples.tally",
@@ -66,6 +69,11 @@ PLATFORM_ACTIONS: Final[Sequence[Callable[[Admin], controls.Action[Any]]]] = (
 def actions() -> list[Callable[[Admin], controls.Action[Any]]]:
     """What may need a second person."""
     return [*PLATFORM_ACTIONS, *(action for service in SERVICES for action in service.actions)]
+
+
+def service_pages() -> dict[str, "ServicePages"]:
+    """What each service adds to the console, by its name."""
+    return {service.name: service.console() for service in SERVICES if service.console is not None}
 
 
 def scope_catalogue() -> ScopeCatalogue:

@@ -16,7 +16,7 @@ from payonce.console.cache import Board
 from payonce.console.context import Desk
 from payonce.console.cookies import TICKET, VISIT, Cookies
 from payonce.console.links import ROOT, link
-from payonce.console.page import Page, PageRoute, Visit
+from payonce.console.page import PageRoute, Site, Visit
 from payonce.console.ticket import PARAMETER, TICKET_KEPT_S, Ticket
 from payonce.engine.operators import LOCAL_OPERATOR, Person, standing
 
@@ -58,11 +58,11 @@ def is_loopback(host: str) -> bool:
 class Door:
     """Stands before every route of every page."""
 
-    def __init__(self, desk: Desk, host: str, pages: tuple[Page, ...], keep_s: float, ticket: Ticket) -> None:
+    def __init__(self, desk: Desk, host: str, site: Site, keep_s: float, ticket: Ticket) -> None:
         self._desk = desk
         self._board = Board(desk, keep_s)
         self._loopback = is_loopback(host)
-        self._pages = pages
+        self._site = site
         self._ticket = ticket
 
     def guarding(self, routes: Mapping[str, PageRoute]) -> Callable[[Request], "object"]:
@@ -107,7 +107,7 @@ class Door:
         csrf = cookies.csrf(logged_in=not local)
         glance = await self._board.glance()
         visit = Visit(
-            self._desk, request, person, known.now, csrf, cookies, local, glance, self._board, FormData(), self._pages
+            self._desk, request, person, known.now, csrf, cookies, local, glance, self._board, self._site
         )  # fmt: skip
         # Before anything of the request is judged: the page that refuses it has the navigation then.
         setattr(request.state, _VISIT, visit)

@@ -1,8 +1,8 @@
 """How a process serves the console, also where its extra is not installed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -13,19 +13,25 @@ from starlette.types import ASGIApp
 from payonce.console.context import Desk
 from payonce.console.links import ROOT as CONSOLE
 
+if TYPE_CHECKING:
+    from payonce.console.page import ServicePages
+
 __all__ = ["CONSOLE", "console", "ways_in"]
 
 NEEDED: Final = ("jinja2", "python_multipart")
 
 
-def console(desk: Desk, host: str, token: Callable[[], str], **options: Any) -> ASGIApp:
+def console(
+    desk: Desk, host: str, token: Callable[[], str], services: Callable[[], Mapping[str, "ServicePages"]],
+    **options: Any,
+) -> ASGIApp:  # fmt: skip
     """To be mounted at CONSOLE. `host` is where the process listens; `token` is what its link carries while nobody has
-    a login."""
+    a login; `services` returns what each service adds, by its name."""
     if any(find_spec(name) is None for name in NEEDED):
         return Starlette(routes=[Route("/{rest:path}", _missing)])
     from payonce.console.site import build_console
 
-    return build_console(desk, host, token, **options)
+    return build_console(desk, host, token, services(), **options)
 
 
 def ways_in() -> list[BaseRoute]:

@@ -1,10 +1,12 @@
 """What a page is made of: routes that name the role they need, and the visit that their handlers are given."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Final, Literal
 
+from jinja2 import Environment
 from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -14,12 +16,14 @@ from payonce.console.context import Desk
 from payonce.console.cookies import NOTICE, Cookies
 from payonce.console.links import ROOT, link
 from payonce.console.summary import Glance
-from payonce.console.templating import ENVIRONMENT
+from payonce.console.templating import environment_with
 from payonce.engine.operators import Person, Role
 
 NOTICE_MAX_LENGTH: Final = 600
 
-Group = Literal["Now", "Work", "Money", "Billing", "Record"]
+FIRST_GROUPS: Final = ("Now", "Work", "Money")
+LAST_GROUP: Final = "Record"
+"""Groups of the navigation. Groups of services stand between them."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +41,69 @@ class Page:
     title: str
     path: str
     routes: tuple[PageRoute, ...]
-    group: Group | None = None
+    group: str | None = None
     badge: str | None = None
     """The name of the count in `Alerts` that is shown beside its title."""
+
+
+@dataclass(frozen=True)
+class VendorSection:
+    """A part of the page of vendors."""
+
+    load: Callable[["Visit"], Awaitable[Mapping[str, Any] | None]]
+    """What its templates show as `section`; None where there is nothing to show."""
+    template: str
+    """Renewed while the page is open."""
+    form: str | None = None
+    """Below all sections, and not renewed, so that nothing that is typed gets lost."""
+
+
+@dataclass(frozen=True)
+class ServicePages:
+    """What a service adds to the console."""
+
+    pages: Sequence[Page]
+    templates: Path
+    """The folder of its templates. Their names begin with the service's: `giftcards/list.html`."""
+    tones: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """The tone of each state, by the kind of object that lookups and scenes name: good, bad, warn, calm or plain."""
+    vendor_sections: Sequence[VendorSection] = ()
+
+
+@dataclass(frozen=True)
+class Site:
+    """The pages of the platform and of the services, and what they are rendered with."""
+
+    pages: Sequence[Page]
+    navigation: Sequence[tuple[str, Sequence[Page]]]
+    """The groups in their order, each with its pages."""
+    vendor_sections: Sequence[VendorSection]
+    templates: Environment
+
+    @classmethod
+    def of(cls, platform: Sequence[Page], services: Mapping[str, ServicePages]) -> "Site":
+        """Within a group, the pages of services come first."""
+        added = services.values()
+        pages = (*(page for each in added for page in each.pages), *platform)
+        return cls(
+            pages,
+            navigation_of(pages),
+            [section for each in added for section in each.vendor_sections],
+            environment_with(
+                {name: each.templates for name, each in services.items()},
+                {kind: tones for each in added for kind, tones in each.tones.items()},
+            ),
+        )
+
+
+def navigation_of(pages: Sequence[Page]) -> list[tuple[str, Sequence[Page]]]:
+    """The groups that have pages, in their order."""
+    found: dict[str, list[Page]] = {group: [] for group in FIRST_GROUPS}
+    for page in pages:
+        if page.group is not None:
+            found.setdefault(page.group, []).append(page)
+    last = found.pop(LAST_GROUP, [])
+    return [(group, listed) for group, listed in (*found.items(), (LAST_GROUP, last)) if listed]
 
 
 @dataclass(frozen=True)
@@ -57,8 +121,8 @@ class Visit:
     """Nobody logged in: this is whoever sits at the machine."""
     glance: Glance
     board: Board
+    site: Site
     form: FormData = field(default_factory=FormData)
-    pages: tuple[Page, ...] = ()
 
     @property
     def path(self) -> Mapping[str, Any]:
@@ -76,13 +140,13 @@ class Visit:
 
     def has(self, path: str) -> bool:
         """Whether there is such a page to link to."""
-        return any(page.path == path for page in self.pages)
+        return any(page.path == path for page in self.site.pages)
 
     def may(self, role: Role | str) -> bool:
         return self.person.role.may(Role(role))
 
     def page(self, template: str, title: str, *, status: int = 200, **context: Any) -> Response:
-        text = ENVIRONMENT.get_template(template).render(
+        text = self.site.templates.get_template(template).render(
             visit=self,
             title=title,
             person=self.person,
@@ -92,7 +156,7 @@ class Visit:
             theme=self.cookies.theme,
             here=self.request.url.path,
             here_with_query=self.request.url.path + (f"?{self.request.url.query}" if self.request.url.query else ""),
-            pages=self.pages,
+            navigation=self.site.navigation,
             alerts=self.glance.alerts,
             **context,
         )

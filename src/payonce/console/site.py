@@ -1,7 +1,7 @@
 """The site: every page behind the door, static files, and errors as pages for a person."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ from payonce.console.auth import HEADERS, Door, is_loopback, visit_of
 from payonce.console.context import Desk
 from payonce.console.cookies import Cookies
 from payonce.console.links import link
-from payonce.console.page import Page, PageRoute, Visit, get
+from payonce.console.page import Page, PageRoute, ServicePages, Site, Visit, get
 from payonce.console.pages import PAGES
 from payonce.console.templating import ENVIRONMENT, STATIC
 from payonce.console.ticket import Ticket
@@ -42,13 +42,16 @@ log = get_logger(__name__)
 
 
 def build_console(
-    desk: Desk, host: str, token: Callable[[], str], pages: tuple[Page, ...] = PAGES, *, keep_s: float = KEEP_S
-) -> Starlette:
-    """`host` is where the process listens: beyond loopback nobody comes in without a login."""
-    door = Door(desk, host, pages, keep_s, Ticket(token))
+    desk: Desk, host: str, token: Callable[[], str], services: Mapping[str, ServicePages],
+    pages: Sequence[Page] = PAGES, *, keep_s: float = KEEP_S,
+) -> Starlette:  # fmt: skip
+    """`host` is where the process listens: beyond loopback nobody comes in without a login. `services` has what each
+    service adds, by its name."""
+    site = Site.of(pages, services)
+    door = Door(desk, host, site, keep_s, Ticket(token))
     routes = [
         Route(path, door.guarding(by_method), methods=["GET", "POST"])
-        for path, by_method in _by_path(pages).items()
+        for path, by_method in _by_path(site.pages).items()
     ]  # fmt: skip
     return Starlette(
         routes=[
@@ -79,7 +82,7 @@ class _Static(StaticFiles):
         return response
 
 
-def _by_path(pages: tuple[Page, ...]) -> Mapping[str, dict[str, PageRoute]]:
+def _by_path(pages: Sequence[Page]) -> Mapping[str, dict[str, PageRoute]]:
     found: dict[str, dict[str, PageRoute]] = {}
     for page in pages:
         for route in page.routes:

@@ -1,14 +1,14 @@
 """The templates, and how values look on a page: amounts, ages, counts, moments."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, FileSystemLoader, PrefixLoader, StrictUndefined
 
 from payonce.app.logging import without_secrets
 from payonce.console.charts import still
@@ -18,6 +18,7 @@ from payonce.kit.words import counted
 
 FOLDER: Final = Path(__file__).parent
 STATIC: Final = FOLDER / "static"
+TEMPLATES: Final = FileSystemLoader(FOLDER / "templates")
 DOCUMENT_MAX_LENGTH: Final = 20_000
 """Of a payload on a page; the rest is for `payonce queues peek --json`."""
 
@@ -99,7 +100,7 @@ def asset(name: str) -> str:
 
 def _environment() -> Environment:
     made = Environment(
-        loader=FileSystemLoader(FOLDER / "templates"),
+        loader=TEMPLATES,
         # Everything that comes from a payload, a vendor or a person is text, never markup.
         autoescape=True,
         undefined=StrictUndefined,
@@ -115,3 +116,13 @@ def _environment() -> Environment:
 
 
 ENVIRONMENT: Final = _environment()
+"""Of the platform's templates alone."""
+
+
+def environment_with(folders: Mapping[str, Path], tones: Mapping[str, Mapping[str, str]]) -> Environment:
+    """The platform's templates, and those of each folder under its name. `tones` has the tone of each state by kind of
+    object."""
+    services = PrefixLoader({name: FileSystemLoader(folder) for name, folder in folders.items()})
+    made = ENVIRONMENT.overlay(loader=ChoiceLoader([TEMPLATES, services]))
+    made.globals = {**ENVIRONMENT.globals, "state_tones": tones}
+    return made

@@ -10,6 +10,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from payonce.app.process import App
+from payonce.app.registry import service_pages
 from payonce.console.mount import CONSOLE, console, ways_in
 from payonce.http.approvals import approval_routes
 from payonce.http.body import refuse_repeated_names
@@ -74,7 +75,7 @@ def build_web(app: App) -> FastAPI:
     for build in _builders(app):
         web.router.routes.extend(_built(build))
     # These authenticate their callers themselves; bodies, times and trace ids are guarded here.
-    web.mount(CONSOLE, console(app, app.settings.host, app.console_token))
+    web.mount(CONSOLE, console(app, app.settings.host, app.console_token, service_pages))
     for path, build_mounted in ((path, build) for service in app.services for path, build in service.mounts.items()):
         web.mount(path, build_mounted(app))
     web.router.routes.extend(ways_in())

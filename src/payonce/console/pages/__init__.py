@@ -1,4 +1,4 @@
-"""Every page of the console, in the order of the navigation. A new page is one module here and one line below."""
+"""The platform's pages, in the order of the navigation. A new page is one module here and one line below."""
 
 from payonce.console import live
 from payonce.console.page import Page
@@ -21,8 +21,6 @@ from payonce.console.pages import (
     traces,
     vendors,
 )
-from payonce.services.billing.console import pages
-from payonce.services.payouts.console import payouts
 
 PAGES: tuple[Page, ...] = (
     overview.PAGE,
@@ -35,8 +33,6 @@ PAGES: tuple[Page, ...] = (
     leases.PAGE,
     schedules.PAGE,
     vendors.PAGE,
-    payouts.PAGE,
-    *pages.PAGES,
     effects.PAGE,
     approvals.PAGE,
     freezes.PAGE,

@@ -40,6 +40,7 @@ SUBSCRIPTIONS = Service(
     tenant_refusal=NO_TENANTS,
     observes=subscriptions.observe_subscriptions,
     lookups=subscriptions.LOOKUPS,
+    console=lazily("payonce.services.billing.console.pages:service_pages"),
     actions=(deciding, giving_back, changing_credit),
     in_database=lazily("payonce.services.billing.resources:subscriptions_in"),
     held_again_by="BILLING_DATABASE=both",

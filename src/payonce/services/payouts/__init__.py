@@ -53,6 +53,7 @@ SERVICE = Service(
     names=NAMES,
     lookups=LOOKUPS,
     attention=waiting_payouts,
+    console=lazily("payonce.services.payouts.console.pages:service_pages"),
     actions=(deciding, clearing, limiting),
     demos=(
         Demo(

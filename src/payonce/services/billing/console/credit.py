@@ -7,10 +7,11 @@ from starlette.responses import Response
 from payonce.console.forms import PAGE_ROWS, number_of, reason_of, text_of
 from payonce.console.links import link
 from payonce.console.page import Visit
+from payonce.console.reads import bounded
 from payonce.engine.controls import Done, ask, preview, waiting_about
 from payonce.kit.money import Amount, Asset, asset_of
 from payonce.kit.outcomes import Invalid, PayonceError, Retry, Stale
-from payonce.services.billing.console.queries import bounded, id_in, nothing_there
+from payonce.services.billing.console.queries import id_in, nothing_there
 from payonce.services.billing.subscriptions.decisions.credit import ACTION, CreditChange, CreditVerdict
 from payonce.services.billing.subscriptions.store import credit, credit_payouts, queries
 from payonce.services.billing.subscriptions.store.queries import Customer
@@ -120,7 +121,7 @@ async def _page(visit: Visit, customer: Customer, problem: PayonceError | None =
     status = 200 if problem is None else 409 if isinstance(problem, Stale) else 400
     following = rows[-1].id if len(entries) > PAGE_ROWS else None
     return visit.page(
-        "billing_credit.html", f"Credit of {customer.email}", status=status, customer=customer, balances=balances,
+        "billing/credit.html", f"Credit of {customer.email}", status=status, customer=customer, balances=balances,
         entries=rows, payouts=payouts, waiting=waiting,
         choices=[(each, *CHOICES[each]) for each in CHOICES] if ACTION in visit.desk.actions and not waiting else [],
         currency=text_of(visit.form, "currency") or (balances[0].amount.asset.code if balances else ""),

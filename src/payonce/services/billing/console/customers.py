@@ -7,7 +7,8 @@ from starlette.responses import Response
 from payonce.console.forms import PAGE_ROWS, choice_of, name_of, text_of
 from payonce.console.links import link
 from payonce.console.page import Visit
-from payonce.services.billing.console.queries import PAYMENTS, bounded, has, id_in, nothing_there
+from payonce.console.reads import bounded
+from payonce.services.billing.console.queries import PAYMENTS, has, id_in, nothing_there
 from payonce.services.billing.payments.store import queries
 from payonce.services.billing.subscriptions.model import State
 from payonce.services.billing.subscriptions.store import invoice_queries
@@ -35,7 +36,7 @@ async def list_customers(visit: Visit) -> Response:
     rows, typed = found[:PAGE_ROWS], {name: text_of(asked, name) for name in FILTERS}
     here = "/billing/customers"
     return visit.page(
-        "billing_customers.html", "Customers", rows=rows, typed=typed, chosen=state, totals=totals, plans=plans,
+        "billing/customers.html", "Customers", rows=rows, typed=typed, chosen=state, totals=totals, plans=plans,
         filtered=any(typed.values()), first=link(here, **typed, state=state) if before else None,
         next=link(here, **typed, state=state, before=rows[-1].cursor) if len(found) > PAGE_ROWS else None,
     )  # fmt: skip
@@ -54,7 +55,7 @@ async def show_customer(visit: Visit) -> Response:
         cards = await queries.cards(read, customer.id) if with_payments else []
         charges = await queries.charges_of_account(read, customer.id, LAST_ROWS + 1) if with_payments else []
     return visit.page(
-        "billing_customer.html", customer.email, customer=customer, subscriptions=subscriptions, credit=credit,
+        "billing/customer.html", customer.email, customer=customer, subscriptions=subscriptions, credit=credit,
         invoices=invoices[:LAST_ROWS], more_invoices=len(invoices) > LAST_ROWS, cards=cards,
         charges=charges[:LAST_ROWS], more_charges=len(charges) > LAST_ROWS, with_payments=with_payments,
     )  # fmt: skip

@@ -8,9 +8,10 @@ from starlette.responses import Response
 from payonce.console.forms import PAGE_ROWS, choice_of, name_of, reason_of, text_of
 from payonce.console.links import link
 from payonce.console.page import Visit
+from payonce.console.reads import bounded
 from payonce.engine.audit import notes
 from payonce.engine.ledger.model import Reads
-from payonce.services.billing.console.queries import SUBSCRIPTIONS, bounded, has, id_in, nothing_there
+from payonce.services.billing.console.queries import SUBSCRIPTIONS, has, id_in, nothing_there
 from payonce.services.billing.payments.decisions import resend
 from payonce.services.billing.payments.store import queries
 from payonce.services.billing.payments.store.queries import Delivery
@@ -31,7 +32,7 @@ async def list_deliveries(visit: Visit) -> Response:
         taken = await invoice_queries.received(read, [each.event_id for each in rows]) if with_taken else {}
     typed, here = {"reference": text_of(asked, "reference")}, "/billing/deliveries"
     return visit.page(
-        "billing_deliveries.html", "Deliveries", rows=rows, taken=taken, chosen=chosen, choices=tuple(CHOICES),
+        "billing/deliveries.html", "Deliveries", rows=rows, taken=taken, chosen=chosen, choices=tuple(CHOICES),
         typed=typed, waiting=waiting, oldest=oldest, with_taken=with_taken,
         first=link(here, **typed, state=chosen) if before else None,
         next=link(here, **typed, state=chosen, before=rows[-1].event_id) if len(found) > PAGE_ROWS else None,
@@ -55,7 +56,7 @@ async def show_delivery(visit: Visit) -> Response:
         attempts = await queries.attempts(read, delivery.event_id)
         received = await invoice_queries.received(read, [delivery.event_id]) if with_taken else {}
     return visit.page(
-        "billing_delivery.html", f"Notification {delivery.event_id}", delivery=delivery, attempts=attempts,
+        "billing/delivery.html", f"Notification {delivery.event_id}", delivery=delivery, attempts=attempts,
         taken=received.get(delivery.event_id), with_taken=with_taken,
         body=_read(delivery.body), said=said,
     )  # fmt: skip

@@ -5,7 +5,7 @@ from starlette.responses import Response
 from payonce.console.forms import PAGE_ROWS, choice_of, name_of
 from payonce.console.links import link
 from payonce.console.page import Visit
-from payonce.services.billing.console.queries import bounded
+from payonce.console.reads import bounded
 from payonce.services.billing.subscriptions.model import State
 from payonce.services.billing.subscriptions.store import queries
 from payonce.services.billing.subscriptions.store.queries import OVERDUE
@@ -21,7 +21,7 @@ async def show_dunning(visit: Visit) -> Response:
         declines = await queries.overdue_declines(read, state)
     rows, here = found[:PAGE_ROWS], "/billing/dunning"
     return visit.page(
-        "billing_dunning.html", "Dunning", rows=rows, chosen=chosen, totals=totals,
+        "billing/dunning.html", "Dunning", rows=rows, chosen=chosen, totals=totals,
         everybody=sum(totals.values()), declines=declines, first=link(here, state=chosen) if after else None,
         next=link(here, state=chosen, after=rows[-1].subscription.id) if len(found) > PAGE_ROWS else None,
     )  # fmt: skip

@@ -7,7 +7,8 @@ from starlette.responses import Response
 
 from payonce.console.forms import choice_of
 from payonce.console.page import Visit
-from payonce.services.billing.console.queries import PAYMENTS, bounded, has
+from payonce.console.reads import bounded
+from payonce.services.billing.console.queries import PAYMENTS, has
 from payonce.services.billing.payments.store import queries
 from payonce.services.billing.payments.store.queries import Day
 from payonce.services.billing.subscriptions.store import figures, monthly_figures
@@ -34,7 +35,7 @@ async def show_figures(visit: Visit) -> Response:
         declines = {} if shown is None else await queries.declines(read, DAYS, shown)
     some = any(each.running or each.won or each.lost for each in months)
     return visit.page(
-        "billing_figures.html", "Billing in figures", window=window, windows=tuple(WINDOWS), who=who, everybody=WHO,
+        "billing/figures.html", "Billing in figures", window=window, windows=tuple(WINDOWS), who=who, everybody=WHO,
         currency=currency, currencies=names, months=list(reversed(months)), some=some, chart=month_columns(months),
         units=1 if asset is None else 10**asset.exponent, charges=day_columns(days), declines=declines, days=DAYS,
         charged=sum(each.succeeded + each.failed for each in days), with_payments=with_payments,

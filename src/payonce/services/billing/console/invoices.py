@@ -7,9 +7,10 @@ from starlette.responses import Response
 from payonce.console.forms import PAGE_ROWS, choice_of, moment_of, name_of, text_of
 from payonce.console.links import link
 from payonce.console.page import Visit
+from payonce.console.reads import bounded
 from payonce.engine.controls import waiting_about
 from payonce.kit.outcomes import Invalid, PayonceError, Stale
-from payonce.services.billing.console.queries import PAYMENTS, bounded, has, id_in, nothing_there
+from payonce.services.billing.console.queries import PAYMENTS, has, id_in, nothing_there
 from payonce.services.billing.payments.decisions import ACTION as REFUND
 from payonce.services.billing.payments.store import queries
 from payonce.services.billing.subscriptions.domain.config import Terms
@@ -39,7 +40,7 @@ async def list_invoices(visit: Visit) -> Response:
     rows, typed = found[:PAGE_ROWS], {name: text_of(asked, name) for name in FILTERS}
     here = "/billing/invoices"
     return visit.page(
-        "billing_invoices.html", "Invoices", rows=rows, typed=typed, chosen=state, sums=sums, actions=ACTIONS,
+        "billing/invoices.html", "Invoices", rows=rows, typed=typed, chosen=state, sums=sums, actions=ACTIONS,
         everything=sum(each.count for each in sums), filtered=any(typed.values()),
         first=link(here, **typed, state=state) if before else None,
         next=link(here, **typed, state=state, before=rows[-1].id) if len(found) > PAGE_ROWS else None,
@@ -82,7 +83,7 @@ async def invoice_page(visit: Visit, bill: Bill, problem: PayonceError | None = 
     may_go_back = [each for each in charges if each.left.minor] if REFUND in visit.desk.actions and not waiting else []
     status = 200 if problem is None else 409 if isinstance(problem, Stale) else 400
     return visit.page(
-        "billing_invoice.html", f"Invoice {bill.number}", status=status, bill=bill, notes=notes, charges=charges,
+        "billing/invoice.html", f"Invoice {bill.number}", status=status, bill=bill, notes=notes, charges=charges,
         waiting=waiting, may_go_back=may_go_back, with_payments=with_payments,
         problem="" if problem is None else str(problem),
         typed={name: text_of(visit.form, name) for name in ("amount", "why", "outside")},

@@ -1,8 +1,9 @@
 """Billing's pages: customers, subscriptions, invoices, dunning, deliveries and figures."""
 
+from pathlib import Path
 from typing import Final
 
-from payonce.console.page import Page, get, post
+from payonce.console.page import Page, ServicePages, get, post
 from payonce.services.billing.console.credit import change_credit, show_credit
 from payonce.services.billing.console.customers import list_customers, show_customer
 from payonce.services.billing.console.deliveries import list_deliveries, send_again, show_delivery
@@ -54,3 +55,15 @@ PAGES: Final = (
         group="Billing",
     ),
 )  # fmt: skip
+
+TONES: Final = {
+    "incomplete": "warn", "incomplete_expired": "plain", "trialing": "calm", "active": "good", "past_due": "bad",
+    "unpaid": "bad", "paused": "warn", "canceled": "plain", "open": "warn", "paid": "good", "void": "plain",
+    "uncollectible": "bad", "pending": "calm", "succeeded": "good", "failed": "bad", "refunded": "warn",
+    "partially_refunded": "warn", "delivered": "good", "waiting": "warn",
+}  # fmt: skip
+KINDS: Final = ("subscription", "event", "invoice", "charge", "refund", "notification")
+
+
+def service_pages() -> ServicePages:
+    return ServicePages(PAGES, Path(__file__).parent / "templates", dict.fromkeys(KINDS, TONES))

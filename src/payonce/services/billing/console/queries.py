@@ -1,4 +1,4 @@
-"""How the pages of billing read: within a bound of time, and with a sentence where a service has no tables here."""
+"""How the pages of billing read, with a sentence where a service has no tables here."""
 
 from typing import Final
 
@@ -9,9 +9,6 @@ from payonce.console.page import Handler, Visit
 from payonce.kit.outcomes import Invalid
 from payonce.services.billing.payments.store import queries
 from payonce.services.billing.subscriptions.store import queries as looking
-from payonce.services.payouts.console.queries import bounded
-
-__all__ = ["PAYMENTS", "SUBSCRIPTIONS", "bounded", "has", "id_in", "nothing_there", "where_held"]
 
 ID_MAX_LENGTH: Final = 200
 SUBSCRIPTIONS, PAYMENTS = "billing.subscriptions", "billing.payments"
@@ -30,7 +27,7 @@ def where_held(title: str, handler: Handler, role: str = SUBSCRIPTIONS) -> Handl
         held = visit.desk.holds(role)
         if visit.request.method == "POST":
             raise Invalid(ABSENT if held else ELSEWHERE.format(role=role))
-        return visit.page("billing_absent.html", title, elsewhere=None if held else role)
+        return visit.page("billing/absent.html", title, elsewhere=None if held else role)
 
     return endpoint
 

@@ -7,10 +7,11 @@ from starlette.responses import Response
 
 from payonce.console.forms import number_of, reason_of, text_of
 from payonce.console.page import Visit
+from payonce.console.reads import bounded
 from payonce.engine.controls import Done, ask, preview, waiting_about
 from payonce.engine.monitoring.timeline import Kind, story
 from payonce.kit.outcomes import Invalid, PayonceError, Retry, Stale
-from payonce.services.billing.console.queries import PAYMENTS, bounded, has, id_in, nothing_there
+from payonce.services.billing.console.queries import PAYMENTS, has, id_in, nothing_there
 from payonce.services.billing.payments.store import queries, timeline
 from payonce.services.billing.subscriptions.decisions.subscriptions import ACTION, Decision, Verdict, open_verdicts
 from payonce.services.billing.subscriptions.store import invoice_queries
@@ -118,7 +119,7 @@ async def _page(visit: Visit, seen: Seen, problem: PayonceError | None = None) -
     verdicts = [] if waiting or ACTION not in visit.desk.actions else open_verdicts(seen, owed)
     status = 200 if problem is None else 409 if isinstance(problem, Stale) else 400
     return visit.page(
-        "billing_subscription.html", f"Subscription {seen.id}", status=status, seen=seen, invoices=invoices, owed=owed,
+        "billing/subscription.html", f"Subscription {seen.id}", status=status, seen=seen, invoices=invoices, owed=owed,
         scenes=sorted([*own, *timeline.facts(charged, told), *scenes], key=_at), truncated=cut or engine.truncated,
         waiting=waiting, choices=[(each, *CHOICES[each]) for each in verdicts],
         problem="" if problem is None else str(problem), typed={name: text_of(visit.form, name) for name in FIELDS},

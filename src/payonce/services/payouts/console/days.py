@@ -7,8 +7,8 @@ from starlette.responses import Response
 
 from payonce.console.forms import choice_of
 from payonce.console.page import Visit
+from payonce.console.reads import bounded
 from payonce.kit.money import Amount
-from payonce.services.payouts.console.queries import bounded
 from payonce.services.payouts.store import queries
 from payonce.services.payouts.store.queries import Day
 
@@ -23,7 +23,7 @@ async def show_days(visit: Visit) -> Response:
     async with bounded(visit) as read:
         found = await queries.days(read, WINDOWS[window])
     return visit.page(
-        "payouts_days.html", "Payouts by day", window=window, windows=tuple(WINDOWS), days=list(reversed(found)),
+        "payouts/days.html", "Payouts by day", window=window, windows=tuple(WINDOWS), days=list(reversed(found)),
         chart=columns(found), units=CHART_UNITS, some=any(each.received for each in found),
         volume=Amount.total((each.volume for each in found), found[0].volume.asset),
         fees=Amount.total((each.fees for each in found), found[0].fees.asset),

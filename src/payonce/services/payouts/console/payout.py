@@ -7,11 +7,12 @@ from starlette.responses import Response
 
 from payonce.console.forms import name_of, number_of, reason_of, text_of
 from payonce.console.page import Visit
+from payonce.console.reads import bounded
 from payonce.engine.controls import Approval, Done, ask, preview, waiting_about
 from payonce.engine.messages.transaction import Reader
 from payonce.engine.monitoring.timeline import Kind, story
 from payonce.kit.outcomes import Invalid, PayonceError, Retry, Stale
-from payonce.services.payouts.console.queries import bounded, payout_of
+from payonce.services.payouts.console.queries import payout_of
 from payonce.services.payouts.decisions.payouts import ACTION, Decision, Verdict
 from payonce.services.payouts.model import Hold, Payout
 from payonce.services.payouts.store import timeline
@@ -149,7 +150,7 @@ async def _page(visit: Visit, payout: Payout, problem: PayonceError | None = Non
     verdicts = [] if waiting or ACTION not in visit.desk.actions else timeline.open_verdicts(payout, swaps)
     status = 200 if problem is None else 409 if isinstance(problem, Stale) else 400
     return visit.page(
-        "payout.html", f"Payout {payout.unique_id}", status=status, payout=payout, swaps=swaps, waiting=waiting,
+        "payouts/payout.html", f"Payout {payout.unique_id}", status=status, payout=payout, swaps=swaps, waiting=waiting,
         reviews=reviews, scenes=sorted([*facts, *scenes], key=_at), truncated=told.truncated,
         choices=[(each, *CHOICES[each]) for each in verdicts],
         next_step=None if payout.hold is None else NEXT_STEP[payout.hold],

@@ -1,4 +1,4 @@
-"""Payouts: the list by any filter, and one of them from the payment to its end."""
+"""The list of payouts, by any filter."""
 
 import re
 from typing import Any, Final
@@ -7,12 +7,9 @@ from starlette.responses import Response
 
 from payonce.console.forms import PAGE_ROWS, choice_of, moment_of, name_of, text_of
 from payonce.console.links import link
-from payonce.console.page import Page, Visit, get, post
+from payonce.console.page import Visit
+from payonce.console.reads import bounded
 from payonce.kit.outcomes import Invalid
-from payonce.services.payouts.console.days import show_days
-from payonce.services.payouts.console.payout import decide, show_payout
-from payonce.services.payouts.console.queries import bounded, where_installed
-from payonce.services.payouts.console.waiting import show_waiting
 from payonce.services.payouts.model import State
 from payonce.services.payouts.store import queries
 from payonce.services.payouts.store.queries import WITH_PEOPLE, Wanted
@@ -42,7 +39,7 @@ async def list_payouts(visit: Visit) -> Response:
         found = await queries.listed(read, wanted, before, PAGE_ROWS + 1)
     rows, typed = found[:PAGE_ROWS], {name: text_of(asked, name) for name in FILTERS}
     return visit.page(
-        "payouts.html", "Payouts", rows=rows, typed=typed, chosen=state, totals=totals,
+        "payouts/list.html", "Payouts", rows=rows, typed=typed, chosen=state, totals=totals,
         everything=sum(each.count for each in totals), with_people=WITH_PEOPLE, filtered=any(typed.values()),
         waiting=sum(each.count for each in totals if each.state in WAITING),
         first=link("/payouts", **typed, state=state) if before else None,
@@ -67,17 +64,3 @@ def _user_of(asked: Any) -> int | None:
     if not re.fullmatch(r"-?[0-9]{1,19}", text, re.ASCII) or not -USER_ID_LIMIT <= int(text) < USER_ID_LIMIT:
         raise Invalid(f"user is {text[:40]!r}; it must be a whole number, as Telegram's ids are")
     return int(text)
-
-
-PAGE = Page(
-    "Payouts",
-    "/payouts",
-    (
-        get("/payouts", where_installed("Payouts", list_payouts)),
-        get("/payouts/days", where_installed("Payouts by day", show_days)),
-        get("/payouts/accumulating", where_installed("Accumulating by client", show_waiting)),
-        get("/payouts/{id}", where_installed("Payout", show_payout)),
-        post("/payouts/{id}/decide", where_installed("Payout", decide)),
-    ),
-    group="Money",
-)

@@ -1,10 +1,7 @@
-"""How the pages of payouts read: within a bound of time, and with a sentence where payouts have no tables."""
+"""How the pages of payouts read, with a sentence where payouts have no tables."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Final
 
-import asyncpg
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -14,7 +11,6 @@ from payonce.services.payouts.model import Payout
 from payonce.services.payouts.store import queries
 from payonce.services.payouts.store.queries import Wanted
 
-LOOK_LIMIT_MS: Final = 5_000
 ID_MAX_LENGTH: Final = 100
 ABSENT: Final = "this database has no payouts; the first process that runs them makes their tables"
 
@@ -27,23 +23,9 @@ def where_installed(title: str, handler: Handler) -> Handler:
             return await handler(visit)
         if visit.request.method == "POST":
             raise Invalid(ABSENT)
-        return visit.page("payouts_absent.html", title)
+        return visit.page("payouts/absent.html", title)
 
     return endpoint
-
-
-@asynccontextmanager
-async def bounded(visit: Visit) -> AsyncIterator[Any]:
-    """Not every filter has an index, and a year of payouts is long: what reads too much is broken off."""
-    async with visit.desk.database.work.acquire() as connection, connection.transaction(readonly=True):
-        await connection.execute(f"set local statement_timeout = {LOOK_LIMIT_MS}")
-        try:
-            yield connection
-        except asyncpg.QueryCanceledError:
-            raise Invalid(
-                f"looking for this took more than {LOOK_LIMIT_MS // 1_000} s and was broken off; give an id, or narrow "
-                "the time"
-            ) from None
 
 
 async def payout_of(visit: Visit) -> Payout:

@@ -7,8 +7,8 @@ from starlette.responses import Response
 from payonce.console.forms import PAGE_ROWS
 from payonce.console.links import link
 from payonce.console.page import Visit
+from payonce.console.reads import bounded
 from payonce.kit.money import Amount
-from payonce.services.payouts.console.queries import bounded
 from payonce.services.payouts.store import queries
 from payonce.services.payouts.store.minimums import minimums
 from payonce.services.payouts.store.queries import Client
@@ -48,4 +48,4 @@ async def show_waiting(visit: Visit) -> Response:
         )
         for each in shown
     ]  # fmt: skip
-    return visit.page("payouts_waiting.html", "Accumulating by client", rows=rows, more=len(clients) > PAGE_ROWS)
+    return visit.page("payouts/waiting.html", "Accumulating by client", rows=rows, more=len(clients) > PAGE_ROWS)

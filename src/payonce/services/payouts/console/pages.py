@@ -1,0 +1,47 @@
+"""The pages of payouts, and the host wallet on the page of vendors."""
+
+from pathlib import Path
+from typing import Final
+
+from payonce.console.page import Page, ServicePages, VendorSection, get, post
+from payonce.engine.operators import Role
+from payonce.services.payouts.console.days import show_days
+from payonce.services.payouts.console.payout import decide, show_payout
+from payonce.services.payouts.console.payouts import list_payouts
+from payonce.services.payouts.console.queries import where_installed
+from payonce.services.payouts.console.waiting import show_waiting
+from payonce.services.payouts.console.wallet import change_limits, wallet_shown
+
+PAGES: Final = (
+    Page(
+        "Payouts",
+        "/payouts",
+        (
+            get("/payouts", where_installed("Payouts", list_payouts)),
+            get("/payouts/days", where_installed("Payouts by day", show_days)),
+            get("/payouts/accumulating", where_installed("Accumulating by client", show_waiting)),
+            get("/payouts/{id}", where_installed("Payout", show_payout)),
+            post("/payouts/{id}/decide", where_installed("Payout", decide)),
+            post("/vendors/wallet-limits", where_installed("Vendors", change_limits), Role.APPROVER),
+        ),
+        group="Money",
+    ),
+)
+
+TONES: Final = {
+    "received": "calm", "priced": "calm", "swap_creating": "calm", "swapped": "calm", "paying": "calm",
+    "paid_in": "calm", "finished": "good", "accumulating": "plain", "held": "bad", "review": "bad",
+    "rejected": "plain", "refunded": "warn", "creating": "calm", "created": "calm", "lapsed": "plain",
+    "returned": "warn", "abandoned": "plain", "signed": "calm", "sent": "calm", "final": "good", "reverted": "bad",
+    "lost": "bad",
+}  # fmt: skip
+"""Of the states of a payout, a swap or a deposit."""
+
+
+def service_pages() -> ServicePages:
+    return ServicePages(
+        PAGES,
+        Path(__file__).parent / "templates",
+        {"payout": TONES},
+        (VendorSection(wallet_shown, "payouts/wallet.html", "payouts/wallet_limits.html"),),
+    )
