@@ -14,7 +14,7 @@ from payonce.console.ticket import Ticket
 from payonce.engine.operators import Role, login_limits, sessions
 from payonce.testing import OpenStage
 from tests.ablations import Ablations, cases, given, missed, patched
-from tests.console import test_door, test_pages
+from tests.console import test_auth, test_pages
 from tests.engine import test_people
 
 FOR_EVER_S = 10 * 365 * 86_400
@@ -62,7 +62,7 @@ def with_secrets() -> Iterator[None]:
 ABLATIONS: Ablations = {
     "the token of a form": (
         patched(login, "checked_form", any_form),
-        [test_door.test_a_form_without_its_token_or_with_anothers_changes_nothing],
+        [test_auth.test_a_form_without_its_token_or_with_anothers_changes_nothing],
     ),
     "the token of a page's form": (
         patched(auth, "checked_form", any_form),
@@ -70,29 +70,29 @@ ABLATIONS: Ablations = {
     ),
     "the origin of a form": (
         patched(auth, "check_origin", lambda request: None),
-        [given(test_door.test_a_form_of_another_site_is_refused_even_with_the_token, "https://evil.example")],
+        [given(test_auth.test_a_form_of_another_site_is_refused_even_with_the_token, "https://evil.example")],
     ),
     "the names of this machine": (
         patched(auth, "_check_at_this_machine", lambda request: None),
         [
-            given(test_door.test_without_a_login_a_name_that_was_made_to_point_here_is_refused, "evil.example"),
-            given(test_door.test_without_a_login_what_came_through_a_proxy_is_refused, "Forwarded"),
+            given(test_auth.test_without_a_login_a_name_that_was_made_to_point_here_is_refused, "evil.example"),
+            given(test_auth.test_without_a_login_what_came_through_a_proxy_is_refused, "Forwarded"),
         ],
     ),
     "the ticket": (
         patched(Ticket, "admits", lambda self, cookie: True),
         [
-            test_door.test_a_stranger_behind_a_proxy_that_tells_nothing_of_itself_does_not_come_in,
-            given(test_door.test_a_wrong_token_or_cookie_does_not_lead_in, "guessed"),
+            test_auth.test_a_stranger_behind_a_proxy_that_tells_nothing_of_itself_does_not_come_in,
+            given(test_auth.test_a_wrong_token_or_cookie_does_not_lead_in, "guessed"),
         ],
     ),
     "the token of the link": (
         patched(Ticket, "opens", lambda self, token: True),
-        [given(test_door.test_a_wrong_token_or_cookie_does_not_lead_in, "guessed")],
+        [given(test_auth.test_a_wrong_token_or_cookie_does_not_lead_in, "guessed")],
     ),
     "the login beyond loopback": (
         patched(auth, "is_loopback", lambda host: True),
-        [test_door.test_beyond_loopback_nobody_comes_in_and_the_page_says_how_to_add_the_first],
+        [test_auth.test_beyond_loopback_nobody_comes_in_and_the_page_says_how_to_add_the_first],
     ),
     "the role of a route": (
         patched(Role, "may", lambda self, needed: True),
@@ -100,7 +100,7 @@ ABLATIONS: Ablations = {
     ),
     "the way back into the site": (
         patched(login, "_within", lambda wanted: wanted),
-        [test_door.test_a_login_leads_back_to_where_one_wanted_to_go_and_never_elsewhere],
+        [test_auth.test_a_login_leads_back_to_where_one_wanted_to_go_and_never_elsewhere],
     ),
     "escaping": (with_markup, [test_pages.test_what_a_payload_says_is_text_and_never_markup]),
     "redaction": (with_secrets, [test_pages.test_secrets_of_a_payload_or_an_error_are_not_shown]),

@@ -16,7 +16,7 @@ from payonce.console.site import build_console
 from payonce.kit.outcomes import Unavailable
 from payonce.testing import OpenStage
 from payonce.testing.server import serving
-from tests.console.visitor import TOKEN, StageDesk, console, visiting
+from tests.console.visitor import TOKEN, StageContext, console, visiting
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ async def test_what_the_store_says_is_for_the_log_and_not_for_strangers(
 
     async with stage() as s:
         page = Page("Broken", "/broken", (get("/broken", broken),))
-        site = build_console(StageDesk(s, asyncio.Event()), "127.0.0.1", lambda: TOKEN, {}, (page,))
+        site = build_console(StageContext(s, asyncio.Event()), "127.0.0.1", lambda: TOKEN, {}, (page,))
         async with serving(Starlette(routes=[Mount(CONSOLE, site)])) as address, visiting(address) as visitor:
             with capture_logs() as lines:
                 answer = await visitor.get("/broken")
@@ -53,7 +53,7 @@ async def test_our_own_sentences_are_shown(stage: OpenStage) -> None:
 
     async with stage() as s:
         page = Page("Broken", "/broken", (get("/broken", broken),))
-        site = build_console(StageDesk(s, asyncio.Event()), "127.0.0.1", lambda: TOKEN, {}, (page,))
+        site = build_console(StageContext(s, asyncio.Event()), "127.0.0.1", lambda: TOKEN, {}, (page,))
         async with serving(Starlette(routes=[Mount(CONSOLE, site)])) as address, visiting(address) as visitor:
             assert "the printer is on fire" in (await visitor.get("/broken")).words
 

@@ -10,7 +10,7 @@ from payonce.services.payouts.policies import QUEUES
 from payonce.testing import OpenStage, Servers
 from tests.console import billing_scene
 from tests.console.payouts_scene import held, multiply, open_scene, order
-from tests.console.visitor import Answer, StageDesk, console, visiting
+from tests.console.visitor import Answer, StageContext, console, visiting
 from tests.services.payouts.hostpay_stage import ETH_CLIENT
 
 
@@ -145,7 +145,7 @@ async def test_a_service_that_is_slow_is_passed_over_and_named(
         return [Match("thing", what, "/queues")]
 
     monkeypatch.setattr("payonce.console.pages.traces.LOOK_LIMIT_MS", 50)
-    monkeypatch.setattr(StageDesk, "lookups", (slow, quick))
+    monkeypatch.setattr(StageContext, "lookups", (slow, quick))
     async with stage() as s, console(s) as address, visiting(address) as visitor:
         page = await visitor.get("/trace?id=some-thing")
         assert "1 service was not searched to the end" in page.words

@@ -18,7 +18,7 @@ from payonce.console.pages import PAGES
 from payonce.engine.messages.ports import Admin
 from payonce.testing import OpenStage, Stage
 from payonce.testing.server import serving
-from tests.console.visitor import TOKEN, StageDesk, Visitor, every_page, visiting
+from tests.console.visitor import TOKEN, StageContext, Visitor, every_page, visiting
 
 SUBJECTS = {
     ("answer review", "4d"): "/effects/4d",
@@ -73,7 +73,7 @@ def gift_cards(folder: Path) -> ServicePages:
 @asynccontextmanager
 async def opened(stage: Stage, added: ServicePages) -> AsyncIterator[Visitor]:
     site = mount.console(
-        StageDesk(stage, asyncio.Event()), "127.0.0.1", lambda: TOKEN, lambda: {"giftcards": added}, keep_s=0.0
+        StageContext(stage, asyncio.Event()), "127.0.0.1", lambda: TOKEN, lambda: {"giftcards": added}, keep_s=0.0
     )
     async with serving(Starlette(routes=[Mount(CONSOLE, site)])) as address, visiting(address) as visitor:
         yield visitor

@@ -42,7 +42,7 @@ def every_page() -> list[Page]:
 
 
 @dataclass(frozen=True)
-class StageDesk:
+class StageContext:
     """The console's view of a stage."""
 
     stage: Stage
@@ -155,13 +155,13 @@ async def console(
     elsewhere: Sequence[str] = (),
 ) -> AsyncIterator[str]:
     """The console as a process that listens at `host`, and knows these actions too, would serve it."""
-    desk = StageDesk(stage, asyncio.Event(), also, resources, elsewhere)
-    routes = [Mount(CONSOLE, mount.console(desk, host, lambda: TOKEN, service_pages, keep_s=0.0)), *mount.ways_in()]
+    context = StageContext(stage, asyncio.Event(), also, resources, elsewhere)
+    routes = [Mount(CONSOLE, mount.console(context, host, lambda: TOKEN, service_pages, keep_s=0.0)), *mount.ways_in()]
     async with serving(Starlette(routes=routes)) as address:
         try:
             yield address
         finally:
-            desk.closing.set()
+            context.closing.set()
 
 
 @asynccontextmanager

@@ -12,8 +12,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from payonce.console.cache import Board
-from payonce.console.context import Desk
+from payonce.console.cache import Cache
+from payonce.console.context import Context
 from payonce.console.cookies import TICKET, VISIT, Cookies
 from payonce.console.links import ROOT, link
 from payonce.console.page import PageRoute, Site, Visit
@@ -55,12 +55,12 @@ def is_loopback(host: str) -> bool:
     return (mapped or address).is_loopback
 
 
-class Door:
-    """Stands before every route of every page."""
+class Auth:
+    """Authenticates and authorizes the requests of every page."""
 
-    def __init__(self, desk: Desk, host: str, site: Site, keep_s: float, ticket: Ticket) -> None:
-        self._desk = desk
-        self._board = Board(desk, keep_s)
+    def __init__(self, context: Context, host: str, site: Site, keep_s: float, ticket: Ticket) -> None:
+        self._context = context
+        self._cache = Cache(context, keep_s)
         self._loopback = is_loopback(host)
         self._site = site
         self._ticket = ticket
@@ -76,7 +76,7 @@ class Door:
             if visit is None:
                 return _to_login(request)
             if route is None:
-                # Behind the door: reloading the page that refused a form must not lose the navigation.
+                # Only now: reloading the page that refused a form must not lose the navigation.
                 raise HTTPException(405, f"{request.method} is not known here", {"Allow": ", ".join(routes)})
             if not visit.may(route.role):
                 raise HTTPException(
@@ -86,7 +86,7 @@ class Door:
             _check_readable(visit)
             response = await route.handler(visit)
             if route.method == "POST":
-                self._board.forget()
+                self._cache.forget()
             return greeted(visit.cookies, response)
 
         return endpoint
@@ -94,7 +94,7 @@ class Door:
     async def visit(self, request: Request) -> Visit | None:
         """None when a login is needed first."""
         cookies = Cookies.of(request)
-        known = await standing(self._desk.read, cookies.session, active=not _by_itself(request))
+        known = await standing(self._context.read, cookies.session, active=not _by_itself(request))
         person: Person | None = None if known.session is None else known.session.person
         local = person is None and not known.anybody and self._loopback
         if local:
@@ -105,9 +105,9 @@ class Door:
         if person is None:
             return None
         csrf = cookies.csrf(logged_in=not local)
-        glance = await self._board.glance()
+        summary = await self._cache.summary()
         visit = Visit(
-            self._desk, request, person, known.now, csrf, cookies, local, glance, self._board, self._site
+            self._context, request, person, known.now, csrf, cookies, local, summary, self._cache, self._site
         )  # fmt: skip
         # Before anything of the request is judged: the page that refuses it has the navigation then.
         setattr(request.state, _VISIT, visit)
@@ -121,7 +121,7 @@ class Door:
         rest = {name: value for name, value in request.query_params.items() if name != PARAMETER}
         path = unquote(request.url.path).removeprefix(ROOT).removesuffix("/")
         response = RedirectResponse(link(path, **rest), status_code=303)
-        known = await standing(self._desk.read, cookies.session)
+        known = await standing(self._context.read, cookies.session)
         if self._loopback and not known.anybody:
             _check_at_this_machine(request)
             if not self._ticket.opens(request.query_params[PARAMETER]):

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from payonce.console.context import Desk
+from payonce.console.context import Context
 from payonce.console.shared_loads import Fresh
-from payonce.console.summary import Glance, glance
+from payonce.console.summary import Summary, load_summary
 from payonce.console.waiting_causes import leading_causes
 from payonce.engine.effects.meter import Moved, moved
 from payonce.engine.monitoring.attention import Attention
@@ -15,16 +15,16 @@ CAUSES_TIMES = 5
 """Causes read some hundred messages."""
 
 
-class Board:
-    def __init__(self, desk: Desk, keep_s: float) -> None:
-        self._desk = desk
-        self._glance: Fresh[Glance] = Fresh(lambda: glance(desk), keep_s)
+class Cache:
+    def __init__(self, context: Context, keep_s: float) -> None:
+        self._context = context
+        self._summary: Fresh[Summary] = Fresh(lambda: load_summary(context), keep_s)
         self._attention: Fresh[Sequence[Attention]] = Fresh(self._load_attention, keep_s)
         self._causes: Fresh[Mapping[str, str]] = Fresh(self._load_causes, keep_s * CAUSES_TIMES)
-        self._meter: Fresh[list[Moved]] = Fresh(lambda: moved(desk.read), keep_s * METER_TIMES)
+        self._meter: Fresh[list[Moved]] = Fresh(lambda: moved(context.read), keep_s * METER_TIMES)
 
-    async def glance(self) -> Glance:
-        return await self._glance.get()
+    async def summary(self) -> Summary:
+        return await self._summary.get()
 
     async def attention(self) -> Sequence[Attention]:
         """What the services' own objects need of a person."""
@@ -39,11 +39,11 @@ class Board:
 
     def forget(self) -> None:
         """After a change, whoever made it sees it."""
-        for each in (self._glance, self._attention, self._causes):
+        for each in (self._summary, self._attention, self._causes):
             each.forget()
 
     async def _load_attention(self) -> Sequence[Attention]:
-        return [found for attentive in self._desk.attention for found in await attentive(self._desk.read)]
+        return [found for attentive in self._context.attention for found in await attentive(self._context.read)]
 
     async def _load_causes(self) -> Mapping[str, str]:
-        return await leading_causes(self._desk, (await self._glance.get()).depths)
+        return await leading_causes(self._context, (await self._summary.get()).depths)

@@ -14,7 +14,7 @@ from payonce.engine.monitoring.attention import Attentive
 from payonce.engine.monitoring.lookup import Lookup
 
 
-class Desk(Protocol):
+class Context(Protocol):
     """`App` is one; a test makes its own from a stage."""
 
     @property

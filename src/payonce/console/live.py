@@ -44,14 +44,14 @@ async def live(visit: Visit) -> Response:
 
 
 async def _ticks(visit: Visit, queue: str | None, window: Window) -> AsyncIterator[str]:
-    loop, closing, mark = asyncio.get_running_loop(), visit.desk.closing, object()
+    loop, closing, mark = asyncio.get_running_loop(), visit.context.closing, object()
     ends, tick = loop.time() + STREAM_LIMIT_S, 0
     _open.add(mark)
     try:
         yield "retry: 2000\n\n"
         while loop.time() < ends and not closing.is_set():
             if tick % SAMPLE_EVERY == 0:
-                found = columns(await history(visit.desk.read, window.minutes, queue), window.step)
+                found = columns(await history(visit.context.read, window.minutes, queue), window.step)
                 yield f"event: sample\ndata: {msgspec.json.encode(found).decode()}\n\n"
             yield f"event: tick\ndata: {tick}\n\n"
             tick += 1

@@ -8,7 +8,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from payonce.console.auth import checked_form, greeted
-from payonce.console.context import Desk
+from payonce.console.context import Context
 from payonce.console.cookies import SESSION, THEME, THEMES, Cookies
 from payonce.console.forms import text_of
 from payonce.console.links import ROOT, link
@@ -18,29 +18,29 @@ from payonce.engine.operators import NotAdmitted, log_in, log_out, standing
 THEME_KEPT_S = 365 * 86_400
 
 
-def routes(desk: Desk, loopback: bool) -> list[Route]:
+def routes(context: Context, loopback: bool) -> list[Route]:
     async def login(request: Request) -> Response:
         cookies = Cookies.of(request)
-        known = await standing(desk.read, cookies.session)
+        known = await standing(context.read, cookies.session)
         if known.session is not None or (loopback and not known.anybody):
             return RedirectResponse(link(""), status_code=303)
         wanted = _within(request.query_params.get("next", ""))
         if request.method == "POST":
-            return await _admit(desk, request, cookies)
+            return await _admit(context, request, cookies)
         return _form(cookies, wanted, known.anybody)
 
     async def logout(request: Request) -> Response:
         cookies = Cookies.of(request)
         await checked_form(request, cookies.csrf(logged_in=True))
         if cookies.session is not None:
-            await log_out(desk.database, cookies.session)
+            await log_out(context.database, cookies.session)
         response = RedirectResponse(link("/login"), status_code=303)
         response.delete_cookie(SESSION, path=ROOT)
         return greeted(cookies, response)
 
     async def theme(request: Request) -> Response:
         cookies = Cookies.of(request)
-        known = await standing(desk.read, cookies.session)
+        known = await standing(context.read, cookies.session)
         form = await checked_form(request, cookies.csrf(logged_in=known.session is not None))
         chosen = text_of(form, "theme")
         if chosen not in THEMES:
@@ -56,12 +56,12 @@ def routes(desk: Desk, loopback: bool) -> list[Route]:
     ]
 
 
-async def _admit(desk: Desk, request: Request, cookies: Cookies) -> Response:
+async def _admit(context: Context, request: Request, cookies: Cookies) -> Response:
     form = await checked_form(request, cookies.csrf(logged_in=False))
     wanted = _within(text_of(form, "next"))
     address = request.client.host if request.client is not None else "an unknown address"
     try:
-        token = await log_in(desk.database, text_of(form, "name"), text_of(form, "password"), address)
+        token = await log_in(context.database, text_of(form, "name"), text_of(form, "password"), address)
     except NotAdmitted as refused:
         return _form(cookies, wanted, True, str(refused), text_of(form, "name"), 429 if refused.too_many else 403)
     response = RedirectResponse(wanted, status_code=303)

@@ -10,7 +10,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
-from payonce.console.context import Desk
+from payonce.console.context import Context
 from payonce.console.links import ROOT as CONSOLE
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ NEEDED: Final = ("jinja2", "python_multipart")
 
 
 def console(
-    desk: Desk, host: str, token: Callable[[], str], services: Callable[[], Mapping[str, "ServicePages"]],
+    context: Context, host: str, token: Callable[[], str], services: Callable[[], Mapping[str, "ServicePages"]],
     **options: Any,
 ) -> ASGIApp:  # fmt: skip
     """To be mounted at CONSOLE. `host` is where the process listens; `token` is what its link carries while nobody has
@@ -31,7 +31,7 @@ def console(
         return Starlette(routes=[Route("/{rest:path}", _missing)])
     from payonce.console.site import build_console
 
-    return build_console(desk, host, token, services(), **options)
+    return build_console(context, host, token, services(), **options)
 
 
 def ways_in() -> list[BaseRoute]:

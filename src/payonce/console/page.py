@@ -11,11 +11,11 @@ from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from payonce.console.cache import Board
-from payonce.console.context import Desk
+from payonce.console.cache import Cache
+from payonce.console.context import Context
 from payonce.console.cookies import NOTICE, Cookies
 from payonce.console.links import ROOT, link
-from payonce.console.summary import Glance
+from payonce.console.summary import Summary
 from payonce.console.templating import environment_with
 from payonce.engine.operators import Person, Role
 
@@ -110,7 +110,7 @@ def navigation_of(pages: Sequence[Page]) -> list[tuple[str, Sequence[Page]]]:
 class Visit:
     """One request of one person."""
 
-    desk: Desk
+    context: Context
     request: Request
     person: Person
     now: datetime
@@ -119,8 +119,8 @@ class Visit:
     cookies: Cookies
     local: bool
     """Nobody logged in: this is whoever sits at the machine."""
-    glance: Glance
-    board: Board
+    summary: Summary
+    cache: Cache
     site: Site
     form: FormData = field(default_factory=FormData)
 
@@ -157,7 +157,7 @@ class Visit:
             here=self.request.url.path,
             here_with_query=self.request.url.path + (f"?{self.request.url.query}" if self.request.url.query else ""),
             navigation=self.site.navigation,
-            alerts=self.glance.alerts,
+            alerts=self.summary.alerts,
             **context,
         )
         response = HTMLResponse(text, status_code=status)

@@ -16,7 +16,7 @@ LOOK_LIMIT_MS: Final = 5_000
 async def bounded(visit: Visit) -> AsyncIterator[Any]:
     """A connection for reading. Not every filter has an index, and a year of a busy service is long: a query that takes
     too long ends, and the page says how to narrow it."""
-    async with visit.desk.database.work.acquire() as connection, connection.transaction(readonly=True):
+    async with visit.context.database.work.acquire() as connection, connection.transaction(readonly=True):
         await connection.execute(f"set local statement_timeout = {LOOK_LIMIT_MS}")
         try:
             yield connection

@@ -1,4 +1,4 @@
-"""The site: every page behind the door, static files, and errors as pages for a person."""
+"""The site: every page behind a login, static files, and errors as pages for a person."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -14,8 +14,8 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from payonce.console import login
-from payonce.console.auth import HEADERS, Door, is_loopback, visit_of
-from payonce.console.context import Desk
+from payonce.console.auth import HEADERS, Auth, is_loopback, visit_of
+from payonce.console.context import Context
 from payonce.console.cookies import Cookies
 from payonce.console.links import link
 from payonce.console.page import Page, PageRoute, ServicePages, Site, Visit, get
@@ -42,25 +42,25 @@ log = get_logger(__name__)
 
 
 def build_console(
-    desk: Desk, host: str, token: Callable[[], str], services: Mapping[str, ServicePages],
+    context: Context, host: str, token: Callable[[], str], services: Mapping[str, ServicePages],
     pages: Sequence[Page] = PAGES, *, keep_s: float = KEEP_S,
 ) -> Starlette:  # fmt: skip
     """`host` is where the process listens: beyond loopback nobody comes in without a login. `services` has what each
     service adds, by its name."""
     site = Site.of(pages, services)
-    door = Door(desk, host, site, keep_s, Ticket(token))
+    auth = Auth(context, host, site, keep_s, Ticket(token))
     routes = [
-        Route(path, door.guarding(by_method), methods=["GET", "POST"])
+        Route(path, auth.guarding(by_method), methods=["GET", "POST"])
         for path, by_method in _by_path(site.pages).items()
     ]  # fmt: skip
     return Starlette(
         routes=[
             Mount("/static", _Static(directory=STATIC)),
-            *login.routes(desk, is_loopback(host)),
+            *login.routes(context, is_loopback(host)),
             # What is written out comes before what matches anything: /effects/freeze is not the effect "freeze".
             *sorted(routes, key=lambda route: len(re.findall(r"{", route.path))),
-            # Behind the door like every page: whoever lost the way keeps the navigation.
-            Route("/{rest:path}", door.guarding({"GET": get("/{rest:path}", _no_page)}), methods=["GET", "POST"]),
+            # Needs a login like every page: a wrong address keeps the navigation.
+            Route("/{rest:path}", auth.guarding({"GET": get("/{rest:path}", _no_page)}), methods=["GET", "POST"]),
         ],
         exception_handlers={HTTPException: _http_error, Exception: _bug, **dict.fromkeys(EXPECTED, _error)},
     )

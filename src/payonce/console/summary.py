@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from payonce.console.context import Desk
+from payonce.console.context import Context
 from payonce.engine.messages.ports import Admin, Depth
 from payonce.engine.monitoring.alerts import Alerts, alerts
 from payonce.kit.outcomes import Invalid, QueueAway
@@ -15,14 +15,14 @@ AT_ONCE: Final = 4
 
 
 @dataclass(frozen=True)
-class Glance:
+class Summary:
     depths: Sequence[Depth]
     alerts: Alerts
 
 
-async def glance(desk: Desk) -> Glance:
-    deep, away = await depths(desk.admin)
-    return Glance(deep, await alerts(desk.read, deep, away))
+async def load_summary(context: Context) -> Summary:
+    deep, away = await depths(context.admin)
+    return Summary(deep, await alerts(context.read, deep, away))
 
 
 async def depths(admin: Admin) -> tuple[list[Depth], str | None]:

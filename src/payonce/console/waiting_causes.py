@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from payonce.console.context import Desk
+from payonce.console.context import Context
 from payonce.engine.messages.model import State
 from payonce.engine.messages.ports import Depth
 from payonce.engine.monitoring.causes import Cause, cause_key, causes
@@ -34,13 +34,13 @@ class ParkedCauses:
     """Messages that were read."""
 
 
-async def parked_causes(desk: Desk, depths: Sequence[Depth]) -> ParkedCauses:
+async def parked_causes(context: Context, depths: Sequence[Depth]) -> ParkedCauses:
     """Of the queues that have parked messages. A queue that is gone, or whose server does not answer, has none."""
     wanted = sorted((depth for depth in depths if depth.parked), key=lambda depth: (-depth.parked, depth.queue))
     found, read = [], 0
     for depth in wanted[:QUEUES_MAX]:
         try:
-            stored = await desk.admin.peek(depth.queue, State.PARKED, READ_MAX)
+            stored = await context.admin.peek(depth.queue, State.PARKED, READ_MAX)
         except (Invalid, QueueAway):
             continue
         read += len(stored)
@@ -51,12 +51,12 @@ async def parked_causes(desk: Desk, depths: Sequence[Depth]) -> ParkedCauses:
     return ParkedCauses(sorted(found, key=lambda each: (-each.cause.count, each.queue)), read)
 
 
-async def leading_causes(desk: Desk, depths: Sequence[Depth]) -> Mapping[str, str]:
+async def leading_causes(context: Context, depths: Sequence[Depth]) -> Mapping[str, str]:
     """The most frequent cause of what is parked, in review and unknown; without what has none."""
     found = {}
-    if parked := (await parked_causes(desk, depths)).found:
+    if parked := (await parked_causes(context, depths)).found:
         found["parked"] = parked[0].cause.example
-    rows = await desk.read.fetch(
+    rows = await context.read.fetch(
         f"""
         (select state, reason from payonce.effects where state = 'review' order by id desc limit {READ_MAX})
         union all

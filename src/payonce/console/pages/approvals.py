@@ -32,18 +32,18 @@ async def list_approvals(visit: Visit) -> Response:
     state = choice_of(visit.asked, "state", TABS, "waiting")
     before = number_of(visit.asked, "before")
     wanted = None if state == "all" else Verdict(state)
-    found = await approvals(visit.desk.read, wanted, limit=PAGE_ROWS + 1, before=before)
+    found = await approvals(visit.context.read, wanted, limit=PAGE_ROWS + 1, before=before)
     page = found[:PAGE_ROWS]
     return visit.page(
         "approvals.html", "Approvals", tabs=TABS, chosen=state, rows=page,
-        thresholds=await thresholds(visit.desk.read),
+        thresholds=await thresholds(visit.context.read),
         first=link("/approvals", state=state) if before else None,
         next=link("/approvals", state=state, before=page[-1].id) if len(found) > PAGE_ROWS else None,
     )  # fmt: skip
 
 
 async def one_approval(visit: Visit) -> Response:
-    approval = await approval_of(visit.desk.read, _number(visit))
+    approval = await approval_of(visit.context.read, _number(visit))
     return visit.page(
         "approval.html", f"Approval {approval.id}", approval=approval, argument=loads_exact(approval.argument),
         subject=_subject(visit, approval), own=same_person(visit.person.name, approval.asked_by),
@@ -53,14 +53,14 @@ async def one_approval(visit: Visit) -> Response:
 async def grant_it(visit: Visit) -> Response:
     """Agrees, and does it in the same moment; what can no longer be done as it was asked ends denied."""
     why = text_of(visit.form, "why") or "agreed"
-    async with visit.desk.begin() as tx:
-        decided = await grant(tx, visit.desk.actions, _number(visit), visit.person.name, why)
+    async with visit.context.begin() as tx:
+        decided = await grant(tx, visit.context.actions, _number(visit), visit.person.name, why)
     done = "is granted and done" if decided.state is Verdict.GRANTED else f"could not be done: {decided.result}"
     return visit.done(f"/approvals/{decided.id}", f"Approval {decided.id} {done}.")
 
 
 async def deny_it(visit: Visit) -> Response:
-    async with visit.desk.begin() as tx:
+    async with visit.context.begin() as tx:
         decided = await deny(tx, _number(visit), visit.person.name, reason_of(visit.form))
     return visit.done(f"/approvals/{decided.id}", f"Approval {decided.id} is denied; nothing was done.")
 
@@ -76,9 +76,9 @@ async def remove_one_threshold(visit: Visit) -> Response:
 
 async def _change_threshold(visit: Visit, asset: Asset, above: Amount | None) -> Response:
     """At once where it asks a second person for more; otherwise that person is asked about it first."""
-    action = visit.desk.actions["change threshold"]
+    action = visit.context.actions["change threshold"]
     sure = text_of(visit.form, "sure") == "yes"
-    async with visit.desk.begin() as tx:
+    async with visit.context.begin() as tx:
         change = await threshold_change_of(tx, asset, above)
         seen = await preview(tx, action, change, visit.person.name)
         if not seen.because or sure:
@@ -106,7 +106,7 @@ def _number(visit: Visit) -> int:
 
 def _subject(visit: Visit, approval: Approval) -> dict[str, str] | None:
     """Where to look at what it is about; None when its action has no page, or is not known to this process."""
-    action = visit.desk.actions.get(approval.action)
+    action = visit.context.actions.get(approval.action)
     if action is None or action.link is None:
         return None
     found = action.link(approval.subject)

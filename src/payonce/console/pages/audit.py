@@ -14,7 +14,7 @@ async def log(visit: Visit) -> Response:
     severity = choice_of(visit.asked, "severity", ("all", *Severity), "all")
     before = number_of(visit.asked, "before")
     found = await notes(
-        visit.desk.read,
+        visit.context.read,
         reference=name_of(visit.asked, "reference"),
         actor=name_of(visit.asked, "actor"),
         location=name_of(visit.asked, "location"),
@@ -27,7 +27,7 @@ async def log(visit: Visit) -> Response:
     page, typed = found[:PAGE_ROWS], {name: visit.asked.get(name, "") for name in FILTERS}
     return visit.page(
         "audit.html", "Audit log", rows=page, typed=typed, severities=("all", *Severity),
-        seals=await seal_state(visit.desk.read), filtered=any(typed.values()),
+        seals=await seal_state(visit.context.read), filtered=any(typed.values()),
         first=link("/audit", **typed) if before else None,
         next=link("/audit", **typed, before=page[-1].id) if len(found) > PAGE_ROWS else None,
     )  # fmt: skip

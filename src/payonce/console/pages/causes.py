@@ -7,10 +7,10 @@ from payonce.console.waiting_causes import parked_causes
 
 
 async def list_causes(visit: Visit) -> Response:
-    depths = visit.glance.depths
-    found = await parked_causes(visit.desk, depths)
+    depths = visit.summary.depths
+    found = await parked_causes(visit.context, depths)
     return visit.page(
-        "parked.html", "Parked messages", causes=found.found, read=found.read, parked=visit.glance.alerts.parked,
+        "parked.html", "Parked messages", causes=found.found, read=found.read, parked=visit.summary.alerts.parked,
         by_queue=[depth for depth in depths if depth.parked],
     )  # fmt: skip
 

@@ -43,7 +43,7 @@ async def inbox(visit: Visit) -> Response:
     state = State(choice_of(visit.asked, "state", TABS, "review"))
     vendor, asset, queue = (name_of(visit.asked, name) for name in ("vendor", "asset", "queue"))
     after = id_of(visit.asked, "after")
-    read = visit.desk.read
+    read = visit.context.read
     found = await effects(
         read, [state], vendor=vendor, asset=asset, queue=queue, limit=PAGE_ROWS + 1, after=after,
         newest_first=state not in OPEN,
@@ -68,8 +68,8 @@ async def answer(visit: Visit) -> Response:
         given = _given(visit, found)
         if text_of(visit.form, "sure") != "yes":
             return await _check(visit, found, given)
-        async with visit.desk.begin() as tx:
-            end = await ask(tx, visit.desk.actions[ACTION], given, visit.person.name, given.note)
+        async with visit.context.begin() as tx:
+            end = await ask(tx, visit.context.actions[ACTION], given, visit.person.name, given.note)
     except (Invalid, Stale) as error:
         return await _page(visit, await _shown(visit), error)
     if isinstance(end, Done):
@@ -81,7 +81,7 @@ async def answer(visit: Visit) -> Response:
 async def _shown(visit: Visit) -> Shown:
     effect_id = id_of(visit.path, "id")
     assert effect_id is not None
-    return await shown(visit.desk.read, effect_id)
+    return await shown(visit.context.read, effect_id)
 
 
 def _given(visit: Visit, found: Shown) -> ReviewAnswer:
@@ -102,8 +102,8 @@ def _given(visit: Visit, found: Shown) -> ReviewAnswer:
 
 
 async def _check(visit: Visit, found: Shown, given: ReviewAnswer) -> Response:
-    async with visit.desk.begin() as tx:
-        seen = await preview(tx, visit.desk.actions[ACTION], given, visit.person.name)
+    async with visit.context.begin() as tx:
+        seen = await preview(tx, visit.context.actions[ACTION], given, visit.person.name)
     label, consequence = CHOICES[given.answer]
     hidden = {name: text_of(visit.form, name) for name in ("answer", "revision", "outcome", "vendor_ref", "why")}
     path = f"/effects/{found.listed.effect.id}"
@@ -122,7 +122,7 @@ async def _page(visit: Visit, found: Shown, problem: PayonceError | None = None)
         "effect.html", f"{effect.kind} {effect.key}", status=status, shown=found, listed=found.listed, effect=effect,
         request=_document(effect.request), outcome=_document(effect.outcome), example=_document(found.example_outcome),
         choices=[(each, *CHOICES[each]) for each in Answer if each in found.allowed],
-        waiting=await waiting_about(visit.desk.read, ACTION, str(effect.id)),
+        waiting=await waiting_about(visit.context.read, ACTION, str(effect.id)),
         problem="" if problem is None else str(problem),
         typed={name: text_of(visit.form, name) for name in ("answer", "outcome", "vendor_ref", "why")},
     )  # fmt: skip

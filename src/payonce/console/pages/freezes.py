@@ -13,7 +13,7 @@ CONDITIONS = ("vendor", "asset", "tenant", "service")
 
 async def list_freezes(visit: Visit) -> Response:
     ended, before = text_of(visit.asked, "ended") == "yes", number_of(visit.asked, "before")
-    found = await freezes(visit.desk.read, ended=ended, limit=PAGE_ROWS + 1, before=before)
+    found = await freezes(visit.context.read, ended=ended, limit=PAGE_ROWS + 1, before=before)
     page, query = found[:PAGE_ROWS], {"ended": "yes" if ended else None}
     return visit.page(
         "freezes.html", "Freezes", rows=page, ended=ended,
@@ -24,8 +24,8 @@ async def list_freezes(visit: Visit) -> Response:
 
 
 async def one_freeze(visit: Visit) -> Response:
-    frozen = await freeze_of(visit.desk.read, _number(visit))
-    under_way = await sends_under_way(visit.desk.read, frozen) if frozen.in_force else None
+    frozen = await freeze_of(visit.context.read, _number(visit))
+    under_way = await sends_under_way(visit.context.read, frozen) if frozen.in_force else None
     return visit.page("freeze.html", f"Freeze {frozen.id}", frozen=frozen, under_way=under_way)
 
 
@@ -34,21 +34,21 @@ async def add_freeze(visit: Visit) -> Response:
     vendor, asset, tenant, service = (name_of(visit.form, name) for name in CONDITIONS)
     lasts = text_of(visit.form, "for")
     if asset is not None:
-        await check_asset(visit.desk.read, asset)
-    async with visit.desk.begin() as tx:
+        await check_asset(visit.context.read, asset)
+    async with visit.context.begin() as tx:
         made = await freeze(
             tx, by=visit.person.name, reason=reason_of(visit.form), vendor=vendor, asset=asset, tenant=tenant,
             service=service, everything=text_of(visit.form, "everything") == "yes",
             for_s=parsed_duration_s(lasts, "the time") if lasts else None,
         )  # fmt: skip
-    doubts = await never_seen(visit.desk.read, vendor, asset)
+    doubts = await never_seen(visit.context.read, vendor, asset)
     begun = f" Sends may still go out: {made.under_way}." if made.under_way else " Nothing that it stops is under way."
     doubted = f" But {'; '.join(doubts)}" if doubts else ""
     return visit.done(f"/freezes/{made.id}", f"Freeze {made.id} of {made.what} is in force.{begun}{doubted}")
 
 
 async def lift_freeze(visit: Visit) -> Response:
-    async with visit.desk.begin() as tx:
+    async with visit.context.begin() as tx:
         lifted = await lift(tx, _number(visit), visit.person.name, reason_of(visit.form))
     return visit.done(
         "/freezes", f"Freeze {lifted.id} of {lifted.what} is lifted; what waited goes on within a minute."

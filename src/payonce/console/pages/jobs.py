@@ -41,7 +41,7 @@ async def list_jobs(visit: Visit) -> Response:
         rows=rows,
         given=given,
         filtered=any(given.values()),
-        queues=[depth.queue for depth in visit.glance.depths],
+        queues=[depth.queue for depth in visit.summary.depths],
         statuses=STATUSES,
         first=link("/jobs", **given) if text_of(asked, "before") else None,
         more=link("/jobs", **given, before=rows[-1].id) if len(found) > PAGE_ROWS else None,
@@ -50,7 +50,7 @@ async def list_jobs(visit: Visit) -> Response:
 
 async def _bounded(visit: Visit, **filters: Any) -> list[job_log.Entry]:
     """Not every filter has an index, and a month of a busy log is long: what reads too much is broken off."""
-    async with visit.desk.database.work.acquire() as connection, connection.transaction(readonly=True):
+    async with visit.context.database.work.acquire() as connection, connection.transaction(readonly=True):
         await connection.execute(f"set local statement_timeout = {LOOK_LIMIT_MS}")
         try:
             return await job_log.recent(connection, **filters)

@@ -10,7 +10,7 @@ from payonce.engine.database.leases import holdings
 
 async def list_leases(visit: Visit) -> Response:
     after = name_of(visit.asked, "after")
-    found = await holdings(visit.desk.read, PAGE_ROWS + 1, after)
+    found = await holdings(visit.context.read, PAGE_ROWS + 1, after)
     page = found[:PAGE_ROWS]
     return visit.page(
         "leases.html", "Leases", rows=page, first=link("/leases") if after else None,

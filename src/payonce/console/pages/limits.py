@@ -10,14 +10,14 @@ from payonce.kit.durations import parsed_duration_s
 
 
 async def list_limits(visit: Visit) -> Response:
-    rows = [(each, _used_percent(each)) for each in await limits(visit.desk.read)]
+    rows = [(each, _used_percent(each)) for each in await limits(visit.context.read)]
     return visit.page("limits.html", "Limits", rows=rows)
 
 
 async def set_one(visit: Visit) -> Response:
     window_s = parsed_duration_s(text_of(visit.form, "window") or "1h", "the window")
     most, vendor = amount_of(visit.form), name_of(visit.form, "vendor")
-    async with visit.desk.begin() as tx:
+    async with visit.context.begin() as tx:
         made = await set_limit(tx, most, visit.person.name, window_s=window_s, vendor=vendor)
     return visit.done("/limits", f"Limit {made.id}: at most {made.what}.")
 
@@ -27,7 +27,7 @@ async def remove_one(visit: Visit) -> Response:
     number = number_of(visit.path, "id")
     assert number is not None
     if text_of(visit.form, "sure") != "yes":
-        found = [each for each in await limits(visit.desk.read) if each.limit.id == number]
+        found = [each for each in await limits(visit.context.read) if each.limit.id == number]
         if found:
             [used] = found
             said = f"At most {used.limit.what} may leave now; {used.used} of it are used."
@@ -37,7 +37,7 @@ async def remove_one(visit: Visit) -> Response:
                 note="", action=f"/limits/{number}/remove", back="/limits", button="Remove it", hidden={"sure": "yes"},
                 danger=True,
             )  # fmt: skip
-    async with visit.desk.begin() as tx:
+    async with visit.context.begin() as tx:
         removed = await remove_limit(tx, number, visit.person.name)
     return visit.done("/limits", f"The limit of {removed.what} is removed.")
 

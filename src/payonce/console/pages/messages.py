@@ -12,15 +12,15 @@ from payonce.engine.messages.search import find
 
 
 async def show_message(visit: Visit) -> Response:
-    queue, desk = visit.path["queue"], visit.desk
+    queue, context = visit.path["queue"], visit.context
     message_id = id_of(visit.path, "id")
     assert message_id is not None
-    stored = await find(desk.admin, queue, message_id)
-    entries = [entry for entry in await job_log.of_message(desk.read, message_id) if entry.queue == queue]
+    stored = await find(context.admin, queue, message_id)
+    entries = [entry for entry in await job_log.of_message(context.read, message_id) if entry.queue == queue]
     runs = [entry for entry in entries if not entry.live]
     if stored is None and not runs:
         raise HTTPException(404, f"{queue} has no message {message_id}, and its log has no run of it")
-    known = await declared(desk.read, queue)
+    known = await declared(context.read, queue)
     why = []
     if stored is not None:
         paused = known.paused_reason if known is not None else None

@@ -30,12 +30,12 @@ CHOSEN_MAX: Final = PAGE_ROWS
 
 
 async def list_relays(visit: Visit) -> Response:
-    return visit.page("outbox.html", "Outbox", rows=await lag(visit.desk.database))
+    return visit.page("outbox.html", "Outbox", rows=await lag(visit.context.database))
 
 
 async def one_relay(visit: Visit) -> Response:
     relay, after = await _relay(visit), id_of(visit.asked, "after")
-    found = await parked_entries(visit.desk.database, relay.relay, PAGE_ROWS + 1, after)
+    found = await parked_entries(visit.context.database, relay.relay, PAGE_ROWS + 1, after)
     page, path = found[:PAGE_ROWS], f"/outbox/{relay.relay}"
     return visit.page(
         "relay.html", relay.relay, relay=relay, rows=page, path=path, first=link(path) if after else None,
@@ -45,13 +45,13 @@ async def one_relay(visit: Visit) -> Response:
 
 async def pause(visit: Visit) -> Response:
     relay = await _relay(visit)
-    await pause_relay(visit.desk.database, relay.relay, by=visit.person.name, reason=reason_of(visit.form))
+    await pause_relay(visit.context.database, relay.relay, by=visit.person.name, reason=reason_of(visit.form))
     return visit.done(f"/outbox/{relay.relay}", f"{relay.relay} is paused; what is being delivered may end.")
 
 
 async def resume(visit: Visit) -> Response:
     relay = await _relay(visit)
-    await resume_relay(visit.desk.database, visit.desk.bell, relay.relay, by=visit.person.name)
+    await resume_relay(visit.context.database, visit.context.bell, relay.relay, by=visit.person.name)
     return visit.done(f"/outbox/{relay.relay}", f"{relay.relay} delivers again.")
 
 
@@ -64,18 +64,18 @@ async def redrive(visit: Visit) -> Response:
     if everyone and as_new:
         raise Invalid("as new, entries are redriven one by one: tick those of which you made sure that nobody has them")
     if text_of(visit.form, "sure") != "yes":
-        shown = await all_parked(visit.desk.database, relay.relay) if everyone else None
+        shown = await all_parked(visit.context.database, relay.relay) if everyone else None
         count = len(ids) if shown is None else shown.count
         said = f"{counted(count, 'parked entry', 'parked entries')} of {relay.relay}: delivered at least once more."
         kept = {"ids": " ".join(map(str, ids))}
         if shown is not None:
             kept = {"all": "yes", "shown": msgspec.json.encode(shown).decode()}
         return _check(visit, relay, "redrive", f"Redrive {_entries(count)}", [said], kept, offers_as_new=not everyone)
-    desk, by = visit.desk, visit.person.name
+    context, by = visit.context, visit.person.name
     if everyone:
-        count = await redrive_all(desk.database, desk.bell, relay.relay, _shown(visit), by=by)
+        count = await redrive_all(context.database, context.bell, relay.relay, _shown(visit), by=by)
     else:
-        count = await redrive_entries(desk.database, desk.bell, relay.relay, by=by, ids=ids, as_new=as_new)
+        count = await redrive_entries(context.database, context.bell, relay.relay, by=by, ids=ids, as_new=as_new)
     return visit.done(f"/outbox/{relay.relay}", f"{_entries(count)} of {relay.relay} redriven.")
 
 
@@ -92,7 +92,7 @@ async def discard(visit: Visit) -> Response:
         kept = {"ids": " ".join(map(str, ids))}
         return _check(visit, relay, "discard", f"Discard {_entries(len(ids))}", [said], kept, danger=True)
     count = await discard_entries(
-        visit.desk.database, relay.relay, ids, by=visit.person.name, why=reason_of(visit.form)
+        visit.context.database, relay.relay, ids, by=visit.person.name, why=reason_of(visit.form)
     )  # fmt: skip
     return visit.done(f"/outbox/{relay.relay}", f"{_entries(count)} of {relay.relay} discarded.")
 
@@ -122,7 +122,7 @@ def _check(
 
 async def _relay(visit: Visit) -> Lag:
     name = str(visit.path["relay"])
-    known = {each.relay: each for each in await lag(visit.desk.database)}
+    known = {each.relay: each for each in await lag(visit.context.database)}
     if name not in known:
         raise Invalid(f"there is no relay {name[:40]!r}; known are: {', '.join(known) or 'none'}")
     return known[name]

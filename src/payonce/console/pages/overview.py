@@ -18,7 +18,7 @@ RECENT_MIN: Final = 5
 
 async def overview(visit: Visit) -> Response:
     window = choice_of(visit.asked, "window", tuple(WINDOWS), "1h")
-    read, depths = visit.desk.read, visit.glance.depths
+    read, depths = visit.context.read, visit.summary.depths
     runs = await runs_by_queue(read, 60)
     return visit.page(
         "overview.html",
@@ -28,11 +28,11 @@ async def overview(visit: Visit) -> Response:
         depths=failing_first(depths, runs),
         chart=None if visit.renews else columns(await history(read, WINDOWS[window].minutes), WINDOWS[window].step),
         runs=runs,
-        meter=await visit.board.meter(),
-        attention=await visit.board.attention(),
-        causes=await visit.board.causes(),
+        meter=await visit.cache.meter(),
+        attention=await visit.cache.attention(),
+        causes=await visit.cache.causes(),
         parked_at=_page_of([depth.queue for depth in depths if depth.parked], "parked") or link("/parked"),
-        paused_at=_page_of(visit.glance.alerts.paused) or link("/queues", only="paused"),
+        paused_at=_page_of(visit.summary.alerts.paused) or link("/queues", only="paused"),
     )
 
 

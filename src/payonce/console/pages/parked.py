@@ -34,11 +34,11 @@ PURGEABLE = ("parked", "ready", "alone")
 
 async def ask_redrive(visit: Visit) -> Response:
     queue, which = visit.path["queue"], _filter(visit.asked)
-    admin = visit.desk.admin
+    admin = visit.context.admin
     preview = await admin.preview(queue, State.PARKED, which)
-    async with visit.desk.begin() as tx:
+    async with visit.context.begin() as tx:
         asked = await redrive_of(tx, admin, queue, which)
-        weighed = await visit.desk.actions["redrive"].weigh(tx, asked)
+        weighed = await visit.context.actions["redrive"].weigh(tx, asked)
         because = await needs_second_person(tx, weighed)
     return visit.page(
         "redrive.html",
@@ -58,8 +58,8 @@ async def ask_redrive(visit: Visit) -> Response:
 async def redrive(visit: Visit) -> Response:
     """What was previewed, or nothing: the fingerprint tells whether these are still the same messages."""
     queue, asked = visit.path["queue"], _asked(visit, Redrive)
-    async with visit.desk.begin() as tx:
-        end = await ask(tx, visit.desk.actions["redrive"], asked, visit.person.name, reason_of(visit.form))
+    async with visit.context.begin() as tx:
+        end = await ask(tx, visit.context.actions["redrive"], asked, visit.person.name, reason_of(visit.form))
     here = f"/queues/{queue}"
     if isinstance(end, Done) and "operation" in end.result:
         return visit.done(here, _begun(end.result["operation"], "redrives", asked))
@@ -71,9 +71,9 @@ async def redrive(visit: Visit) -> Response:
 async def ask_purge(visit: Visit) -> Response:
     queue, which = visit.path["queue"], _filter(visit.asked)
     state = choice_of(visit.asked, "state", PURGEABLE, "parked")
-    async with visit.desk.begin() as tx:
-        asked = await chosen_of(tx, visit.desk.admin, queue, State(state), which)
-    preview = await visit.desk.admin.preview(queue, State(state), asked.which)
+    async with visit.context.begin() as tx:
+        asked = await chosen_of(tx, visit.context.admin, queue, State(state), which)
+    preview = await visit.context.admin.preview(queue, State(state), asked.which)
     return visit.page(
         "purge.html",
         f"Purge messages of {queue}",
@@ -88,18 +88,18 @@ async def ask_purge(visit: Visit) -> Response:
 
 async def purge(visit: Visit) -> Response:
     """What was previewed, or nothing, by the ids of those messages: others that match by now stay."""
-    queue, admin, asked = visit.path["queue"], visit.desk.admin, _asked(visit, Chosen)
+    queue, admin, asked = visit.path["queue"], visit.context.admin, _asked(visit, Chosen)
     state = choice_of(visit.form, "state", PURGEABLE, "parked")
     why = reason_of(visit.form)
     if text_of(visit.form, "typed") != queue:
         raise Invalid(f"nothing was purged: type the queue's name, {queue}, to confirm")
     if asked.in_batches:
-        async with visit.desk.begin() as tx:
+        async with visit.context.begin() as tx:
             begun = await bulk.start(
                 tx, bulk.Kind.PURGE, queue, State(state), asked.which, asked.count, visit.person.name, why
             )  # fmt: skip
         return visit.done(f"/queues/{queue}", _begun(begun.id, "purges", asked))
-    async with visit.desk.begin() as tx:
+    async with visit.context.begin() as tx:
         which = Filter(ids=await ids_of(tx, admin, asked, State(state)))
         preview = await admin.preview(queue, State(state), which)
         # Before it is done: a purge that breaks off half-way must be on record too.
@@ -111,10 +111,10 @@ async def purge(visit: Visit) -> Response:
 
 async def stop(visit: Visit) -> Response:
     queue, number = visit.path["queue"], number_of(visit.path, "operation")
-    found = None if number is None else await bulk.operation_of(visit.desk.read, number)
+    found = None if number is None else await bulk.operation_of(visit.context.read, number)
     if found is None or found.queue != queue:
         raise HTTPException(404, f"{queue} has no operation {visit.path['operation']}; they are on its page")
-    async with visit.desk.begin() as tx:
+    async with visit.context.begin() as tx:
         stopped = await bulk.stop(tx, found.id, visit.person.name)
     return visit.done(f"/queues/{queue}", f"Operation {stopped.id}: {stopped.text}.")
 

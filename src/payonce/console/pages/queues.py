@@ -18,12 +18,14 @@ STATES = ("parked", "ready", "leased", "alone")
 
 async def list_queues(visit: Visit) -> Response:
     only = choice_of(visit.asked, "only", ("all", "paused"), "all")
-    depths = [depth for depth in visit.glance.depths if only == "all" or depth.paused]
-    return visit.page("queues.html", "Queues", only=only, depths=depths, runs=await runs_by_queue(visit.desk.read, 60))
+    depths = [depth for depth in visit.summary.depths if only == "all" or depth.paused]
+    return visit.page(
+        "queues.html", "Queues", only=only, depths=depths, runs=await runs_by_queue(visit.context.read, 60)
+    )
 
 
 async def show_queue(visit: Visit) -> Response:
-    queue, admin = visit.path["queue"], visit.desk.admin
+    queue, admin = visit.path["queue"], visit.context.admin
     depth = await admin.depth(queue)
     state = choice_of(visit.asked, "state", STATES, "parked" if depth.parked else "ready")
     after = id_of(visit.asked, "after")
@@ -42,26 +44,26 @@ async def show_queue(visit: Visit) -> Response:
         rows=rows,
         first=link(here, state=state) if after is not None else None,
         more=more,
-        declared=await declared(visit.desk.read, queue),
-        operations=await bulk.operations(visit.desk.read, queue, OPERATIONS_SHOWN),
-        chart=None if visit.renews else columns(await history(visit.desk.read, 60, queue)),
+        declared=await declared(visit.context.read, queue),
+        operations=await bulk.operations(visit.context.read, queue, OPERATIONS_SHOWN),
+        chart=None if visit.renews else columns(await history(visit.context.read, 60, queue)),
     )  # fmt: skip
 
 
 async def ask_pause(visit: Visit) -> Response:
     queue = visit.path["queue"]
-    return visit.page("queue_pause.html", f"Pause {queue}", queue=queue, depth=await visit.desk.admin.depth(queue))
+    return visit.page("queue_pause.html", f"Pause {queue}", queue=queue, depth=await visit.context.admin.depth(queue))
 
 
 async def pause(visit: Visit) -> Response:
     queue = visit.path["queue"]
-    await visit.desk.admin.pause(queue, reason_of(visit.form), visit.person.name)
+    await visit.context.admin.pause(queue, reason_of(visit.form), visit.person.name)
     return visit.done(f"/queues/{queue}", f"{queue} is paused. What is in work may end; nothing new starts.")
 
 
 async def resume(visit: Visit) -> Response:
     queue = visit.path["queue"]
-    await visit.desk.admin.resume(queue, visit.person.name)
+    await visit.context.admin.resume(queue, visit.person.name)
     return visit.done(f"/queues/{queue}", f"{queue} is running again.")
 
 

@@ -27,7 +27,7 @@ RUNS_SHOWN: Final = 10
 
 
 async def books(visit: Visit) -> Response:
-    read, vendor, after = visit.desk.read, name_of(visit.asked, "vendor"), id_of(visit.asked, "after")
+    read, vendor, after = visit.context.read, name_of(visit.asked, "vendor"), id_of(visit.asked, "after")
     found = await unmatched(read, vendor, PAGE_ROWS + 1, after)
     page = found[:PAGE_ROWS]
     return visit.page(
@@ -39,29 +39,29 @@ async def books(visit: Visit) -> Response:
 
 
 async def one_item(visit: Visit) -> Response:
-    item = await item_of(visit.desk.read, _id(visit))
+    item = await item_of(visit.context.read, _id(visit))
     return visit.page(
         "item.html", f"{item.subject.vendor} {item.subject.kind}", item=item, open=item.state is ItemState.OPEN,
-        waiting=await waiting_about(visit.desk.read, ACTION, str(item.id)),
+        waiting=await waiting_about(visit.context.read, ACTION, str(item.id)),
     )  # fmt: skip
 
 
 async def explain_item(visit: Visit) -> Response:
-    async with visit.desk.begin() as tx:
+    async with visit.context.begin() as tx:
         item = await explain(tx, _id(visit), visit.person.name, reason_of(visit.form))
     return visit.done(f"/reconcile/{item.id}", "Explained. It stays in suspense until it matches or is written off.")
 
 
 async def write_off(visit: Visit) -> Response:
     """The first time it tells what would follow; with `sure` it is done, or asked of a second person."""
-    item = await item_of(visit.desk.read, _id(visit))
+    item = await item_of(visit.context.read, _id(visit))
     why, account = reason_of(visit.form), text_of(visit.form, "account")
     # Redacted before it is kept with the question for the second person.
     given = WriteOff(item.id, account, redact(why))
     if text_of(visit.form, "sure") != "yes":
         return await _check(visit, item, given)
-    async with visit.desk.begin() as tx:
-        end = await ask(tx, visit.desk.actions[ACTION], given, visit.person.name, why)
+    async with visit.context.begin() as tx:
+        end = await ask(tx, visit.context.actions[ACTION], given, visit.person.name, why)
     if isinstance(end, Done):
         return visit.done(f"/reconcile/{item.id}", f"Written off to {account}: {end.result['amount']}.")
     return visit.done(
@@ -70,8 +70,8 @@ async def write_off(visit: Visit) -> Response:
 
 
 async def _check(visit: Visit, item: Item, given: WriteOff) -> Response:
-    async with visit.desk.begin() as tx:
-        seen = await preview(tx, visit.desk.actions[ACTION], given, visit.person.name)
+    async with visit.context.begin() as tx:
+        seen = await preview(tx, visit.context.actions[ACTION], given, visit.person.name)
     path = f"/reconcile/{item.id}"
     said = [
         f"{describe(item)} leaves suspense, into the account {given.account}.",

@@ -19,7 +19,7 @@ RULES: Final = (
 
 
 async def list_schedules(visit: Visit) -> Response:
-    read = visit.desk.read
+    read = visit.context.read
     runs = {task.value: await job_log.recent(read, correlation_id=task.value, limit=RUNS_SHOWN) for task in Task}
     rows = [(each, in_words(each.rule)) for each in await planned(read)]
     return visit.page("schedules.html", "Schedules", rows=rows, runs=runs)

@@ -31,7 +31,7 @@ async def show_trace(visit: Visit) -> Response:
     known: dict[str, Match] = {}
     for each in (*matches, *related):
         known.setdefault(each.path, each)
-    waiting = None if found.scenes or matches else await find_anywhere(visit.desk.admin, what)
+    waiting = None if found.scenes or matches else await find_anywhere(visit.context.admin, what)
     return visit.page(
         "trace.html", f"Trace of {what}", what=what, matches=list(known.values()), slow=slow, story=found, about=about,
         newest=_cut(matches), kinds=Kind, waiting=waiting,
@@ -40,11 +40,11 @@ async def show_trace(visit: Visit) -> Response:
 
 async def _followed(visit: Visit, what: str, matches: Sequence[Match]) -> tuple[Story, Match | None]:
     """The history of what was typed, or of the first object that it names and that has one, and that object."""
-    found = await story(visit.desk.read, what)
+    found = await story(visit.context.read, what)
     if found.scenes:
         return found, None
     for match in matches[:FOLLOWED_MAX]:
-        if match.correlation_id and (found := await story(visit.desk.read, match.correlation_id)).scenes:
+        if match.correlation_id and (found := await story(visit.context.read, match.correlation_id)).scenes:
             return found, match
     return found, None
 
@@ -58,16 +58,16 @@ def _cut(matches: Sequence[Match]) -> int:
 async def _matches(visit: Visit, what: str) -> tuple[list[Match], int]:
     """The objects, and how many services could not be searched in time."""
     found, slow = await _of_services(visit, what)
-    return [*found, *await engine_matches(visit.desk.read, visit.desk.admin, what)], slow
+    return [*found, *await engine_matches(visit.context.read, visit.context.admin, what)], slow
 
 
 async def _of_services(visit: Visit, what: str) -> tuple[list[Match], int]:
-    answers = [await _look(visit, lookup, what) for lookup in visit.desk.lookups]
+    answers = [await _look(visit, lookup, what) for lookup in visit.context.lookups]
     return [match for found in answers if found is not None for match in found], answers.count(None)
 
 
 async def _look(visit: Visit, lookup: Lookup, what: str) -> Sequence[Match] | None:
-    async with visit.desk.database.work.acquire() as connection:
+    async with visit.context.database.work.acquire() as connection:
         try:
             async with connection.transaction(readonly=True):
                 await connection.execute(f"set local statement_timeout = {LOOK_LIMIT_MS}")

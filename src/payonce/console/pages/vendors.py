@@ -9,8 +9,8 @@ from payonce.engine.monitoring.vendor_health import budgets, calls, tries
 
 
 async def show_vendors(visit: Visit) -> Response:
-    read = visit.desk.read
-    paused = [(depth.queue, await declared(read, depth.queue)) for depth in visit.glance.depths if depth.paused]
+    read = visit.context.read
+    paused = [(depth.queue, await declared(read, depth.queue)) for depth in visit.summary.depths if depth.paused]
     loaded = [(each, await each.load(visit)) for each in visit.site.vendor_sections]
     return visit.page(
         "vendors.html", "Vendors", recent=await vendor_calls(read), tries=await tries(read), calls=calls(),

@@ -48,8 +48,8 @@ async def change_credit(visit: Visit) -> Response:
         given = _given(visit, customer)
         if text_of(visit.form, "sure") != "yes":
             return await _check(visit, customer, given)
-        async with visit.desk.begin(None) as tx:
-            end = await ask(tx, visit.desk.actions[ACTION], given, visit.person.name, given.note)
+        async with visit.context.begin(None) as tx:
+            end = await ask(tx, visit.context.actions[ACTION], given, visit.person.name, given.note)
     except (Invalid, Stale) as error:
         return await _page(visit, customer, error)
     except Retry as error:
@@ -61,7 +61,7 @@ async def change_credit(visit: Visit) -> Response:
 
 
 def _given(visit: Visit, customer: Customer) -> CreditChange:
-    if ACTION not in visit.desk.actions:
+    if ACTION not in visit.context.actions:
         raise Invalid("this process does not know billing; decide in the console of one that does")
     said = text_of(visit.form, "verdict")
     if said not in tuple(CreditVerdict):
@@ -84,8 +84,8 @@ def _asset(currency: str) -> Asset:
 
 
 async def _check(visit: Visit, customer: Customer, given: CreditChange) -> Response:
-    async with visit.desk.begin(None) as tx:
-        found = await preview(tx, visit.desk.actions[ACTION], given, visit.person.name)
+    async with visit.context.begin(None) as tx:
+        found = await preview(tx, visit.context.actions[ACTION], given, visit.person.name)
     label, consequence = CHOICES[given.verdict]
     seen = f"seen_{given.currency}"
     return visit.page(
@@ -102,7 +102,7 @@ async def _check(visit: Visit, customer: Customer, given: CreditChange) -> Respo
 
 async def _known(visit: Visit) -> Customer:
     given = id_in(visit, "customer")
-    found = await queries.customer(visit.desk.read, given)
+    found = await queries.customer(visit.context.read, given)
     if found is None:
         raise nothing_there("customer", given)
     return found
@@ -114,7 +114,7 @@ async def _page(visit: Visit, customer: Customer, problem: PayonceError | None =
         balances = await credit.balances(read, customer.id)
         entries = await credit.entries(read, customer.id, before, PAGE_ROWS + 1)
         payouts = await credit_payouts.of_account(read, customer.id, None, PAYOUTS)
-    found = [await waiting_about(visit.desk.read, ACTION, f"{customer.id}:{each.amount.asset.code}")
+    found = [await waiting_about(visit.context.read, ACTION, f"{customer.id}:{each.amount.asset.code}")
              for each in balances[:CURRENCIES_MAX]]  # fmt: skip
     waiting = [each for each in found if each]
     rows = entries[:PAGE_ROWS]
@@ -123,7 +123,7 @@ async def _page(visit: Visit, customer: Customer, problem: PayonceError | None =
     return visit.page(
         "billing/credit.html", f"Credit of {customer.email}", status=status, customer=customer, balances=balances,
         entries=rows, payouts=payouts, waiting=waiting,
-        choices=[(each, *CHOICES[each]) for each in CHOICES] if ACTION in visit.desk.actions and not waiting else [],
+        choices=[(each, *CHOICES[each]) for each in CHOICES] if ACTION in visit.context.actions and not waiting else [],
         currency=text_of(visit.form, "currency") or (balances[0].amount.asset.code if balances else ""),
         problem="" if problem is None else str(problem), typed={name: text_of(visit.form, name) for name in FIELDS},
         first=link(_path(customer)) if before else None,

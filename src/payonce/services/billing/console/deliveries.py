@@ -41,9 +41,9 @@ async def list_deliveries(visit: Visit) -> Response:
 
 async def send_again(visit: Visit) -> Response:
     """Whoever has it already takes it for what it is, so it needs no second look; who sent it is on record."""
-    delivery = await _known(visit, visit.desk.read)
+    delivery = await _known(visit, visit.context.read)
     why = reason_of(visit.form)
-    async with visit.desk.begin(delivery.trace_id) as tx:
+    async with visit.context.begin(delivery.trace_id) as tx:
         await resend(tx, delivery.event_id, visit.person.name, why)
     return visit.done(f"/billing/deliveries/{delivery.event_id}", "It is on its way again.")
 

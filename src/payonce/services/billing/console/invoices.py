@@ -54,12 +54,12 @@ async def show_invoice(visit: Visit) -> Response:
 async def print_invoice(visit: Visit) -> Response:
     """By a process that runs subscriptions: it knows who sells."""
     bill = await known_invoice(visit)
-    terms = next((each for each in visit.desk.resources if isinstance(each, Terms)), None)
+    terms = next((each for each in visit.context.resources if isinstance(each, Terms)), None)
     if terms is None:
         raise Invalid(
             "this process does not run billing.subscriptions; print the invoice in the console of one that does"
         )
-    body = await on_paper(visit.desk.read, bill.id, terms)
+    body = await on_paper(visit.context.read, bill.id, terms)
     assert body is not None
     named = {"Content-Disposition": f'inline; filename="{bill.number}.pdf"'}
     return Response(body, media_type="application/pdf", headers=named)
@@ -68,7 +68,7 @@ async def print_invoice(visit: Visit) -> Response:
 async def known_invoice(visit: Visit) -> Bill:
     """The one that the address names, by id or number."""
     given = id_in(visit, "invoice")
-    found = await invoice_queries.invoice(visit.desk.read, given)
+    found = await invoice_queries.invoice(visit.context.read, given)
     if found is None:
         raise nothing_there("invoice", given)
     return found
@@ -79,8 +79,10 @@ async def invoice_page(visit: Visit, bill: Bill, problem: PayonceError | None = 
     async with bounded(visit) as read:
         notes = await invoice_queries.credit_notes(read, bill)
         charges = await queries.charges_of_invoice(read, bill.id) if with_payments else []
-    waiting = [found for each in charges if (found := await waiting_about(visit.desk.read, REFUND, each.id))]
-    may_go_back = [each for each in charges if each.left.minor] if REFUND in visit.desk.actions and not waiting else []
+    waiting = [found for each in charges if (found := await waiting_about(visit.context.read, REFUND, each.id))]
+    may_go_back = (
+        [each for each in charges if each.left.minor] if REFUND in visit.context.actions and not waiting else []
+    )
     status = 200 if problem is None else 409 if isinstance(problem, Stale) else 400
     return visit.page(
         "billing/invoice.html", f"Invoice {bill.number}", status=status, bill=bill, notes=notes, charges=charges,

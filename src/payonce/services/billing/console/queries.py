@@ -24,7 +24,7 @@ def where_held(title: str, handler: Handler, role: str = SUBSCRIPTIONS) -> Handl
     async def endpoint(visit: Visit) -> Response:
         if await has(visit, role):
             return await handler(visit)
-        held = visit.desk.holds(role)
+        held = visit.context.holds(role)
         if visit.request.method == "POST":
             raise Invalid(ABSENT if held else ELSEWHERE.format(role=role))
         return visit.page("billing/absent.html", title, elsewhere=None if held else role)
@@ -34,7 +34,7 @@ def where_held(title: str, handler: Handler, role: str = SUBSCRIPTIONS) -> Handl
 
 async def has(visit: Visit, role: str) -> bool:
     """For a page that shows something of the other service beside its own."""
-    return visit.desk.holds(role) and await INSTALLED[role](visit.desk.read)
+    return visit.context.holds(role) and await INSTALLED[role](visit.context.read)
 
 
 def id_in(visit: Visit, what: str) -> str:

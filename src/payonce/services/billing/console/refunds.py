@@ -26,8 +26,8 @@ async def refund(visit: Visit) -> Response:
         given = _given(visit, charge)
         if text_of(visit.form, "sure") != "yes":
             return await _check(visit, bill, charge, given)
-        async with visit.desk.begin(charge.trace_id) as tx:
-            end = await ask(tx, visit.desk.actions[ACTION], given, visit.person.name, given.note)
+        async with visit.context.begin(charge.trace_id) as tx:
+            end = await ask(tx, visit.context.actions[ACTION], given, visit.person.name, given.note)
     except PayonceError as error:
         if not isinstance(error, (Invalid, Stale, Retry)):
             raise
@@ -40,7 +40,7 @@ async def refund(visit: Visit) -> Response:
 
 async def _charge(visit: Visit, bill: Bill) -> Charged:
     named = text_of(visit.form, "charge")
-    charges = await queries.charges_of_invoice(visit.desk.read, bill.id)
+    charges = await queries.charges_of_invoice(visit.context.read, bill.id)
     found = [each for each in charges if each.id == named]
     if not found:
         raise Invalid(f"invoice {bill.number} has no charge {named[:40]!r}; load the page again")
@@ -48,7 +48,7 @@ async def _charge(visit: Visit, bill: Bill) -> Charged:
 
 
 def _given(visit: Visit, charge: Charged) -> GiveBack:
-    if ACTION not in visit.desk.actions:
+    if ACTION not in visit.context.actions:
         raise Invalid("this process does not know billing; decide in the console of one that does")
     left = number_of(visit.form, "left")
     if left is None:
@@ -62,8 +62,8 @@ def _given(visit: Visit, charge: Charged) -> GiveBack:
 
 
 async def _check(visit: Visit, bill: Bill, charge: Charged, given: GiveBack) -> Response:
-    async with visit.desk.begin(charge.trace_id) as tx:
-        found = await preview(tx, visit.desk.actions[ACTION], given, visit.person.name)
+    async with visit.context.begin(charge.trace_id) as tx:
+        found = await preview(tx, visit.context.actions[ACTION], given, visit.person.name)
     path = f"/billing/invoices/{bill.id}"
     return visit.page(
         "check_change.html", "Give it back?", crumbs=[("Invoices", "/billing/invoices"), (bill.number, path)],

@@ -58,8 +58,8 @@ async def decide(visit: Visit) -> Response:
         if text_of(visit.form, "sure") != "yes":
             return await _check(visit, seen, given)
         # In the trace that it has: what follows from a decision belongs to the same story.
-        async with visit.desk.begin(seen.trace_id) as tx:
-            end = await ask(tx, visit.desk.actions[ACTION], given, visit.person.name, given.note)
+        async with visit.context.begin(seen.trace_id) as tx:
+            end = await ask(tx, visit.context.actions[ACTION], given, visit.person.name, given.note)
     except (Invalid, Stale) as error:
         return await _page(visit, await _known(visit), error)
     except Retry as error:
@@ -78,14 +78,14 @@ def _given(visit: Visit, seen: Seen) -> Decision:
     revision = number_of(visit.form, "seen")
     if revision is None:
         raise Invalid("the form does not say what you saw; load the page again")
-    if ACTION not in visit.desk.actions:
+    if ACTION not in visit.context.actions:
         raise Invalid("this process does not know billing; decide in the console of one that does")
     return Decision(subscription_id=seen.id, seen=revision, verdict=Verdict(said), note=reason_of(visit.form))
 
 
 async def _check(visit: Visit, seen: Seen, given: Decision) -> Response:
-    async with visit.desk.begin(seen.trace_id) as tx:
-        found = await preview(tx, visit.desk.actions[ACTION], given, visit.person.name)
+    async with visit.context.begin(seen.trace_id) as tx:
+        found = await preview(tx, visit.context.actions[ACTION], given, visit.person.name)
     label, consequence = CHOICES[given.verdict]
     path = f"/billing/subscriptions/{seen.id}"
     return visit.page(
@@ -98,7 +98,7 @@ async def _check(visit: Visit, seen: Seen, given: Decision) -> Response:
 
 async def _known(visit: Visit) -> Seen:
     given = id_in(visit, "subscription")
-    found = await looking.subscription(visit.desk.read, given)
+    found = await looking.subscription(visit.context.read, given)
     if found is None:
         raise nothing_there("subscription", given)
     return found
@@ -113,10 +113,10 @@ async def _page(visit: Visit, seen: Seen, problem: PayonceError | None = None) -
         told = await queries.told_of(read, charged) if with_payments else []
         own, cut = await of_subscriptions.facts(read, seen, [each.event_id for each in told])
         engine = await story(read, seen.id)
-    waiting = await waiting_about(visit.desk.read, ACTION, seen.id)
+    waiting = await waiting_about(visit.context.read, ACTION, seen.id)
     # Postings and notes are among the facts, by what they are about.
     scenes = [scene for scene in engine.scenes if scene.kind not in (Kind.POSTING, Kind.NOTE)]
-    verdicts = [] if waiting or ACTION not in visit.desk.actions else open_verdicts(seen, owed)
+    verdicts = [] if waiting or ACTION not in visit.context.actions else open_verdicts(seen, owed)
     status = 200 if problem is None else 409 if isinstance(problem, Stale) else 400
     return visit.page(
         "billing/subscription.html", f"Subscription {seen.id}", status=status, seen=seen, invoices=invoices, owed=owed,

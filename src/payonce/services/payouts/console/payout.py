@@ -83,8 +83,8 @@ async def decide(visit: Visit) -> Response:
         if text_of(visit.form, "sure") != "yes":
             return await _check(visit, payout, given)
         # In the trace that it has: what follows from a decision belongs to the same story.
-        async with visit.desk.begin(payout.trace_id) as tx:
-            end = await ask(tx, visit.desk.actions[ACTION], given, visit.person.name, given.note)
+        async with visit.context.begin(payout.trace_id) as tx:
+            end = await ask(tx, visit.context.actions[ACTION], given, visit.person.name, given.note)
     except (Invalid, Stale) as error:
         return await _page(visit, await payout_of(visit), error)
     except Retry as error:
@@ -107,7 +107,7 @@ def _given(visit: Visit, payout: Payout) -> Decision:
         extra_id = ""
     if moved and address is None:
         raise Invalid(f"the new address is missing; give one of the network {payout.payout_network}")
-    if ACTION not in visit.desk.actions:
+    if ACTION not in visit.context.actions:
         raise Invalid("this process does not know payouts; decide in the console of one that does")
     return Decision(
         payout_id=payout.id, seen=seen, verdict=Verdict(said), note=reason_of(visit.form),
@@ -117,8 +117,8 @@ def _given(visit: Visit, payout: Payout) -> Decision:
 
 
 async def _check(visit: Visit, payout: Payout, given: Decision) -> Response:
-    async with visit.desk.begin(payout.trace_id) as tx:
-        seen = await preview(tx, visit.desk.actions[ACTION], given, visit.person.name)
+    async with visit.context.begin(payout.trace_id) as tx:
+        seen = await preview(tx, visit.context.actions[ACTION], given, visit.person.name)
     label, consequence = CHOICES[given.verdict]
     path = f"/payouts/{payout.id}"
     where = [] if given.address is None else [
@@ -144,10 +144,10 @@ async def _page(visit: Visit, payout: Payout, problem: PayonceError | None = Non
         if not told.scenes and payout.trace_id is not None:
             told = await story(read, payout.trace_id)
         reviews = await timeline.effects_in_review(read, swaps)
-    waiting = await _waiting(visit.desk.read, payout, swaps)
+    waiting = await _waiting(visit.context.read, payout, swaps)
     # Postings and notes are among the facts, by what they are about: those of a batch have another trace.
     scenes = [scene for scene in told.scenes if scene.kind not in (Kind.POSTING, Kind.NOTE)]
-    verdicts = [] if waiting or ACTION not in visit.desk.actions else timeline.open_verdicts(payout, swaps)
+    verdicts = [] if waiting or ACTION not in visit.context.actions else timeline.open_verdicts(payout, swaps)
     status = 200 if problem is None else 409 if isinstance(problem, Stale) else 400
     return visit.page(
         "payouts/payout.html", f"Payout {payout.unique_id}", status=status, payout=payout, swaps=swaps, waiting=waiting,

@@ -19,7 +19,7 @@ def where_installed(title: str, handler: Handler) -> Handler:
     """A page that says so where there are no payouts, and a form that is refused there."""
 
     async def endpoint(visit: Visit) -> Response:
-        if await queries.is_installed(visit.desk.read):
+        if await queries.is_installed(visit.context.read):
             return await handler(visit)
         if visit.request.method == "POST":
             raise Invalid(ABSENT)
@@ -31,7 +31,7 @@ def where_installed(title: str, handler: Handler) -> Handler:
 async def payout_of(visit: Visit) -> Payout:
     """The one that the address names, by any of its names."""
     given = str(visit.path["id"])
-    found = await queries.listed(visit.desk.read, Wanted(reference=given), None, 1) if _may_be(given) else []
+    found = await queries.listed(visit.context.read, Wanted(reference=given), None, 1) if _may_be(given) else []
     if not found:
         raise HTTPException(404, f"there is no payout {given[:ID_MAX_LENGTH]!r}; find it in the list of payouts")
     return found[0]

@@ -39,7 +39,7 @@ async def show_waiting(visit: Visit) -> Response:
     async with bounded(visit) as read:
         clients = await queries.accumulated(read, PAGE_ROWS + 1)
     shown = clients[:PAGE_ROWS]
-    least = await minimums(visit.desk.resources, [(each.payout_currency, each.payout_network) for each in shown])
+    least = await minimums(visit.context.resources, [(each.payout_currency, each.payout_network) for each in shown])
     rows = [
         Waits(
             each, least.get((each.payout_currency, each.payout_network)),

@@ -20,24 +20,24 @@ BOUNDS: Final = ("per_payment", "per_day", "low_balance")
 
 async def wallet_shown(visit: Visit) -> Mapping[str, Any] | None:
     """What the section shows; None where this database has no payouts or no wallet."""
-    read = visit.desk.read
+    read = visit.context.read
     if not await queries.is_installed(read) or (wallet := await queries.wallet_use(read)) is None:
         return None
     return {
         "wallet": wallet,
         "percent": _used_percent(wallet),
         "waiting": await waiting_about(read, ACTION, ETH.code),
-        "may_limit": ACTION in visit.desk.actions,
+        "may_limit": ACTION in visit.context.actions,
     }
 
 
 async def change_limits(visit: Visit) -> Response:
     """The first time it tells what would follow; with `sure` it is done, or asked of a second person."""
-    if ACTION not in visit.desk.actions:
+    if ACTION not in visit.context.actions:
         raise Invalid("this process does not know payouts; change it in the console of one that does")
     per_payment, per_day, low = (_bound_of(visit, name) for name in BOUNDS)
-    action, why = visit.desk.actions[ACTION], reason_of(visit.form)
-    async with visit.desk.begin() as tx:
+    action, why = visit.context.actions[ACTION], reason_of(visit.form)
+    async with visit.context.begin() as tx:
         change = await limit_change(tx, per_payment, per_day, low or Amount.zero(ETH))
         seen = await preview(tx, action, change, visit.person.name)
         if text_of(visit.form, "sure") == "yes":
