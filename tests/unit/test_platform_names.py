@@ -14,49 +14,7 @@ REGISTERED = re.compile(r'^    "payonce\.services\.\w+",\n', re.MULTILINE)
 HTTP_WORDS = re.compile(r"bad[ _]gateway|gateway[ _]timeout", re.IGNORECASE)
 
 # Only ever shorter: what is listed here waits to move into the service or the vendor that it names.
-STILL_NAMING = frozenset(
-    [
-        "cli/application.py",
-        "cli/crash.py",
-        "cli/demo/banks.py",
-        "cli/demo/command.py",
-        "cli/demo/transfers.py",
-        "cli/demo/verdict.py",
-        "cli/freeze.py",
-        "cli/limits.py",
-        "cli/output.py",
-        "cli/pushed_queues.py",
-        "cli/serve.py",
-        "cli/simulators.py",
-        "cli/trace.py",
-        "console/page.py",
-        "console/pages/__init__.py",
-        "console/pages/approvals.py",
-        "console/pages/vendors.py",
-        "console/templates/billing_absent.html",
-        "console/templates/billing_credit.html",
-        "console/templates/billing_customer.html",
-        "console/templates/billing_customers.html",
-        "console/templates/billing_deliveries.html",
-        "console/templates/billing_delivery.html",
-        "console/templates/billing_dunning.html",
-        "console/templates/billing_figures.html",
-        "console/templates/billing_invoice.html",
-        "console/templates/billing_invoices.html",
-        "console/templates/billing_rows.html",
-        "console/templates/billing_subscription.html",
-        "console/templates/layout.html",
-        "console/templates/macros.html",
-        "console/templates/payout.html",
-        "console/templates/payouts.html",
-        "console/templates/payouts_absent.html",
-        "console/templates/payouts_days.html",
-        "console/templates/payouts_waiting.html",
-        "settings/__init__.py",
-        "settings/billing.py",
-        "settings/payouts.py",
-    ]
-)
+STILL_NAMING = frozenset({"settings/__init__.py", "settings/billing.py", "settings/payouts.py"})
 
 
 def names() -> list[str]:
@@ -97,8 +55,8 @@ def test_every_exception_is_still_needed() -> None:
     assert sorted(STILL_NAMING - naming().keys()) == [], "take these out of STILL_NAMING"
 
 
-def test_only_settings_commands_and_pages_are_exceptions() -> None:
-    assert {path.partition("/")[0] for path in STILL_NAMING} <= {"settings", "cli", "console"}
+def test_only_settings_are_exceptions() -> None:
+    assert {path.partition("/")[0] for path in STILL_NAMING} <= {"settings"}
 
 
 def test_the_names_are_those_of_the_folders() -> None:
