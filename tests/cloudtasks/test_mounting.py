@@ -28,7 +28,7 @@ from payonce.service import Service
 from payonce.settings import Settings, load_settings
 from payonce.testing import OpenStage, ScratchDatabase
 from tests.cloudtasks import pushing
-from tests.web.asking import Answer, asked
+from tests.http.asking import Answer, asked
 
 
 @pytest.fixture

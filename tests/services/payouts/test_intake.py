@@ -23,6 +23,7 @@ from payonce.services.payouts.domain.pricing import fee_and_rest, market_value
 from payonce.services.payouts.model import USDT, Hold, State
 from payonce.settings import load_settings
 from payonce.testing import Clock, OpenStage, ScratchDatabase
+from tests.http.asking import Answer, Asking
 from tests.services.payouts.payouts_stage import (
     BTC_CLIENT,
     CLIENT,
@@ -35,7 +36,6 @@ from tests.services.payouts.payouts_stage import (
     usdt,
     webhook,
 )  # fmt: skip
-from tests.web.asking import Answer, Asking
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 

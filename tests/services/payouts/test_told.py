@@ -25,8 +25,8 @@ from payonce.services.payouts.scopes import DECIDE, READ
 from payonce.settings import load_settings
 from payonce.testing import OpenStage, ScratchDatabase
 from payonce.testing.faults import Fault, Script
+from tests.http.asking import Asking
 from tests.services.payouts.payouts_stage import KEY, Office, open_office, webhook
-from tests.web.asking import Asking
 
 
 async def told(office: Office) -> list[tuple[str, str]]:

@@ -13,9 +13,9 @@ from payonce.engine.operators.api_keys import make_key
 from payonce.services.billing.subscriptions.domain.config import Terms
 from payonce.services.billing.subscriptions.store.accounts import AccountVersions
 from payonce.services.billing.tokens import Claims, Tokens
+from tests.http.asking import Answer, Asking, asked
 from tests.services.billing.billing_stage import PAYS, Customer, Door, House
 from tests.services.billing.billing_stage import SECRET as SHARED
-from tests.web.asking import Answer, Asking, asked
 
 SECRET: Final = b"a secret that both services of billing know"
 PASSWORD: Final = "correct horse battery staple"

@@ -18,13 +18,13 @@ from payonce.services.billing.subscriptions.model import State
 from payonce.settings import Settings
 from payonce.testing import OpenStage, ScratchDatabase
 from tests.ablations import patched
+from tests.http.asking import Answer
 from tests.redis.terminal import Terminal
 from tests.services.billing.api.conftest import OpenShop
 from tests.services.billing.api.counter import Shop, resources, through
 from tests.services.billing.api.test_ownership import BODIES, things_of
 from tests.services.billing.billing_stage import DECLINES, PAYS, Customer, open_house
 from tests.services.billing.redis_stage import on_redis
-from tests.web.asking import Answer
 
 SENT: Final = "5555555555554444"
 """What is sent by mistake, so that it can be told from the cards that are used as they should be."""

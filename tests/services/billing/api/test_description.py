@@ -10,10 +10,10 @@ from payonce.engine.operators import login_limits
 from payonce.http.kit import attempts
 from payonce.http.server import listening
 from payonce.services.billing.payments.api import payment_end
+from tests.http.test_description import OF_BILLING, tried_out
 from tests.services.billing.api.conftest import OpenShop
 from tests.services.billing.api.counter import PASSWORD
 from tests.services.billing.api.test_ownership import things_of
-from tests.web.test_description import OF_BILLING, tried_out
 
 FEW, MANY = 3, 24
 MODES = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)

@@ -21,9 +21,9 @@ from payonce.services.billing.subscriptions.store import accounts, refresh_token
 from payonce.settings import load_settings
 from payonce.testing import Clock
 from tests.ablations import Ablations, cases, given, missed, patched
+from tests.http.asking import Answer
 from tests.services.billing.api.conftest import OpenCounter, OpenShop
 from tests.services.billing.api.counter import PASSWORD, Counter
-from tests.web.asking import Answer
 
 REGISTER, LOGIN, REFRESH = "/v1/auth/register", "/v1/auth/login", "/v1/auth/refresh"
 MOST, CROWD = 3, 8

@@ -13,11 +13,11 @@ from payonce.services.billing import SCOPES, callers
 from payonce.services.billing.payments.api import payment_end
 from payonce.services.billing.subscriptions.api import subscriptions
 from tests.ablations import patched
+from tests.http.asking import Answer
+from tests.http.test_description import OF_BILLING
 from tests.services.billing.api.conftest import OpenShop
 from tests.services.billing.api.counter import Shop
 from tests.services.billing.billing_stage import BEGIN, Customer
-from tests.web.asking import Answer
-from tests.web.test_description import OF_BILLING
 
 ELSEWHERE = frozenset({"plan_id", "feature", "feature_name", "queue", "migration_id"})
 """Parameters of paths that are nobody's: plans are for everybody, queues and plan migrations for operators."""

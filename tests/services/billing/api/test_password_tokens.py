@@ -8,10 +8,10 @@ from payonce.engine.operators import login_limits, passwords
 from payonce.services.billing.scopes import OPERATE, READ
 from payonce.services.billing.subscriptions.store.password_tokens import LIFETIME_HOURS
 from payonce.testing import Clock
+from tests.http.asking import Answer
 from tests.services.billing.api.conftest import OpenCounter
 from tests.services.billing.api.counter import PASSWORD, Counter
 from tests.services.billing.api.test_customers import CUSTOMERS, create, edit
-from tests.web.asking import Answer
 
 LOGIN, REGISTER, SET = "/v1/auth/login", "/v1/auth/register", "/v1/auth/set-password"
 EMAIL = "ada@example.com"

@@ -23,8 +23,8 @@ from payonce.services.billing.payments.api.routes import build_routes
 from payonce.services.billing.payments.decisions import ACTION, giving_back
 from payonce.services.billing.tokens import Claims, Tokens
 from payonce.testing import OpenStage
+from tests.http.asking import Answer, asked
 from tests.services.billing.payments.till import Till, open_till
-from tests.web.asking import Answer, asked
 
 GATEWAY_SECRET: Final = Secret("a-secret-that-the-gateway-gave-us")
 

@@ -1,0 +1,75 @@
+"""What a service declares for the port: routes that its parts share, mounted applications, and who operates it."""
+
+from dataclasses import replace
+
+import pytest
+from fastapi import APIRouter
+from fastapi.security import HTTPAuthorizationCredentials
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from payonce.http.application import build_web
+from payonce.http.kit.context import Desk
+from payonce.service import Service
+from tests.http.asking import Asking
+from tests.http.conftest import OpenWeb
+
+SHARED = "/v1/shop/hours"
+DEPTHS = "/v1/health/queues"
+
+
+def shared_routes() -> APIRouter:
+    routes = APIRouter()
+
+    @routes.get(SHARED)
+    async def hours() -> dict[str, str]:
+        return {"open": "9 to 5"}
+
+    return routes
+
+
+def till(desk: Desk) -> ASGIApp:
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        await PlainTextResponse(f"till with {len(desk.resources)} drawers")(scope, receive, send)
+
+    return answer
+
+
+async def is_operator(request: Request, given: HTTPAuthorizationCredentials) -> bool | None:
+    return {"manager": True, "guest": False}.get(given.credentials)
+
+
+SHOP = Service(
+    "shop", None, {"front": ()}, shared_routes=shared_routes, mounts={"/till": till}, is_operator=is_operator
+)
+STOCK = Service("shop", None, {"stock": ()}, shared_routes=shared_routes, is_operator=is_operator)
+
+
+def with_shop(ask: Asking) -> Asking:
+    ask.app.services = [*ask.app.services, SHOP, STOCK]
+    return replace(ask, web=build_web(ask.app))
+
+
+async def test_routes_that_parts_of_a_service_share_are_there_once(web: OpenWeb) -> None:
+    async with web() as ask:
+        shop = with_shop(ask)
+        assert (await shop.get(SHARED)).json == {"open": "9 to 5"}
+        # A route that is there twice has an operation id that is there twice, of which FastAPI warns.
+        assert SHARED in (await shop.get("/openapi.json")).json["paths"]
+
+
+async def test_a_mounted_application_answers_below_its_path_with_a_trace_id(web: OpenWeb) -> None:
+    async with web() as ask:
+        assert (await ask.get("/till/any")).status == 404
+        answer = await with_shop(ask).get("/till/any")
+        assert (answer.status, answer.body) == (200, b"till with 0 drawers")
+        assert answer.headers["trace-id"]
+
+
+@pytest.mark.parametrize(("token", "status"), [("manager", 200), ("guest", 403), ("stranger", 401)])
+async def test_operators_of_a_service_see_the_queues(web: OpenWeb, token: str, status: int) -> None:
+    async with web() as ask:
+        bearing = replace(ask, headers={"authorization": f"Bearer {token}"})
+        assert (await bearing.get(DEPTHS)).status == 401, "nobody issues such tokens"
+        assert (await with_shop(bearing).get(DEPTHS)).status == status
