@@ -84,7 +84,11 @@ def test_what_two_tasks_say_is_paid_once(postgres: ScratchServer, point: str) ->
 
 def test_two_spellings_taken_for_two_clients_are_missed(postgres: ScratchServer) -> None:
     ablation = Ablation(
-        "the bytes of an address", by_spelling, OlderTokensScenario.name, Mode.BEFORE, near="answer engine.messages.work"
+        "the bytes of an address",
+        by_spelling,
+        OlderTokensScenario.name,
+        Mode.BEFORE,
+        near="answer engine.messages.work",
     )
     [caught] = explore_without([ablation], [OlderTokensScenario()], server=postgres)
     assert caught.at is not None
