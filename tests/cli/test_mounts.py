@@ -16,6 +16,8 @@ from payonce.cli.application import run_command
 from payonce.service import Demo, Option, Service, Simulators
 from payonce.settings.billing import PORTS
 
+pytestmark = pytest.mark.usefixtures("restored_logs")
+
 LOADED = """
 import sys
 from payonce.cli.application import run_command

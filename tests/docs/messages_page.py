@@ -11,7 +11,7 @@ import msgspec
 
 from payonce.engine.messages.contract import Contract, NoPayload, Payload
 from payonce.engine.messages.policy import Policy
-from payonce.engine.webhooks.delivery import DELIVERIES
+from payonce.engine.webhooks.delivery_attempt import DELIVERIES
 from payonce.examples.tally.policies import CHANGES
 from payonce.examples.transfers.policies import QUEUES as TRANSFERS
 from payonce.services.billing.policies import QUEUES as BILLING

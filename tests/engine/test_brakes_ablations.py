@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from payonce.engine.controls import actions, freezes, texts
+from payonce.engine.controls import actions, freeze_rules, texts
 from payonce.engine.effects import Findable, Keyed
 from payonce.engine.effects.send import Run
 from payonce.engine.messages import worker
@@ -95,7 +95,7 @@ ABLATIONS: Ablations = {
         ],
     ),
     "the lock of the freezer": (
-        patched(freezes, "_take_the_lock", no_lock_for_the_freezer),
+        patched(freeze_rules, "_take_the_lock", no_lock_for_the_freezer),
         [test_freezes.test_an_intent_that_commits_after_the_freeze_has_seen_it],
     ),
     "the look at what had begun before": (

@@ -8,9 +8,18 @@ from typing import Any
 import asyncpg
 import pytest
 
-from payonce.engine.controls import CHECKS, Freeze, UnderWay, check_freezes, freeze, freezes, lift, wait_until_quiet
-from payonce.engine.controls import freezes as freezing
-from payonce.engine.controls.freezes import LOOK_S
+from payonce.engine.controls import (
+    CHECKS,
+    Freeze,
+    UnderWay,
+    check_freezes,
+    freeze,
+    freeze_rules,
+    freezes,
+    lift,
+    wait_until_quiet,
+)
+from payonce.engine.controls.freeze_rules import LOOK_S
 from payonce.engine.effects import Findable, Keyed, Sending
 from payonce.engine.messages.model import Message, State
 from payonce.engine.messages.process import Worker
@@ -380,7 +389,7 @@ async def test_what_was_frozen_cannot_be_rewritten(stage: OpenStage) -> None:
 
 
 async def test_a_stuck_intent_is_named_and_nothing_is_frozen(stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(freezing, "LOCK_WAIT_S", 1)
+    monkeypatch.setattr(freeze_rules, "LOCK_WAIT_S", 1)
     async with open_till(stage) as till, till.begin() as stuck:
         await check_freezes(stuck, sending())
         pid = await stuck.fetchval("select pg_backend_pid()")

@@ -26,7 +26,7 @@ from payonce.engine.webhooks import (
     event_body,
     remove_endpoint,
 )
-from payonce.engine.webhooks.delivery import ANSWER_MAX_BYTES, RETRY_AFTER_MAX_S, SCHEDULE_S
+from payonce.engine.webhooks.delivery_attempt import ANSWER_MAX_BYTES, RETRY_AFTER_MAX_S, SCHEDULE_S
 from payonce.kit.crypto import Keyring
 from payonce.kit.outcomes import Invalid
 from payonce.kit.webhooks import Scheme, Verified, verify

@@ -8,8 +8,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from payonce.engine.webhooks import deliver, delivery, incoming, registry, replays
-from payonce.engine.webhooks.delivery import Came
+from payonce.engine.webhooks import deliver, delivery_attempt, incoming, registry, replays
+from payonce.engine.webhooks.delivery_attempt import Came
 from payonce.kit.crypto import Keyring
 from payonce.kit.http import sockets, target, transport
 from payonce.testing import OpenStage
@@ -70,7 +70,7 @@ ABLATIONS: Ablations = {
         [test_webhooks.test_a_slow_endpoint_does_not_hold_up_the_others],
     ),
     "disabling by itself": (
-        patched(delivery, "_disable", never),
+        patched(delivery_attempt, "_disable", never),
         [
             test_webhooks.test_gone_disables_the_endpoint_at_once_with_its_reason,
             test_webhooks.test_an_endpoint_that_only_fails_is_disabled_after_days_and_a_success_saves_it,
@@ -86,25 +86,25 @@ ABLATIONS: Ablations = {
         [test_webhooks.test_a_disabled_endpoint_is_left_alone_whatever_was_announced_before],
     ),
     "taking nothing but 2xx for a success": (
-        patched(delivery, "_judged", take_any_answer),
+        patched(delivery_attempt, "_judged", take_any_answer),
         [
             given(test_webhooks.test_a_redirect_is_a_failure_and_is_not_followed, 302),
             test_webhooks.test_the_schedule_is_followed_to_its_end_and_the_delivery_is_given_up,
         ],
     ),
     "Retry-After": (
-        patched(delivery, "_after_s", lambda *_: None),
+        patched(delivery_attempt, "_after_s", lambda *_: None),
         [given(test_webhooks.test_a_receiver_that_asks_for_patience_gets_it, 429)],
     ),
     "the bounds of Retry-After": (
-        patched(delivery, "_after_s", obey),
+        patched(delivery_attempt, "_after_s", obey),
         [
             given(test_webhooks.test_patience_is_bounded_and_never_haste, 503, "0", 5, 11),
             given(test_webhooks.test_patience_is_bounded_and_never_haste, 503, "999999999", 43_200, 43_201),
         ],
     ),
     "giving up as failed": (
-        patched(delivery, "_end", never),
+        patched(delivery_attempt, "_end", never),
         [test_webhooks.test_the_schedule_is_followed_to_its_end_and_the_delivery_is_given_up],
     ),
     "judging addresses": (
@@ -148,7 +148,7 @@ ABLATIONS: Ablations = {
         ],
     ),
     "the fence of a delivery": (
-        patched(delivery, "_record", never),
+        patched(delivery_attempt, "_record", never),
         [test_webhooks_crashes.test_what_was_sent_and_not_recorded_is_sent_again_under_the_same_id],
     ),
     "leaving out what is delivered or under way": (

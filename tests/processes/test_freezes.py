@@ -1,7 +1,7 @@
 """A process that has claimed its messages and stands still wakes up behind a freeze, and sends nothing."""
 
 from payonce.engine.controls import freeze, lift
-from payonce.engine.controls.freezes import LOOK_S
+from payonce.engine.controls.freeze_rules import LOOK_S
 from payonce.engine.messages.transaction import begin
 from payonce.testing import Clock, eventually
 from tests.processes.desk import Desk

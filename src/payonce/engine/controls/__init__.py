@@ -39,7 +39,7 @@ from payonce.engine.controls.approvals import (
     waiting_about,
     withdraw,
 )  # fmt: skip
-from payonce.engine.controls.freezes import (
+from payonce.engine.controls.freeze_rules import (
     Freeze,
     UnderWay,
     check_asset,

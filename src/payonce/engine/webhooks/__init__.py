@@ -9,7 +9,7 @@ incoming    what others tell us
 pruning     old events leave
 """
 
-from payonce.engine.webhooks.delivery import DELIVERIES, Sender, deliver, webhook_client
+from payonce.engine.webhooks.delivery_attempt import DELIVERIES, Sender, deliver, webhook_client
 from payonce.engine.webhooks.events import announce, announce_to
 from payonce.engine.webhooks.incoming import Received, Receiver
 from payonce.engine.webhooks.model import Attempt, Delivery, DeliveryState, Endpoint, EndpointState

@@ -8,7 +8,7 @@ import msgspec
 
 from payonce.engine.messages.model import Message, encode_payloads
 from payonce.engine.messages.transaction import Tx
-from payonce.engine.webhooks.delivery import DELIVERIES
+from payonce.engine.webhooks.delivery_attempt import DELIVERIES
 from payonce.engine.webhooks.model import (
     DEFAULT_TENANT,
     DeliveryState,
