@@ -3,11 +3,10 @@ first message to the end.
 
 scenarios   what is explored, judged by the gateway's books
 races       the same, where several things meet at one moment
-persons     what people ask for over HTTP, as messages
-door        the webhook's route in the struck process itself, so that it dies in the receiver as well as in the sender
+customers   what people ask for over HTTP, as messages
+notification_route
+            the webhook's route in the struck process, which so dies in the receiver as well as in the sender
 ablations   safeguards taken out, each of which must be missed
-
-Here and not beside the service's other rooms, as it needs the gateway's client and simulator, which no service sees.
 """
 
 from collections.abc import Sequence
