@@ -184,8 +184,8 @@ class Service:
     routes: Callable[[], "APIRouter"] | None = None
     """What it answers over HTTP, written with payonce.http.kit; built when a process listens."""
     short_routes: Callable[[], Sequence["Route"]] | None = None
-    """What is asked most: it stands before all other routes, as finding one among hundreds costs more than many an
-    answer does."""
+    """POST routes with a fixed path for the most frequent requests. They are answered without the middleware, the
+    dependencies and the search among hundreds of routes, so they check their requests themselves."""
     shared_routes: Callable[[], "APIRouter"] | None = None
     """Routes that each part of a service answers. A process that answers for several of them has these once."""
     routes_with_role: bool = False

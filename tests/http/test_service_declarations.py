@@ -6,16 +6,20 @@ import pytest
 from fastapi import APIRouter
 from fastapi.security import HTTPAuthorizationCredentials
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from payonce.engine.monitoring.metrics import REGISTRY
 from payonce.http.application import build_web
-from payonce.http.kit.context import Desk
+from payonce.http.kit.context import Desk, desk_of
+from payonce.kit.outcomes import Invalid
 from payonce.service import Service
 from tests.http.asking import Asking
 from tests.http.conftest import OpenWeb
 
 SHARED = "/v1/shop/hours"
+SALES = "/v1/shop/sales"
 DEPTHS = "/v1/health/queues"
 
 
@@ -40,8 +44,29 @@ async def is_operator(request: Request, given: HTTPAuthorizationCredentials) -> 
     return {"manager": True, "guest": False}.get(given.credentials)
 
 
+async def sell(request: Request) -> Response:
+    article = (await request.body()).decode()
+    if article == "nothing":
+        raise Invalid("nothing is no article; name one")
+    if article == "bread":
+        raise ConnectionRefusedError("the till does not answer")
+    if article == "crash":
+        raise KeyError(article)
+    return PlainTextResponse(f"{article} to {len(desk_of(request).resources)} customers")
+
+
+def short_routes() -> list[Route]:
+    return [Route(SALES, sell, methods=["POST"])]
+
+
 SHOP = Service(
-    "shop", None, {"front": ()}, shared_routes=shared_routes, mounts={"/till": till}, is_operator=is_operator
+    "shop",
+    None,
+    {"front": ()},
+    short_routes=short_routes,
+    shared_routes=shared_routes,
+    mounts={"/till": till},
+    is_operator=is_operator,
 )
 STOCK = Service("shop", None, {"stock": ()}, shared_routes=shared_routes, is_operator=is_operator)
 
@@ -73,3 +98,29 @@ async def test_operators_of_a_service_see_the_queues(web: OpenWeb, token: str, s
         bearing = replace(ask, headers={"authorization": f"Bearer {token}"})
         assert (await bearing.get(DEPTHS)).status == 401, "nobody issues such tokens"
         assert (await with_shop(bearing).get(DEPTHS)).status == status
+
+
+@pytest.mark.parametrize(
+    ("article", "status", "said"),
+    [
+        ("milk", 200, "milk to 0 customers"),
+        ("nothing", 400, "nothing is no article; name one"),
+        ("bread", 503, "the database does not answer; try again"),
+        ("crash", 500, "an error of payonce itself; its log tells more"),
+    ],
+)
+async def test_a_short_route_has_the_bounds_problems_and_metrics_of_every_other(
+    web: OpenWeb, article: str, status: int, said: str
+) -> None:
+    async with web() as ask:
+        labels = {"method": "POST", "route": SALES, "status": str(status)}
+        before = REGISTRY.get_sample_value("payonce_http_requests_total", labels) or 0
+        answer = await with_shop(ask).post(SALES, article.encode())
+        assert answer.status == status
+        assert (answer.body.decode() if status == 200 else answer.problem["detail"]) == said
+        assert REGISTRY.get_sample_value("payonce_http_requests_total", labels) == before + 1
+
+
+async def test_a_short_route_takes_posts_only(web: OpenWeb) -> None:
+    async with web() as ask:
+        assert (await with_shop(ask).get(SALES)).status == 405

@@ -6,6 +6,7 @@ from typing import Final
 
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.routing import APIRoute
+from starlette.requests import Request
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -33,7 +34,7 @@ FOR_ALL: Final = (Depends(refuse_unknown_query), Depends(refuse_repeated_names))
 
 
 class _Web(FastAPI):
-    """With doors that are found by their path alone: the layers before the routes cost more than what a door does."""
+    """With doors that are found by their path alone: the layers before the routes cost more than some answers do."""
 
     doors: Mapping[str, ASGIApp] = {}
 
@@ -62,8 +63,16 @@ def build_web(app: App) -> FastAPI:
     slow = {path: pushed.answers_within_s + GUARD_MARGIN_S for pushed, _ in doors for path in pushed.paths}
     proxies_named = app.settings.trusted_proxies is not None
     hosts = Hosts(app.settings.host, app.settings.access.allowed_hosts)
+    short = [
+        route
+        for service in app.services
+        if service.short_routes is not None and app.answers(service)
+        for route in service.short_routes()
+    ]
     web.add_middleware(Guard, answer_limits_s=slow, proxies_named=proxies_named, hosts=hosts)
     web.doors = {
+        route.path: Guard(_answered_by(route, web), proxies_named=proxies_named, hosts=hosts) for route in short
+    } | {
         path: Guard(door, answer_limits_s=slow, hosts=hosts, many_values=True)
         for pushed, door in doors
         for path in pushed.paths
@@ -79,19 +88,23 @@ def build_web(app: App) -> FastAPI:
     for path, build_mounted in ((path, build) for service in app.services for path, build in service.mounts.items()):
         web.mount(path, build_mounted(app))
     web.router.routes.extend(ways_in())
+    # First: a process of one role answers under the bare paths, whatever else answers there in a process of all. A POST
+    # does not come to these routes; other methods are told that a door takes posts.
     web.router.routes[:0] = [
-        route
-        for service in app.services
-        if service.short_routes is not None and app.answers(service)
-        for route in service.short_routes()
-    ]
-    # First: a process of one role answers under the bare paths, whatever else answers there in a process of all. What
-    # is posted does not come to these routes, but whatever else is asked of a door is told that it takes posts.
-    web.router.routes[:0] = [
-        Route(path, door, methods=["POST"], include_in_schema=False) for pushed, door in doors for path in pushed.paths
+        *(Route(path, door, methods=["POST"], include_in_schema=False) for each, door in doors for path in each.paths),
+        *short,
     ]
     describe(web)
     return web
+
+
+def _answered_by(route: Route, web: FastAPI) -> ASGIApp:
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["app"], scope["route"] = web, route
+        response = await route.endpoint(Request(scope, receive))
+        await response(scope, receive, send)
+
+    return answer
 
 
 def _builders(app: App) -> list[Callable[[], APIRouter]]:

@@ -12,7 +12,7 @@ from payonce.engine.monitoring.metrics import HTTP_REQUESTS
 from payonce.http.body import refuse_many_values
 from payonce.http.held_bodies import OF_THIS_PROCESS, HeldBodies, HeldBody
 from payonce.http.hosts import Hosts
-from payonce.http.kit.problems import Problem, bug, document
+from payonce.http.kit.problems import EXPECTED, Problem, bug, document, problem_of
 from payonce.kit.ids import new_id
 from payonce.kit.log import get_logger
 
@@ -64,19 +64,22 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        answer = _Answer(scope, send)
+        headers = dict(scope["headers"])
+        answer = _Answer(scope, headers, send)
         if self._warn_of_proxy:
             self._notice_proxy(scope)
+        body = None
         try:
-            headers = dict(scope["headers"])
             if self._hosts is not None:
                 self._hosts.check(headers.get(b"host"))
+            # One timer for both limits: every request pays for it.
             with HeldBody(self._bodies) as held:
-                body = await self._read_body(scope, receive, held)
-                if not self._many_values:
-                    refuse_many_values(headers.get(b"content-type", b"").decode("latin-1"), body)
-                limit_s = self._answer_limits_s.get(scope["path"], self._answer_limit_s)
-                async with asyncio.timeout(limit_s) as limit:
+                async with asyncio.timeout(self._body_limit_s) as limit:
+                    body = await self._read_body(headers, receive, held)
+                    if not self._many_values:
+                        refuse_many_values(headers.get(b"content-type", b"").decode("latin-1"), body)
+                    limit_s = self._answer_limits_s.get(scope["path"], self._answer_limit_s)
+                    limit.reschedule(asyncio.get_running_loop().time() + limit_s)
                     answer.limit = limit
                     await self._app(scope, _replayed(body, receive), answer.send)
         except _Gone:
@@ -86,7 +89,9 @@ class Guard:
                 # Half an answer is out: the server breaks the connection off, so that nobody takes it for a whole one.
                 raise
             answer.limit = None
-            await document(scope["path"], _told(error, scope), answer.trace_id)(scope, receive, answer.send)
+            late = body is None and isinstance(error, TimeoutError)
+            problem = self._body_late() if late else _told(error, scope)
+            await document(scope["path"], problem, answer.trace_id)(scope, receive, answer.send)
 
     def _notice_proxy(self, scope: Scope) -> None:
         """Says once that a proxy is in front which the settings do not name."""
@@ -98,28 +103,27 @@ class Guard:
                 until_then="limits on logins, API keys and connections count all its clients as one address",
             )  # fmt: skip
 
-    async def _read_body(self, scope: Scope, receive: Receive, held: HeldBody) -> bytes:
+    async def _read_body(self, headers: Mapping[bytes, bytes], receive: Receive, held: HeldBody) -> bytes:
         """The whole body, or a Problem: routes see it at once, or not at all."""
-        length = dict(scope["headers"]).get(b"content-length", b"0")
+        length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > self._body_max_bytes:
             raise self._too_large()
         parts = bytearray()
-        try:
-            async with asyncio.timeout(self._body_limit_s):
-                while True:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise _Gone
-                    parts += message.get("body", b"")
-                    if len(parts) > self._body_max_bytes:
-                        raise self._too_large()
-                    held.grow(len(parts))
-                    if not message.get("more_body", False):
-                        return bytes(parts)
-        except TimeoutError:
-            raise Problem(
-                HTTPStatus.REQUEST_TIMEOUT, f"the body did not arrive within {self._body_limit_s:g} s", headers=CLOSE
-            ) from None
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise _Gone
+            parts += message.get("body", b"")
+            if len(parts) > self._body_max_bytes:
+                raise self._too_large()
+            held.grow(len(parts))
+            if not message.get("more_body", False):
+                return bytes(parts)
+
+    def _body_late(self) -> Problem:
+        return Problem(
+            HTTPStatus.REQUEST_TIMEOUT, f"the body did not arrive within {self._body_limit_s:g} s", headers=CLOSE
+        )
 
     def _too_large(self) -> Problem:
         # What is left of the body would be read as the next request.
@@ -138,14 +142,14 @@ class _Gone(Exception):
 class _Answer:
     """Passes an answer on, with the headers that every answer has."""
 
-    def __init__(self, scope: Scope, send: Send) -> None:
+    def __init__(self, scope: Scope, headers: Mapping[bytes, bytes], send: Send) -> None:
         self._scope = scope
         self._send = send
         self.begun = False
         self.limit: asyncio.Timeout | None = None
         # Always ours: a stranger must not write into the trace of somebody else's payment.
         self.trace_id = str(new_id())
-        given = dict(scope["headers"]).get(REQUEST_HEADER, b"")
+        given = headers.get(REQUEST_HEADER, b"")
         self._request_id = given if _REQUEST_ID.fullmatch(given) else None
         scope.setdefault("state", {})["trace_id"] = self.trace_id
 
@@ -184,9 +188,9 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
 
 
 def _told(error: Exception, scope: Scope) -> Problem:
-    if isinstance(error, Problem):
-        return error
     if isinstance(error, TimeoutError):
         return Problem(HTTPStatus.SERVICE_UNAVAILABLE, "the answer took too long; it may have been carried out")
+    if isinstance(error, EXPECTED) and (problem := problem_of(error)).status is not HTTPStatus.INTERNAL_SERVER_ERROR:
+        return problem
     log.error("http_bug", path=scope["path"], method=scope["method"], trace=scope["state"]["trace_id"], exc_info=error)
     return bug()

@@ -6,6 +6,7 @@ loopback and to those that the settings allow; one that listens elsewhere answer
 """
 
 import re
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Final
 
@@ -13,6 +14,8 @@ from payonce.console.auth import is_loopback
 from payonce.http.kit.problems import Problem
 
 SHOWN_MAX_CHARS: Final = 200
+REMEMBERED: Final = 256
+"""Headers whose name is known: most requests come with the same few."""
 _HOST: Final = re.compile(rb"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._~-]+))(?::[0-9]{0,5})?")
 """A name or an address with or without a port. Whoever reads more into it, such as a user or a path, may find another
 host there."""
@@ -31,9 +34,8 @@ class Hosts:
         """Without the header, as probes with HTTP/1.0 come, nothing is refused: every browser sends it."""
         if self._all or host is None:
             return
-        found = _HOST.fullmatch(host)
-        name = "" if found is None else (found[1] or found[2]).decode().lower().removesuffix(".")
-        if name not in self._allowed and not is_loopback(name):
+        name, loopback = _named(host)
+        if name not in self._allowed and not loopback:
             given = host.decode("latin-1")[:SHOWN_MAX_CHARS]
             raise Problem(
                 HTTPStatus.MISDIRECTED_REQUEST,
@@ -41,3 +43,11 @@ class Hosts:
                 # Its body is not read.
                 headers={"Connection": "close"},
             )
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _named(host: bytes) -> tuple[str, bool]:
+    """The name in the header, and whether it is one of the loopback."""
+    found = _HOST.fullmatch(host)
+    name = "" if found is None else (found[1] or found[2]).decode().lower().removesuffix(".")
+    return name, is_loopback(name)

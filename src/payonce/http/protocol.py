@@ -92,6 +92,8 @@ class PunctualProtocol(HttpToolsProtocol):
     _queued = False
     """Whether this connection waits for its turn."""
     _current: RequestResponseCycle | None = None
+    _begun_in_turn = False
+    """Whether the request that is being parsed began in this same turn."""
     _continuing = False
     """While an answer ends and the next request of the connection follows."""
 
@@ -182,6 +184,7 @@ class PunctualProtocol(HttpToolsProtocol):
                 size = HEAD_PART_BYTES
             self._parse(data[at : at + size])
             at += size
+        self._begun_in_turn = False
         self._held = b"" if self.transport.is_closing() or self._refused else data[at:]
         self._flow.hold(bool(self._held) or self._refused)
         if self._held and self._in_body:
@@ -212,6 +215,7 @@ class PunctualProtocol(HttpToolsProtocol):
         self._current = cycle
         if not self._continuing:
             # It is this connection's turn.
+            self._begun_in_turn = True
             super()._start_asgi_task(cycle, app)
             return
 
@@ -301,10 +305,10 @@ class PunctualProtocol(HttpToolsProtocol):
         self._in_body = False
         if self.cycle is self._current and not self.cycle.response_complete:
             self.idle_since = None
-        if not self._body_begun or self.cycle is not self._current:
+        if not self._body_begun or self._begun_in_turn or self.cycle is not self._current:
             super().on_message_complete()
             return
-        # The request has begun; what is done with its body is done in turn with other requests.
+        # The request began in an earlier turn; the work on its body waits for one again.
         self._turns.request(self._address, partial(_end_body, self.cycle), pipelined=False)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -10,8 +10,6 @@ from payonce.services.billing.subscriptions.store.usage import Counted, Reads, a
 
 BATCH_MAX: Final = 100
 """Events of one call: a counter that many share is locked until its commit."""
-CALLS_MAX: Final = 2
-"""At once: while one is written to the disk, another is counted."""
 
 
 @dataclass(frozen=True)
@@ -24,25 +22,24 @@ class _Event:
 
 
 class Together:
-    """Nothing waits for company: an event that comes alone is sent at once, and what comes meanwhile goes together."""
+    """One call at a time. An event that finds none under way is sent at once; events that arrive meanwhile go
+    together in the next call."""
 
     def __init__(self, read: Reads) -> None:
         self._read = read
         self._waiting: list[_Event] = []
-        self._calls: set[asyncio.Task[None]] = set()
+        self._call: asyncio.Task[None] | None = None
 
     async def use(self, account_id: str, feature: str, delta: int, event_id: str) -> Counted:
         """As `usage.use` does it."""
         answer: asyncio.Future[Counted] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Event(account_id, feature, delta, event_id, answer))
-        if len(self._calls) < CALLS_MAX:
-            # Apart from its first caller's transaction, if that has one: it serves others too.
-            call = asyncio.create_task(self._call(), context=Context())
-            self._calls.add(call)
-            call.add_done_callback(self._calls.discard)
+        if self._call is None or self._call.done():
+            # In a context of its own: it must not take part in the transaction of the first caller.
+            self._call = asyncio.create_task(self._send(), context=Context())
         return await answer
 
-    async def _call(self) -> None:
+    async def _send(self) -> None:
         while self._waiting:
             events, self._waiting = self._waiting[:BATCH_MAX], self._waiting[BATCH_MAX:]
             try:
